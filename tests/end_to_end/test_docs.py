@@ -82,7 +82,7 @@ def test_page_runs_as_shown(
 def test_commands_that_are_not_run_compose(
     page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without `resume` and `init_from`: the runs do not exist."""
+    """Without `resume`: the runs do not exist."""
     folder = page.path.parent if page.is_example else tmp_path
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
@@ -94,7 +94,7 @@ def test_commands_that_are_not_run_compose(
                 [
                     item.partition(",")[0]
                     for item in command.arguments
-                    if not item.startswith(("-m", "resume=", "init_from=", "hydra"))
+                    if not item.startswith(("-m", "resume=", "hydra"))
                 ]
             )
 

@@ -25,7 +25,6 @@ METRICS = {
     "wgan_gp": "energy_score",
     "distillation": "accuracy",
     "segmentation": "accuracy",
-    "diffusion": "n_loss",
 }
 RECIPES = {
     "transfer": ["transfer_base", "transfer_head", "transfer_fine_tune"],
