@@ -16,7 +16,7 @@ from trainer.datasets.splits.nested import NestDataset
 from trainer.datasets.stream import stream
 
 
-def fit_data(
+def data_of_fit(
     *,
     data: Callable[[], Any],
     held_out: Callable[[], Any] | None = None,

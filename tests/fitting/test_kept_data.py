@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.datasets.fit_data import fit_data, kept_arrays
+from trainer.datasets.fit_data import data_of_fit, kept_arrays
 from trainer.errors import ConfigError
 from trainer.fitting.kept_data import KeptData
 
@@ -94,10 +94,10 @@ def test_functions_may_return_either_kind() -> None:
     def examples() -> tf.data.Dataset:
         return tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
 
-    of_arrays = fit_data(data=lambda: (X, Y), held_out=lambda: (X[:2], Y[:2]))
-    of_dataset = fit_data(data=examples, held_out=lambda: examples().take(1))
+    of_arrays = data_of_fit(data=lambda: (X, Y), held_out=lambda: (X[:2], Y[:2]))
+    of_dataset = data_of_fit(data=examples, held_out=lambda: examples().take(1))
     assert [of_arrays.test.num_examples, of_dataset.test.num_examples] == [2, 4]
     assert of_arrays.num_classes == of_dataset.num_classes == 3
-    assert fit_data(data=lambda: X).test.num_examples == 0
+    assert data_of_fit(data=lambda: X).test.num_examples == 0
     with pytest.raises(ValueError, match=r"^the data and the validation must both be arrays, or"):
-        fit_data(data=examples, held_out=lambda: (X, Y))
+        data_of_fit(data=examples, held_out=lambda: (X, Y))

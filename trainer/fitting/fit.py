@@ -141,7 +141,7 @@ def _called(function: Callable[..., Any]) -> Any:
 
 def _data(data: Any, validation: Any, folder: Path) -> tuple[KeptData | None, dict[str, Any]]:
     """Return the training examples, unless a function makes them, and the keys of the dataset."""
-    keys: dict[str, Any] = {"dataset": "arrays", "dataset._target_": f"{_DATA}.fit_data"}
+    keys: dict[str, Any] = {"dataset": "arrays", "dataset._target_": f"{_DATA}.data_of_fit"}
     kept = None
     parts = [("data", "data", data), ("validation", "held_out", validation)]
     for name, option, value in parts:
