@@ -141,7 +141,8 @@ def _target(path: str, node: Mapping[str, Any], comments: Mapping[str, str]) -> 
     for name, default in values.items():
         key = f"{path}.{name}"
         if _is_target(default):  # a function of the user's own
-            comment = comments[f"{name}._target_"]
+            inner = f"{name}._target_"
+            comment = comments.get(inner) or comments[f"{path.rpartition('.')[2]}.{inner}"]
             rows.append(_row(f"{key}._target_", default["_target_"], "a str", comment, target))
             continue
         if isinstance(default, Mapping) and name not in comments:  # what it sets in a node

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,10 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import keras
-import tensorflow as tf
+import tf_keras
 
-from trainer.annotations import Exists
+from trainer import code_files
+from trainer.annotations import Exists, Free
 from trainer.keras_files import READ_ERRORS, open_hdf5, read_archive
+from trainer.keras_objects import constructible, with_first_values
 
 _NAMES = """
     Activation ActivityRegularization AdaptiveAveragePooling1D AdaptiveAveragePooling2D
@@ -47,12 +50,16 @@ _ROOTS = ("builtins", "keras", "tf_keras")
 _NOT_COMPUTING = ("deserialize", "get", "serialize")
 
 
-def saved(
+def saved(  # noqa: PLR0913 - every option is a key of the configuration
     input_shape: tuple[int, ...],
     num_classes: int | tuple[int, ...],
     *,
     path: Annotated[str, Exists("file")],
     allow: list[str] | None = None,
+    compiled: bool = False,
+    fresh: list[int] | None = None,
+    code: Annotated[str | None, Exists("file"), Free()] = None,
+    sha256: Annotated[str | None, Free()] = None,
 ) -> Any:
     """Load a model with its weights, with which the training begins.
 
@@ -64,10 +71,13 @@ def saved(
         num_classes: how many outputs, or their shape.
         path: a model saved by `model.save`: `.keras` or `.h5`, of tf_keras or Keras 3.
         allow: dotted names of further classes that it may ask for: `my_package.MyLayer`.
+        compiled: also bring the loss, metrics and optimizer that the model was compiled with.
+        fresh: numbers of the weights that are drawn anew, from the seed of the run.
+        code: a Python file with further classes that it may ask for.
+        sha256: of a file that you trust: it may ask for any class.
 
     Returns:
-        A model from features [B, *input_shape] to outputs [B, num_classes]: of tf_keras, or of
-        Keras 3 if the file was written by that.
+        A model from features [B, *input_shape] to outputs [B, num_classes], of the file's Keras.
 
     Raises:
         ValueError: the file is not a whole model, cannot be read, asks for another class, or
@@ -75,11 +85,53 @@ def saved(
     """
     file = Path(path).expanduser()
     version, config = _read(file)
-    classes = _checked(config, path, _imported(allow or []))
-    model = _load(file, path, classes, is_keras_3=not version.startswith("2."))
-    outputs = (num_classes,) if isinstance(num_classes, int) else tuple(num_classes)
-    _check(model, path, input_shape, outputs)
-    return model
+    classes = {**_imported(allow or []), **(_defined(code) if code else {})}
+    if sha256 is None:
+        classes = _checked(config, path, classes)
+    else:
+        _check_trusted(file, sha256)
+    library = tf_keras if version.startswith("2.") else keras
+    model = _load(file, path, classes, library, is_trusted=sha256 is not None)
+    if compiled:
+        _compile(model, path, config, classes, library)
+    else:
+        _check(model, path, input_shape, num_classes)
+    _check_precision(model, path)
+    return with_first_values(model, fresh or [])
+
+
+def _check_trusted(file: Path, sha256: str) -> None:
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    if digest != sha256:
+        raise ValueError(
+            f"path ({file}) has changed: its SHA-256 is {digest}; bring the file back, or leave "
+            "sha256 out"
+        )
+
+
+def _defined(code: str) -> dict[str, Any]:
+    """Return the classes and functions that a file of the user's defines."""
+    module = code_files.load(code)
+    return {
+        name: item
+        for name, item in vars(module).items()
+        if getattr(item, "__module__", None) == module.__name__
+    }
+
+
+def _compile(model: Any, path: str, config: Any, classes: Mapping[str, Any], library: Any) -> None:
+    """Compile a model as it was saved, without the variables of the optimizer."""
+    if not (saved_config := config.get("compile_config")):
+        raise ValueError(
+            f"path ({path}): the model is not compiled; compile it, and save it again, or add "
+            "model.compiled=false"
+        )
+    if type(model).compile_from_config is not library.Model.compile_from_config:
+        model.compile_from_config(saved_config)
+        return
+    deserialize = library.saving.deserialize_keras_object
+    with library.saving.custom_object_scope(constructible(classes)):
+        model.compile(**deserialize(saved_config, safe_mode=False))
 
 
 def _read(file: Path) -> tuple[str, Any]:
@@ -103,7 +155,7 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _imported(allow: Sequence[str]) -> dict[str, type]:
+def _imported(allow: Sequence[str]) -> dict[str, Any]:
     """Return the classes that the user allows, by name."""
     own = {}
     for place in allow:
@@ -128,7 +180,7 @@ def _nodes(config: Any) -> Iterator[Mapping[str, Any]]:
         yield from _nodes(list(config.values()))
 
 
-def _checked(config: Any, path: str, own: Mapping[str, type]) -> dict[str, type]:
+def _checked(config: Any, path: str, own: Mapping[str, Any]) -> dict[str, Any]:
     """Return the classes of the user by the names that a file has for them."""
     classes = {}
     for node in _nodes(config):
@@ -165,19 +217,27 @@ def _is_known(node: Mapping[str, Any]) -> bool:
     return is_public and any(hasattr(part, name) for part in parts)
 
 
-def _load(file: Path, path: str, classes: Mapping[str, type], *, is_keras_3: bool) -> Any:
+def _load(
+    file: Path, path: str, classes: Mapping[str, Any], library: Any, *, is_trusted: bool
+) -> Any:
     """Load a model without its optimizer; `classes`: the user's, by their names in the file."""
-    load = keras.saving.load_model if is_keras_3 else tf.keras.models.load_model
+    # Keras would run the code of lambdas.
+    options = {"safe_mode": False} if is_trusted else {}
     try:
-        return load(file, custom_objects=dict(classes), compile=False)
+        return library.models.load_model(
+            file, custom_objects=constructible(classes), compile=False, **options
+        )
     except (ValueError, TypeError, OSError, KeyError) as error:
-        kind = "Keras 3" if is_keras_3 else "tf_keras"
+        kind = "Keras 3" if library is keras else "tf_keras"
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"path ({path}) cannot be loaded by {kind}: {reason[:300]}") from error
 
 
-def _check(model: Any, path: str, input_shape: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+def _check(
+    model: Any, path: str, input_shape: tuple[int, ...], num_classes: int | tuple[int, ...]
+) -> None:
     """Refuse a model that does not fit the dataset or the run."""
+    outputs = (num_classes,) if isinstance(num_classes, int) else tuple(num_classes)
     tensors = [getattr(model, name, None) for name in ("inputs", "outputs")]
     for tensor, (what, wanted) in zip(
         tensors, (("input", input_shape), ("output", outputs)), strict=True
@@ -200,16 +260,16 @@ def _check(model: Any, path: str, input_shape: tuple[int, ...], outputs: tuple[i
                 f"path ({path}): the model's {what} is {list(shape)} for each example, but the "
                 f"dataset's is {list(wanted)}; choose a model or a dataset that fits"
             )
-    _check_precision(model, path)
 
 
 def _check_precision(model: Any, path: str) -> None:
     """Refuse a precision that the layers, which have their own, would not follow."""
-    wanted = tf.keras.mixed_precision.global_policy().compute_dtype
+    wanted = tf_keras.mixed_precision.global_policy().compute_dtype
     layers = [x for x in model._flatten_layers() if x.weights and not hasattr(x, "layers")]
     dtypes = {layer.compute_dtype for layer in layers}
     if dtypes and wanted not in dtypes:
         raise ValueError(
             f"path ({path}): the model's layers compute in {', '.join(sorted(dtypes))}, as they "
-            f"were saved, not in {wanted}; save it with the policy of precision, or leave that out"
+            f"were saved, not in {wanted}; set precision to theirs, or save it with that of the "
+            "run"
         )

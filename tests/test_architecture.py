@@ -11,6 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 ORDER = (
+    "fitting",
     "main notebook",
     "dispatch",
     "cli.commands",
@@ -35,7 +36,8 @@ ORDER = (
 """A package imports only from rows below its own, and from itself."""
 
 BASE = {
-    "annotations", "errors", "files", "text", "keras_files", "logical_devices", "published_weights",
+    "annotations", "code_files", "errors", "files", "text", "keras_files", "keras_objects",
+    "logical_devices", "published_weights",
 }  # fmt: skip
 """Modules that everybody may import; they stand at the top of `trainer/`."""
 

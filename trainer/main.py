@@ -11,7 +11,8 @@ from typing import NoReturn
 
 from trainer.cli import standard_streams
 from trainer.cli.command_table import COMMANDS
-from trainer.cluster.signals import survive_saves
+from trainer.cluster.environment import take_caller
+from trainer.cluster.signals import stop_with, survive_saves
 from trainer.errors import CRASHED, WRONG_INPUT
 from trainer.launch.processes.fork_server import ForkServer
 
@@ -20,6 +21,8 @@ def main() -> NoReturn:
     """Run the command line in `sys.argv`, and exit with its code."""
     standard_streams.prepare()
     survive_saves()
+    if (caller := take_caller()) is not None:
+        stop_with(caller)
     try:
         os.getcwd()
     except OSError as error:

@@ -6,13 +6,14 @@ No TensorFlow.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,8 +23,10 @@ import trainer
 from trainer.cli.command_table import COMMANDS
 from trainer.cli.report import run_data
 from trainer.cli.report.run_data import Points
+from trainer.cluster import environment
 from trainer.cluster.signals import forward_to
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
+from trainer.runs.recorded_metrics import epoch_metrics
 from trainer.runs.status import RunStatus, run_status
 
 _DIRECTORY = re.compile(r"(?:Run directory: |Predictions with step \d+ of )(.+?)(?:: .*)?")
@@ -69,13 +72,23 @@ class Run:
         """The newest metrics of the evaluations by name; `loss` among them."""
         return self.status.metrics
 
+    @property
+    def history(self) -> Mapping[str, Sequence[float]]:
+        """The metrics of each epoch by name, as those of `model.fit(...).history`.
+
+        Those of the split that is validated on begin with `val_`.
+        """
+        return epoch_metrics(self.directory)
+
     @cached_property
     def curves(self) -> Mapping[tuple[str, str], Points]:
         """Pairs of step and value by split and metric: `curves["train", "loss"]`."""
         return run_data.read(self.directory, self.directory.name).curves
 
 
-def run(*overrides: str, config_dir: str | Path | None = None) -> Run:
+def run(
+    *overrides: str, config_dir: str | Path | None = None, import_from: Sequence[str] = ()
+) -> Run:
     """Run a command line to its end, and print what it prints.
 
     An interrupt (Ctrl-C, the stop button of a notebook) saves and stops, and the run is returned;
@@ -84,6 +97,7 @@ def run(*overrides: str, config_dir: str | Path | None = None) -> Run:
     Args:
         overrides: as on the command line: `"model=softmax", "train.steps=100"`.
         config_dir: a directory with choices of your own.
+        import_from: folders in which it finds modules, besides the working directory.
 
     Returns:
         The run that was trained, continued, evaluated, exported or read for predictions.
@@ -100,6 +114,7 @@ def run(*overrides: str, config_dir: str | Path | None = None) -> Run:
                 f"for the command line: !python train.py {word}"
             )
     flags = [] if config_dir is None else ["--config-dir", str(config_dir)]
+    reading, writing = os.pipe()  # closed when this process ends, in whatever way
     process = subprocess.Popen(
         [*_program(), *overrides, *flags],
         stdin=subprocess.DEVNULL,  # not attended: an interrupt may reach it twice
@@ -107,10 +122,14 @@ def run(*overrides: str, config_dir: str | Path | None = None) -> Run:
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
+        pass_fds=(reading,),
+        env=environment.of_command(import_from, reading),
     )
+    os.close(reading)
     try:
         lines = _print_lines(process)
     finally:
+        os.close(writing)
         if process.poll() is None:
             process.kill()  # its processes end with it
             process.wait()

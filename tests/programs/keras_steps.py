@@ -181,3 +181,67 @@ def averaging(input_shape, num_classes, *, library: str = "tf_keras"):
     model = Averaging()
     model.compile(K.optimizers.SGD(0.05), "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
+
+
+def _layers(K, input_shape, num_classes):
+    layers = K.layers
+    return [
+        K.Input(input_shape), layers.Flatten(), layers.Dense(16, activation="relu"),
+        layers.Dense(num_classes, activation="softmax"),
+    ]  # fmt: skip
+
+
+def compiled(input_shape, num_classes, *, library: str = "tf_keras"):
+    """A sequential model that is compiled."""
+    K: Any = importlib.import_module(library)
+    model = K.Sequential(_layers(K, input_shape, num_classes))
+    model.compile(K.optimizers.Adam(0.01), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def functional(input_shape, num_classes, *, library: str = "tf_keras"):
+    """A functional model that is not compiled."""
+    K: Any = importlib.import_module(library)
+    inputs, *layers = _layers(K, input_shape, num_classes)
+    outputs = inputs
+    for layer in layers:
+        outputs = layer(outputs)
+    return K.Model(inputs, outputs)
+
+
+def subclassed(input_shape, num_classes, *, library: str = "tf_keras"):
+    """A subclassed model that is compiled."""
+    K: Any = importlib.import_module(library)
+
+    class Subclassed(K.Model):
+        def __init__(self):
+            super().__init__()
+            _, *self.own_layers = _layers(K, input_shape, num_classes)
+
+        def call(self, images):
+            for layer in self.own_layers:
+                images = layer(images)
+            return images
+
+    model = Subclassed()
+    model.compile(K.optimizers.SGD(0.1), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def added(input_shape, num_classes, *, library: str = "tf_keras"):
+    """A compiled model of tf_keras with a layer that adds a loss and a metric."""
+    K: Any = importlib.import_module(library)
+
+    class Sizes(K.layers.Layer):
+        def call(self, x):
+            self.add_metric(tf.reduce_mean(tf.abs(x)), name="size")
+            self.add_loss(0.001 * tf.reduce_mean(tf.square(x)))
+            return x
+
+    inputs, *layers = _layers(K, input_shape, num_classes)
+    outputs = inputs
+    for layer in [*layers[:-1], Sizes(), layers[-1]]:
+        outputs = layer(outputs)
+    model = K.Model(inputs, outputs)
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model

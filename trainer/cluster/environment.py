@@ -41,6 +41,7 @@ _FOR_TRAINING = ("TF_", "XLA_", "NCCL_", "WANDB_", "MLFLOW_", "STEADFAST_")
 """Prefixes of the variables of a command that its processes on other machines get too."""
 
 _FORK_SERVER = "STEADFAST_FORK_SERVER"
+_CALLER = "STEADFAST_CALLER"
 
 
 def current() -> Mapping[str, str]:
@@ -185,6 +186,24 @@ def visible_gpus() -> list[str]:
     return list(itertools.takewhile(lambda name: name and name != "-1", names))
 
 
+def of_command(folders: Sequence[str], caller: int) -> dict[str, str]:
+    """Return the environment of a command that this process calls.
+
+    Args:
+        folders: from which it imports too.
+        caller: a descriptor of it, whose other end is closed when this process ends.
+    """
+    paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *folders]
+    python_path = os.pathsep.join(dict.fromkeys(paths))
+    return {**os.environ, "PYTHONPATH": python_path, _CALLER: str(caller)}
+
+
+def take_caller() -> int | None:
+    """Return the descriptor that `of_command` names to this process; no other is told of it."""
+    value = os.environ.pop(_CALLER, None)
+    return None if value is None else int(value)
+
+
 @contextmanager
 def exported() -> Iterator[None]:
     """Let processes that others start from this one find this package."""
@@ -209,6 +228,14 @@ def add_working_directory() -> None:
     """
     if (directory := os.getcwd()) not in sys.path:
         sys.path.append(directory)
+
+
+def share_gpus() -> None:
+    """Have TensorFlow take the memory of GPUs in this process only as it needs it.
+
+    It reads this when it creates its devices, at the first operation.
+    """
+    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 
 def prepare_environment() -> None:

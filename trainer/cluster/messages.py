@@ -211,8 +211,8 @@ def decode(line: str) -> Message | None:
 
 def evaluation_text(step: int, metrics: Mapping[str, float], split: str) -> str:
     """Return the line for the user about the metrics of a split."""
-    values = (f"{name} {value:.4f}" for name, value in without_classes(metrics).items())
-    return f"step {step}: {split} {', '.join(values)}"
+    values = [f"{name} {value:.4f}" for name, value in without_classes(metrics).items()]
+    return f"step {step}: {split} {', '.join(values) or 'has nothing to evaluate'}"
 
 
 class Channel:

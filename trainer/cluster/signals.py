@@ -37,6 +37,20 @@ def survive_saves() -> None:
         signal.signal(number, lambda received, frame: None)
 
 
+def stop_with(caller: int) -> None:
+    """Ask this process to save and stop when the one that has called it ends.
+
+    Args:
+        caller: a descriptor that can be read from when that one ends.
+    """
+
+    def wait() -> None:
+        os.read(caller, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True, name="caller").start()
+
+
 class Signals:
     """Receives signals in a worker, also while its main thread is inside TensorFlow.
 

@@ -245,6 +245,9 @@ class Summary:
     """What is written for the user while a run goes on."""
 
     every_steps: int = key(50, "write training metrics every N steps", Ge(1))
+    every_epochs: int | None = key(
+        None, "also write training metrics every N epochs; null: only by steps", Ge(1)
+    )
     histograms: int | None = key(
         None, "write histograms of weights and gradients every N steps; null: none", Ge(1)
     )

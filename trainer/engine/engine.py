@@ -190,9 +190,10 @@ class Engine(RunState):
         }
 
     def _figures(self, step: int, metrics: dict[str, float] | None) -> dict[str, Any]:
-        if self.make_test_evaluator is None:
+        if self.split == "test":
             return {"metrics": metrics}
-        return {"metrics": self._test.get(step), self.split: metrics}
+        # Without test data there are no test metrics.
+        return {"metrics": self._test.get(step, {}), self.split: metrics}
 
     def _evaluate_at_end(self, stop_requested: Callable[[], bool]) -> None:
         """Evaluate what the result lacks; collective.

@@ -264,7 +264,7 @@ def make_plan(
     return Plan(
         total_steps=total_steps,
         epochs=epochs,
-        summarize=every(summary.every_steps),
+        summarize=every(summary.every_steps, summary.every_epochs),
         evaluate=None if evaluate.sidecar else every(evaluate.every_steps, evaluate.every_epochs),
         save=StepInterval(total_steps, save_policies(checkpoint, epochs)),
         histograms=shown(summary.histograms),

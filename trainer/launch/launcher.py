@@ -312,15 +312,16 @@ def _summary(result: Mapping[str, Any], note: str = "") -> str:
         result: the content of result.json.
         note: what is said of the step.
     """
-    split = result.get("split", "test")
-    metrics = "".join(
-        f", {split} {name} {value:.4f}"
-        for name, value in without_classes(result["metrics"]).items()
+    split, metrics = result.get("split", "test"), result["metrics"]
+    if not metrics and "validation" in result:
+        split, metrics = "validation", result["validation"]
+    shown = "".join(
+        f", {split} {name} {value:.4f}" for name, value in without_classes(metrics).items()
     )
     attempts = f" in {result['attempts']} attempts" if result["attempts"] > 1 else ""
     goodput = f"goodput {100 * result['goodput']:.0f} %"
     duration = format_duration(result["wall_secs"])
-    return f"step {result['step']}{note}{metrics}, {duration}{attempts}, {goodput}"
+    return f"step {result['step']}{note}{shown}, {duration}{attempts}, {goodput}"
 
 
 def _times(result: Mapping[str, Any]) -> str:

@@ -53,6 +53,39 @@ def read_evaluations(path: Path, *splits: str) -> list[tuple[int, Mapping[str, f
     ]
 
 
+def epoch_metrics(path: Path) -> dict[str, list[float]]:
+    """Return the metrics of each complete epoch by name, as `model.fit(...).history` has them.
+
+    Those of the training are the mean over the steps of the epoch, if they were written at its end
+    (`summary.every_epochs=1`). Names of those by which is selected begin with `val_`.
+
+    Args:
+        path: the run directory; what cannot be read has no epochs.
+    """
+    evaluations = dict(read_evaluations(path))
+    names = {"loss", *read_directions(path).by_metric}
+    names |= {name for values in evaluations.values() for name in values}
+    lines = {line["step"]: line for line in reversed(list(_lines(path / _FILES[0], "train")))}
+    metrics: dict[str, list[float]] = {}
+    window: list[tuple[int, Mapping[str, float]]] = []
+    last, epoch = 0, 0
+    for step, line in sorted(lines.items()):
+        window.append((step - last, line))
+        last = step
+        if line.get("epoch", 0) > epoch:
+            epoch = line["epoch"]
+            values = {
+                name: sum(steps * part[name] for steps, part in window) / sum(s for s, _ in window)
+                for name in line
+                if name in names and all(part.get(name) is not None for _, part in window)
+            }
+            values |= {f"val_{name}": value for name, value in evaluations.get(step, {}).items()}
+            for name, value in values.items():
+                metrics.setdefault(name, []).append(value)
+            window = []
+    return metrics
+
+
 def newest_metrics(path: Path, steps: Sequence[int]) -> tuple[str, Mapping[str, float]]:
     """Return the split by which is selected, and its newest metrics.
 

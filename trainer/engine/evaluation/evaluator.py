@@ -73,6 +73,16 @@ class Evaluator(Protocol):
         """
 
 
+class NoEvaluator:
+    """Evaluates nothing: an empty split, or a task that has only a training step."""
+
+    def evaluate(
+        self, stop_requested: Callable[[], bool], enter: Callable[[str], None] = lambda phase: None
+    ) -> Evaluation:
+        """Return no metrics."""
+        return Evaluation({})
+
+
 @dataclass(eq=False)
 class ExtraMetrics:
     """Computes metrics in the chief, from rows that all processes predict together.

@@ -18,6 +18,7 @@ from trainer.engine.evaluation.evaluator import (
     Evaluator,
     ExtraMetrics,
     Judge,
+    NoEvaluator,
     SplitEvaluator,
     columns,
 )
@@ -116,6 +117,8 @@ class Inference:
             source: the split.
             predictor: predicts it; None: nothing does.
         """
+        if not source.split.num_examples:
+            return NoEvaluator()
         make = (
             with_defaults(self.state.task, TaskDefaults).make_evaluator
             or with_defaults(self.dataset, LoopDefaults).make_evaluator

@@ -66,6 +66,11 @@ def own_steps(model: Any) -> dict[str, type]:
     return steps
 
 
+def has_call(model: Any) -> bool:
+    """Return whether a model can be called: a subclass without `call` has its steps alone."""
+    return type(model).call.__qualname__ != "Model.call"
+
+
 def library_of(model: Any) -> Any:
     """Return the Keras that a model is of."""
     if isinstance(model, tf.keras.layers.Layer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,8 @@ import tensorflow as tf
 
 from trainer.errors import ConfigError
 from trainer.protocols import OptimizerNode, TaskParts
+
+_log = logging.getLogger(__name__)
 
 _ADAM = ("beta_1", "beta_2", "epsilon")
 _TARGETS: Mapping[str, tuple[str, Mapping[str, str]]] = {
@@ -56,6 +59,8 @@ def build(parts: TaskParts, optimizer: Any, name: str = "optimizer", updates: in
     Raises:
         ConfigError: the optimizer does what no fused one does.
     """
+    if optimizer is not None and parts.has_optimizer and parts.is_chief:
+        _log.warning("model: compiled with %s, which optimizer= replaces", type(optimizer).__name__)
     if optimizer is None or parts.has_optimizer:
         return parts.optimizer(updates_per_step=updates)
     node = OptimizerNode(f"model.{name}", _options(optimizer))

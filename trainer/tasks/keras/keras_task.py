@@ -5,22 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import tensorflow as tf
 
 from trainer.config.directions import of_keras_name
-from trainer.engine.evaluation.evaluator import Evaluator
+from trainer.engine.evaluation.evaluator import Evaluator, NoEvaluator
 from trainer.engine.evaluation.inference import Inference
 from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.graph.input.feed import Source
+from trainer.engine.graph.step.part_variables import own_values
 from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts
 from trainer.tasks.keras import compiled_optimizer
-from trainer.tasks.keras.compiled import Compiled, compiled_with, library_of, own_steps
+from trainer.tasks.keras.compiled import (
+    Compiled,
+    compiled_with,
+    has_call,
+    library_of,
+    own_steps,
+)
 from trainer.tasks.keras.objective import Objective, objective_of
 from trainer.tasks.keras.own_steps import OwnSteps, VariableGroup
+from trainer.tasks.keras.part_metrics import added_metrics
+from trainer.tasks.keras.served_parts import served_parts
 from trainer.tasks.keras.source_checks import check_source
-from trainer.tasks.keras.whole_split import NoEvaluator, evaluator_of
+from trainer.tasks.keras.whole_split import evaluator_of
 
 _TRAINS = {"train_step", "compute_loss"}
 _TESTS = {"test_step", "compute_loss"}
@@ -60,13 +70,18 @@ class Keras:
         self.direction: dict[str, str] = {}
         self.objective: Objective | None = None
         self._own: OwnSteps | None = None
+        self._added: list[Any] = []
         self._own_train: list[str] = []
         self._own_test: list[str] = []
         self._one_sided: set[str] = set()
         self._by_attribute: dict[str, Any] = {}
 
     def build(self, parts: TaskParts) -> None:
-        """Create the model and its optimizers, and read what it was compiled with."""
+        """Create the model and its optimizers, and read what it was compiled with.
+
+        Raises:
+            ConfigError: there is no loss, or a step of its own cannot be run in a graph.
+        """
         model = parts.model()
         own = getattr(model, "keras_model", model)  # the user's, of Keras 3
         compiled = compiled_with(own)
@@ -79,15 +94,19 @@ class Keras:
             self._own_train = self._build_own(self._own, parts)
         else:
             self.optimizers = {"model": compiled_optimizer.build(parts, compiled.optimizer)}
+            self._added = added_metrics(own)
         if self._own and steps.keys() & _TESTS:
             self._own_test = self._own.trial("test_step", parts.batch_specs).names
         if not (self._own_train and self._own_test):
             self.objective = self._make_objective(own, compiled, parts)
         by_loss = self.objective.metric_names if self.objective else ()
-        sides = self._own_train or by_loss, self._own_test or by_loss
+        added = [metric.name for metric in self._added]
+        sides = self._own_train or [*by_loss, *added], self._own_test or by_loss
         self.metrics = tuple(dict.fromkeys(["loss", *sides[0], *sides[1]]))
         self._one_sided = set(sides[0]) ^ set(sides[1]) - {"loss"}
         self.label_kind = parts.label_kind if self.objective else None
+        if not has_call(own):
+            vars(self).update(predict_step=None, serve=partial(served_parts, own))
         self.direction = {name: way for name in self.metrics if (way := of_keras_name(name))}
         if self.objective:
             self.direction |= self.objective.directions
@@ -151,8 +170,15 @@ class Keras:
 
     def _loss(self, batch: Batch, *, training: bool) -> PerExample:
         assert self.objective is not None
-        outputs = self.call(batch, training=training)
-        return self.objective.per_example(batch, outputs, training=training)
+        with own_values():
+            outputs = self.call(batch, training=training)
+            losses, metrics = self.objective.per_example(batch, outputs, training=training)
+            # An evaluation cannot leave out of them what a batch is filled up with.
+            added = self._added if training else ()
+            own = {
+                m.name: tf.fill([losses.shape[0]], tf.cast(m.result(), tf.float32)) for m in added
+            }
+        return losses, {**metrics, **own}
 
     def _build_own(self, steps: OwnSteps, parts: TaskParts) -> list[str]:
         """Create the optimizers that the model's own step updates with; return its metrics."""

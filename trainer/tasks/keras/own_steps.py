@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 import traceback
-import types
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -26,10 +25,12 @@ from trainer.engine.graph.step.shard_tree import (
     tree_sum,
 )
 from trainer.engine.graph.step.shards import cut
+from trainer.engine.graph.step.step_options import StepOptions
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, Metrics, PerExample
 from trainer.tasks.keras.autograph import converted
 from trainer.tasks.keras.optimizer_proxy import OptimizerProxy, Update, traced_part
+from trainer.tasks.keras.part_metrics import isolate_metrics, metrics_of_model
 
 _LIBRARY_FOLDERS = ("site-packages", "trainer")
 _AUTOGRAPH_LINE = re.compile(r'^ *File "(.+?)", line (\d+), in .*[^*]\*$', re.MULTILINE)
@@ -151,14 +152,8 @@ class OwnSteps:
 
     def _isolate(self) -> None:
         """Have each part of a batch keep for itself what it assigns; of tf_keras."""
-        metrics = _metrics_of(self._own)
-        counts = [v for metric in metrics for v in metric.variables]
-        self._counts |= set(map(id, counts))
-        isolate(counts, begins_empty=True)
+        self._counts |= isolate_metrics(metrics_of_model(self._own))
         isolate(self._model.variables)
-        for metric in metrics:
-            # Keras' own waits for the other replicas to add their variables.
-            object.__setattr__(metric, "result", types.MethodType(type(metric).result, metric))
 
     def train(
         self, batch: Batch, step: Any, optimizers: Mapping[str, Any], names: Sequence[str]
@@ -172,6 +167,7 @@ class OwnSteps:
             names: the metrics that are reported.
         """
         options = step.options
+        _refuse(options)
         size = int(batch["weight"].shape[0])
         count = (options.shards or step.num_replicas) // step.num_replicas
         weights = [*self._model.trainable_variables, *self._model.non_trainable_variables]
@@ -253,6 +249,26 @@ class OwnSteps:
             raise
 
 
+def _refuse(options: StepOptions) -> None:
+    """Refuse options of the engine's own pass, which a step of a model's own does not go through.
+
+    Raises:
+        ConfigError: one is set.
+    """
+    for is_set, option, fix in (
+        (options.jit, "jit (true)", "jit=false"),
+        (options.accumulate > 1, f"batch.accumulate ({options.accumulate})", "batch.accumulate=1"),
+        (options.loss_scale is not None, "precision (mixed_float16)", "precision=mixed_bfloat16"),
+        (options.overlap, "strategy.devices_per_replica", "strategy.devices_per_replica=1"),
+        (bool(options.synchronized), "synchronized batch normalization", "batch.shards=null"),
+    ):
+        if is_set:
+            raise ConfigError(
+                f"{option} cannot be used with a model's own train_step, which computes its "
+                f"gradients itself; add {fix}"
+            )
+
+
 def _contribution(
     results: Sequence[tuple[Mapping[str, tf.Tensor], CapturedUpdates]],
     weights: Sequence[tf.Variable],
@@ -332,12 +348,6 @@ def _add_all(left: list[tf.Tensor], right: list[tf.Tensor]) -> list[tf.Tensor]:
 def _is_optimizer(value: Any) -> bool:
     bases = [base for base in type(value).__mro__ if base.__name__ in ("Optimizer", "OptimizerV2")]
     return any(base.__module__.partition(".")[0] in ("tf_keras", "keras") for base in bases)
-
-
-def _metrics_of(model: Any) -> list[Any]:
-    """Return the metrics of a model of tf_keras, those of what it was compiled with too."""
-    parts = [part for part in model.submodules if isinstance(part, tf.keras.metrics.Metric)]
-    return list({id(metric): metric for metric in [*parts, *model.metrics]}.values())
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,16 +21,6 @@ class _Task(Protocol):
     objective: Objective | None
 
     def call(self, batch: Batch, *, training: bool) -> Any: ...
-
-
-class NoEvaluator:
-    """Evaluates nothing: of a model that has a training step of its own, and no other."""
-
-    def evaluate(
-        self, stop_requested: Callable[[], bool], enter: Callable[[str], None] = lambda phase: None
-    ) -> Evaluation:
-        """Return no metrics."""
-        return Evaluation({})
 
 
 def evaluator_of(

@@ -139,6 +139,7 @@ def _engine(training: _Training, inference: Inference, evaluated: Source, test: 
     split = prediction_table.predicted_split(context.experiment, learner.dataset)
     predictor = inference.predictor(replace(evaluated, split=split))
     has_validation = evaluated is not test
+    tests = has_validation and test.split.num_examples > 0
     ledger = Ledger(context.run_dir, writes=context.cluster.is_chief)
     inspects = plan.histograms or plan.images
     features = feature_specs(learner.dataset)
@@ -149,7 +150,7 @@ def _engine(training: _Training, inference: Inference, evaluated: Source, test: 
         evaluator=inference.evaluator(evaluated, predictor),
         split="validation" if has_validation else "test",
         make_test_evaluator=(lambda: inference.evaluator(test, inference.predictor(test)))
-        if has_validation
+        if tests
         else None,
         predictor=predictor,
         reporter=_reporter(training, ledger),

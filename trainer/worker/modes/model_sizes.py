@@ -51,7 +51,8 @@ def measure(experiment: Experiment, num_replicas: int) -> dict[str, Any]:
     plan = make_plan(experiment, dataset.train.num_examples, sizes.global_size)
     state = build_learner(context, strategy, tf_strategy, dataset, plan, sizes).state
     models = state.task.models
-    trainable = [item for model in models.values() for item in model.trainable_variables]
+    # Each once: several optimizers may have parts of one model.
+    trainable = _each_once(x for model in models.values() for x in model.trainable_variables)
     optimizers = state.task.optimizers.values()
     epochs = plan.epochs.completed(plan.total_steps)
     return {
@@ -64,13 +65,17 @@ def measure(experiment: Experiment, num_replicas: int) -> dict[str, Any]:
             for name, model in models.items()
         },
         "bytes": {
-            "weights": _size(item for model in models.values() for item in model.variables),
+            "weights": _size(_each_once(x for model in models.values() for x in model.variables)),
             "optimizer": _size(item for optimizer in optimizers for item in optimizer.variables()),
             "averages": _size(item for items in state.averages.values() for item in items),
             "gradients": 4 * _count(trainable),  # they are added up in float32
             "activations": sizes.micro * sum(_activations(model) for model in models.values()),
         },
     }
+
+
+def _each_once(variables: Iterable[tf.Variable]) -> list[tf.Variable]:
+    return list({id(variable): variable for variable in variables}.values())
 
 
 def _count(variables: Iterable[tf.Variable]) -> int:

@@ -82,6 +82,7 @@ class TrainState:
         self.averages: dict[str, list[tf.Variable]] = {}
         self._saved_optimizers: dict[str, Any] = {}
         self._saved_averages: dict[str, Any] = {}
+        averaged: set[int] = set()
         for name, model in task.models.items():
             if name in task.optimizers:
                 # Slots exist before the restore: a checkpoint that lacks one is then an error and
@@ -90,7 +91,9 @@ class TrainState:
                 self._saved_optimizers[name] = optimizer_trackables(
                     task.optimizers[name], model.trainable_variables
                 )
-            if ema_decay is not None:
+            ids = set(map(id, model.trainable_variables))
+            if ema_decay is not None and not ids <= averaged:  # not again those of a part of it
+                averaged |= ids
                 self.averages[name] = [
                     _average_of(variable) for variable in model.trainable_variables
                 ]

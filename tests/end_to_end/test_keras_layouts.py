@@ -1,0 +1,133 @@
+"""Keras programs of either Keras: the same numbers on every strategy, also after a kill."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.processes import final_variables, only_run, run
+from tests.support.training import recipe, variables
+from trainer.datasets.digits import digits
+
+LIBRARIES = ("tf_keras", "keras")
+PROGRAMS = ("compiled", "functional", "subclassed", "vae", "gan", "averaging")
+SYNCHRONOUS = {
+    "mirrored": ("strategy=mirrored", "strategy.virtual_devices=2"),
+    "multi_worker": ("strategy=multi_worker", "strategy.workers=2"),
+}
+SHORT = (
+    "dataset=digits",
+    "batch.global_size=32",
+    "train.steps=8",
+    "checkpoint.every_steps=4",
+    "evaluate.every_steps=4",
+    "writers=[jsonl]",
+)
+
+
+def program(name: str, library: str) -> tuple[str, ...]:
+    """Return the overrides of a program."""
+    loss = ("task.loss=sparse_categorical_crossentropy", "optimizer=adam")
+    return (
+        "task=keras",
+        f"model._target_=tests.programs.keras_steps.{name}",
+        f"+model.library={library}",
+        *(loss if name == "functional" else ()),
+        *SHORT,
+    )
+
+
+def train(directory: Path, *overrides: str) -> dict[str, np.ndarray]:
+    """Train in this process; return every variable of the state."""
+    engine = recipe(directory, *overrides)
+    assert engine.train(lambda: False)
+    return variables(engine)
+
+
+def final(directory: Path, *overrides: str) -> dict[str, np.ndarray]:
+    """Train in processes of its own; return every variable of the final checkpoint."""
+    directory.mkdir()
+    code, out, err = run(directory, *overrides)
+    assert code == 0, out + err
+    return final_variables(only_run(directory))
+
+
+def assert_equal(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> None:
+    assert first.keys() == second.keys()
+    different = [name for name in first if not np.array_equal(first[name], second[name])]
+    assert not different
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "library"),
+    [("vae", "tf_keras"), ("gan", "keras"), ("averaging", "tf_keras"), ("added", "tf_keras")],
+)
+def test_own_step_has_the_same_bits_on_one_device_and_on_replicas(tmp_path, name, library):
+    options = (*program(name, library), "batch.shards=2")
+    first = train(tmp_path / "one", *options)
+    assert_equal(first, train(tmp_path / "two", *options, *SYNCHRONOUS["mirrored"]))
+    sums = first["/epoch"]
+    assert np.isfinite(sums).all()
+    # Of every metric, and its weight: one of them has accuracy in evaluations alone.
+    assert (sums != 0.0).all() == (name != "averaging")
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_program_has_the_same_bits_on_every_strategy(tmp_path, name, library):
+    options = (*program(name, library), "batch.shards=2")
+    one = final(tmp_path / "one", *options)
+    for layout, overrides in SYNCHRONOUS.items():
+        assert_equal(one, final(tmp_path / layout, *options, *overrides))
+    final(tmp_path / "servers", *program(name, library), "strategy=parameter_server")
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("name", ["vae", "gan", "averaging"])
+def test_killed_program_continues_to_the_same_bits(tmp_path, name, library):
+    options = program(name, library)
+    kill = ("fault=kill_chief_at_50", "fault.kill_chief_at_50.at=6", "restart.backoff_secs=0")
+    killed = final(tmp_path / "killed", *options, *kill)
+    result = json.loads((only_run(tmp_path / "killed") / "result.json").read_text())
+    assert result["attempts"] == 2
+    assert_equal(final(tmp_path / "alone", *options), killed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", [tf.keras, keras], ids=LIBRARIES)
+def test_compiled_model_ends_where_fit_ends(tmp_path, library):
+    """With the whole training split as one batch the order of examples is no matter."""
+    from tests.programs import keras_steps
+
+    data = digits().train
+    batch = data.fetch(tf.range(data.num_examples, dtype=tf.int64))
+    features = tf.cast(batch["features"], tf.float32) / 16.0
+    name = "keras" if library is keras else "tf_keras"
+    library.utils.set_random_seed(0)
+    model = keras_steps.compiled((8, 8, 1), 10, library=name)
+    start = [np.array(weight) for weight in model.get_weights()]
+    history = model.fit(
+        features, batch["label"], batch_size=data.num_examples, epochs=8, verbose=0
+    ).history
+    engine = recipe(
+        tmp_path, *program("compiled", name), f"batch.global_size={data.num_examples}",
+        "summary.every_steps=1",
+    )  # fmt: skip
+    engine.state.task.models["model"].set_weights(start)
+    assert engine.train(lambda: False)
+    for own, other in zip(
+        engine.state.task.models["model"].get_weights(), model.get_weights(), strict=True
+    ):
+        # Eight updates by Adam, each of 0.01 at most: rounding is far below 1 % of one.
+        np.testing.assert_allclose(own, other, atol=1e-4)
+    assert history["loss"][-1] < history["loss"][0]

@@ -1,0 +1,92 @@
+"""`fit` from this process to the trained model, and what it passes on."""
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.programs.compiled_classifier import build, examples
+from trainer import fit
+from trainer.cli.compose import compose
+from trainer.config.schema import Experiment
+from trainer.errors import ConfigError
+from trainer.fitting import fit as fitting
+from trainer.notebook import Run
+
+
+def test_trained_model_is_that_of_the_last_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    x, y = examples()
+    model = build()
+    before = [np.array(weight) for weight in model.weights]
+    run = fit(model, (x, y), validation=(x[:40], y[:40]), epochs=2, batch_size=40, seed=1)
+    history = run.history
+    assert sorted(name for name in history if "rate" not in name) == [
+        "accuracy", "loss", "val_accuracy", "val_loss",
+    ]  # fmt: skip
+    assert {len(values) for values in history.values()} == {2}
+    assert run.metrics["loss"] == history["val_loss"][-1]
+    trained = run.model()
+    assert isinstance(trained, keras.Model)
+    loss, accuracy = trained.evaluate(x[:40], y[:40], verbose=0)
+    assert loss == pytest.approx(history["val_loss"][-1], rel=1e-4)
+    assert accuracy == pytest.approx(history["val_accuracy"][-1])
+    for weight, value in zip(model.weights, before, strict=True):
+        np.testing.assert_array_equal(weight, value)
+    assert run.directory.name.startswith("sequential-")
+    assert "Run directory: runs/sequential-" in capfd.readouterr().out
+
+
+@pytest.fixture
+def composed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Experiment]:
+    """The experiments of calls of `fit`, which train nothing."""
+    experiments: list[Experiment] = []
+
+    def run(*overrides: str, import_from: Any) -> Run:
+        experiments.append(compose(list(overrides)))
+        return Run(tmp_path, 0)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fitting, "run", run)
+    return experiments
+
+
+def test_functions_are_passed_by_their_names(composed: list[Experiment]) -> None:
+    fit(build, examples, validation=0.25, strategy="mirrored", strategy__virtual_devices=2)
+    (experiment,) = composed
+    place = "tests.programs.compiled_classifier"
+    assert experiment.model == {"_target_": f"{place}.build"}
+    assert experiment.dataset["data"] == {"_target_": f"{place}.examples", "_partial_": True}
+    assert experiment.dataset["validation"] == 0.25
+    assert experiment.strategy["virtual_devices"] == 2
+    assert experiment.choices is not None
+    assert experiment.choices["task"] == "keras"
+    assert (experiment.name, experiment.train.epochs) == ("build", 3)
+    assert (experiment.batch.global_size, experiment.summary.every_epochs) == (128, 1)
+
+
+def test_batches_of_a_dataset_are_those_of_a_step(composed: list[Experiment]) -> None:
+    data = tf.data.Dataset.from_tensor_slices(examples()).batch(50)
+    fit(build, data, validation=data.take(1))
+    fit(build, data, batch_size=20, batch__global_size=10, train__steps=7, optimizer="sgd")
+    assert [experiment.batch.global_size for experiment in composed] == [50, 10]
+    assert "held_out" in composed[0].dataset
+    assert (composed[1].train.steps, composed[1].train.epochs) == (7, None)
+    assert composed[1].optimizer is not None
+
+
+def test_wrong_arguments_are_refused_before_anything_is_kept(
+    composed: list[Experiment], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"^runs_dir \(s3://b\) is an object store, where fit "):
+        fit(build, examples, runs_dir="s3://b")
+    with pytest.raises(ConfigError, match=r"^model \(str\) must be a compiled Keras model, or a "):
+        fit("model", examples)
+    with pytest.raises(ConfigError, match=r"^data \(a lambda\) cannot be imported by "):
+        fit(build, lambda: examples())
+    assert list(tmp_path.iterdir()) == []

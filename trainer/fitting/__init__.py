@@ -1,0 +1,1 @@
+"""`fit`: trains a model of a script or notebook as the command does."""
