@@ -26,6 +26,7 @@ RUN = [page for page in PAGES if page.commands and page.path != ROOT / "README.m
 LONG = {
     f"docs/{name}.md"
     for name in (
+        "from-custom-loop", "from-hydra", "from-lightning", "from-model-fit",
         "how-to/contrastive", "how-to/data", "how-to/dataset", "how-to/failures",
         "how-to/fine-tune", "how-to/fit", "how-to/gan", "how-to/keras-program",
         "how-to/keras3", "how-to/labels",
