@@ -52,6 +52,7 @@ def vae(input_shape, num_classes, *, library: str = "tf_keras"):
                 tracker.update_state(values[name])
             return {name: tracker.result() for name, tracker in self.trackers.items()}
 
+        @tf.function
         def train_step(self, data):
             images = data[0] if isinstance(data, tuple) else data
             with tf.GradientTape() as tape:

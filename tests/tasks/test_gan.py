@@ -218,10 +218,9 @@ def test_run_without_checkpoint_is_refused_as_classifier(tmp_path):
             tmp_path / "run", "metrics=gan_quality", f"metrics.gan_quality.classifier={tmp_path}"
         )
     (line,) = caught.value.problems
-    assert line == (
-        f"metrics.gan_quality.classifier ({tmp_path}): there is no checkpoint that verifies; "
-        "is it a classifier of this dataset?"
-    )
+    start = f"metrics.gan_quality.classifier ({tmp_path}): there is no checkpoint that verifies; "
+    assert line.startswith(start)
+    assert line.endswith("; is it a classifier of this dataset?")
 
 
 def test_metric_of_samples_is_refused_for_classifier(tmp_path, classifier):

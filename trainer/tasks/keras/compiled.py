@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +65,13 @@ def own_steps(model: Any) -> dict[str, type]:
         if base and base.__module__.partition(".")[0] not in _LIBRARIES:
             steps[name] = base
     return steps
+
+
+def undecorated(model: Any, step: str) -> Any:
+    """Return a step of a model without a `tf.function` around it: updates cannot leave that."""
+    bound = getattr(model, step)
+    inner = getattr(getattr(type(model), step), "python_function", None)
+    return bound if inner is None else types.MethodType(inner, model)
 
 
 def has_call(model: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from trainer.engine.evaluation.inference import Inference
 from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.step.part_variables import own_values
+from trainer.errors import ConfigError
 from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts
 from trainer.tasks.keras import compiled_optimizer
 from trainer.tasks.keras.compiled import (
@@ -24,6 +25,7 @@ from trainer.tasks.keras.compiled import (
     has_call,
     library_of,
     own_steps,
+    undecorated,
 )
 from trainer.tasks.keras.objective import Objective, objective_of
 from trainer.tasks.keras.own_steps import OwnSteps, VariableGroup
@@ -88,7 +90,8 @@ class Keras:
         steps = own_steps(own)
         self.models = {"model": model}
         if steps:
-            check_source(vars(base)[name] for name, base in steps.items())
+            check_source(undecorated(own, name) for name in steps)
+            self._refuse_unused(steps)
             self._own = OwnSteps(model, own, library_of(own))
         if self._own and steps.keys() & _TRAINS:
             self._own_train = self._build_own(self._own, parts)
@@ -197,6 +200,23 @@ class Keras:
                 trial.count(name),
             )
         return trial.names
+
+    def _refuse_unused(self, steps: Collection[str]) -> None:
+        """Refuse options that a model's own steps do not read.
+
+        Raises:
+            ConfigError: one is set.
+        """
+        trains, tests = not _TRAINS.isdisjoint(steps), not _TESTS.isdisjoint(steps)
+        unused = {"class_weights": self._class_weights} if trains else {}
+        if trains and tests:
+            unused |= vars(self._options)
+        for name, value in unused.items():
+            if value:
+                raise ConfigError(
+                    f"task.{name} ({value}) is not used: the model's own {', '.join(steps)} "
+                    f"decides; leave it out"
+                )
 
     def _make_objective(self, own: Any, compiled: Compiled, parts: TaskParts) -> Objective | None:
         options = {name: x for name, x in vars(self._options).items() if x is not None}

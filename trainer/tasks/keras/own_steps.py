@@ -29,6 +29,7 @@ from trainer.engine.graph.step.step_options import StepOptions
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, Metrics, PerExample
 from trainer.tasks.keras.autograph import converted
+from trainer.tasks.keras.compiled import undecorated
 from trainer.tasks.keras.optimizer_proxy import OptimizerProxy, Update, traced_part
 from trainer.tasks.keras.part_metrics import isolate_metrics, metrics_of_model
 
@@ -231,7 +232,7 @@ class OwnSteps:
 
     def _call(self, step: str, batch: Batch, index: tf.Tensor) -> dict[str, tf.Tensor]:
         """Run a step on a part of a batch; return its metrics, scalars."""
-        function = converted(getattr(self._own, step), self._library)
+        function = converted(undecorated(self._own, step), self._library)
         scope: AbstractContextManager[Any] = nullcontext()
         if notes_updates(self._model):
             scope = self._model.own_step()
