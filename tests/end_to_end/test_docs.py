@@ -26,6 +26,7 @@ RUN = [page for page in PAGES if page.commands and page.path != ROOT / "README.m
 LONG = {
     f"docs/{name}.md"
     for name in (
+        "examples/gallery/README",
         "from-custom-loop", "from-hydra", "from-lightning", "from-model-fit",
         "how-to/contrastive", "how-to/data", "how-to/dataset", "how-to/failures",
         "how-to/fine-tune", "how-to/fit", "how-to/gan", "how-to/keras-program",
@@ -83,7 +84,9 @@ def test_commands_that_are_not_run_compose(
     page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without `resume`: the runs do not exist."""
-    monkeypatch.chdir(tmp_path)
+    folder = page.path.parent if page.is_example else tmp_path
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
     for file in DATA:
         (tmp_path / file).touch()
     for command in page.commands:

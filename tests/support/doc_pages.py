@@ -120,7 +120,7 @@ class Page:
         """
         folder = scratch / "work"
         if self.is_example:
-            shutil.copytree(self.path.parent, folder)
+            shutil.copytree(self.path.parent, folder, ignore=shutil.ignore_patterns("runs"))
         elif self.adds_code:
             shutil.copytree(checkout, folder)
         else:

@@ -130,7 +130,9 @@ def _learned(layer: Any, learn: Callable[[Any], None]) -> dict[str, Any]:
     learn(twin)
     if is_normalization:
         names = {"mean": twin.adapt_mean, "variance": twin.adapt_variance}
-        return {name: value.numpy().tolist() for name, value in names.items()}
+        # Keras builds the layer for the shape of the data; its batch may be of any size.
+        shape = [None, *tf.TensorShape(twin._build_input_shape).as_list()[1:]]
+        return {"shape": shape, **{name: x.numpy().tolist() for name, x in names.items()}}
     if hasattr(twin, "get_vocabulary"):
         words = np.asarray(twin.get_vocabulary()).tolist()
         lookup = getattr(twin, "_lookup_layer", twin)
@@ -157,6 +159,7 @@ def _restore(layer: Any, state: dict[str, Any]) -> None:
         )
     elif "mean" in state:
         layer.input_mean, layer.input_variance = state["mean"], state["variance"]
+        layer.build(tuple(state["shape"]))
     else:
         layer.bin_boundaries = state["bin_boundaries"]
         if isinstance(layer, tf.keras.layers.Layer):
