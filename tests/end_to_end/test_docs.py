@@ -26,8 +26,9 @@ RUN = [page for page in PAGES if page.commands and page.path != ROOT / "README.m
 LONG = {
     f"docs/{name}.md"
     for name in (
-        "examples/gallery/README", "how-to/contrastive", "how-to/data", "how-to/dataset",
-        "how-to/failures",
+        "examples/gallery/README",
+        "from-custom-loop", "from-hydra", "from-lightning", "from-model-fit",
+        "how-to/contrastive", "how-to/data", "how-to/dataset", "how-to/failures",
         "how-to/fine-tune", "how-to/fit", "how-to/gan", "how-to/keras-program",
         "how-to/keras3", "how-to/labels",
         "how-to/language-model", "how-to/measure-scale", "how-to/metrics", "how-to/model",

@@ -6,13 +6,13 @@ import shutil
 
 import pytest
 
-from tests.support import gallery_a
+from tests.support import gallery_a, gallery_b
 from tests.support.marks import first_only
 from tests.support.processes import ROOT, final_variables, only_run, run
 from tests.support.scratch import new_folder
 from tests.support.training import assert_same_bits
 
-PROGRAMS = {**gallery_a.PROGRAMS}
+PROGRAMS = {**gallery_a.PROGRAMS, **gallery_b.PROGRAMS}
 SHORT = [
     "train.epochs=null", "train.steps=5", "batch.global_size=16", "batch.shards=2",
     "evaluate.every_steps=5", "checkpoint.every_steps=2", "checkpoint.every_epochs=null",

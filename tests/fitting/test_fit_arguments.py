@@ -23,6 +23,8 @@ def test_keys_are_those_of_the_configuration() -> None:
         "writers": ["jsonl"],
         "jit": True,
         "train__clip_norm": None,
+        "task": "keras",
+        "task__class_weights": {0: 1.0, 1: 5},
     }
     defaults = {"train.epochs": 3, "batch.global_size": 64, "model": "softmax"}
     experiment = compose([*overrides_of({**keys, "train__steps": 9}, defaults), "~model.name"])
@@ -31,6 +33,7 @@ def test_keys_are_those_of_the_configuration() -> None:
     assert experiment.train.unfreeze == {"a [b]/": 5}
     assert experiment.optimizer["momentum"] == 0.5
     assert experiment.predict.path == "it's\\"
+    assert experiment.task["class_weights"] == {0: 1.0, 1: 5}
     assert list(experiment.writers) == ["jsonl"]
     assert experiment.jit
     assert (experiment.train.steps, experiment.train.epochs) == (9, None)

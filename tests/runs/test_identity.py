@@ -68,6 +68,8 @@ def test_run_name_is_a_name_and_eight_hex_digits_the_same_for_equal_values():
     assert run_name(compose(["model=softmax", "dataset=synthetic"])).startswith(
         "softmax-synthetic-"
     )
+    bare = compose(["~model", "+model._target_=tests.programs.unbuilt.net"])
+    assert run_name(bare).startswith("tests.programs.unbuilt.net-digits-")
     explicit = ["name=mine", "seed=0", "model=cnn", "batch.global_size=128", "model.l2=0"]
     for overrides in (explicit, explicit[::-1]):
         assert run_name(compose(overrides)) == name.replace("cnn-digits", "mine")

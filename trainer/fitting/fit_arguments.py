@@ -12,7 +12,7 @@ from trainer.errors import ConfigError
 _INSTEAD = {
     "callbacks": "name what does the same: callbacks='early_stopping', checkpoint__best__metric="
     "'accuracy', schedule='cosine'; a Keras callback that only reads is callbacks='keras'",
-    "class_weight": "write task__class_weights=[<weight of each class>], or ='balanced'",
+    "class_weight": "write task__class_weights={0: 1.0, 1: 5.0}, the weight by class",
     "initial_epoch": "leave it out: a run continues where it stopped; epochs is the length of all",
     "sample_weight": "make it the third of the data: (x, y, sample_weight)",
     "shuffle": "leave it out: every epoch has an order of its own, which the seed gives",
@@ -59,7 +59,7 @@ def overrides_of(keys: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[s
 def _flat(keys: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in keys.items():
         key = name.replace("__", ".")
-        is_section = isinstance(value, Mapping) and all(map(str.isidentifier, value))
+        is_section = isinstance(value, Mapping) and all(str(x).isidentifier() for x in value)
         if is_section and "." not in key:
             yield from ((f"{key}.{inner}", item) for inner, item in value.items())
         else:

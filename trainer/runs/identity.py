@@ -152,9 +152,14 @@ def joined_path(experiment: Experiment, process: str) -> Path:
 
 
 def trained_choice(experiment: Experiment) -> str:
-    """Return the choice that says what is trained: the model, or the task if it has its own."""
-    group = "task" if experiment.model is None else "model"
-    return str((experiment.choices or {}).get(group, group))
+    """Return the choice that says what is trained: the model, or the task if it has its own.
+
+    Of a model without a choice, `override /model: null`, the path of its target.
+    """
+    if experiment.model is None:
+        return str((experiment.choices or {}).get("task", "task"))
+    choice = (experiment.choices or {}).get("model", "model")
+    return str(experiment.model.get("_target_") if choice is None else choice)
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:

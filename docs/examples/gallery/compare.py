@@ -25,6 +25,11 @@ METRICS = {
     "wgan_gp": "energy_score",
     "distillation": "accuracy",
     "segmentation": "accuracy",
+    "text_transformer": "accuracy",
+    "mini_gpt": "loss",
+    "structured_data": "accuracy",
+    "recommender": "rmse",
+    "weather": "loss",
 }
 RECIPES = {
     "transfer": ["transfer_base", "transfer_head", "transfer_fine_tune"],

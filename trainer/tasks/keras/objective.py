@@ -37,9 +37,9 @@ class Objective:
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """The names of all metrics, `loss` first; of several outputs each has its own loss."""
-        several = [loss.name for loss in self.losses if loss] if len(self.names) > 1 else []
-        return ("loss", *(f"{name}_loss" for name in several), *(m.name for m in self.metrics))
+        """The names of all metrics, `loss` first; of several losses each by itself too."""
+        each = [f"{loss.name}_loss" for loss in self._several]
+        return ("loss", *each, *(m.name for m in self.metrics))
 
     @property
     def directions(self) -> dict[str, str]:
@@ -68,7 +68,7 @@ class Objective:
             if training and self.class_weights:
                 counts = self._class_weight(label) * (1.0 if weight is None else weight)
             losses = loss.per_example(label, output, counts)
-            if len(self.names) > 1:
+            if loss in self._several:
                 values[f"{loss.name}_loss"] = losses
             total += loss.weight * losses
         for metric in self.metrics:
@@ -95,6 +95,12 @@ class Objective:
         if label_kind == "class" and probabilities.shape[-1] == 1:
             probabilities = tf.concat([1.0 - probabilities, probabilities], axis=-1)
         return {"probabilities": probabilities}
+
+    @property
+    def _several(self) -> list[OutputLoss]:
+        """The losses that are reported by themselves: none if there is but one."""
+        losses = [loss for loss in self.losses if loss is not None]
+        return losses if len(losses) > 1 else []
 
     def _class_weight(self, label: tf.Tensor) -> tf.Tensor:
         """Return the weight of each example's class, [B] float32."""
