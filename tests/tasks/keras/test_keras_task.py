@@ -22,6 +22,7 @@ OPTIONS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", [tf.keras, keras], ids=["tf_keras", "keras"])
 def test_several_inputs_and_outputs_are_evaluated_as_keras_does(tmp_path, library):
     name = "keras" if library is keras else "tf_keras"
