@@ -207,6 +207,29 @@ def data_file(path: Path | None) -> Iterator[Path]:
         yield file
 
 
+def step_ms(data: Path, steps: int, window: int, *options: str) -> float:
+    """Return the milliseconds of a step of 128 images of MNIST, of those after the first summary.
+
+    Args:
+        data: the images.
+        steps: how many are trained.
+        window: steps of a summary.
+        options: model, layout and the like.
+    """
+    with tempfile.TemporaryDirectory() as runs:
+        command = [
+            "dataset=mnist", f"dataset.path={data}", "batch.global_size=128",
+            f"train.steps={steps}", "train.epochs=null", f"summary.every_steps={window}",
+            "evaluate.every_epochs=null", "checkpoint.every_epochs=null", "writers=[jsonl]",
+            f"runs_dir={runs}", *options,
+        ]  # fmt: skip
+        run_child([sys.executable, "train.py", *command])
+        (path,) = Path(runs).glob("*/metrics.jsonl")
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+    rates = [line["examples_per_sec"] for line in lines if line["split"] == "train"][1:]
+    return 1000 * 128 * len(rates) / sum(rates)
+
+
 def interleave(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[Any]]:
     """Measure every contender once a round, so that other load on the machine affects all alike.
 

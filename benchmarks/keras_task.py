@@ -6,14 +6,11 @@ The same networks by `task=classification` and, compiled, by `task=keras`: the t
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import data_file, interleave, run_child, table
+from benchmarks.harness import data_file, interleave, step_ms, table
 
 LENGTHS = {"softmax": (6_000, 2_000), "tutorial_cnn": (240, 80)}
 """Steps of a training, and those of a summary; the first summary is left out."""
@@ -41,23 +38,6 @@ def _compiled(model: Any) -> Any:
     return model
 
 
-def step_ms(name: str, data: Path, *options: str) -> float:
-    """Return the milliseconds of a step, of those after the first summary."""
-    steps, window = LENGTHS[name]
-    with tempfile.TemporaryDirectory() as runs:
-        command = [
-            "dataset=mnist", f"dataset.path={data}", "batch.global_size=128",
-            f"train.steps={steps}", "train.epochs=null", f"summary.every_steps={window}",
-            "evaluate.every_epochs=null", "checkpoint.every_epochs=null", "writers=[jsonl]",
-            f"runs_dir={runs}", *options,
-        ]  # fmt: skip
-        run_child([sys.executable, "train.py", *command])
-        (path,) = Path(runs).glob("*/metrics.jsonl")
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-    rates = [line["examples_per_sec"] for line in lines if line["split"] == "train"][1:]
-    return 1000 * 128 * len(rates) / sum(rates)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.keras_task", description=__doc__.splitlines()[0]
@@ -70,9 +50,9 @@ def main() -> None:
             own = ("task=keras", f"model._target_=benchmarks.keras_task.{name}")
             jobs = {
                 "task=classification": partial(
-                    step_ms, name, data, f"model={name}", "optimizer=rmsprop"
+                    step_ms, data, *LENGTHS[name], f"model={name}", "optimizer=rmsprop"
                 ),
-                "task=keras": partial(step_ms, name, data, *own),
+                "task=keras": partial(step_ms, data, *LENGTHS[name], *own),
             }
             base = "task=classification"
             print(table(name, "ms", interleave(jobs, args.rounds), base), flush=True)

@@ -7,32 +7,18 @@ on several processes with as many shards as processes.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-import tempfile
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness import data_file, interleave, run_child, table
+from benchmarks.harness import data_file, interleave, step_ms, table
 
 STEPS, WARM_UP = 150, 50
 NONE = "no shards"
 
 
-def step_ms(data: Path, *options: str) -> float:
-    """Return the milliseconds of a step, of those after the first."""
-    with tempfile.TemporaryDirectory() as runs:
-        command = [
-            "model=tutorial_cnn", "dataset=mnist", f"dataset.path={data}", "batch.global_size=128",
-            f"train.steps={STEPS}", "train.epochs=null", f"summary.every_steps={WARM_UP}",
-            "evaluate.every_epochs=null", "checkpoint.every_epochs=null", "writers=[jsonl]",
-            f"runs_dir={runs}", *options,
-        ]  # fmt: skip
-        run_child([sys.executable, "train.py", *command])
-        (path,) = Path(runs).glob("*/metrics.jsonl")
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-    rates = [line["examples_per_sec"] for line in lines if line["split"] == "train"][1:]
-    return 1000 * 128 * len(rates) / sum(rates)
+def cnn_ms(data: Path, *options: str) -> float:
+    """Return the milliseconds of a step of the tutorial's network."""
+    return step_ms(data, STEPS, WARM_UP, "model=tutorial_cnn", *options)
 
 
 def main() -> None:
@@ -43,9 +29,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     args = parser.parse_args()
     with data_file(args.data) as data:
-        one = {NONE: partial(step_ms, data)}
+        one = {NONE: partial(cnn_ms, data)}
         one |= {
-            f"{shards} shards": partial(step_ms, data, f"batch.shards={shards}")
+            f"{shards} shards": partial(cnn_ms, data, f"batch.shards={shards}")
             for shards in (1, 2, 4, 8)
         }
         print(table("one device", "ms", interleave(one, args.rounds), NONE), flush=True)
@@ -56,10 +42,8 @@ def main() -> None:
                     f"strategy.communication={communication}",
                 )  # fmt: skip
                 contenders = {
-                    NONE: partial(step_ms, data, *options),
-                    f"{workers} shards": partial(
-                        step_ms, data, *options, f"batch.shards={workers}"
-                    ),
+                    NONE: partial(cnn_ms, data, *options),
+                    f"{workers} shards": partial(cnn_ms, data, *options, f"batch.shards={workers}"),
                 }
                 title = f"{workers} processes, {communication}"
                 print(table(title, "ms", interleave(contenders, args.rounds), NONE), flush=True)
