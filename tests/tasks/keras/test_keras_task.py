@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -48,6 +50,20 @@ def test_model_without_a_loss_is_refused(tmp_path):
         ConfigError, match=r"task.loss \(null\) must be set .* add task.loss=<name>"
     ):
         recipe(tmp_path, *options)
+
+
+@pytest.mark.parametrize("library", ["tf_keras", "keras"])
+def test_metric_of_own_steps_that_is_no_mean_is_refused(tmp_path, library):
+    options = ["task=keras", "model._target_=tests.programs.keras_steps.ranked", "dataset=digits"]
+    with pytest.raises(ConfigError, match=r"its train_step returns iou .* is no mean over"):
+        recipe(tmp_path, *options, f"+model.library={library}")
+
+
+def test_loss_that_is_not_finite_is_reported_as_such(tmp_path):
+    options = ["task=keras", "model._target_=tests.programs.keras_steps.compiled", "dataset=digits"]
+    task = recipe(tmp_path, *options).state.task
+    metrics = task.derive_metrics({"loss": math.nan, "accuracy": math.nan})
+    assert metrics.keys() == {"loss", "accuracy"}
 
 
 def test_option_that_own_steps_do_not_read_is_refused(tmp_path):

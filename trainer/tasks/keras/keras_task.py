@@ -106,7 +106,7 @@ class Keras:
         added = [metric.name for metric in self._added]
         sides = self._own_train or [*by_loss, *added], self._own_test or by_loss
         self.metrics = tuple(dict.fromkeys(["loss", *sides[0], *sides[1]]))
-        self._one_sided = set(sides[0]) ^ set(sides[1]) - {"loss"}
+        self._one_sided = (set(sides[0]) ^ set(sides[1])) - {"loss"}
         self.label_kind = parts.label_kind if self.objective else None
         if not has_call(own):
             vars(self).update(predict_step=None, serve=partial(served_parts, own))

@@ -31,7 +31,7 @@ from trainer.protocols import Batch, Metrics, PerExample
 from trainer.tasks.keras.autograph import converted
 from trainer.tasks.keras.compiled import undecorated
 from trainer.tasks.keras.optimizer_proxy import OptimizerProxy, Update, traced_part
-from trainer.tasks.keras.part_metrics import isolate_metrics, metrics_of_model
+from trainer.tasks.keras.part_metrics import isolate_metrics, metrics_of_model, refuse_others
 
 _LIBRARY_FOLDERS = ("site-packages", "trainer")
 _AUTOGRAPH_LINE = re.compile(r'^ *File "(.+?)", line (\d+), in .*[^*]\*$', re.MULTILINE)
@@ -147,6 +147,7 @@ class OwnSteps:
         strategy = tf.distribute.get_strategy()
         run = tf.function(lambda batch: strategy.run(trace, args=(batch,)), autograph=False)
         run.get_concrete_function(dict(specs))
+        refuse_others(self._own, step, trial.names, self._library)
         if self._library is tf.keras:
             self._isolate()
         return trial

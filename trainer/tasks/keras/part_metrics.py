@@ -1,14 +1,15 @@
-"""Metrics of tf_keras that a model updates itself: their value is that of one part of a batch."""
+"""Metrics that a model updates itself: their value is that of one part of a batch."""
 
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from trainer.engine.graph.step.part_variables import isolate
+from trainer.errors import ConfigError
 
 
 def isolate_metrics(metrics: Iterable[Any]) -> set[int]:
@@ -39,3 +40,27 @@ def added_metrics(model: Any) -> list[Any]:
     each = {id(metric): metric for metric in added if isinstance(metric, tf.keras.metrics.Mean)}
     isolate_metrics(each.values())
     return list(each.values())
+
+
+def refuse_others(model: Any, step: str, names: Sequence[str], library: Any) -> None:
+    """Refuse metrics that are no means: the mean of their values over parts is another number.
+
+    Args:
+        model: the user's.
+        step: its step that returns them.
+        names: what it returns.
+        library: the Keras that it is of.
+
+    Raises:
+        ConfigError: one is returned.
+    """
+    mean = library.metrics.Mean
+    for metric in model.metrics:
+        for inner in getattr(metric, "metrics", None) or [metric]:  # of Keras 3's compile
+            is_mean = isinstance(inner, mean) and type(inner).result is mean.result
+            if inner.name in names and not is_mean:
+                raise ConfigError(
+                    f"model: its {step} returns {inner.name} ({type(inner).__name__}), which is no "
+                    "mean over examples, so it would depend on how the batch is cut; leave it out "
+                    "of what the step returns and of compile"
+                )
