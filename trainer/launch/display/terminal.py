@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -71,13 +72,19 @@ class Screen:
         """Return the text in a color (red, green, yellow, dim or ""), if the block has colors."""
         return self._painted(self._out, text, color)
 
-    def line(self, text: str) -> None:
-        """Show a line above the block; what would move the cursor in it is escaped."""
-        self._show(self._out, text)
+    def line(self, text: str, *, wraps: bool = True) -> None:
+        """Show a line above the block; what would move the cursor in it is escaped.
 
-    def error(self, text: str) -> None:
-        """Show a line of an error."""
-        self._show(self._err, text)
+        Args:
+            text: the line.
+            wraps: whether a terminal shows it on several lines rather than break a word; not a
+                command to paste, nor what the user's code has printed.
+        """
+        self._show(self._out, text, wraps=wraps)
+
+    def error(self, text: str, *, wraps: bool = True) -> None:
+        """Show a line of an error; see `line`."""
+        self._show(self._err, text, wraps=wraps)
 
     def draw(self, lines: Sequence[str]) -> None:
         """Replace the block by these lines; cut what does not fit."""
@@ -97,8 +104,10 @@ class Screen:
         """Remove the block."""
         self.draw([])
 
-    def _show(self, stream: TextIO, text: str) -> None:
+    def _show(self, stream: TextIO, text: str, *, wraps: bool) -> None:
         text = printable_lines(text)
+        if wraps and stream.isatty():
+            text = wrapped(text, self.size()[0])
         word, space, rest = text.partition(" ")
         text = f"{self._painted(stream, word, _FIRST_WORDS.get(word, ''))}{space}{rest}\n"
         with self._lock:
@@ -128,6 +137,15 @@ class Screen:
         if text:
             stream.write(text)
             stream.flush()
+
+
+def wrapped(text: str, width: int) -> str:
+    """Return a line as lines of a width in columns, all but the first indented; no word is cut."""
+    if len(text) <= width:
+        return text
+    return textwrap.fill(
+        text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _colors_only(text: str) -> str:
