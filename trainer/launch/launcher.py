@@ -183,7 +183,7 @@ def _conclude(code: int, location: str, context: RunContext, argv: Sequence[str]
     if context.cluster.is_chief and experiment.trains:
         commands = next_commands(context, argv) if code == DONE else [_continuing(directory, argv)]
         for word, command in zip_longest(["Next:"], commands, fillvalue="     "):
-            console.line(f"{word} {command}", wraps=False)
+            console.line(f"{word} {command}", ending=" \\")
 
 
 def _result(experiment: Experiment, directory: RunDirectory) -> tuple[str | None, str]:

@@ -130,7 +130,7 @@ class LiveTable:
                 for metric, value in without_classes(outcome.metrics).items()
             )
             self._print_plain(f"{name}: {outcome.state}, step {outcome.step}{metrics}")
-        if row.is_started:
+        if row.is_started and self._secs_left() is not None:
             self._print_plain(self._overall())
         self._draw()
 

@@ -97,7 +97,7 @@ class Console:
                 self._openings.add(text)
                 self.line(text)
             case Output(text):
-                self.line(text, wraps=False)
+                self.line(text, ending=None)
             case Line(text) | FaultNotice(text) | Evaluated(text=text):
                 self.line(text)
             case Progress():
@@ -107,13 +107,13 @@ class Console:
                     self.error(line)
             case Crash(text, cause, name):
                 self.cause = self.cause or cause
-                self._screen.error(text, wraps=False)
+                self._screen.error(text, ending=None)
                 self.error(f"{name} crashed; the whole log is {log}")
 
-    def line(self, text: str, *, wraps: bool = True) -> None:
+    def line(self, text: str, *, ending: str | None = "") -> None:
         """Show a line above the live view; see `Screen.line`."""
         if not self._is_quiet or text.startswith("warning: "):
-            self._screen.line(text, wraps=wraps)
+            self._screen.line(text, ending=ending)
 
     def error(self, text: str) -> None:
         """Show an error."""

@@ -23,6 +23,9 @@ DRAW_SECS = 0.25  # between two drawings: more would be restless
 
 _CODES = {"red": 31, "green": 32, "yellow": 33, "dim": 2}
 _FIRST_WORDS = {"error:": "red", "warning:": "yellow", "Done:": "green"}
+_BEST = "  best"
+"""What the line of an evaluation ends with if it is the best so far."""
+_INDENT = "      "
 _ESCAPE = re.compile(r"(\x1b\[\d+m)")
 
 
@@ -72,19 +75,19 @@ class Screen:
         """Return the text in a color (red, green, yellow, dim or ""), if the block has colors."""
         return self._painted(self._out, text, color)
 
-    def line(self, text: str, *, wraps: bool = True) -> None:
+    def line(self, text: str, *, ending: str | None = "") -> None:
         """Show a line above the block; what would move the cursor in it is escaped.
 
         Args:
             text: the line.
-            wraps: whether a terminal shows it on several lines rather than break a word; not a
-                command to paste, nor what the user's code has printed.
+            ending: ends each line that goes on in the next one, if the terminal is too narrow: a
+                backslash for a command. None: it is not divided, as what the user's code prints.
         """
-        self._show(self._out, text, wraps=wraps)
+        self._show(self._out, text, ending)
 
-    def error(self, text: str, *, wraps: bool = True) -> None:
+    def error(self, text: str, *, ending: str | None = "") -> None:
         """Show a line of an error; see `line`."""
-        self._show(self._err, text, wraps=wraps)
+        self._show(self._err, text, ending)
 
     def draw(self, lines: Sequence[str]) -> None:
         """Replace the block by these lines; cut what does not fit."""
@@ -104,12 +107,15 @@ class Screen:
         """Remove the block."""
         self.draw([])
 
-    def _show(self, stream: TextIO, text: str, *, wraps: bool) -> None:
+    def _show(self, stream: TextIO, text: str, ending: str | None) -> None:
         text = printable_lines(text)
-        if wraps and stream.isatty():
-            text = wrapped(text, self.size()[0])
+        if ending is not None and stream.isatty():
+            text = wrapped(text, self.size()[0], ending)
         word, space, rest = text.partition(" ")
-        text = f"{self._painted(stream, word, _FIRST_WORDS.get(word, ''))}{space}{rest}\n"
+        text = f"{self._painted(stream, word, _FIRST_WORDS.get(word, ''))}{space}{rest}"
+        if text.endswith(_BEST):
+            text = text.removesuffix(_BEST) + self._painted(stream, _BEST, "green")
+        text += "\n"
         with self._lock:
             if stream is self._out:
                 self._write(stream, self._erasing() + text + self._drawing())
@@ -139,13 +145,24 @@ class Screen:
             stream.flush()
 
 
-def wrapped(text: str, width: int) -> str:
-    """Return a line as lines of a width in columns, all but the first indented; no word is cut."""
+def wrapped(text: str, width: int, ending: str = "") -> str:
+    """Divide a line that is too long, but no word; all lines but the first are indented.
+
+    Args:
+        text: the line.
+        width: columns.
+        ending: ends each line but the last.
+    """
     if len(text) <= width:
         return text
-    return textwrap.fill(
-        text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    lines = textwrap.wrap(
+        text,
+        width - len(ending),
+        subsequent_indent=_INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
+    return f"{ending}\n".join(lines)
 
 
 def _colors_only(text: str) -> str:
