@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -119,7 +120,7 @@ def test_sidecar_evaluates_every_checkpoint_to_the_bits_of_the_training(inline, 
     assert lines(run_dir) == lines_of_test(inline)
     assert [line["step"] for line in lines(run_dir)] == [2, 4, 6, 8]
     first = lines(run_dir)[0]
-    text = f"step 2: test loss {first['loss']:.4f}, accuracy {first['accuracy']:.4f}"
+    text = f"step 2/8                      test {first['loss']:.4f} {first['accuracy']:.3f}  best"
     assert messages.texts[0] == text
     assert not (run_dir / "metrics.jsonl").exists()
     assert not (run_dir / "ledger.jsonl").exists()
@@ -473,7 +474,7 @@ def test_run_with_a_killed_sidecar_equals_the_run_without_it(tmp_path):
     assert out.count("warning: evaluator-0 was killed by SIGKILL; starting it again alone") == 1
     assert lines(other) == lines_of_test(one)
     assert [line["step"] for line in lines(other)] == [3, 6, 9, 12, 15, 18, 21, 24] == events(other)
-    assert out.count(": test loss") == 8
+    assert len(re.findall(r"^step .*  test \d", out, re.MULTILINE)) == 8
     assert lines_of_test(other) == []
     results = [json.loads((run_dir / "result.json").read_text()) for run_dir in runs]
     assert results[0]["metrics"] == results[1]["metrics"]
@@ -521,8 +522,8 @@ def test_sidecar_of_a_declared_cluster(tmp_path, monkeypatch):
     evaluator, worker = started("evaluator"), started("worker")
     (code, out, err), trained = finish(evaluator), finish(worker)
     assert (code, trained[0]) == (0, 0), err + trained[2]
-    assert "test loss" not in trained[1].split("Done:")[0]
-    assert out.splitlines()[-4].startswith("step 24: test loss")
+    assert "  test " not in trained[1].split("Done:")[0]
+    assert out.splitlines()[-4].startswith("step 24/24  ")
     assert out.splitlines()[-3].startswith("Done: step 24")
     before = (only_run(tmp_path) / "evaluations.jsonl").read_bytes()
     code, _, err = finish(started("evaluator"))
