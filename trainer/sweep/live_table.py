@@ -197,8 +197,9 @@ class LiveTable:
 
         Of what earlier commands have trained nothing is counted.
         """
-        progress = sum(row.done - (row.first or 0.0) for row in self._rows.values() if row.is_started)
-        left = self._total - sum(row.done for row in self._rows.values())
+        rows = self._rows.values()
+        progress = sum(row.done - (row.first or 0.0) for row in rows if row.is_started)
+        left = self._total - sum(row.done for row in rows)
         if self._began is None or progress <= 0 or left <= 0:
             return None
         return (self._clock() - self._began) * left / progress
