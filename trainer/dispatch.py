@@ -28,6 +28,7 @@ from trainer.cluster import environment
 from trainer.config.schema import GRID_SEARCH
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
 from trainer.files import storage_problem
+from trainer.launch.display.terminal import Screen
 from trainer.launch.processes.fork_server import ForkServer
 from trainer.text import printable, printable_lines
 
@@ -120,17 +121,18 @@ def _exit_code(action: Callable[[], int]) -> int:
     try:
         return action()
     except USER_ERRORS as error:
+        screen = Screen()
         for line in explain(error):
-            print(f"error: {line}", file=sys.stderr)
+            screen.error(f"error: {line}")
         return WRONG_INPUT
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except Exception as error:
         if getattr(error, "errno", None) == errno.ENAMETOOLONG:
-            print(f"error: {printable(*explain(error))}", file=sys.stderr)
+            Screen().error(f"error: {printable(*explain(error))}")
             return WRONG_INPUT
         if problem := storage_problem(error):
-            print(f"error: {printable(problem)}", file=sys.stderr)
+            Screen().error(f"error: {printable(problem)}")
         else:
             traceback.print_exc()
         return CRASHED

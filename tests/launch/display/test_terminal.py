@@ -4,6 +4,7 @@ import io
 import threading
 from contextlib import suppress
 
+from tests.support.terminal import Emulator, Terminal
 from trainer.launch.display.terminal import Screen
 
 
@@ -34,9 +35,36 @@ def test_threads_write_one_after_the_other():
     assert sorted(out.getvalue().splitlines()) == ["one", "two"]
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
+def test_long_lines_are_divided_between_words_on_a_terminal_alone(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "31")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    command = "Next: train.py mode=export resume=runs/a-long-name"
+    text = f"error: {'x' * 40} must be >= 0; see the-page"
+    for out in (Terminal(), io.StringIO()):
+        screen = Screen(out, out)
+        screen.draw(["[###...]"])
+        screen.line(command, ending=" \\")
+        screen.line("step 1  test 0.5  best")
+        screen.error(text)
+        screen.line("y" * 40 + " of the user", ending=None)
+        screen.clear()
+        if out.isatty():
+            assert Emulator(31, colors=True).feed(out.getvalue()).lines == [
+                "Next: train.py mode=export \\",
+                "      resume=runs/a-long-name",
+                "step 1  test 0.5<32>  best<0>",
+                "<31>error:<0>",
+                f"      {'x' * 25}",
+                f"{'x' * 15}",
+                "      must be >= 0; see",
+                "      the-page",
+                "y" * 31,
+                f"{'y' * 9} of the user",
+            ]
+        else:
+            assert out.getvalue().splitlines()[0] == command
+            assert text in out.getvalue()
 
 
 def test_screen_escapes_what_is_not_its_own(monkeypatch):

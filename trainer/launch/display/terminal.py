@@ -109,10 +109,10 @@ class Screen:
 
     def _show(self, stream: TextIO, text: str, ending: str | None) -> None:
         text = printable_lines(text)
+        word, _, _ = text.partition(" ")
         if ending is not None and stream.isatty():
             text = wrapped(text, self.size()[0], ending)
-        word, space, rest = text.partition(" ")
-        text = f"{self._painted(stream, word, _FIRST_WORDS.get(word, ''))}{space}{rest}"
+        text = self._painted(stream, word, _FIRST_WORDS.get(word, "")) + text[len(word) :]
         if text.endswith(_BEST):
             text = text.removesuffix(_BEST) + self._painted(stream, _BEST, "green")
         text += "\n"
