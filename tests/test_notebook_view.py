@@ -35,7 +35,10 @@ def write(path, *lines, mode="a"):
 
 
 def num_points(html, color):
-    return [len(points.split()) for points in re.findall(rf"points='([^']*)'.*?{color}", html)]
+    return [
+        len(points.split())
+        for points in re.findall(rf"points='([^']*)' fill='none' stroke='{color}'", html)
+    ]
 
 
 def test_html_shows_state_metrics_curves_and_overrides(path):
