@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from trainer.config.directions import Directions, of_targets
 from trainer.errors import ConfigError, DamagedError
@@ -13,11 +14,17 @@ from trainer.files import read_bytes
 from trainer.runs import directory, provenance
 from trainer.runs.checkpoint_marker import read_marker
 
-_FILES = ("metrics.jsonl", "evaluations.jsonl")
+Points: TypeAlias = Sequence[tuple[int, float]]
+"""Steps, ascending, each with a value, which may be NaN or infinite."""
+
+FILES = ("metrics.jsonl", "evaluations.jsonl")
+"""The files of a run that hold lines of metrics, each written by another process."""
+
 _SPLITS = ("validation", "test")
 """What selects uses the first of them that is evaluated."""
 
-_NO_METRIC = {"step", "split", "epoch"}
+NO_METRIC = {"step", "split", "epoch"}
+"""What a line holds besides metrics."""
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
@@ -32,8 +39,8 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
         *texts, last = read_bytes(path).split(b"\n")
     except FileNotFoundError:
         return [], 0
-    lines = [_line(text) for text in texts if text]
-    if end := _line(last):
+    lines = [parse_line(text) for text in texts if text]
+    if end := parse_line(last):
         lines.append(end)
     return [line for line in lines if line], lines.count(None)
 
@@ -46,11 +53,28 @@ def read_evaluations(path: Path, *splits: str) -> list[tuple[int, Mapping[str, f
         *splits: that of the first of these splits which has any; none: the one that selects.
     """
     for split in splits or _SPLITS:
-        if lines := [line for name in _FILES for line in _lines(path / name, split)]:
+        if lines := [line for name in FILES for line in _lines(path / name, split)]:
             break
     return [
         (line["step"], _metrics_of(line)) for line in sorted(lines, key=lambda line: line["step"])
     ]
+
+
+def read_curves(path: Path) -> dict[tuple[str, str], Points]:
+    """Return the points of each metric by split and name; of a step the last line counts.
+
+    Args:
+        path: the run directory; a file that cannot be read has no points.
+    """
+    curves: dict[tuple[str, str], dict[int, float]] = {}
+    for name in FILES:
+        with suppress(DamagedError):
+            for line in read_lines(path / name)[0]:
+                for key, value in line.items():
+                    if key not in NO_METRIC and value is not None:
+                        points = curves.setdefault((line["split"], key), {})
+                        points[line["step"]] = float(value)
+    return {key: sorted(points.items()) for key, points in curves.items()}
 
 
 def epoch_metrics(path: Path) -> dict[str, list[float]]:
@@ -65,7 +89,7 @@ def epoch_metrics(path: Path) -> dict[str, list[float]]:
     evaluations = dict(read_evaluations(path))
     names = {"loss", *read_directions(path).by_metric}
     names |= {name for values in evaluations.values() for name in values}
-    lines = {line["step"]: line for line in reversed(list(_lines(path / _FILES[0], "train")))}
+    lines = {line["step"]: line for line in reversed(list(_lines(path / FILES[0], "train")))}
     metrics: dict[str, list[float]] = {}
     window: list[tuple[int, Mapping[str, float]]] = []
     last, epoch = 0, 0
@@ -94,7 +118,7 @@ def newest_metrics(path: Path, steps: Sequence[int]) -> tuple[str, Mapping[str, 
         steps: the steps of its checkpoints, ascending.
     """
     for split in _SPLITS:
-        lines = [line for name in _FILES if (line := next(_lines(path / name, split), None))]
+        lines = [line for name in FILES if (line := next(_lines(path / name, split), None))]
         if lines:
             return split, _metrics_of(max(lines, key=lambda line: line["step"]))
     markers = (read_marker(path / "checkpoints", step) for step in reversed(steps))
@@ -122,7 +146,7 @@ def read_directions(path: Path) -> Directions:
         return Directions()
 
 
-def _line(text: bytes) -> dict[str, Any] | None:
+def parse_line(text: bytes) -> dict[str, Any] | None:
     """Return a line that has a step, a split and numbers; None: it is damaged."""
     try:
         line = json.loads(text)
@@ -138,13 +162,24 @@ def _line(text: bytes) -> dict[str, Any] | None:
 
 
 def _metrics_of(line: Mapping[str, Any]) -> Mapping[str, float]:
-    return {name: value for name, value in line.items() if name not in _NO_METRIC}
+    return {name: value for name, value in line.items() if name not in NO_METRIC}
 
 
 def _lines(path: Path, split: str) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a split, the newest first; a damaged file has none."""
+    """Yield the lines of a split, the newest first; a damaged file has none.
+
+    Lines of other splits are not parsed: most are of the training.
+    """
     try:
-        lines, _ = read_lines(path)
-    except DamagedError:
+        content = read_bytes(path)
+    except (FileNotFoundError, DamagedError):
         return
-    yield from (line for line in reversed(lines) if line["split"] == split)
+    word = f'"split": {json.dumps(split)}'.encode()
+    position = len(content)
+    while (position := content.rfind(word, 0, position)) >= 0:
+        start = content.rfind(b"\n", 0, position) + 1
+        end = content.find(b"\n", position)
+        line = parse_line(content[start : end if end >= 0 else len(content)])
+        if line and line["split"] == split:
+            yield line
+        position = start
