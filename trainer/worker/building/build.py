@@ -368,7 +368,7 @@ def _record(
 def _reporter(training: _Training, ledger: Ledger) -> Reporter:
     context = training.context
     profile = context.experiment.summary.profile
-    events = context.run_dir / "events" / "train"
+    events = context.run_dir / "events"
     return Reporter(
         training.learner.plan,
         training.loop,
