@@ -1,6 +1,7 @@
 """The commands besides training: `python train.py <command> ...`."""
 
 COMMANDS = {
+    "help": ("[topic ...]", "a group, choice, key or command explained; all: everything"),
     "runs": ("[folder]", "the runs of a folder (runs/): state, step, metric, age, what went wrong"),
     "checkpoints": ("runs/<run>", "what a run has saved, verified"),
     "diff": ("runs/<run> runs/<run>", "in which keys two runs differ"),

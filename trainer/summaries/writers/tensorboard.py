@@ -39,7 +39,7 @@ def scalar_tag(split: str, name: str) -> str:
 
 
 def _tag(split: str, name: str) -> str:
-    """Return the tag of what is no number: `inputs`, or `confusion/test`."""
+    """Return the tag of what is no number: `inputs`, or `samples/test`."""
     return name if split == "train" else f"{name}/{split}"
 
 
@@ -103,7 +103,8 @@ class TensorBoard(Writer):
         metadata = create_summary_metadata(
             display_name=name, description="", converted_to_tensor=True
         )
-        self._tensor(step, _tag(split, name), np.array(pixels, dtype=object), metadata)
+        tag = f"pictures/{_tag(split, name)}"  # after the metrics, for TensorBoard sorts groups
+        self._tensor(step, tag, np.array(pixels, dtype=object), metadata)
 
     def histogram(self, split: str, step: int, name: str, values: np.ndarray) -> None:
         from tensorboard.plugins.histogram.metadata import create_summary_metadata
