@@ -41,6 +41,7 @@ from trainer.engine.plan import Timer, make_plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.engine.reporter import Reporter
 from trainer.engine.step_inspector import StepInspector
+from trainer.engine.utilization import Utilization, make_utilization
 from trainer.engine.worker_clock import ExchangeTime, WorkerClock
 from trainer.errors import ConfigError
 from trainer.files import write_json
@@ -134,7 +135,11 @@ def engine(
 def _engine(training: _Training, inference: Inference, evaluated: Source, test: Source) -> Engine:
     context = training.context
     learner = training.learner
-    training.loop.on_traced = placement_writer(context, training.loop.strategy, learner)
+    strategy = training.loop.strategy
+    utilization = make_utilization(context.experiment, strategy)
+    training.loop.on_traced = [placement_writer(context, strategy, learner)]
+    if utilization is not None:
+        training.loop.on_traced.append(utilization.traced)
     plan = learner.plan
     split = prediction_table.predicted_split(context.experiment, learner.dataset)
     predictor = inference.predictor(replace(evaluated, split=split))
@@ -153,7 +158,7 @@ def _engine(training: _Training, inference: Inference, evaluated: Source, test: 
         if tests
         else None,
         predictor=predictor,
-        reporter=_reporter(training, ledger),
+        reporter=_reporter(training, ledger, utilization),
         step_inspector=StepInspector(training.loop, training.options, plan, features)
         if inspects
         else None,
@@ -365,7 +370,7 @@ def _record(
         )
 
 
-def _reporter(training: _Training, ledger: Ledger) -> Reporter:
+def _reporter(training: _Training, ledger: Ledger, utilization: Utilization | None) -> Reporter:
     context = training.context
     profile = context.experiment.summary.profile
     events = context.run_dir / "events"
@@ -385,4 +390,5 @@ def _reporter(training: _Training, ledger: Ledger) -> Reporter:
         WorkerClock(
             training.process_group, list(map(str, context.cluster.trainers)), training.exchange
         ),
+        utilization,
     )
