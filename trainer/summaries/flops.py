@@ -116,10 +116,21 @@ def _trips(operation: tf.Operation) -> int:
 
 
 def _constant(tensor: tf.Tensor, graph: Any, caller: tf.Operation) -> Any:
-    """Return the value of a tensor in a function, or of what its caller passes; None: unknown."""
-    for outer, inner in zip(caller.inputs, graph.inputs, strict=True):
-        if inner is tensor:
-            return tf.get_static_value(outer)
+    """Return the value of a number in a function, or of what its caller passes; None: unknown."""
+    tensor = next(
+        (
+            outer
+            for outer, inner in zip(caller.inputs, graph.inputs, strict=True)
+            if inner is tensor
+        ),
+        tensor,
+    )
+    source = tensor.op
+    if source.type in _LOOPS and tensor.value_index == 0:
+        return _trips(source)  # of its gradient, which goes the same way back
+    if source.type == "StridedSlice":  # a dimension
+        shape, begin = map(tf.get_static_value, source.inputs[:2])
+        return None if shape is None or begin is None else shape[begin[0]]
     return tf.get_static_value(tensor)
 
 
