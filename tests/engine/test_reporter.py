@@ -108,6 +108,7 @@ def test_events_are_complete_after_kill_with_two_workers(tmp_path):
 def test_graph_call_ends_at_inspected_and_profiled_steps(tmp_path):
     plan = engine(
         tmp_path,
+        "summary.every_steps=8",
         "summary.histograms=3",
         "summary.images=5",
         "summary.profile.start=1",
@@ -131,7 +132,7 @@ def test_disabled_summaries_write_nothing(tmp_path):
         *(f"metrics/{name}/{split}" for name, split in metrics),
         "optimizer/gradient_norm", "optimizer/learning_rate", "system/memory_mib", "time/epoch",
         "time/examples_per_sec", "time/goodput", "time/input_wait_fraction", "time/train_secs",
-        "custom_scalars__config__",
+        "custom_scalars__config__", "_hparams_/session_start_info",
     }  # fmt: skip
     assert reader.Tags()["graph"] is False
     assert not (tmp_path / "events" / "plugins").exists()
