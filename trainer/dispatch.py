@@ -12,25 +12,23 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from omegaconf import OmegaConf
 
-from trainer.cli import arguments, help
-from trainer.cli.arguments import Arguments
-from trainer.cli.choices import Choices
+from trainer.cli import arguments
 from trainer.cli.command_table import COMMANDS
 from trainer.cli.compose import Composition, compose_config, split_hydra
 from trainer.cli.config_loader import found_directory
 from trainer.cli.error_messages import USER_ERRORS, explain
-from trainer.cli.overrides import override_key, rewrite
+from trainer.cli.overrides import rewrite
 from trainer.cluster import environment
 from trainer.config.schema import GRID_SEARCH
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
 from trainer.files import storage_problem
 from trainer.launch.display.terminal import Screen
 from trainer.launch.processes.fork_server import ForkServer
-from trainer.text import printable, printable_lines
+from trainer.text import printable
 
 _RUN = "trainer.launch.launcher"
 _MODES = {
@@ -68,7 +66,9 @@ def _dispatch(server: ForkServer | None) -> int:
         return code
     args = arguments.parse(sys.argv[1:])
     if args.help:
-        return _help(args)
+        from trainer.cli.commands import help
+
+        return help.show(args)
     overrides, config_dir = rewrite(args.overrides, args.config_dir)
     if config_dir and config_dir == found_directory() and not (args.config_dir or args.cfg):
         print(f"Choices of your own: {Path(config_dir).name}", flush=True)
@@ -81,20 +81,6 @@ def _dispatch(server: ForkServer | None) -> int:
         print(OmegaConf.to_yaml(composition.config), end="")
         return DONE
     return _run(composition, config_dir, server)
-
-
-def _help(args: Arguments) -> int:
-    """Print the help page: the first one, or one about groups and keys."""
-    chosen, config_dir = rewrite([item for item in args.overrides if "=" in item], args.config_dir)
-    composition = split_hydra(compose_config(chosen, config_dir))
-    topics = dict.fromkeys(
-        override_key(item) for item in args.overrides if not item.startswith("hydra")
-    )
-    program = "python train.py" if sys.argv[0].endswith(".py") else Path(sys.argv[0]).name
-    container: Any = OmegaConf.to_container(composition.config)
-    choices = Choices(config_dir, composition.choices)
-    print(printable_lines(help.render(program, list(topics), container, choices)))
-    return DONE
 
 
 def _run(composition: Composition, config_dir: str | None, server: ForkServer | None) -> int:

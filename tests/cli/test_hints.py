@@ -19,7 +19,7 @@ def test_choice_in_a_whole_configuration_of_the_working_directory_is_named(
     file.parent.mkdir(parents=True)
     file.write_text("_target_: trainer.models.cnn.cnn\n")
     (tmp_path / "conf" / "config.yaml").touch()
-    with pytest.raises(ConfigError, match=r"conf/model/mine.yaml is one: add --config-dir=conf$"):
+    with pytest.raises(ConfigError, match=r"conf/model/mine.yaml is one: add --config-dir=conf;"):
         composer.compose(["model=mine"])
 
 

@@ -188,7 +188,7 @@ def test_choices_and_options_of_nodes_are_swept() -> None:
 
 
 def test_help_explains_nodes_and_their_choices() -> None:
-    page = run_here("--help", f"--config-dir={CONF}", "task=toy_gan").out
+    page = run_here("--help", f"--config-dir={CONF}", "all", "task=toy_gan").out
     assert "  task.generator.width=16     " in page
     assert "units of the hidden layer" in page
     assert "model@task.generator=toy_generator images from noise" in " ".join(page.split())
@@ -199,4 +199,4 @@ def test_help_explains_nodes_and_their_choices() -> None:
         assert lines[2].split() == ["task.discriminator.dropout=0.2", "share", "of", "the",
                                     "hidden", "units", "that", "is", "dropped"]  # fmt: skip
         assert "Choices of model@task.discriminator" in lines
-    assert "model@task" not in run_here("--help").out
+    assert "model@task" not in run_here("--help", "all").out

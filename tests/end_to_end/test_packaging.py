@@ -123,7 +123,7 @@ def test_own_project_trains_with_the_installed_command(installed: Path, project:
 
     page = steadfast("--help")
     assert "Usage: steadfast" in page
-    assert "listener" in page
+    assert "listener" in steadfast("help", "model")
 
     recipe = ("experiment=first_try",)
     shown = yaml.safe_load(steadfast(*recipe, "--cfg", "job"))

@@ -25,8 +25,8 @@ from trainer.runs.status import RunStatus, State, run_status
 def assert_same_run(run_dir, other):
     assert_same_bits(final_variables(run_dir), final_variables(other))
     assert log(run_dir) == log(other)
-    for folder in ("train", "eval"):
-        assert curve(run_dir, folder) == curve(other, folder)
+    for split in ("train", "test"):
+        assert curve(run_dir, split) == curve(other, split)
 
 
 @pytest.mark.slow

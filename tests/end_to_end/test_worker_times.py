@@ -61,7 +61,7 @@ def test_slow_worker_of_a_parameter_server_makes_fewer_steps(tmp_path):
     assert times["worker-0"]["steps"] + slow["steps"] == STEPS
     result = json.loads((run_dir / "result.json").read_text())
     assert sum(result["staleness"].values()) == STEPS
-    events = EventAccumulator(str(run_dir / "events" / "train"), size_guidance={"tensors": 0})
+    events = EventAccumulator(str(run_dir / "events"), size_guidance={"tensors": 0})
     histograms = [
         make_ndarray(event.tensor_proto) for event in events.Reload().Tensors("staleness")
     ]

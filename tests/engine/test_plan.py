@@ -4,8 +4,16 @@ import itertools
 
 import pytest
 
+from trainer.cli.compose import compose
 from trainer.config.schema import Checkpoint, Train
-from trainer.engine.plan import Epochs, StepInterval, Timer, save_policies, step_policies
+from trainer.engine.plan import (
+    Epochs,
+    StepInterval,
+    Timer,
+    make_plan,
+    save_policies,
+    step_policies,
+)
 from trainer.errors import ConfigError
 
 SHAPES = [(10, 5), (10, 3), (10, 10), (7, 16), (2, 5), (1, 8), (1437, 128)]
@@ -91,6 +99,15 @@ def test_next_after_returns_first_due_step(shape):
 def test_intervals_of_known_lengths(every_steps, every_epochs, due):
     interval = StepInterval(11, step_policies(Epochs(10, 5), every_steps, every_epochs))
     assert [step for step in range(13) if interval.due(step)] == due  # always past the end
+
+
+@pytest.mark.parametrize(
+    ("every_steps", "total", "interval"),
+    [("auto", 12, 1), ("auto", 437, 4), ("auto", 4_999, 49), ("auto", 90_000, 50), (7, 437, 7)],
+)
+def test_training_metrics_are_reported_a_hundred_times_or_more(every_steps, total, interval):
+    experiment = compose([f"train.steps={total}", f"summary.every_steps={every_steps}"])
+    assert make_plan(experiment, 10_000_000, 10).summarize.next_after(0) == interval
 
 
 def test_timer_is_due_when_its_seconds_have_passed_since_restart():

@@ -1,5 +1,6 @@
 """The summaries of a training, read back from its files with TensorBoard's own reader."""
 
+import itertools
 import json
 import logging
 import signal
@@ -14,14 +15,13 @@ from tests.support.processes import OPTIONS, final_variables, only_run, run, sig
 from tests.support.training import SMALL, engine
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel, Evaluated
+from trainer.summaries.writers.tensorboard import scalar_tag
 from trainer.worker.building import build
 
 
-def read_events(run_dir, folder):
-    """Return tag -> [(step, content)] of a folder of events, and TensorBoard's reader of it."""
-    reader = EventAccumulator(
-        str(run_dir / "events" / folder), size_guidance={"tensors": 0}
-    ).Reload()
+def read_events(run_dir):
+    """Return tag -> [(step, content)] of the events of a run, and TensorBoard's reader of them."""
+    reader = EventAccumulator(str(run_dir / "events"), size_guidance={"tensors": 0}).Reload()
     contents = {
         tag: [(event.step, make_ndarray(event.tensor_proto)) for event in reader.Tensors(tag)]
         for tag in reader.Tags()["tensors"]
@@ -35,12 +35,13 @@ def lines(run_dir):
 
 def assert_same_metrics(run_dir):
     """Compare metrics.jsonl with TensorBoard: no value is missing, none is there twice."""
-    for split, folder in (("train", "train"), ("test", "eval")):
+    contents, _ = read_events(run_dir)
+    for split, others in (("train", {"step", "split"}), ("test", {"step", "split", "epoch"})):
         logged = [line for line in lines(run_dir) if line["split"] == split]
-        contents, _ = read_events(run_dir, folder)
-        for name in {name for line in logged for name in line} - {"step", "split"}:
+        for name in {name for line in logged for name in line} - others:
             expected = [(line["step"], np.float32(line[name])) for line in logged if name in line]
-            assert [(step, np.float32(value)) for step, value in contents[name]] == expected, name
+            points = contents[scalar_tag(split, name)]
+            assert [(step, np.float32(value)) for step, value in points] == expected, name
 
 
 def assert_histograms_end_with_final_weights(run_dir, contents, steps):
@@ -81,16 +82,16 @@ def test_events_are_complete_after_kill_with_two_workers(tmp_path):
     assert code == 0, err
     path = only_run(tmp_path)
     assert_same_metrics(path)
-    contents, reader = read_events(path, "train")
+    contents, reader = read_events(path)
 
     logged = [line for line in lines(path) if line["split"] == "train"]
     assert [line["step"] for line in logged] == [5, 10, 15, 20, 24]
     assert all(line["gradient_norm"] > 0 and 50 < line["memory_mib"] < 50_000 for line in logged)
 
     assert_histograms_end_with_final_weights(path, contents, [6, 12, 18, 24])
-    assert [(step, images[:2].tolist(), len(images)) for step, images in contents["inputs"]] == [
-        (step, [b"8", b"8"], 2 + 8) for step in (8, 16, 24)
-    ]
+    assert [
+        (step, images[:2].tolist(), len(images)) for step, images in contents["pictures/inputs"]
+    ] == [(step, [b"8", b"8"], 2 + 8) for step in (8, 16, 24)]
     ((_, config),) = contents["config"]
     text = config.item().decode()
     assert (
@@ -105,12 +106,13 @@ def test_events_are_complete_after_kill_with_two_workers(tmp_path):
         for node in function.node_def
     ) or any("MatMul" in node.name for node in reader.Graph().node)
     assert "The profile from step 20 on is in" in out
-    assert list((path / "events" / "train" / "plugins" / "profile").glob("*/*.xplane.pb"))
+    assert list((path / "events" / "plugins" / "profile").glob("*/*.xplane.pb"))
 
 
 def test_graph_call_ends_at_inspected_and_profiled_steps(tmp_path):
     plan = engine(
         tmp_path,
+        "summary.every_steps=8",
         "summary.histograms=3",
         "summary.images=5",
         "summary.profile.start=1",
@@ -157,11 +159,23 @@ def test_results_are_a_line_for_the_user_and_the_tutorials_line_in_the_log(tmp_p
 @pytest.mark.slow
 def test_disabled_summaries_write_nothing(tmp_path):
     engine(tmp_path, "writers=[tensorboard]").train(lambda: False)
-    contents, reader = read_events(tmp_path, "train")
-    scalars = {
-        "accuracy", "epoch", "examples_per_sec", "goodput", "gradient_norm",
-        "input_wait_fraction", "learning_rate", "loss", "train_secs",
+    contents, reader = read_events(tmp_path)
+    metrics = itertools.product(("accuracy", "loss"), ("test", "train"))
+    assert contents.keys() == {
+        *(f"metrics/{name}/{split}" for name, split in metrics),
+        "optimizer/gradient_norm", "optimizer/learning_rate", "system/memory_mib", "time/epoch",
+        "time/examples_per_sec", "time/goodput", "time/input_wait_fraction", "time/train_secs",
+        "custom_scalars__config__", "_hparams_/session_start_info",
     }  # fmt: skip
-    assert contents.keys() == scalars | {"memory_mib"}
     assert reader.Tags()["graph"] is False
-    assert not (tmp_path / "events" / "train" / "plugins").exists()
+    assert not (tmp_path / "events" / "plugins").exists()
+
+
+@pytest.mark.slow
+def test_utilization_is_reported_where_it_is_asked_for(tmp_path):
+    options = ["strategy=mirrored", "strategy.virtual_devices=2", "precision=mixed_bfloat16"]
+    engine(tmp_path, *options, "summary.mfu=true", "train.steps=2").train(lambda: False)
+    shares = [line["mfu"] for line in lines(tmp_path) if line["split"] == "train"]
+    assert shares
+    assert all(share >= 0 for share in shares)
+    assert shares[-1] > 0

@@ -35,8 +35,8 @@ FILES = [
     "failure.json", "crash.txt", "placement.json", "confusion.json", "left_out.json",
     "metrics-train.csv", "metrics-test.csv", "samples.png", "evaluation-6.json", ".saved", ".lock",
     f"{NEWEST}.json", f"{NEWEST}.index", f"{NEWEST}.data-00000-of-00001", "logs/worker-0.log",
-    "logs/status-worker-0.json", "checkpoints", "logs", "events", "events/train",
-    "events/validation", "metrics-validation.csv",
+    "logs/status-worker-0.json", "checkpoints", "logs", "events", "events/evaluator",
+    "metrics-validation.csv",
 ]  # fmt: skip
 READERS = [["runs"], ["status"], ["checkpoints"], ["diff"], ["report", "--output=page.html"]]
 
@@ -75,8 +75,7 @@ def trained(tmp_path_factory):
         result = {**read_json(path / "result.json"), "step": 6, "train": {"steps": 6}}
         write_json(path / "result.json", result)
         (path / "logs").mkdir(exist_ok=True)
-        for split in ("train", "validation"):
-            (path / "events" / split).mkdir(parents=True)
+        (path / "events" / "evaluator").mkdir(parents=True)
         (path / "logs/worker-0.log").write_text("a line\n")
         for name in ("crash.txt", "samples.png"):
             (path / name).write_text("a line\n")

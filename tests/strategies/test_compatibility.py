@@ -61,7 +61,9 @@ FEATURES = {
     "skip": ["divergence.action=skip"],
     "shards": ["batch.shards=4", "batch.accumulate=2", *LOCAL_NORM],
     "jit, shards": ["batch.shards=4", "jit=true", "model.dropout=0.3"],
-    "histograms, images": ["summary.histograms=2", "summary.images=2", "model.batch_norm=true"],
+    "histograms, images, mfu": [
+        "summary.histograms=2", "summary.images=2", "summary.mfu=true", "model.batch_norm=true",
+    ],
     "slow steps": ["fault=slow_worker"],
 }  # fmt: skip
 
@@ -92,7 +94,7 @@ LATE = {
 """What the worker refuses once the model is built; what the parent does is in wrong_commands.txt.
 """
 
-OTHERS = ("clipping, averages, best, early stopping", "files", "histograms, images", "skip")
+OTHERS = ("clipping, averages, best, early stopping", "files", "histograms, images, mfu", "skip")
 LOCAL = ("deterministic, jit", "jit, normalization", "accumulation, normalization", "shards")
 RUNS = {
     "one_device": {

@@ -34,10 +34,9 @@ def values(group):
     return {name: getattr(value, value.WhichOneof("kind")) for name, value in group.hparams.items()}
 
 
-def metrics(group, split):
-    return {
-        value.name.tag: value.value for value in group.metric_values if value.name.group == split
-    }
+def metrics(group):
+    assert {value.name.group for value in group.metric_values} == {""}
+    return {value.name.tag: value.value for value in group.metric_values}
 
 
 def write(run_dir, experiment=EXPERIMENT):
@@ -83,8 +82,13 @@ def test_tab_lists_each_run_with_typed_values_and_the_last_metrics(tmp_path):
         assert values(groups[name]) == hyperparameters(
             compose([f"optimizer.learning_rate={rate}", *words])
         )
-        assert metrics(groups[name], "eval") == pytest.approx({"loss": rate, "accuracy": 0.125})
-        assert metrics(groups[name], "train") == {"loss": 4.0}
+        assert metrics(groups[name]) == pytest.approx(
+            {
+                "metrics/loss/train": 4.0,
+                "metrics/loss/test": rate,
+                "metrics/accuracy/test": 0.125,
+            }
+        )
 
 
 def test_attempt_replaces_earlier_attempts_also_an_incomplete_one(tmp_path):

@@ -45,7 +45,11 @@ def test_recording_is_in_the_folder_of_the_plugin(tmp_path, make, lines):
     profiler.before(3)
     tf.reduce_sum(tf.random.stateless_normal([64, 64], seed=[1, 2])).numpy()
     profiler.after(5)
-    assert lines == [f"The profile from step 3 on is in {tmp_path / 'plugins' / 'profile'}."]
+    assert lines == [
+        f"The profile from step 3 on is in {tmp_path / 'plugins' / 'profile'}.",
+        "TensorBoard shows a profile with a plugin, which is not installed: "
+        "pip install tensorboard-plugin-profile",
+    ]
     assert [
         file.stat().st_size > 0 for file in (tmp_path / "plugins" / "profile").glob("*/*.xplane.pb")
     ] == [True]

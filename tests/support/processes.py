@@ -273,12 +273,13 @@ def log(run_dir: Path) -> list[dict]:
     ]
 
 
-def curve(run_dir: Path, folder: str, tag: str = "loss") -> list[tuple[int, float]]:
-    """Return (step, value) of a scalar as TensorBoard shows it; `folder`: train or eval."""
+def curve(run_dir: Path, split: str, name: str = "loss") -> list[tuple[int, float]]:
+    """Return (step, value) of a metric as TensorBoard shows it."""
     from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
     from tensorboard.util.tensor_util import make_ndarray
 
-    accumulator = EventAccumulator(str(run_dir / "events" / folder)).Reload()
+    accumulator = EventAccumulator(str(run_dir / "events")).Reload()
     return [
-        (event.step, float(make_ndarray(event.tensor_proto))) for event in accumulator.Tensors(tag)
+        (event.step, float(make_ndarray(event.tensor_proto)))
+        for event in accumulator.Tensors(f"metrics/{name}/{split}")
     ]

@@ -10,7 +10,7 @@ import numpy as np
 from tests.support import training
 from trainer.engine.engine import Engine
 
-SMALL = ("train.steps=8", "batch.global_size=16", "writers=[jsonl]")
+SMALL = ("train.steps=8", "batch.global_size=16", "summary.every_steps=50", "writers=[jsonl]")
 
 
 def engine(run_dir: Path, *overrides: str) -> Engine:

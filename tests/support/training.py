@@ -23,6 +23,7 @@ SMALL = (
     "dataset=digits",
     "train.steps=8",
     "batch.global_size=16",
+    "summary.every_steps=50",  # graph calls of several steps
     "writers=[jsonl]",
 )
 RANDOM = (

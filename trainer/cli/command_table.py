@@ -1,6 +1,7 @@
 """The commands besides training: `python train.py <command> ...`."""
 
 COMMANDS = {
+    "help": ("[topic ...]", "a group, choice, key or command explained; all: everything"),
     "runs": (
         "[folder]",
         "the runs of a folder (runs/): what differs, state, step, best metric, time",

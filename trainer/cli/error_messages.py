@@ -88,8 +88,8 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, OverrideParseException):
         if (word := str(error.override)) in COMMANDS:
             return f"'{word}' is a command; it comes first, and takes no overrides and no -m"
-        rule = "write key=value or group=choice, and quote special characters"
-        return f"'{error.override}' is not an override; {rule}{did_you_mean(word, COMMANDS)}"
+        rule = "; write key=value or group=choice, and quote special characters"
+        return f"'{word}' is no override and no command{did_you_mean(word, COMMANDS) or rule}"
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         return _no_choice(error)
     cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
@@ -125,7 +125,9 @@ def _no_choice(error: MissingConfigException) -> str:
         return f"{error.missing_cfg_file}: no such configuration file"
     own = _in_own_folder(group, choice)
     hint = own or choice_hint(group, choice, options) or did_you_mean(choice, options)
-    return f"{group}={choice}: no such choice; choose one of {', '.join(options)}{hint}"
+    # The hint first: a list can be long.
+    rest = f"{hint} Choose" if hint.endswith("?") else f"{hint}; choose"
+    return f"{group}={choice}: no such choice{rest} one of {', '.join(options)}"
 
 
 def _in_own_folder(group: str, choice: str) -> str:

@@ -244,7 +244,11 @@ class Profile:
 class Summary:
     """What is written for the user while a run goes on."""
 
-    every_steps: int = key(50, "write training metrics every N steps", Ge(1))
+    every_steps: int | str = key(
+        "auto",
+        "write training metrics every N steps; auto: 100 times a run, or more, at most every 50",
+        OneOf("auto", or_at_least=1),
+    )
     every_epochs: int | None = key(
         None, "also write training metrics every N epochs; null: only by steps", Ge(1)
     )
@@ -261,6 +265,9 @@ class Summary:
         2, "number of texts that a language model writes at each evaluation", Ge(0), Le(100)
     )
     graph: bool = key(False, "write the graph of the model")
+    mfu: bool = key(
+        False, "report what a step computes, as a share of the measured peak of the devices"
+    )
     profile: Profile = key(Profile, "the steps that TensorFlow's profiler records")
 
 

@@ -12,8 +12,13 @@ from numbers import Integral
 from typing import Any, Protocol
 
 from trainer.config.instantiate import instantiate
-from trainer.config.schema import Checkpoint, Experiment, Train
+from trainer.config.schema import Checkpoint, Experiment, Summary, Train
 from trainer.errors import ConfigError
+
+_REPORTS = 100
+"""How often `summary.every_steps=auto` reports in a run, at least."""
+_MOST_STEPS = 50
+"""The most steps that it leaves between two reports."""
 
 
 @dataclass(frozen=True)
@@ -264,10 +269,20 @@ def make_plan(
     return Plan(
         total_steps=total_steps,
         epochs=epochs,
-        summarize=every(summary.every_steps, summary.every_epochs),
+        summarize=every(_summary_steps(summary, total_steps), summary.every_epochs),
         evaluate=None if evaluate.sidecar else every(evaluate.every_steps, evaluate.every_epochs),
         save=StepInterval(total_steps, save_policies(checkpoint, epochs)),
         histograms=shown(summary.histograms),
         images=shown(summary.images),
         boundaries=boundaries,
     )
+
+
+def _summary_steps(summary: Summary, total_steps: int) -> int:
+    """Return the steps between two reports of the training metrics.
+
+    A report takes a few milliseconds. So `auto` costs the less the longer a run is.
+    """
+    if isinstance(summary.every_steps, int):
+        return summary.every_steps
+    return min(_MOST_STEPS, max(1, total_steps // _REPORTS))

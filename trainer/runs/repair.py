@@ -10,8 +10,7 @@ from trainer.errors import DamagedError
 from trainer.files import read_json, regular_file
 
 _FOLDERS = (
-    "checkpoints", "events", "events/train", "events/validation", "events/eval", "logs",
-    "predictions", "faults",
+    "checkpoints", "events", "events/evaluator", "logs", "predictions", "faults",
 )  # fmt: skip
 _RECORDS = ("run.json", "result.json", "failure.json", "placement.json", "left_out.json")
 _FILES = (

@@ -339,11 +339,15 @@ RULES = (
     *(
         Rule(
             name=name,
-            keys={f"summary.{name}": _is_set},
+            keys={f"summary.{name}": test},
             message="{strategy}: its steps are handed out, and nobody runs the next one on all "
-            f"replicas; add summary.{name}=null",
+            f"replicas; add summary.{name}={off}",
         )
-        for name in ("histograms", "images")
+        for name, test, off in (
+            ("histograms", _is_set, "null"),
+            ("images", _is_set, "null"),
+            ("mfu", bool, "false"),
+        )
     ),
     Rule(
         name=None,

@@ -51,6 +51,7 @@ class ParameterServer(Strategy):
             "undo",
             "spikes",
             "histograms",
+            "mfu",
             "images",
         }
     )

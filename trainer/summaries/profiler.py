@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import tensorflow as tf
@@ -50,6 +51,11 @@ class Profiler:
             tf.profiler.experimental.stop()
             folder = self._folder / "plugins" / "profile"
             self._channel.line(f"The profile from step {self._start} on is in {folder}.")
+            if importlib.util.find_spec("tensorboard_plugin_profile") is None:
+                self._channel.line(
+                    "TensorBoard shows a profile with a plugin, which is not installed: "
+                    "pip install tensorboard-plugin-profile"
+                )
         except Exception as error:
             self._warn(error)
 

@@ -16,7 +16,7 @@ from tests.support.command_line import ROOT
 from trainer.cli.commands.completion import completions, script
 
 OWN = ROOT / "docs" / "examples" / "own_project" / "conf"
-COMMANDS = {"runs": (), "completion": ("bash", "fish")}
+COMMANDS = {"help": (), "runs": (), "completion": ("bash", "fish")}
 
 COMPLETIONS: dict[str, list[str]] = {
     "mod": ["mode=", "model.", "model="],
@@ -25,6 +25,11 @@ COMPLETIONS: dict[str, list[str]] = {
     "ru": ["runs", "runs_dir="],
     "seed=1 ru": ["runs_dir="],
     "completion b": ["bash"],
+    "he": ["help"],
+    "help r": ["record", "restart", "resume", "resume_allow", "runs", "runs_dir"],
+    "help al": ["all"],
+    "help optimizer=sgd optimizer.n": ["optimizer.nesterov"],
+    "help model=m": ["model=mlp", "model=mobilenet"],
     "runs ": [],
     # Choices: one, one of several, in a list.
     "model=m": ["model=mlp", "model=mobilenet"],

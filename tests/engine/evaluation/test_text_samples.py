@@ -62,9 +62,9 @@ def test_evaluation_shows_texts(run_dir: Path) -> None:
     assert len(texts) == 3
     data = compose([*SMALL]).dataset
     assert data["length"] == 8  # of which a quarter is the prompt
-    events = EventAccumulator(str(run_dir / "events" / "eval"))
+    events = EventAccumulator(str(run_dir / "events"))
     events.Reload()
-    (event,) = events.Tensors("samples")
+    (event,) = events.Tensors("samples/test")
     assert (event.step, event.tensor_proto.tensor_shape.dim[0].size) == (6, 2)
     shown = event.tensor_proto.string_val[0].decode()
     assert shown.startswith("    ")

@@ -226,9 +226,9 @@ def test_restart_keeps_earlier_events_and_supersedes_later_ones(run_dir, message
         (run_dir / "evaluations.jsonl").write_text(
             "".join(f"{json.dumps(line)}\n" for line in kept)
         )
-    events = EventAccumulator(str(run_dir / "events" / "eval")).Reload()
-    assert [event.step for event in events.Tensors("accuracy")] == [4, 6, 8]
-    assert not (run_dir / "events" / "train").exists()
+    events = EventAccumulator(str(run_dir / "events" / "evaluator")).Reload()
+    assert [event.step for event in events.Tensors("metrics/accuracy/test")] == [4, 6, 8]
+    assert [path.name for path in (run_dir / "events").iterdir()] == ["evaluator"]
 
 
 def beside(experiment, declared):
@@ -452,8 +452,8 @@ def watched(directory: Path, number: int, to: str) -> list[str]:
 
 
 def events(run_dir):
-    accumulator = EventAccumulator(str(run_dir / "events" / "eval")).Reload()
-    return [event.step for event in accumulator.Tensors("accuracy")]
+    accumulator = EventAccumulator(str(run_dir / "events" / "evaluator")).Reload()
+    return [event.step for event in accumulator.Tensors("metrics/accuracy/test")]
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from trainer.cli.arguments import CFG, FLAGS
 from trainer.cli.choices import Choices
 from trainer.cli.command_table import COMMANDS
 from trainer.cli.commands.command_arguments import Parser
+from trainer.cli.commands.help import ALL
 from trainer.cli.compose import compose_config, split_hydra
 from trainer.cli.config_loader import found_directory
 from trainer.cli.error_messages import USER_ERRORS
@@ -97,7 +98,8 @@ def completions(words: Sequence[str], commands: Mapping[str, Sequence[str]]) -> 
         commands: what may be the first word, each with the words that may follow it.
     """
     *before, word = words or [""]
-    if before and before[0] in commands:
+    is_topic = before[:1] == ["help"]
+    if before and before[0] in commands and not is_topic:
         return _starting(word, commands[before[0]])
     if before and before[-1] in ("--cfg", "-c"):
         return _starting(word, [CFG])
@@ -109,6 +111,8 @@ def completions(words: Sequence[str], commands: Mapping[str, Sequence[str]]) -> 
         return _values(key, value, before, config_dir)
     marks = word[: len(word) - len(word.lstrip("+~"))]
     names = _names(word.lstrip("+~"), before, config_dir)
+    if is_topic:
+        return _starting(word, [ALL, *commands, *(name.rstrip("=.") for name in names)])
     return _starting(word, [*(marks + name for name in names), *([] if before else commands)])
 
 

@@ -27,6 +27,7 @@ _PATHS = {
         "no such run, checkpoint or file",
     ),
 }
+_FEW_WORDS = 9
 _elsewhere: ContextVar[PurePath | None] = ContextVar("elsewhere", default=None)
 
 
@@ -61,7 +62,10 @@ def _violation(value: Any, rule: Rule) -> str | None:
             if value in words or (is_number and value >= least):
                 return None
             choice = "" if least is not None else "one of "
-            return f"must be {choice}{rule}{did_you_mean(str(value), words)}"
+            hint = did_you_mean(str(value), words)
+            if hint and len(words) > _FEW_WORDS:  # the hint first, before a long list
+                return f"must be one of {len(words)} words{hint} They are {rule}"
+            return f"must be {choice}{rule}{hint}"
         case Exists(what, published):
             return None if published and value == IMAGENET else _missing(value, what)
     return None
@@ -146,7 +150,7 @@ def unknown_key(key: str, siblings: Iterable[str], root: Mapping[str, Any]) -> s
         hint = key_hint(last) or did_you_mean(last, names) or in_other_section
     if not hint and parent:
         hint = f"; known keys of {parent}: {', '.join(names) or 'none'}"
-    return f"unknown key '{key}'{hint or '; see --help for all keys'}"
+    return f"unknown key '{key}'{hint or '; see --help all'}"
 
 
 def _dotted(node: Mapping[str, Any], path: str = "") -> list[str]:

@@ -158,7 +158,8 @@ class Runs:
         short.launch.inline = False
         short.fault = dict(kills)
         for section, times in ((short.evaluate, 8), (short.checkpoint, 6), (short.summary, 20)):
-            section.every_steps = min(section.every_steps or num_steps, max(1, num_steps // times))
+            every = section.every_steps if isinstance(section.every_steps, int) else num_steps
+            section.every_steps = min(every, max(1, num_steps // times))
         short.writers = {**_JSON_LINES, **short.writers}
         short.restart.max_restarts += 2 * len(kills)
         short.restart.backoff_secs = 0.0

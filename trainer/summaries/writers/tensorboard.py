@@ -1,10 +1,11 @@
-"""TensorBoard: events/train and events/eval in the run directory."""
+"""TensorBoard: `events/` in the run directory, one entry for each run."""
 
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
@@ -15,48 +16,84 @@ from trainer.summaries import figures
 from trainer.summaries.writers.writer import Writer
 
 _BUCKETS = 30
+_GROUPS = {
+    "time": r"epoch|examples_per_sec|goodput|input_wait_fraction|mfu|train_secs",
+    "optimizer": r"(learning_rate|gradient_norm)(/.+)?|updates_skipped",
+    "worker": r".+_(step_secs|wait_secs|steps_per_sec)|wait_fraction|staleness_.+|steps_repeated"
+    r"|workers|frames(_.+)?",
+    "system": r"(gpu_)?memory_.*mib",
+}
+"""What the training split reports besides metrics: group -> regular expression of the names."""
+
+
+def scalar_tag(split: str, name: str) -> str:
+    """Return the tag of a number: `metrics/loss/test`, or `time/goodput`.
+
+    The curves of a metric on all splits stand side by side, for TensorBoard sorts tags.
+    """
+    if split == "train":
+        for group, pattern in _GROUPS.items():
+            if re.fullmatch(pattern, name):
+                return f"{group}/{name}"
+    return f"metrics/{name}/{split}"
+
+
+def _tag(split: str, name: str) -> str:
+    """Return the tag of what is no number: `inputs`, or `samples/test`."""
+    return name if split == "train" else f"{name}/{split}"
 
 
 class TensorBoard(Writer):
-    """Writes a folder of events for each split, from its first event on.
+    """Writes events, from the first one on.
 
     Attributes:
-        FOLDERS: the folder of each split.
+        FOLDER: their folder in the run directory; TensorBoard takes each for a run of its own.
 
     Args:
         run_dir: the run directory.
         position: events of later steps in older files are superseded; TensorBoard drops them.
     """
 
-    FOLDERS: ClassVar = {"train": "train", "validation": "validation", "test": "eval"}
+    FOLDER: ClassVar = "events"
 
     network = None
 
     def __init__(self, run_dir: Path, position: int) -> None:
-        self._folder = run_dir / "events"
+        self._run = run_dir.name
+        self._folder = run_dir / self.FOLDER
         self._position = position
-        self._files: dict[str, _EventFile] = {}
+        self._file: _EventFile | None = None
+        self._has_layout = False
 
     def hyperparameters(self, values: Mapping[str, bool | int | float | str]) -> None:
-        # The HParams tab takes the metrics from the folders beside the file. It has one session a
-        # run: each attempt replaces the file of the one before.
+        # Of several in a folder the HParams tab shows the first: so they have a file of their own,
+        # and each attempt replaces that of the one before.
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
         with writing(self._folder):
-            old_files = list(self._folder.glob("events.out.tfevents.*"))
-            file = _EventFile(self._folder, self._position)
-            file.add({"summary": hparams_pb(dict(values), trial_id=self._folder.parent.name)})
+            old_files = list(self._folder.glob("events.out.tfevents.*.hparams"))
+            file = _EventFile(self._folder, self._position, ".hparams")
+            file.add({"summary": hparams_pb(dict(values), trial_id=self._run)})
             file.close()
             for path in old_files:
                 path.unlink(missing_ok=True)
 
     def scalars(self, split: str, step: int, values: Mapping[str, float]) -> None:
-        from tensorboard.plugins.scalar.summary import scalar_pb
+        from tensorboard.compat.proto.summary_pb2 import Summary
 
-        self._add(
-            split,
-            *({"step": step, "summary": scalar_pb(name, value)} for name, value in values.items()),
-        )
+        # The epoch of an evaluation is that of the training at the same step.
+        shown = {
+            name: value for name, value in values.items() if split == "train" or name != "epoch"
+        }
+        if split != "train" and not self._has_layout:
+            self._has_layout = True
+            self._add_layout(step, shown)
+        # One event for all, and no tensors: a fifth of the time of `scalar_pb` for each.
+        numbers = [
+            Summary.Value(tag=scalar_tag(split, name), simple_value=value)
+            for name, value in shown.items()
+        ]
+        self._add({"step": step, "summary": Summary(value=numbers)})
 
     def images(self, split: str, step: int, name: str, images: np.ndarray) -> None:
         from tensorboard.plugins.image.metadata import create_summary_metadata
@@ -66,7 +103,8 @@ class TensorBoard(Writer):
         metadata = create_summary_metadata(
             display_name=name, description="", converted_to_tensor=True
         )
-        self._tensor(split, step, name, np.array(pixels, dtype=object), metadata)
+        tag = f"pictures/{_tag(split, name)}"  # after the metrics, for TensorBoard sorts groups
+        self._tensor(step, tag, np.array(pixels, dtype=object), metadata)
 
     def histogram(self, split: str, step: int, name: str, values: np.ndarray) -> None:
         from tensorboard.plugins.histogram.metadata import create_summary_metadata
@@ -74,9 +112,8 @@ class TensorBoard(Writer):
         values = np.asarray(values, np.float64)
         counts, edges = np.histogram(values[np.isfinite(values)], _BUCKETS)
         buckets = np.stack([edges[:-1], edges[1:], counts], axis=1)
-        self._tensor(
-            split, step, name, buckets, create_summary_metadata(display_name=name, description="")
-        )
+        metadata = create_summary_metadata(display_name=name, description="")
+        self._tensor(step, _tag(split, name), buckets, metadata)
 
     def texts(self, split: str, step: int, name: str, texts: Sequence[str]) -> None:
         # Indented: TensorBoard reads Markdown, and shows such lines as they are.
@@ -92,33 +129,55 @@ class TensorBoard(Writer):
 
         encoded = texts.encode() if isinstance(texts, str) else [text.encode() for text in texts]
         metadata = create_summary_metadata(display_name=name, description="")
-        self._tensor(split, step, name, np.array(encoded, dtype=object), metadata)
+        self._tensor(step, _tag(split, name), np.array(encoded, dtype=object), metadata)
 
     def graph(self, graph_def: bytes) -> None:
-        self._add("train", {"graph_def": graph_def})
+        self._add({"graph_def": graph_def})
 
-    def _tensor(self, split: str, step: int, name: str, content: np.ndarray, metadata: Any) -> None:
+    def _tensor(self, step: int, tag: str, content: np.ndarray, metadata: Any) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.util.tensor_util import make_tensor_proto
 
-        value = Summary.Value(tag=name, metadata=metadata, tensor=make_tensor_proto(content))
-        self._add(split, {"step": step, "summary": Summary(value=[value])})
+        value = Summary.Value(tag=tag, metadata=metadata, tensor=make_tensor_proto(content))
+        self._add({"step": step, "summary": Summary(value=[value])})
 
-    def _add(self, split: str, *events: dict[str, Any]) -> None:
+    def _add_layout(self, step: int, metrics: Collection[str]) -> None:
+        """Have the Custom Scalars tab draw the curves of a metric on all splits in one chart."""
+        from tensorboard.plugins.custom_scalar import layout_pb2, metadata
+
+        charts = [
+            layout_pb2.Chart(
+                title=name,
+                multiline=layout_pb2.MultilineChartContent(
+                    tag=[rf"^metrics/{re.escape(name)}/[^/]+$"]
+                ),
+            )
+            for name in metrics
+        ]
+        category = layout_pb2.Category(title="metrics", chart=charts)
+        content = layout_pb2.Layout(category=[category]).SerializeToString()
+        self._tensor(
+            step,
+            metadata.CONFIG_SUMMARY_TAG,
+            np.array(content, dtype=object),
+            metadata.create_summary_metadata(),
+        )
+
+    def _add(self, *events: dict[str, Any]) -> None:
         with writing(self._folder):
-            if split not in self._files:
-                self._files[split] = _EventFile(self._folder / self.FOLDERS[split], self._position)
-            self._files[split].add(*events)
+            if self._file is None:
+                self._file = _EventFile(self._folder, self._position)
+            self._file.add(*events)
 
     def flush(self) -> None:
-        with writing(self._folder):
-            for file in self._files.values():
-                file.sync()
+        if self._file is not None:
+            with writing(self._folder):
+                self._file.sync()
 
     def close(self) -> None:
-        with writing(self._folder):
-            for file in self._files.values():
-                file.close()
+        if self._file is not None:
+            with writing(self._folder):
+                self._file.close()
 
 
 class _EventFile:
@@ -127,16 +186,18 @@ class _EventFile:
     Args:
         folder: its folder.
         position: events of later steps in the older files of the folder are superseded.
+        suffix: the end of its name.
     """
 
-    def __init__(self, folder: Path, position: int) -> None:
+    def __init__(self, folder: Path, position: int, suffix: str = "") -> None:
         # Imported here: the package is slow to import, and a run may have no such writer.
         from tensorboard.compat.proto import event_pb2
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         folder.mkdir(parents=True, exist_ok=True)
         # TensorBoard reads the files of a folder in the order of their names.
-        self._file: BinaryIO = (folder / f"events.out.tfevents.{time.time_ns()}").open("xb")
+        name = f"events.out.tfevents.{time.time_ns()}{suffix}"
+        self._file: BinaryIO = (folder / name).open("xb")
         self._records = RecordWriter(self._file)
         self._event = event_pb2.Event
         # In the first file too: TensorBoard takes the first START of a run for its beginning, and

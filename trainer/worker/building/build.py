@@ -42,6 +42,7 @@ from trainer.engine.process_group import ProcessGroup
 from trainer.engine.reporter import Reporter
 from trainer.engine.result_lines import ResultLines, result_lines
 from trainer.engine.step_inspector import StepInspector
+from trainer.engine.utilization import Utilization, make_utilization
 from trainer.engine.worker_clock import ExchangeTime, WorkerClock
 from trainer.errors import ConfigError
 from trainer.files import write_json
@@ -136,7 +137,11 @@ def engine(
 def _engine(training: _Training, inference: Inference, evaluated: Source, test: Source) -> Engine:
     context = training.context
     learner = training.learner
-    training.loop.on_traced = placement_writer(context, training.loop.strategy, learner)
+    strategy = training.loop.strategy
+    utilization = make_utilization(context.experiment, strategy)
+    training.loop.on_traced = [placement_writer(context, strategy, learner)]
+    if utilization is not None:
+        training.loop.on_traced.append(utilization.traced)
     plan = learner.plan
     lines = result_lines(
         context.experiment,
@@ -162,7 +167,7 @@ def _engine(training: _Training, inference: Inference, evaluated: Source, test: 
         if tests
         else None,
         predictor=predictor,
-        reporter=_reporter(training, lines, ledger),
+        reporter=_reporter(training, lines, ledger, utilization),
         step_inspector=StepInspector(training.loop, training.options, plan, features)
         if inspects
         else None,
@@ -354,10 +359,12 @@ def _record(
         )
 
 
-def _reporter(training: _Training, lines: ResultLines, ledger: Ledger) -> Reporter:
+def _reporter(
+    training: _Training, lines: ResultLines, ledger: Ledger, utilization: Utilization | None
+) -> Reporter:
     context = training.context
     profile = context.experiment.summary.profile
-    events = context.run_dir / "events" / "train"
+    events = context.run_dir / "events"
     return Reporter(
         training.learner.plan,
         training.loop,
@@ -375,4 +382,5 @@ def _reporter(training: _Training, lines: ResultLines, ledger: Ledger) -> Report
         WorkerClock(
             training.process_group, list(map(str, context.cluster.trainers)), training.exchange
         ),
+        utilization,
     )

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 from trainer.cluster.fault_injection import Faults
@@ -21,8 +22,9 @@ from trainer.errors import CheckpointError
 from trainer.runs.checkpoint_marker import committed_steps, verify
 from trainer.runs.directory import read_result
 from trainer.runs.recorded_metrics import read_lines
-from trainer.summaries.writers.background import open_writers
+from trainer.summaries.writers.background import Background, open_writers
 from trainer.summaries.writers.jsonl import JsonLines
+from trainer.summaries.writers.tensorboard import TensorBoard
 from trainer.summaries.writers.writer import Writer
 from trainer.worker.building.build_evaluation import CheckpointEvaluation
 
@@ -33,6 +35,12 @@ class _Evaluations(JsonLines):
     """Writes evaluations.jsonl: the chief writes metrics.jsonl at the same time."""
 
     FILE = "evaluations.jsonl"
+
+
+class _Events(TensorBoard):
+    """Writes to a folder of its own: TensorBoard does not follow two writers in one."""
+
+    FOLDER = "events/evaluator"
 
 
 class Sidecar:
@@ -134,13 +142,7 @@ class Sidecar:
         lines = self._evaluation.lines
         split = lines.split
         if not self._writers:
-            self._writers = open_writers(
-                self._experiment.writers,
-                self._run_dir,
-                step - 1,
-                self._channel,
-                leave_out=("jsonl",),
-            )
+            self._open_writers(step - 1)
         epochs = self._evaluation.epochs
         epoch = epochs.completed(step)
         # The line last: a checkpoint that has one is never evaluated again.
@@ -152,6 +154,15 @@ class Sidecar:
         self._channel.opening(lines.legend(evaluation.metrics))
         text = lines.line(step, epoch if epochs.ends_at(step) else None, None, evaluation.metrics)
         self._channel.evaluated(step, evaluation.metrics, split, text)
+
+    def _open_writers(self, position: int) -> None:
+        nodes = self._experiment.writers
+        leave_out = ("jsonl", "tensorboard")
+        self._writers = open_writers(
+            nodes, self._run_dir, position, self._channel, leave_out=leave_out
+        )
+        if "tensorboard" in nodes:
+            self._writers.append(Background(partial(_Events, self._run_dir, position)))
 
     def _version(self, step: int) -> int | None:
         """Return what tells a checkpoint from a later one of its step; None: it is not there."""
