@@ -13,11 +13,14 @@ from trainer.files import read_bytes
 from trainer.runs import directory, provenance
 from trainer.runs.checkpoint_marker import read_marker
 
-_FILES = ("metrics.jsonl", "evaluations.jsonl")
+FILES = ("metrics.jsonl", "evaluations.jsonl")
+"""The files of a run that hold lines of metrics, each written by another process."""
+
 _SPLITS = ("validation", "test")
 """What selects uses the first of them that is evaluated."""
 
-_NO_METRIC = {"step", "split", "epoch"}
+NO_METRIC = {"step", "split", "epoch"}
+"""What a line holds besides metrics."""
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
@@ -32,8 +35,8 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
         *texts, last = read_bytes(path).split(b"\n")
     except FileNotFoundError:
         return [], 0
-    lines = [_line(text) for text in texts if text]
-    if end := _line(last):
+    lines = [parse_line(text) for text in texts if text]
+    if end := parse_line(last):
         lines.append(end)
     return [line for line in lines if line], lines.count(None)
 
@@ -46,7 +49,7 @@ def read_evaluations(path: Path, *splits: str) -> list[tuple[int, Mapping[str, f
         *splits: that of the first of these splits which has any; none: the one that selects.
     """
     for split in splits or _SPLITS:
-        if lines := [line for name in _FILES for line in _lines(path / name, split)]:
+        if lines := [line for name in FILES for line in _lines(path / name, split)]:
             break
     return [
         (line["step"], _metrics_of(line)) for line in sorted(lines, key=lambda line: line["step"])
@@ -65,7 +68,7 @@ def epoch_metrics(path: Path) -> dict[str, list[float]]:
     evaluations = dict(read_evaluations(path))
     names = {"loss", *read_directions(path).by_metric}
     names |= {name for values in evaluations.values() for name in values}
-    lines = {line["step"]: line for line in reversed(list(_lines(path / _FILES[0], "train")))}
+    lines = {line["step"]: line for line in reversed(list(_lines(path / FILES[0], "train")))}
     metrics: dict[str, list[float]] = {}
     window: list[tuple[int, Mapping[str, float]]] = []
     last, epoch = 0, 0
@@ -94,7 +97,7 @@ def newest_metrics(path: Path, steps: Sequence[int]) -> tuple[str, Mapping[str, 
         steps: the steps of its checkpoints, ascending.
     """
     for split in _SPLITS:
-        lines = [line for name in _FILES if (line := next(_lines(path / name, split), None))]
+        lines = [line for name in FILES if (line := next(_lines(path / name, split), None))]
         if lines:
             return split, _metrics_of(max(lines, key=lambda line: line["step"]))
     markers = (read_marker(path / "checkpoints", step) for step in reversed(steps))
@@ -122,7 +125,7 @@ def read_directions(path: Path) -> Directions:
         return Directions()
 
 
-def _line(text: bytes) -> dict[str, Any] | None:
+def parse_line(text: bytes) -> dict[str, Any] | None:
     """Return a line that has a step, a split and numbers; None: it is damaged."""
     try:
         line = json.loads(text)
@@ -138,7 +141,7 @@ def _line(text: bytes) -> dict[str, Any] | None:
 
 
 def _metrics_of(line: Mapping[str, Any]) -> Mapping[str, float]:
-    return {name: value for name, value in line.items() if name not in _NO_METRIC}
+    return {name: value for name, value in line.items() if name not in NO_METRIC}
 
 
 def _lines(path: Path, split: str) -> Iterator[dict[str, Any]]:
