@@ -21,12 +21,10 @@ from pathlib import Path
 
 import trainer
 from trainer.cli.command_table import COMMANDS
-from trainer.cli.report import run_data
-from trainer.cli.report.run_data import Points
 from trainer.cluster import environment
 from trainer.cluster.signals import forward_to
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
-from trainer.runs.recorded_metrics import epoch_metrics
+from trainer.runs.recorded_metrics import Points, epoch_metrics, read_curves
 from trainer.runs.status import RunStatus, run_status
 
 _DIRECTORY = re.compile(r"(?:Run directory: |Predictions with step \d+ of )(.+?)(?:: .*)?")
@@ -83,7 +81,7 @@ class Run:
     @cached_property
     def curves(self) -> Mapping[tuple[str, str], Points]:
         """Pairs of step and value by split and metric: `curves["train", "loss"]`."""
-        return run_data.read(self.directory, self.directory.name).curves
+        return read_curves(self.directory)
 
 
 def run(

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from trainer.config.directions import Directions, of_targets
 from trainer.errors import ConfigError, DamagedError
 from trainer.files import read_bytes
 from trainer.runs import directory, provenance
 from trainer.runs.checkpoint_marker import read_marker
+
+Points: TypeAlias = Sequence[tuple[int, float]]
+"""Steps, ascending, each with a value, which may be NaN or infinite."""
 
 FILES = ("metrics.jsonl", "evaluations.jsonl")
 """The files of a run that hold lines of metrics, each written by another process."""
@@ -54,6 +58,23 @@ def read_evaluations(path: Path, *splits: str) -> list[tuple[int, Mapping[str, f
     return [
         (line["step"], _metrics_of(line)) for line in sorted(lines, key=lambda line: line["step"])
     ]
+
+
+def read_curves(path: Path) -> dict[tuple[str, str], Points]:
+    """Return the points of each metric by split and name; of a step the last line counts.
+
+    Args:
+        path: the run directory; a file that cannot be read has no points.
+    """
+    curves: dict[tuple[str, str], dict[int, float]] = {}
+    for name in FILES:
+        with suppress(DamagedError):
+            for line in read_lines(path / name)[0]:
+                for key, value in line.items():
+                    if key not in NO_METRIC and value is not None:
+                        points = curves.setdefault((line["split"], key), {})
+                        points[line["step"]] = float(value)
+    return {key: sorted(points.items()) for key, points in curves.items()}
 
 
 def epoch_metrics(path: Path) -> dict[str, list[float]]:
