@@ -166,7 +166,7 @@ class FakeRun:
         )
 
     def _mark(self, phase: str, step: int | None, workers: int | None = None) -> None:
-        times = {f"worker-{number}": (4.0, 0.5 + number, 10) for number in (0, 1)}
+        times = {f"worker-{number}": (4.0, 0.5 + 2.0 * number, 10) for number in (0, 1)}
         now = _BEGIN + 0.6 * self._lines + sum(map(ord, phase)) / 1000
         mark = ledger.Mark(phase, step, 0.0, now, workers, times if phase == "eval" else None)
         with open(self.path / "ledger.jsonl", "a") as file:

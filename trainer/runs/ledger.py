@@ -148,7 +148,9 @@ class Tally:
                 self.restarts.append(mark.step)
             self._continue_from(mark.step)
             self._add_size(mark.step)
-        self._restarts = mark.phase == "restart" or (self._restarts and mark.step is None)
+        self._restarts = mark.phase == "restart" or (
+            self._restarts and mark.step is None and mark.phase != "exit"
+        )
 
     def _add_size(self, step: int) -> None:
         """Note from which step on there are so many workers; steps that were lost do not count."""

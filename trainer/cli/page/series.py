@@ -8,10 +8,10 @@ cut shows it; and step and training time of the last line.
 from __future__ import annotations
 
 import math
+import os
 import re
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -27,7 +27,7 @@ _BUFFERED = 8
 """A curve is thinned when it has so many times the points that are sent."""
 _MAX_LINE_BYTES = 1 << 20
 _CHECKED_BYTES = 64
-_POSITION = re.compile(r"(\d{1,18})-(\d{1,10})_(\d{1,18})-(\d{1,10})_(\d{1,18})-(\d{1,12}\.?\d*)")
+_POSITION = re.compile(r"(\d{1,15})-(\d{1,10})_(\d{1,15})-(\d{1,10})_(\d{1,18})-(\d{1,15}\.?\d*)")
 _CLOCK = "train/train_secs"
 _DIGITS = 6
 
@@ -42,14 +42,14 @@ class _Reading:
     Attributes:
         most: about how many points of a curve are kept.
         clock: step and training time of the last line before.
-        curves: the points of each curve by `<split>/<metric>`.
         problems: what could not be read, one line each.
+        curves: the points of each curve by `<split>/<metric>`.
     """
 
     most: int
-    clock: tuple[int, float] = (0, 0.0)
+    clock: tuple[int, float]
+    problems: list[str]
     curves: dict[str, list[_Point]] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
 
 
 def read_series(path: Path, position: str = "0", most: int = MOST_POINTS) -> dict[str, Any]:
@@ -67,12 +67,13 @@ def read_series(path: Path, position: str = "0", most: int = MOST_POINTS) -> dic
         curve by `<split>/<metric>`, ascending by step; `problems`: what cannot be read.
     """
     begins, clock = _parse(position)
-    files = [_open(path / name) for name in FILES]
+    problems: list[str] = []
+    files = [_open(path / name, problems) for name in FILES]
     try:
         is_same = all(map(_is_at, files, begins))
         if not is_same:
             begins, clock = _parse("0")
-        reading = _Reading(most, clock)
+        reading = _Reading(most, clock, problems)
         ends = [
             _read_file(file, begin[0], name, reading)
             for file, begin, name in zip(files, begins, FILES, strict=True)
@@ -91,7 +92,7 @@ def read_series(path: Path, position: str = "0", most: int = MOST_POINTS) -> dic
             name: _columns(_timed(_settled(points, most), [reading.clock, *_known(clocks)]))
             for name, points in sorted(reading.curves.items())
         },
-        "problems": reading.problems,
+        "problems": problems,
     }
 
 
@@ -137,10 +138,14 @@ def _parse(position: str) -> tuple[list[tuple[int, int]], tuple[int, float]]:
     return [(numbers[0], numbers[1]), (numbers[2], numbers[3])], (numbers[4], float(match[6]))
 
 
-def _open(path: Path) -> BinaryIO | None:
-    with suppress(OSError):
+def _open(path: Path, problems: list[str]) -> BinaryIO | None:
+    try:
         return open(path, "rb", opener=regular_file)
-    return None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        problems.append(f"{path.name} cannot be read: {error.strerror}")
+        return None
 
 
 def _is_at(file: BinaryIO | None, begin: tuple[int, int]) -> bool:
@@ -151,10 +156,11 @@ def _checksum(file: BinaryIO | None, offset: int) -> int:
     """Return the checksum of the bytes before an offset; -1: there are not so many."""
     if file is None or offset == 0:
         return 0
+    if offset > os.fstat(file.fileno()).st_size:
+        return -1
     begin = max(0, offset - _CHECKED_BYTES)
     file.seek(begin)
-    content = file.read(offset - begin)
-    return zlib.crc32(content) if len(content) == offset - begin else -1
+    return zlib.crc32(file.read(offset - begin))
 
 
 def _read_file(file: BinaryIO | None, offset: int, name: str, reading: _Reading) -> int:
