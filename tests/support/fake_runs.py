@@ -11,6 +11,7 @@ import base64
 import json
 import math
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -63,7 +64,8 @@ class FakeRun:
         config = config.replace("model: cnn", f"model: {model}")
         config = config.replace("learning_rate: 0.001", f"learning_rate: {rate}")
         config = config.replace("seed: 0\n", f"seed: {number}\n")
-        (self.path / "config.yaml").write_text(config)
+        seal = f"# crc32 of what follows: {zlib.crc32(config.encode()):08x}\n"
+        (self.path / "config.yaml").write_text(seal + config)
         self._write_record(model, rate)
         self._mark("begin", None), self._mark("start", None, workers=2), self._mark("compile", 0)
 

@@ -166,9 +166,20 @@ def _metrics_of(line: Mapping[str, Any]) -> Mapping[str, float]:
 
 
 def _lines(path: Path, split: str) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a split, the newest first; a damaged file has none."""
+    """Yield the lines of a split, the newest first; a damaged file has none.
+
+    Lines of other splits are not parsed: most are of the training.
+    """
     try:
-        lines, _ = read_lines(path)
-    except DamagedError:
+        content = read_bytes(path)
+    except (FileNotFoundError, DamagedError):
         return
-    yield from (line for line in reversed(lines) if line["split"] == split)
+    word = f'"split": {json.dumps(split)}'.encode()
+    position = len(content)
+    while (position := content.rfind(word, 0, position)) >= 0:
+        start = content.rfind(b"\n", 0, position) + 1
+        end = content.find(b"\n", position)
+        line = parse_line(content[start : end if end >= 0 else len(content)])
+        if line and line["split"] == split:
+            yield line
+        position = start
