@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "folder",
         nargs="?",
-        default=DEFAULT_FOLDER,
+        default=str(DEFAULT_FOLDER),
         help=f"a folder of runs, a run directory, or that of a sweep, runs/sweeps/<name>; "
         f"{DEFAULT_FOLDER}, unless another is named",
     )
