@@ -10,21 +10,22 @@ import functools
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trainer.config.directions import Directions
 from trainer.config.schema import GROUPS, PAIRS
-from trainer.errors import ConfigError, DamagedError
+from trainer.errors import DamagedError
 from trainer.files import read_bytes
 from trainer.runs import directory, identity, migrations, normal_form, provenance, recorded_metrics
 from trainer.runs.ledger import Mark, Tally
-from trainer.runs.status import State, run_status
+from trainer.runs.status import RunStatus, State, run_status
 from trainer.text import short_keys
 
+_Any = TypeVar("_Any")
 _TURNS = (b'"begin"', b'"start"', b'"restart"', b'"exit"', b'"workers"')
 """What the lines of a ledger have between which time only passes."""
 
@@ -80,13 +81,11 @@ class RunSummary:
 
 def summarize(path: Path) -> RunSummary:
     """Return the summary of the run in a directory, which may train, or be damaged."""
-    status = run_status(path)
-    record: Mapping[str, Any] = {}
-    with suppress(ConfigError):
-        record = provenance.read(path)
+    status = _attempt(lambda: run_status(path), RunStatus(State.STOPPED))
+    record = _attempt(lambda: provenance.read(path), {})
     total = record.get("total_steps")
     total = total if isinstance(total, int) else None
-    directions = recorded_metrics.read_directions(path)
+    directions = _attempt(lambda: recorded_metrics.read_directions(path), Directions())
     tally, rate = _time(path)
     secs = sum(tally.secs.values()) if tally.last else None
     step, eta_secs = status.step, None
@@ -101,12 +100,12 @@ def summarize(path: Path) -> RunSummary:
         state=status.state,
         step=step,
         total=total,
-        config=_config(path, record),
+        config=_attempt(lambda: _config(path, record), {}),
         directions=directions,
         metrics=status.metrics,
         split=status.split,
         test=status.test,
-        best=_best(path, status.split, directions),
+        best=_attempt(lambda: _best(path, status.split, directions), None),
         secs=secs,
         eta_secs=eta_secs,
         active=last_write(path),
@@ -148,11 +147,16 @@ def label(differing: Mapping[str, str]) -> str:
     return " ".join(f"{key}={value}" for key, value in [*differing.items()][:_MAX_LABEL])
 
 
-def _config(path: Path, record: Mapping[str, Any]) -> Mapping[str, Any]:
+def _attempt(read: Callable[[], _Any], default: _Any) -> _Any:
+    """Return what can be read, or the default: a list shows a run whatever its files hold."""
     try:
-        values = {**_written_config(path, *_stamp(path)), **provenance.changed_values(record)}
-    except (OSError, DamagedError, TypeError, KeyError, AttributeError):
-        return {}
+        return read()
+    except Exception:
+        return default
+
+
+def _config(path: Path, record: Mapping[str, Any]) -> Mapping[str, Any]:
+    values = {**_written_config(path, *_stamp(path)), **provenance.changed_values(record)}
     return {
         key: migrations.current_path(value) if key.endswith("_target_") else value
         for key, value in values.items()
