@@ -259,9 +259,10 @@ class Chart {
     context.stroke();
     context.textBaseline = "top";
     context.textAlign = "center";
+    const span = this.xRange[1] - this.xRange[0];
     for (const tick of ticksOf(...this.xRange, Math.max(2, this.width / 85), byTime)) {
       if (!byTime && !Number.isInteger(tick)) continue;
-      const text = byTime ? formatDuration(tick) : tickText(tick);
+      const text = !byTime ? tickText(tick) : span < 60 ? `${tickText(tick)} s` : formatDuration(tick);
       const half = context.measureText(text).width / 2;
       context.fillText(text, Math.min(this.xOf(tick), this.width - half - 1), bottom + 7);
     }
