@@ -9,7 +9,7 @@ import pytest
 from tests.support.command_line import run_here
 from tests.support.fake_runs import make_runs
 from trainer.cli.commands import ui
-from trainer.cli.page.server import PageServer
+from trainer.cli.page.page_server import PageServer
 
 
 @pytest.fixture

@@ -74,7 +74,10 @@ def _places(arguments: Sequence[str]) -> list[str]:
                 places.setdefault(address, address)
             continue
         if argument == _FOLDER and not Path(argument).exists():
-            raise ConfigError(f"report: there is no {_FOLDER} here yet; train a run, or name one")
+            raise ConfigError(
+                f"report ({argument}): there is no such folder here yet; train a run, or name "
+                "another"
+            )
         for path in listed_runs("report", argument):
             places.setdefault(path.resolve(), str(path))
     return list(places.values())

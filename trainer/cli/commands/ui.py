@@ -11,8 +11,8 @@ from pathlib import Path
 
 from trainer.cli.commands.command_arguments import Parser
 from trainer.cli.commands.listed_runs import listed_runs
+from trainer.cli.page.page_server import PageServer
 from trainer.cli.page.payload import Summaries
-from trainer.cli.page.server import PageServer
 from trainer.errors import DONE, ConfigError
 
 _FOLDER = "runs"

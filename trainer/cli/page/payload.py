@@ -60,8 +60,9 @@ class Summaries:
 
     def _summary(self, key: str, path: Path) -> tuple[object, RunSummary]:
         signature = _signature(path)
-        known = self._runs.get(key)
-        return known if known and known[0] == signature else (signature, summarize(path))
+        earlier = self._runs.get(key)
+        is_same = earlier is not None and earlier[0] == signature
+        return earlier if earlier and is_same else (signature, summarize(path))
 
 
 def runs_payload(
@@ -89,11 +90,12 @@ def details(path: Path, place: str | None = None) -> dict[str, Any]:
         place: where it is, if that is not its directory.
     """
     run = run_data.read(path, place)
+    nothing: list[dict[str, Any]] = []
     parts = {
-        "workers": run.attempt("logs", lambda: list(_workers(run)), []),
+        "workers": run.attempt("logs", lambda: list(_workers(run)), nothing),
         "time": run.time and _time(run.time),
         **_worker_times(run.time),
-        "marks": run.attempt("run.json", lambda: list(_marks(run)), []),
+        "marks": run.attempt("run.json", lambda: list(_marks(run)), nothing),
         "confusion": _confusion(run),
         "pictures": [
             {"name": name, "data": f"data:image/png;base64,{base64.b64encode(content).decode()}"}

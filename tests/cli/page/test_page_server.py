@@ -10,9 +10,9 @@ from urllib.parse import quote
 import pytest
 
 from tests.support.fake_runs import make_runs
-from trainer.cli.page import server as server_module
+from trainer.cli.page import page_server
+from trainer.cli.page.page_server import PageServer
 from trainer.cli.page.payload import Summaries
-from trainer.cli.page.server import PageServer
 
 TIMEOUT_SECS = 20
 
@@ -132,7 +132,7 @@ def test_fault_is_told_in_a_line_and_ends_nothing(server, monkeypatch):
         raise RuntimeError("no\nmore")
 
     with monkeypatch.context() as patch:
-        patch.setattr(server_module, "read_series", fail)
+        patch.setattr(page_server, "read_series", fail)
         run = get(server, "/api/runs")["runs"][0]["id"]
         status, _, text = ask(server, f"/api/series?token={server.token}&id={run}")
     assert (status, text) == (500, "RuntimeError: no\n")
