@@ -36,11 +36,11 @@ function formatNumber(value) {
     ? Math.round(value).toLocaleString("en-US") : value.toPrecision(4);
 }
 
-/** Returns seconds as 0:05, 12:07, 3:20:00 or 2 d 4 h. */
+/** Returns seconds as 0:05, 12:07, 3:20:00 or 5 d. */
 function formatDuration(secs) {
   if (secs === null || secs === undefined) return "–";
   const whole = Math.round(secs), hours = Math.floor(whole / 3600);
-  if (hours >= 48) return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+  if (hours >= 48) return `${Math.floor(hours / 24)} d`;
   const pad = (number) => String(number).padStart(2, "0");
   const minutes = Math.floor(whole / 60) % 60;
   return hours ? `${hours}:${pad(minutes)}:${pad(whole % 60)}` : `${minutes}:${pad(whole % 60)}`;
