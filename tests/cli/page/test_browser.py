@@ -312,7 +312,7 @@ def test_live_page_follows_a_run_and_survives_its_server(opened, live):
     assert page.evaluate(last) == 400
     run.train(5)
     wait_until(page, f"{last} === 450")
-    assert "step 450" in hover(page, share=0.97)
+    assert "step 450" in hover(page, share=1.0)
     page.route("**/api/**", lambda route: route.abort())
     page.wait_for_selector("#lost:visible")
     assert "has not answered" in page.inner_text("#lost")
