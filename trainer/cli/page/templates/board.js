@@ -13,7 +13,7 @@ const GROUPS = [
 ];
 const EVALUATIONS = ["validation", "test"];
 const TOOLTIP_ROWS = 10;
-const MOST_CHIPS = 40;
+const MOST_CHIPS = 24;
 const MARK_PIXELS = 5;
 
 class Board {
@@ -129,7 +129,7 @@ class Board {
   #showLegend(runs) {
     const {hidden, colors} = this.state;
     const chip = (text, isOn, ...rest) => el("button", {class: "chip", "aria-pressed": isOn, ...rest[0]},
-      rest[1], text);
+      rest[1], el("span", {}, text));
     const splits = [...this.splits].sort().map((split) => chip(split, !this.offSplits.has(split), {
       "data-split": split, title: `Show or hide the curves of ${split}`,
       onclick: () => {
@@ -137,12 +137,10 @@ class Board {
         this.update();
       }}, el("span", {class: `stroke ${EVALUATIONS.includes(split) ? "" : "faint"}`})));
     const chips = runs.slice(0, MOST_CHIPS).map((run) => {
-      const swatch = el("span", {class: "swatch"});
-      swatch.style.backgroundColor = colors.get(run.id);
       return chip(run.label || run.name, !hidden.has(run.id), {"data-run": run.id,
         title: `${run.name}: click hides, double click isolates`,
         onclick: (event) => this.#toggle(run.id, runs, event.detail > 1),
-        onpointerenter: () => this.highlight(run.id), onpointerleave: () => this.clear()}, swatch);
+        onpointerenter: () => this.highlight(run.id), onpointerleave: () => this.clear()}, swatchOf(colors.get(run.id)));
     });
     const more = runs.length > MOST_CHIPS ? [`and ${runs.length - MOST_CHIPS} more`] : [];
     const text = [...splits, ...chips].map((each) => each.outerHTML).join("") + more;
@@ -177,7 +175,8 @@ class Board {
       const all = other === chart ? points : other.pointsAt(at);
       const own = all.filter((point) => point.line.owner === focus);
       other.cross(at, all.length > 30 && other !== chart ? own : all, focus);
-      setText(other.readout, own.map((point) => `${point.line.split} ${formatNumber(point.value)}`).join("  "));
+      setText(other.readout, own.sort((a, b) => a.line.split < b.line.split ? -1 : 1).map(
+        (point) => `${point.line.split} ${formatNumber(point.value)}`).join("  "));
     }
     this.#showTooltip(chart, points, x, y);
     this.events.focus(focus);
@@ -187,13 +186,15 @@ class Board {
     const step = points[0] ? points[0].line.steps[lowerBound(points[0].line.x, points[0].x)] : null;
     const time = this.state.view.byTime && points[0] ? `, ${formatDuration(points[0].x)}` : "";
     const near = chart.marks.filter((mark) => Math.abs(chart.xOf(mark.x) - x) < MARK_PIXELS);
-    const rows = points.slice(0, TOOLTIP_ROWS).map(({line, value}, i) => {
-      const swatch = el("span", {class: "swatch"});
-      swatch.style.backgroundColor = line.color;
-      return el("div", {class: i ? "" : "nearest"}, swatch, el("span", {class: "name"}, line.name),
-        el("span", {class: "soft"}, line.split), el("b", {}, formatNumber(value)));
+    const owners = [...new Set(points.map((point) => point.line.owner))];
+    const rows = owners.slice(0, TOOLTIP_ROWS).map((owner, i) => {
+      const own = points.filter((point) => point.line.owner === owner);
+      const values = own.sort((a, b) => a.line.split < b.line.split ? -1 : 1).flatMap(
+        ({line, value}) => [el("span", {class: "soft"}, line.split), el("b", {}, formatNumber(value))]);
+      return el("div", {class: i ? "" : "nearest"}, swatchOf(own[0].line.color),
+        el("span", {class: "name"}, own[0].line.name), ...values);
     });
-    const more = points.length - rows.length;
+    const more = owners.length - rows.length;
     this.tooltip.replaceChildren(
       el("div", {class: "title"}, step === null ? "" : `step ${step.toLocaleString("en-US")}${time}`),
       ...near.slice(0, 3).map((mark) => el("div", {class: "title"}, mark.text)), ...rows,

@@ -6,6 +6,7 @@
 
 const INSET = {left: 50, right: 12, top: 8, bottom: 22};
 const DRAG_PIXELS = 5; // a shorter drag is a click
+const NEAR_PIXELS = 12; // so far from its end a line is still at the crosshair
 const FRAME_MILLISECS = 9; // of drawing in one frame; the next frame goes on
 const MOST_RAW = 12; // so many smoothed lines have their raw points behind them
 const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200];
@@ -259,9 +260,10 @@ class Chart {
     context.stroke();
     context.textBaseline = "top";
     context.textAlign = "center";
+    const span = this.xRange[1] - this.xRange[0];
     for (const tick of ticksOf(...this.xRange, Math.max(2, this.width / 85), byTime)) {
       if (!byTime && !Number.isInteger(tick)) continue;
-      const text = byTime ? formatDuration(tick) : tickText(tick);
+      const text = !byTime ? tickText(tick) : span < 60 ? `${tickText(tick)} s` : formatDuration(tick);
       const half = context.measureText(text).width / 2;
       context.fillText(text, Math.min(this.xOf(tick), this.width - half - 1), bottom + 7);
     }
@@ -331,7 +333,7 @@ class Chart {
     context.setLineDash([]);
   }
 
-  /** Returns {line, x, value, px, py} of each line at the point nearest to an x. */
+  /** Returns {line, x, value, px, py} of each line that reaches an x, at its nearest point. */
   pointsAt(x) {
     const points = [];
     for (const line of this.lines) {
@@ -339,7 +341,8 @@ class Chart {
       if (!line.x.length) continue;
       const i = after && (after === line.x.length || x - line.x[after - 1] < line.x[after] - x)
         ? after - 1 : after;
-      const value = values[i];
+      const value = values[i], isOutside = after === 0 || after === line.x.length;
+      if (isOutside && Math.abs(this.xOf(line.x[i]) - this.xOf(x)) > NEAR_PIXELS) continue;
       if (value === null || line.x[i] < this.xRange[0] || line.x[i] > this.xRange[1]) continue;
       if (this.isLog && value <= 0) continue;
       points.push({line, x: line.x[i], value, px: this.xOf(line.x[i]), py: this.yOf(value)});

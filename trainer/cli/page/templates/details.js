@@ -25,8 +25,9 @@ function showParts(element, parts) {
 }
 
 function tableOf(head, rows, kind = "") {
-  const cells = (tag, row) => el("tr", {}, ...row.map((cell) =>
-    el(tag, {class: typeof cell === "object" ? null : /^[-–~\d]/.test(cell) ? "number" : null}, cell)));
+  const isNumber = (cell) => typeof cell === "string" && /^([-~]?\d[\d.,:e-]*|–)( d .*)?$/.test(cell);
+  const kinds = rows[0]?.map((_, i) => rows.every((row) => isNumber(row[i])) ? "number" : null);
+  const cells = (tag, row) => el("tr", {}, ...row.map((cell, i) => el(tag, {class: kinds[i]}, cell)));
   return el("div", {class: "wide"}, el("table", {class: kind},
     head.length ? el("thead", {}, cells("th", head)) : null, el("tbody", {}, ...rows.map((row) => cells("td", row)))));
 }
@@ -58,9 +59,7 @@ function timeOf(time) {
   const entries = Object.entries(time.secs).map(([name, secs]) => [name, TIME_COLORS[name] ?? "#56b4e9", secs]);
   const total = entries.reduce((sum, [, , secs]) => sum + secs, 0) || 1;
   const words = entries.map(([name, color, secs]) => {
-    const swatch = el("span", {class: "swatch"});
-    swatch.style.backgroundColor = color;
-    return el("span", {title: formatDuration(secs)}, swatch, `${name} ${formatShare(secs / total)}`);
+    return el("span", {title: formatDuration(secs)}, swatchOf(color), `${name} ${formatShare(secs / total)}`);
   });
   const attempts = time.attempts > 1 ? `, ${time.attempts} attempts` : "";
   const sizes = time.sizes ? `, workers: ${time.sizes}` : "";
@@ -137,9 +136,7 @@ function showComparison(element, runs, colors) {
     (key) => new Set(runs.map((run) => run.differs[key])).size > 1);
   const metrics = [...new Set(runs.flatMap((run) => Object.keys(run.metrics)))].filter((name) => !name.includes("/"));
   const rows = runs.map((run) => {
-    const swatch = el("span", {class: "swatch"});
-    swatch.style.backgroundColor = colors.get(run.id);
-    return [el("span", {}, swatch, run.name), ...keys.map((key) => run.differs[key] ?? "–"), run.state,
+    return [el("span", {}, swatchOf(colors.get(run.id)), run.name), ...keys.map((key) => run.differs[key] ?? "–"), run.state,
       formatNumber(run.step), formatNumber(run.best), ...metrics.map((name) => formatNumber(run.metrics[name])),
       formatDuration(run.secs)];
   });

@@ -113,7 +113,7 @@ class Page {
       if (!this.selected.has(id) || this.colors.has(id)) continue;
       let color;
       do {
-        color = COLORS[slot] ?? `hsl(${Math.round(slot * 137.5) % 360} ${50 + slot % 3 * 15}% 50%)`;
+        color = COLORS[slot] ?? `hsl(${Math.round(slot * 137.5) % 360} ${40 + slot % 3 * 12}% 50%)`;
         slot++;
       } while (used.has(color) && slot < 1000);
       used.add(color);
@@ -162,7 +162,7 @@ class Page {
       showParts($.overview, !details ? [] : [["why", null, run?.why, (why) => el("p", {class: "alert"}, why)],
         ["workers", null, details.workers, workersOf], ["time", null, details.time, timeOf]]);
     } else if (tab === "run") {
-      setText($.title, run ? [run.label, run.name].filter(Boolean).join("  ") : "");
+      $.title.replaceChildren(run?.label || run?.name || "", " ", el("span", {class: "soft"}, run?.label ? run.name : ""));
       showRun($.details, run, details);
     } else {
       showComparison($.compare, store.runs.filter((each) => this.selected.has(each.id)), this.colors);

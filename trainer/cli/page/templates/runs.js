@@ -5,10 +5,10 @@
 const COLUMNS = [
   {key: "run", title: "Run", value: (run) => (run.label || run.name).toLowerCase()},
   {key: "state", title: "State", value: (run) => run.state},
-  {key: "progress", title: "Progress", value: (run) => run.total ? run.step / run.total : run.step},
+  {key: "progress", title: "Steps", value: (run) => run.total ? run.step / run.total : run.step},
   {key: "time", title: "Time", value: (run) => run.eta_secs ?? run.secs, help:
     "Time left (~) of a run that trains, duration of any other"},
-  {key: "best", title: "Best", value: (run) => run.best ?? run.value, help:
+  {key: "best", title: "best", value: (run) => run.best ?? run.value, help:
     "Best value of the run's primary metric"},
 ];
 
@@ -72,7 +72,7 @@ class RunList {
       });
     }
     const metrics = new Set(runs.filter((run) => run.best !== null).map((run) => run.metric));
-    this.head.lastChild.textContent = metrics.size === 1 ? `Best ${[...metrics][0]}` : "Best";
+    this.head.lastChild.textContent = metrics.size === 1 ? [...metrics][0] : "best";
     const rows = this.visible.map((run, index) => this.#row(run, index));
     if (rows.some((row, i) => this.body.children[i] !== row) || rows.length !== this.body.childElementCount) {
       this.body.replaceChildren(...rows);
@@ -86,30 +86,27 @@ class RunList {
   #row(run, index) {
     let row = this.rows.get(run.id);
     if (!row) {
-      const parts = {swatch: el("span", {class: "swatch"}), label: el("b"), name: el("i"),
-        state: el("span", {class: "state"}), fill: el("span"), step: el("i"),
+      const parts = {swatch: el("span", {class: "swatch"}), label: el("b"), state: el("span", {class: "state"}), fill: el("span"),
         time: el("span", {class: "time number"}), best: el("span", {class: "best number"})};
       const open = el("span", {class: "open", title: "Open (Enter)", "aria-hidden": "true"}, "›");
-      const progress = el("span", {class: "progress"}, el("span", {class: "meter"}, parts.fill), parts.step);
       row = el("div", {class: "row", role: "row", "data-id": run.id, id: `row-${run.id}`},
-        parts.swatch, el("span", {class: "run", role: "gridcell"}, parts.label, parts.name, open),
-        parts.state, progress, parts.time, parts.best);
+        parts.swatch, el("span", {class: "run", role: "gridcell"}, parts.label, open),
+        parts.state, el("span", {class: "meter"}, parts.fill), parts.time, parts.best);
       this.rows.set(run.id, Object.assign(row, {parts}));
     }
     const {parts} = row, {selected, cursor, colors} = this.state;
     row.setAttribute("aria-selected", selected.has(run.id));
     row.setAttribute("aria-rowindex", index + 2);
     row.classList.toggle("cursor", run.id === cursor);
-    row.title = [run.label, run.id, run.why].filter(Boolean).join("\n");
+    const progress = `step ${formatNumber(run.step)}${run.total ? ` of ${formatNumber(run.total)}` : ""}`;
+    row.title = [run.label, run.id, progress, run.why].filter(Boolean).join("\n");
     parts.swatch.style.backgroundColor = colors.get(run.id) ?? "";
     setText(parts.label, run.label || run.name);
-    setText(parts.name, run.label ? run.name : "");
     parts.state.dataset.state = run.state;
     setText(parts.state, run.state);
     const share = run.total ? Math.min(1, run.step / run.total) : run.state === "done" ? 1 : 0;
     parts.fill.style.width = `${100 * share}%`;
     parts.fill.dataset.state = run.state;
-    setText(parts.step, run.step.toLocaleString("en-US"));
     const isLeft = run.eta_secs !== null;
     setText(parts.time, isLeft ? `~${formatDuration(run.eta_secs)}` : formatDuration(run.secs));
     parts.time.title = isLeft ? "time left" : "duration";

@@ -14,6 +14,13 @@ function el(tag, properties = {}, ...children) {
   return element;
 }
 
+/** Returns the small square in the color of a run. */
+function swatchOf(color) {
+  const swatch = el("span", {class: "swatch"});
+  swatch.style.backgroundColor = color;
+  return swatch;
+}
+
 /** Changes the text of an element only if it differs, so that a selection in it survives. */
 function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
@@ -26,14 +33,14 @@ function formatNumber(value) {
   if (size && (size < 1e-4 || size >= 1e7)) return value.toExponential(2).replace("e+", "e");
   if (Number.isInteger(value)) return value.toLocaleString("en-US");
   return size >= 1000
-    ? Math.round(value).toLocaleString("en-US") : String(+value.toPrecision(4));
+    ? Math.round(value).toLocaleString("en-US") : value.toPrecision(4);
 }
 
-/** Returns seconds as 0:05, 12:07, 3:20:00 or 2 d 4 h. */
+/** Returns seconds as 0:05, 12:07, 3:20:00 or 5 d. */
 function formatDuration(secs) {
   if (secs === null || secs === undefined) return "–";
   const whole = Math.round(secs), hours = Math.floor(whole / 3600);
-  if (hours >= 48) return `${Math.floor(hours / 24)} d ${hours % 24} h`;
+  if (hours >= 48) return `${Math.floor(hours / 24)} d`;
   const pad = (number) => String(number).padStart(2, "0");
   const minutes = Math.floor(whole / 60) % 60;
   return hours ? `${hours}:${pad(minutes)}:${pad(whole % 60)}` : `${minutes}:${pad(whole % 60)}`;
