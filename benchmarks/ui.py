@@ -1,12 +1,14 @@
 """The page of runs in Chromium: `python -m benchmarks.ui [--runs N] [--minutes N]`.
 
-How long a browser takes to paint the page of many runs and a report of them, and what server and
-page take while ten runs train, each with ten lines of metrics a second.
+How long a browser takes to paint the page of many runs and a report of them, how long the curves of
+a long run take, and what server and page take while ten runs train, each with ten lines of metrics
+a second.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
@@ -105,6 +108,23 @@ def many(browser: Browser, folder: Path, count: int, rounds: int) -> None:
     page.close()
 
 
+def long(folder: Path, lines: int) -> None:
+    """Measure the answers about the curves of one run of many lines."""
+    (run,) = make_runs(folder, 1, lines)
+    with server(folder) as (url, _):
+        address, _, token = url.partition("?")
+        offset = "0"
+        for text in (f"{lines:,} lines", "20 lines more"):
+            began = time.perf_counter()
+            query = f"{token}&id={run.path.name}&offset={offset}"
+            with urlopen(f"{address}api/series?{query}", timeout=_TIMEOUT_SECS) as answer:
+                content = answer.read()
+            millisecs = 1000 * (time.perf_counter() - began)
+            print(f"curves of {text}: {len(content) / 1e3:.0f} kB in {millisecs:.0f} ms")
+            offset = json.loads(content)["offset"]
+            run.train(20)
+
+
 def live(browser: Browser, folder: Path, minutes: float) -> None:
     """Measure the memory of server and page while runs train and all their curves are shown."""
     folder.mkdir(parents=True)
@@ -130,6 +150,7 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--lines", type=int, default=500, help="lines of training of each run")
+    parser.add_argument("--long", type=int, default=100_000, help="lines of a long run")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long runs train; 0: none")
     args = parser.parse_args()
@@ -140,6 +161,7 @@ def main() -> None:
         folder = Path(scratch) / "many" / "runs"
         make_runs(folder, args.runs, args.lines)
         many(browser, folder, args.runs, args.rounds)
+        long(Path(scratch) / "long" / "runs", args.long)
         if args.minutes:
             live(browser, Path(scratch) / "live" / "runs", args.minutes)
         browser.close()

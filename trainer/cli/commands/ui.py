@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -53,6 +54,8 @@ def run(arguments: Sequence[str]) -> int:
         if not summaries.listing():
             print(f"{args.folder} has no run yet: the page shows the first one when it begins.")
         sys.stdout.flush()
+        # Many runs take a second; who opens the page need not wait for it.
+        threading.Thread(target=summaries.payload, daemon=True).start()
         server.serve_forever()
     return DONE
 
