@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ORDER = (
     "fitting",
     "main notebook",
-    "dispatch",
+    "dispatch notebook_view",
     "cli.commands",
     "sweep",
     "launch",
@@ -44,8 +44,8 @@ BASE = {
 ROW = {package: number for number, row in enumerate(ORDER) for package in row.split()}
 
 WITHOUT_TENSORFLOW = {
-    "main", "notebook", "dispatch", "sweep", "launch", "strategies", "cli", "cli.commands",
-    "store", "cluster", "runs", "config", "protocols", "base",
+    "main", "notebook", "notebook_view", "dispatch", "sweep", "launch", "strategies", "cli",
+    "cli.commands", "store", "cluster", "runs", "config", "protocols", "base",
     "worker.process", "worker.context", "worker.error_summary", "worker.parent_watch",
 }  # fmt: skip
 """Packages and modules that the parent process imports: nothing heavy at their top."""

@@ -1,34 +1,40 @@
 """Runs the command from Python, such as a cell of a notebook, and returns the run as an object.
 
 It is the ordinary command in a process of its own: same options, same run directory, same lines.
-No TensorFlow.
+A notebook shows its progress and its curves too. No TensorFlow.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import selectors
 import signal
 import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import IO, Any
 
 import trainer
 from trainer.cli.command_table import COMMANDS
 from trainer.cluster import environment
 from trainer.cluster.signals import forward_to
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
+from trainer.notebook_view import LiveView, run_html
 from trainer.runs.recorded_metrics import Points, epoch_metrics, read_curves
+from trainer.runs.run_summary import summarize
 from trainer.runs.status import RunStatus, run_status
 
 _DIRECTORY = re.compile(r"(?:Run directory: |Predictions with step \d+ of )(.+?)(?:: .*)?")
 """The line in which a command names the directory of its run; the last that it prints."""
+
+_POLL_SECS = 1.0
 
 
 class RunError(RuntimeError):
@@ -41,6 +47,10 @@ class RunError(RuntimeError):
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython shows: the message, without the calls in here."""
+        return [f"RunError: {self}"]
 
 
 @dataclass(frozen=True)
@@ -83,11 +93,17 @@ class Run:
         """Pairs of step and value by split and metric: `curves["train", "loss"]`."""
         return read_curves(self.directory)
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: state, metrics, curves, and what was set."""
+        return run_html(summarize(self.directory), read_curves(self.directory))
+
 
 def run(
     *overrides: str, config_dir: str | Path | None = None, import_from: Sequence[str] = ()
 ) -> Run:
     """Run a command line to its end, and print what it prints.
+
+    A notebook also shows a bar and curves while it trains.
 
     An interrupt (Ctrl-C, the stop button of a notebook) saves and stops, and the run is returned;
     a second one stops at once, without saving.
@@ -118,8 +134,6 @@ def run(
         stdin=subprocess.DEVNULL,  # not attended: an interrupt may reach it twice
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
         pass_fds=(reading,),
         env=environment.of_command(import_from, reading),
     )
@@ -145,7 +159,7 @@ def _program() -> list[str]:
     return [sys.executable, str(installed)]
 
 
-def _print_lines(process: subprocess.Popen[str]) -> list[str]:
+def _print_lines(process: subprocess.Popen[bytes]) -> list[str]:
     """Print the lines of a process until it has ended, forward interrupts, and return them."""
     interrupts = []
 
@@ -155,16 +169,49 @@ def _print_lines(process: subprocess.Popen[str]) -> list[str]:
 
     # Only the main thread may handle signals; a notebook's cells are run by it.
     is_main = threading.current_thread() is threading.main_thread()
+    view = _live_view()
     lines = []
     assert process.stdout is not None
     with forward_to(interrupt, [signal.SIGINT]) if is_main else nullcontext(), process.stdout:
-        for line in process.stdout:
-            print(line, end="", flush=True)
-            lines.append(line.rstrip("\n"))
+        for line in _read_lines(process.stdout):
+            if line is not None:
+                print(line, flush=True)
+                lines.append(line)
+                view.read(line)
+            view.draw()
         process.wait()
+        view.draw(at_once=True)
     if len(interrupts) > 1:
         raise KeyboardInterrupt
     return lines
+
+
+def _read_lines(stream: IO[bytes]) -> Iterator[str | None]:
+    """Yield each line of a pipe as it comes, and None after each second without any."""
+    rest = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        while True:
+            if not selector.select(_POLL_SECS):
+                yield None
+                continue
+            content = os.read(stream.fileno(), 1 << 16)
+            if not content:
+                break
+            *whole, rest = (rest + content).split(b"\n")
+            yield from (line.decode(errors="replace") for line in whole)
+    if rest:
+        yield rest.decode(errors="replace")
+
+
+def _live_view() -> LiveView:
+    """Return a view in the output of the notebook's cell; outside a notebook nothing is shown."""
+    ipython: Any = sys.modules.get("IPython")
+    if getattr(ipython and ipython.get_ipython(), "kernel", None) is None:
+        return LiveView(None)
+    html = ipython.display.HTML
+    handle = ipython.display.display(html(""), display_id=True)
+    return LiveView(lambda text: handle.update(html(text)))
 
 
 def _result(lines: list[str], exit_code: int) -> Run:

@@ -232,9 +232,9 @@ def _tells(key: str, values: Sequence[Mapping[str, Any]]) -> bool:
     section, _, last = key.rpartition(".")
     if section == "choices" or key == "name" or (last == "_target_" and section in GROUPS):
         return False
-    known = next(each for each in values if key in each)
+    config = next(each for each in values if key in each)
     try:
-        return identity.names_run(key, known)
+        return identity.names_run(key, config)
     except LookupError:
         return True
 

@@ -52,7 +52,7 @@ from trainer.strategies import compatibility, devices
 from trainer.strategies.select import select_strategy
 from trainer.strategies.strategy import Strategy
 from trainer.summaries.profiler import Profiler, boundary_steps
-from trainer.summaries.run_summary import writer_factory
+from trainer.summaries.run_introduction import writer_factory
 from trainer.worker.building.build_dataset import build_dataset
 from trainer.worker.building.build_loop import build_loop, loop_parts
 from trainer.worker.building.build_model import (

@@ -27,7 +27,7 @@ from trainer.runs.directory import write_result
 from trainer.runs.ledger import Ledger
 from trainer.strategies import devices
 from trainer.strategies.strategy import Strategy
-from trainer.summaries.run_summary import writer_factory
+from trainer.summaries.run_introduction import writer_factory
 from trainer.worker.building.build import process_group_of
 from trainer.worker.building.build_model import create_strategy
 from trainer.worker.context import WorkerContext
