@@ -95,8 +95,9 @@ class Board {
       this.panels.set(name, new Chart(name, this.state.view, {
         hover: (chart, x, y) => {
           this.pointer = {chart, x, y};
-          this.frame ||= requestAnimationFrame(() => { this.frame = 0; this.#cross(); });
+          this.#requestCross();
         },
+        drawn: (chart) => { if (this.pointer) this.#requestCross(); else chart.cross(null); },
         leave: () => this.clear(),
         zoom: (range) => { this.state.view.range = range; this.events.change(); },
       }));
@@ -128,8 +129,8 @@ class Board {
 
   #showLegend(runs) {
     const {hidden, colors} = this.state;
-    const chip = (text, isOn, ...rest) => el("button", {class: "chip", "aria-pressed": isOn, ...rest[0]},
-      rest[1], el("span", {}, text));
+    const chip = (text, isOn, ...rest) => el("button",
+      {class: "chip", "aria-pressed": String(isOn), ...rest[0]}, rest[1], el("span", {}, text));
     const splits = [...this.splits].sort().map((split) => chip(split, !this.offSplits.has(split), {
       "data-split": split, title: `Show or hide the curves of ${split}`,
       onclick: () => {
@@ -144,8 +145,11 @@ class Board {
     });
     const more = runs.length > MOST_CHIPS ? [`and ${runs.length - MOST_CHIPS} more`] : [];
     const text = [...splits, ...chips].map((each) => each.outerHTML).join("") + more;
-    if (text !== this.legendText) this.legend.replaceChildren(...splits, el("span", {class: "gap"}), ...chips, ...more);
+    if (text === this.legendText) return;
     this.legendText = text;
+    const focused = [...this.legend.children].indexOf(document.activeElement);
+    this.legend.replaceChildren(...splits, el("span", {class: "gap"}), ...chips, ...more);
+    this.legend.children[focused]?.focus();
   }
 
   /** Hides or shows a run; isolates it, or shows all again. */
@@ -160,6 +164,10 @@ class Board {
       if (!hidden.delete(id)) hidden.add(id);
     }
     this.update();
+  }
+
+  #requestCross() {
+    this.frame ||= requestAnimationFrame(() => { this.frame = 0; this.#cross(); });
   }
 
   /** Draws the crosshair where the pointer is, in all charts in sight, at the nearest point. */

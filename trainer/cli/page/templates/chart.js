@@ -91,7 +91,7 @@ class Chart {
   /**
    * @param title text above it.
    * @param view what it shares with the other charts.
-   * @param events {hover(chart, x, y in pixels), leave(), zoom(range | null)}.
+   * @param events {hover(chart, x, y in pixels), leave(), zoom(range | null), drawn(chart)}.
    */
   constructor(title, view, events) {
     Object.assign(this, {title, view, events, lines: [], marks: [], isVisible: false});
@@ -237,7 +237,7 @@ class Chart {
       this.#drawLine(context, line, this.valuesOf(line), isCrowded ? 1 : 1.6, alpha);
     }
     context.restore();
-    this.cross(null);
+    this.events.drawn(this);
   }
 
   #drawAxes(context) {

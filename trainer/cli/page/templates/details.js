@@ -33,12 +33,14 @@ function tableOf(head, rows, kind = "") {
 }
 
 function workersOf(workers) {
+  const hosts = new Set(workers.map((worker) => worker.host));
   return el("div", {class: "workers"}, ...workers.map((worker) => {
     const isQuiet = worker.quiet_secs !== null && worker.quiet_secs > QUIET_SECS;
     const hasFailed = worker.end && !["done", "ended", "stopped"].includes(worker.end);
     const kind = hasFailed ? "bad" : worker.end ? "off" : isQuiet ? "quiet" : PHASES[worker.phase] ?? "wait";
     return el("div", {class: "worker", "data-kind": kind, title: worker.host},
-      el("b", {}, worker.name), el("span", {}, worker.end || worker.phase || "starts"),
+      el("b", {}, worker.name), hosts.size > 1 ? el("span", {class: "soft"}, worker.host) : null,
+      el("span", {}, worker.end || worker.phase || "starts"),
       el("span", {class: "soft"}, `step ${worker.step.toLocaleString("en-US")}`),
       worker.quiet_secs === null ? null
         : el("span", {class: "soft quiet"}, `quiet ${formatDuration(worker.quiet_secs)}`));
@@ -92,9 +94,11 @@ function commandsOf({commands, changes}) {
 }
 
 /** Shows all of a run in an element; `details` is undefined until they have been read. */
-function showRun(element, run, details) {
-  if (!run) { element.replaceChildren(el("p", {class: "empty"}, "Select a run at the left, or press Enter there.")); return; }
-  if (!details) { element.replaceChildren(el("p", {class: "empty"}, "Reading the run…")); return; }
+function showRun(element, run, details, series) {
+  if (!run || !details) {
+    element.replaceChildren(el("p", {class: "empty"}, run ? "Reading the run…" : "No run is chosen."));
+    return;
+  }
   const facts = {directory: details.directory, code: details.code, machine: details.machine,
     devices: details.devices, replicas: details.replicas && String(details.replicas),
     versions: Object.entries(details.versions ?? {}).map((pair) => pair.join(" ")).join(", ")};
@@ -103,7 +107,7 @@ function showRun(element, run, details) {
     ([key, value]) => [el("span", {class: "soft"}, key), el("code", {}, value)]), "pairs");
   showParts(element, [
     ["why", null, run.why, (why) => el("p", {class: "alert"}, why)],
-    ["problems", null, details.problems, (lines) => el("ul", {class: "alert"}, ...lines.map((line) => el("li", {}, line)))],
+    ["problems", null, [...details.problems, ...series?.problems ?? []], (lines) => el("ul", {class: "alert"}, ...lines.map((line) => el("li", {}, line)))],
     ["workers", "Workers", details.workers, workersOf],
     ["time", "Where the time goes", time, timeOf],
     ["straggler", null, details.straggler, (text) => el("p", {class: "alert"}, text)],
@@ -118,7 +122,6 @@ function showRun(element, run, details) {
     ["texts", "Texts", details.texts, (texts) => el("div", {}, ...texts.map(
       (text) => el("details", {open: true}, el("summary", {}, text.name), el("pre", {}, text.text))))],
     ["crash", "Crash", details.crash, (text) => el("pre", {}, text)],
-    ["layers", "Layers", details.layers, (text) => el("pre", {}, text)],
     ["worker-times", "Time of each worker", details.worker_times, (rows) => tableOf(
       ["worker", "steps", "in steps", "waiting"], rows.map((each) => [each.name, formatNumber(each.steps),
         formatDuration(each.step_secs), formatDuration(each.wait_secs)]))],

@@ -80,8 +80,9 @@ class Page {
   }
 
   select(ids) {
-    this.isChosen = true;
+    this.isChosen = this.store.runs.length > 0;
     this.selected = new Set(ids);
+    for (const id of this.hidden) if (!this.selected.has(id)) this.hidden.delete(id);
     this.showRuns();
     this.showTab();
     this.store.poll();
@@ -163,7 +164,7 @@ class Page {
         ["workers", null, details.workers, workersOf], ["time", null, details.time, timeOf]]);
     } else if (tab === "run") {
       $.title.replaceChildren(run?.label || run?.name || "", " ", el("span", {class: "soft"}, run?.label ? run.name : ""));
-      showRun($.details, run, details);
+      showRun($.details, run, details, store.series.get(id));
     } else {
       showComparison($.compare, store.runs.filter((each) => this.selected.has(each.id)), this.colors);
     }

@@ -79,6 +79,7 @@ class RunList {
     }
     const known = new Set(runs.map((run) => run.id));
     for (const id of this.rows.keys()) if (!known.has(id)) this.rows.delete(id);
+    this.element.setAttribute("aria-activedescendant", `row-${state.cursor}`);
     this.element.setAttribute("aria-rowcount", rows.length + 1);
     setText(this.note, runs.length && !rows.length ? `None of ${runs.length} runs matches the filter.` : "");
   }
@@ -90,8 +91,9 @@ class RunList {
         time: el("span", {class: "time number"}), best: el("span", {class: "best number"})};
       const open = el("span", {class: "open", title: "Open (Enter)", "aria-hidden": "true"}, "›");
       row = el("div", {class: "row", role: "row", "data-id": run.id, id: `row-${run.id}`},
-        parts.swatch, el("span", {class: "run", role: "gridcell"}, parts.label, open),
+        parts.swatch, el("span", {class: "run"}, parts.label, open),
         parts.state, el("span", {class: "meter"}, parts.fill), parts.time, parts.best);
+      for (const cell of row.children) cell.setAttribute("role", "gridcell");
       this.rows.set(run.id, Object.assign(row, {parts}));
     }
     const {parts} = row, {selected, cursor, colors} = this.state;
