@@ -11,6 +11,7 @@ import base64
 import json
 import math
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -21,7 +22,7 @@ from trainer.cli.compose import compose
 from trainer.config import loading
 from trainer.config.schema import Experiment
 from trainer.files import Lock, write_json
-from trainer.runs import ledger, process_status
+from trainer.runs import ledger, migrations, process_status
 from trainer.runs.directory import lock_file
 from trainer.runs.process_status import HostStatus, ProcessStatus
 from trainer.runs.status import record_failure
@@ -63,7 +64,8 @@ class FakeRun:
         config = config.replace("model: cnn", f"model: {model}")
         config = config.replace("learning_rate: 0.001", f"learning_rate: {rate}")
         config = config.replace("seed: 0\n", f"seed: {number}\n")
-        (self.path / "config.yaml").write_text(config)
+        seal = f"# crc32 of what follows: {zlib.crc32(config.encode()):08x}\n"
+        (self.path / "config.yaml").write_text(seal + config)
         self._write_record(model, rate)
         self._mark("begin", None), self._mark("start", None, workers=2), self._mark("compile", 0)
 
@@ -177,7 +179,8 @@ def config_text() -> str:
     """Return the configuration of a run of the digits as YAML."""
     experiment = compose([])
     assert isinstance(experiment, Experiment)
-    return yaml.safe_dump(loading.plain(experiment), sort_keys=False)
+    config = {**loading.plain(experiment), "migrations": len(migrations.ROWS)}
+    return yaml.safe_dump(config, sort_keys=False)
 
 
 def make_runs(folder: Path, count: int, lines: int) -> list[FakeRun]:

@@ -1,9 +1,12 @@
 """The commands besides training: `python train.py <command> ...`."""
 
 COMMANDS = {
-    "runs": ("[folder]", "the runs of a folder (runs/): state, step, metric, age, what went wrong"),
-    "checkpoints": ("runs/<run>", "what a run has saved, verified"),
-    "diff": ("runs/<run> runs/<run>", "in which keys two runs differ"),
+    "runs": (
+        "[folder]",
+        "the runs of a folder (runs/): what differs, state, step, best metric, time",
+    ),
+    "checkpoints": ("[runs/<run>]", "what a run has saved, verified"),
+    "diff": ("[runs/<run> runs/<run>]", "in which keys two runs differ"),
     "ui": ("[folder]", "the runs of a folder (runs/) in the browser, while they train"),
     "report": ("[runs/<run> ...]", "what runs came to, as one HTML page that needs no network"),
     "slurm": (
@@ -14,7 +17,7 @@ COMMANDS = {
         "... --image IMAGE",
         "the Job that trains on Kubernetes, as YAML for kubectl apply",
     ),
-    "status": ("runs/<run>", "what each process of a run does, on whichever host"),
+    "status": ("[runs/<run>]", "what each process of a run does, on whichever host"),
     "convert": ("key=value ...", "a dataset, and writes it as TFRecord or ArrayRecord files"),
     "completion": (
         "bash|zsh|fish",

@@ -23,6 +23,17 @@ def load(text: str) -> Any:
     return yaml.safe_load(text)
 
 
+def load_own(text: str) -> Any:
+    """Return what a YAML text of the program's own holds: as `load`, but in a fifth of the time.
+
+    libyaml, where PyYAML has it, does not survive each text of others, such as 10,000 brackets.
+
+    Raises:
+        yaml.YAMLError: it is none.
+    """
+    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
 def check(text: str, name: str = "<text>") -> None:
     """Refuse a text whose aliases would make too many values.
 

@@ -6,24 +6,26 @@ good as a missing one.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trainer.config.directions import Directions
 from trainer.config.schema import GROUPS, PAIRS
-from trainer.errors import ConfigError, DamagedError
+from trainer.errors import DamagedError
 from trainer.files import read_bytes
 from trainer.runs import directory, identity, migrations, normal_form, provenance, recorded_metrics
 from trainer.runs.ledger import Mark, Tally
-from trainer.runs.status import State, run_status
+from trainer.runs.status import RunStatus, State, run_status
 from trainer.text import short_keys
 
+_Any = TypeVar("_Any")
 _TURNS = (b'"begin"', b'"start"', b'"restart"', b'"exit"', b'"workers"')
 """What the lines of a ledger have between which time only passes."""
 
@@ -35,6 +37,7 @@ _CHOICES = [
 _ABBREVIATIONS = {"learning_rate": "lr", "global_size": "batch"}
 _PAIRED = {key for pair in PAIRS for key in pair}
 _MAX_LABEL = 6
+_MISSING = object()
 
 
 @dataclass(frozen=True)
@@ -78,13 +81,11 @@ class RunSummary:
 
 def summarize(path: Path) -> RunSummary:
     """Return the summary of the run in a directory, which may train, or be damaged."""
-    status = run_status(path)
-    record: Mapping[str, Any] = {}
-    with suppress(ConfigError):
-        record = provenance.read(path)
+    status = _attempt(lambda: run_status(path), RunStatus(State.STOPPED))
+    record = _attempt(lambda: provenance.read(path), {})
     total = record.get("total_steps")
     total = total if isinstance(total, int) else None
-    directions = recorded_metrics.read_directions(path)
+    directions = _attempt(lambda: recorded_metrics.read_directions(path), Directions())
     tally, rate = _time(path)
     secs = sum(tally.secs.values()) if tally.last else None
     step, eta_secs = status.step, None
@@ -99,15 +100,15 @@ def summarize(path: Path) -> RunSummary:
         state=status.state,
         step=step,
         total=total,
-        config=_config(path, record),
+        config=_attempt(lambda: _config(path, record), {}),
         directions=directions,
         metrics=status.metrics,
         split=status.split,
         test=status.test,
-        best=_best(path, status.split, directions),
+        best=_attempt(lambda: _best(path, status.split, directions), None),
         secs=secs,
         eta_secs=eta_secs,
-        active=_last_write(path),
+        active=last_write(path),
         sizes=tally.sizes,
         why=status.error,
     )
@@ -122,21 +123,23 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     Args:
         configs: the configuration of each run by dotted key; an empty one differs in nothing.
     """
-    values = [normal_form.completed(config) if config else {} for config in configs]
+    values = [normal_form.completed(config) for config in configs if config]
     choices = {group: [_choice(each, group) for each in values] for group in _CHOICES}
-    columns = {group: column for group, column in choices.items() if _num_values([column]) > 1}
+    columns = {group: column for group, column in choices.items() if len(set(column)) > 1}
     for key in dict.fromkeys(key for each in values for key in each):
+        if all(each.get(key, _MISSING) == values[0].get(key, _MISSING) for each in values):
+            continue
         column = [_format(each[key]) if key in each else None for each in values]
-        if len(set(column)) > 1 and _tells(key, values) and _differs(column, choices, key):
-            is_option = key in _PAIRED
-            columns[key] = [None if is_option and text == "null" else text for text in column]
-    keys = sorted(columns, key=lambda key: -_num_values([columns[key]]))
+        if _tells(key, values) and _differs(column, choices, key):
+            is_paired = key in _PAIRED
+            columns[key] = [None if is_paired and text == "null" else text for text in column]
+    keys = sorted(columns, key=lambda key: -len({*columns[key]} - {None}))
     names = [_ABBREVIATIONS.get(name, name) for name in short_keys(keys)]
-    rows = zip(*(columns[key] for key in keys), strict=True) if keys else [()] * len(configs)
-    return [
-        {name: text for name, text in zip(names, row, strict=True) if text is not None}
-        for row in rows
-    ]
+    rows = (
+        {name: text for key, name in zip(keys, names, strict=True) if (text := columns[key][index])}
+        for index in range(len(values))
+    )
+    return [next(rows) if config else {} for config in configs]
 
 
 def label(differing: Mapping[str, str]) -> str:
@@ -144,13 +147,31 @@ def label(differing: Mapping[str, str]) -> str:
     return " ".join(f"{key}={value}" for key, value in [*differing.items()][:_MAX_LABEL])
 
 
-def _config(path: Path, record: Mapping[str, Any]) -> Mapping[str, Any]:
+def _attempt(read: Callable[[], _Any], default: _Any) -> _Any:
+    """Return what can be read, or the default: a list shows a run whatever its files hold."""
     try:
-        values = dict(normal_form.flatten(directory.read_config(path)))
-        values |= provenance.changed_values(record)
-    except (OSError, DamagedError, TypeError, KeyError, AttributeError):
-        return {}
-    return {key: migrations.current_path(value) for key, value in values.items()}
+        return read()
+    except Exception:
+        return default
+
+
+def _config(path: Path, record: Mapping[str, Any]) -> Mapping[str, Any]:
+    values = {**_written_config(path, *_stamp(path)), **provenance.changed_values(record)}
+    return {
+        key: migrations.current_path(value) if key.endswith("_target_") else value
+        for key, value in values.items()
+    }
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    status = (path / "config.yaml").stat()
+    return status.st_mtime_ns, status.st_size
+
+
+@functools.lru_cache(1000)
+def _written_config(path: Path, mtime: int, size: int) -> Mapping[str, Any]:
+    """Return the leaves of config.yaml, which a list that is repeated parses once."""
+    return dict(normal_form.flatten(directory.read_config(path)))
 
 
 def _best(path: Path, split: str, directions: Directions) -> tuple[int, float] | None:
@@ -187,7 +208,7 @@ def _time(path: Path) -> tuple[Tally, float | None]:
     return tally, (last.step - first.step) / secs if secs > 0 else None
 
 
-def _last_write(path: Path) -> float:
+def last_write(path: Path) -> float:
     """Return when a file of a run was last written; a file, or all, may vanish meanwhile."""
     times = [0.0]
     with suppress(OSError), os.scandir(path) as entries:
@@ -197,10 +218,8 @@ def _last_write(path: Path) -> float:
     return max(times)
 
 
-def _choice(values: Mapping[str, Any], group: str) -> str | None:
-    """Return the choice of a group, or the name of its target; None: nothing is known."""
-    if not values:
-        return None
+def _choice(values: Mapping[str, Any], group: str) -> str:
+    """Return the choice of a group, or the name of its target if it has none."""
     choice = values.get(f"choices.{group}")
     target = values.get(f"{group}._target_")
     if choice is None and isinstance(target, str):
@@ -220,19 +239,10 @@ def _tells(key: str, values: Sequence[Mapping[str, Any]]) -> bool:
         return True
 
 
-def _differs(
-    column: Sequence[str | None], choices: Mapping[str, Sequence[str | None]], key: str
-) -> bool:
+def _differs(column: Sequence[str | None], choices: Mapping[str, Sequence[str]], key: str) -> bool:
     """Return whether runs of one choice have several values of an option."""
-    kinds = choices.get(key.partition(".")[0], [None] * len(column))
-    by_kind: dict[str | None, set[str | None]] = {}
-    for kind, text in zip(kinds, column, strict=True):
-        by_kind.setdefault(kind, set()).add(text)
-    return any(len(texts) > 1 for texts in by_kind.values())
-
-
-def _num_values(columns: Sequence[Sequence[str | None]]) -> int:
-    return len({text for column in columns for text in column if text is not None})
+    kinds = choices.get(key.partition(".")[0], [""] * len(column))
+    return len(set(zip(kinds, column, strict=True))) > len(set(kinds))
 
 
 def _format(value: Any) -> str:

@@ -1,5 +1,8 @@
 """`python train.py diff <run> <run>`: the keys in which two runs differ."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from tests.support.command_line import run_here
@@ -76,3 +79,19 @@ def test_run_with_a_similar_name_is_suggested(make):
     done = run_here("diff", path, f"{path}x")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert done.err.endswith(f"no run there: it has no config.yaml; did you mean '{path}'?\n")
+
+
+def test_newest_two_runs_are_compared_unless_they_are_named(make, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    paths = [make(f"name={name}", "runs_dir=runs", f"seed={name}") for name in "123"]
+    for position, path in enumerate(paths):
+        for file in Path(path).iterdir():
+            os.utime(file, (position, position))
+    assert run_here("diff").out.splitlines()[0].split() == ["key", *paths[1:]]
+    outcome = run_here("diff", paths[0])
+    assert outcome.err == (
+        "error: diff compares two runs, not 1; write diff <run> <run> with two run directories\n"
+    )
+    for path in paths[1:]:
+        Path(path, "config.yaml").unlink()
+    assert run_here("diff").err.startswith("error: diff needs two runs in runs; ")

@@ -1,6 +1,8 @@
 """`python train.py runs`: the runs in a folder with their status."""
 
+import contextlib
 import errno
+import io
 import json
 import os
 import time
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import run_here
+from trainer.cli.commands import runs as runs_command
 from trainer.cli.commands.runs import age
 from trainer.cli.compose import compose
 from trainer.runs import checkpoint_marker, provenance
@@ -16,9 +19,11 @@ from trainer.runs.directory import open_run
 from trainer.runs.status import record_failure
 
 
-def make(name, age_secs, *, step=0, result=None, why=None, metrics=None, total=20):
+def make(name, age_secs, *overrides, step=0, result=None, why=None, metrics=None, total=20):
     """Return a run whose last activity was `age_secs` seconds ago."""
-    run = open_run(compose([f"name={name}", "train.epochs=null", "train.steps=20"]), [], None)
+    run = open_run(
+        compose([f"name={name}", "train.epochs=null", "train.steps=20", *overrides]), [], None
+    )
     (run.path / "checkpoints").mkdir()
     if total:
         provenance.complete(run.path, ["CPU:0"], 1, total)
@@ -30,10 +35,14 @@ def make(name, age_secs, *, step=0, result=None, why=None, metrics=None, total=2
         )
     if why:
         record_failure(run.path, why)
-    at = time.time() - age_secs
-    for file in (*run.path.iterdir(), run.path / "checkpoints"):
-        os.utime(file, (at, at))
+    set_age(run.path, age_secs)
     return run
+
+
+def set_age(path, age_secs):
+    at = time.time() - age_secs
+    for file in path.iterdir():
+        os.utime(file, (at, at))
 
 
 @pytest.fixture
@@ -69,21 +78,72 @@ def test_table_shows_runs(runs):
     assert (done.code, done.err) == (0, "")
     head, *rows = done.out.splitlines()
     width = max(len(name) for name in runs.values())
-    assert head == f"{'run':{width}}  state     step  metric              age  why"
+    assert head == f"{'run':{width}}  state     step  best                age"
     assert rows == [
         f"{folder:{width}}  waiting      0  -                 2 min",
         f"{runs['running']:{width}}  running  15/20  -                 4 min",
-        f"{runs['failed']:{width}}  failed    5/20  accuracy 0.8750  10 min  ValueError: no",
+        f"{runs['failed']:{width}}  failed    5/20  accuracy 0.8750  10 min",
         f"{runs['done']:{width}}  done     20/20  accuracy 0.7500     2 h",
         f"{runs['stopped']:{width}}  stopped  10/20  loss 0.0001         2 d",
+        f"{runs['failed']}: ValueError: no",
+    ]
+
+
+class _Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def trained(name, age_secs, *overrides, accuracies):
+    """Make a finished run with an evaluation every 10 steps, which took 75 seconds."""
+    run = make(name, age_secs, *overrides, result={"accuracy": accuracies[-1]})
+    run.release()
+    lines = [
+        {"step": 10 * index, "split": "test", "accuracy": accuracy}
+        for index, accuracy in enumerate(accuracies, 1)
+    ]
+    (run.path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    marks = [
+        {"phase": phase, "step": None, "input_secs": 0, "time": time}
+        for phase, time in (("begin", 0), ("exit", 75))
+    ]
+    (run.path / "ledger.jsonl").write_text("".join(f"{json.dumps(mark)}\n" for mark in marks))
+    set_age(run.path, age_secs)
+    return run.path.name
+
+
+def test_table_shows_what_differs_and_fits_the_terminal(here, monkeypatch):
+    slow = trained(
+        "a", 125, "optimizer.learning_rate=0.25", "model=softmax", accuracies=[0.5, 0.25]
+    )
+    fast = trained("b", 185, "batch.global_size=64", accuracies=[0.75])
+    whole = [
+        "run         what differs                     state   step  best accuracy  time    age",
+        f"{slow}  model=softmax batch=128 lr=0.25  done   20/20  0.5000 at 10   1:15  2 min",
+        f"{fast}  model=cnn batch=64 lr=0.001      done   20/20  0.7500 at 10   1:15  3 min",
+    ]
+    assert run_here("runs").out.splitlines() == whole
+
+    def lines(width):
+        monkeypatch.setenv("COLUMNS", str(width))
+        with contextlib.redirect_stdout(_Terminal()) as out:
+            assert runs_command.run([]) == 0
+        return out.getvalue().splitlines()
+
+    assert lines(len(whole[1])) == whole
+    assert lines(len(whole[1]) - 1) == [line[: -len("  2 min")].rstrip() for line in whole]
+    assert lines(60) == [
+        "run         what differs     state   step  best accuracy",
+        f"{slow}  model=softmax …  done   20/20  0.5000 at 10",
+        f"{fast}  model=cnn …      done   20/20  0.7500 at 10",
     ]
 
 
 def test_sort_puts_best_metric_first(runs):
     rows = run_here("runs", "--sort", "loss").out.splitlines()[1:]
     names = ["stopped", "failed", "done", "new", "running"]
-    assert [row.split("-")[0] for row in rows] == names
-    assert "loss 0.2500" in rows[1]
+    assert [row.split("-")[0] for row in rows[:5]] == names
+    assert rows[1].split()[3] == "0.2500"
 
 
 def test_json_shows_runs(runs):
@@ -96,12 +156,19 @@ def test_json_shows_runs(runs):
     assert time.time() - 900 < active < time.time() - 600
     assert entries[0] == {
         "run": f"runs/{runs['failed']}",
+        "label": "",
+        "differs": {},
         "state": "failed",
         "step": 5,
         "total_steps": 20,
+        "secs": None,
+        "eta_secs": None,
         "metrics": {"loss": 0.25, "accuracy": 0.875},
         "split": "test",
         "test": {},
+        "metric": "accuracy",
+        "best": None,
+        "best_step": None,
         "why": "ValueError: no",
         "workers": [],
     }
@@ -130,7 +197,7 @@ def test_runs_are_sorted_as_their_metrics_declare(here):
         declare(name, ("speed", "min"), speed=speed, loss=0.5, glossary_accuracy=speed)
     lines = run_here("runs", "--sort=speed").out.splitlines()
     assert [line[0] for line in lines[1:]] == ["b", "c", "a"]
-    assert "speed 1.0000" in lines[1]
+    assert (lines[0].split()[3], lines[1].split()[3]) == ("speed", "1.0000")
     done = run_here("runs", "--sort=glossary_accuracy")
     assert done.code == 2
     assert "no run tells whether larger or smaller is better" in done.err
@@ -142,7 +209,9 @@ def test_both_figures_are_shown_with_a_validation_split(here):
     result = json.loads((run.path / "result.json").read_text())
     result["validation"] = {"loss": 0.25, "accuracy": 0.875}
     (run.path / "result.json").write_text(json.dumps(result))
-    assert "accuracy 0.8750 (test 0.7500)" in run_here("runs").out
+    head, row = run_here("runs").out.splitlines()
+    assert head.split()[3:6] == ["best", "accuracy", "test"]
+    assert row.split()[3:5] == ["0.8750", "0.7500"]
 
 
 def test_single_run_directory_is_shown(runs):
@@ -151,7 +220,7 @@ def test_single_run_directory_is_shown(runs):
 
 def test_damaged_record_hides_no_run(runs, here):
     (here / "runs" / runs["done"] / "run.json").write_text("{")
-    assert len(run_here("runs").out.splitlines()) == 1 + len(runs)
+    assert {line.split()[0] for line in run_here("runs").out.splitlines()} > set(runs.values())
 
 
 def test_folder_without_runs_is_reported(here):

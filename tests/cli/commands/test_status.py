@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 
 import pytest
 
@@ -177,3 +178,32 @@ def test_status_in_a_store_without_the_run_is_refused(store):
         f"error: status ({ADDRESS}): no run there: it has no manifest.json; give the address of a "
         "run, as the command that trained it has printed it\n"
     )
+
+
+def test_newest_run_is_shown_unless_one_is_named(run_dir, growing):
+    older = run_dir.with_name("older")
+    older.mkdir()
+    for file in (older / "config.yaml", older / ".lock"):
+        file.touch()
+        os.utime(file, (1, 1))
+    write(run_dir, 0, code=0)
+    assert run_here("status").out.endswith("runs/cnn-digits-1: waiting, step 0/40\n")
+    assert run_here("checkpoints").out == (
+        "runs/cnn-digits-1, the newest run:\nruns/cnn-digits-1 has no checkpoint yet.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("makes_folder", "problem"), [(False, "does not exist here"), (True, "has no run yet")]
+)
+def test_missing_run_is_reported(tmp_path, monkeypatch, makes_folder, problem):
+    monkeypatch.chdir(tmp_path)
+    if makes_folder:
+        (tmp_path / "runs").mkdir()
+    for command in ("status", "checkpoints", "diff"):
+        outcome = run_here(command)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert outcome.err == (
+            f"error: {command}: the folder runs {problem}; train a run, or write {command} <run> "
+            "with the path of a run directory\n"
+        )

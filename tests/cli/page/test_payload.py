@@ -94,10 +94,12 @@ def test_changed_record_is_told_and_hides_nothing_else(tmp_path, record):
     (run,) = make_runs(tmp_path, 1, 20)
     (run.path / "run.json").write_text(record)
     content = details(run.path)
-    assert content["problems"]
+    assert len({*content["problems"]}) == len(content["problems"]) > 0
     assert (content["commands"], content["code"]) == ([], "")
     assert content["confusion"]
-    json.dumps(content)
+    (summary,) = Summaries("x", lambda: {"a": run.path}).payload()["runs"]
+    assert summary["id"] == "a"
+    json.dumps([content, summary])
 
 
 def test_run_without_files_has_details_and_a_summary(tmp_path):

@@ -1,4 +1,4 @@
-"""The command `checkpoints <run>`: lists and verifies the checkpoints of a run. No TensorFlow."""
+"""The command `checkpoints [run]`: lists and verifies the checkpoints of a run. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainer.cli.commands.command_arguments import Parser, run_at
+from trainer.cli.commands.command_arguments import Parser, newest_run, run_at
 from trainer.config import loading
 from trainer.config.schema import Checkpoint
 from trainer.errors import CRASHED, DONE, DamagedError
 from trainer.runs import checkpoint_marker, directory, recorded_metrics
 from trainer.runs.checkpoint_retention import SavedCheckpoint, retention_policies
-from trainer.text import align_columns, first_line, format_bytes
+from trainer.text import align_columns, first_line, format_bytes, printable
 
 _HEAD = ("step", "saved", "size", "kept as", "metrics", "files")
 _ALIGN = "><><<<"
@@ -30,8 +30,13 @@ def run(arguments: Sequence[str]) -> int:
         ConfigError: there is no such run.
     """
     parser = Parser("checkpoints", "exit code: 0, or 1 if a checkpoint is damaged")
-    parser.add_argument("run", help="a run directory")
-    path = run_at("checkpoints", parser.parse_args(arguments).run)
+    parser.add_argument(
+        "run", nargs="?", help="a run directory; the newest of runs, unless one is named"
+    )
+    name = parser.parse_args(arguments).run
+    path = newest_run("checkpoints") if name is None else run_at("checkpoints", name)
+    if name is None:
+        print(printable(f"{path}, the newest run:"))
     folder = path / "checkpoints"
     try:
         settings = _settings(path)

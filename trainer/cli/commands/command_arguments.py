@@ -11,6 +11,10 @@ from trainer.config import addresses
 from trainer.config.options.constraints import did_you_mean
 from trainer.errors import ConfigError
 from trainer.runs import directory
+from trainer.runs.run_summary import last_write
+
+DEFAULT_FOLDER = Path("runs")
+"""Where runs are unless a configuration says otherwise."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -54,6 +58,31 @@ def run_at(command: str, argument: str) -> Path:
     near = did_you_mean(path.name, [other.name for other in runs_in(path.parent)])
     hint = near.replace("'", f"'{path.parent}/", 1) or "; give the path of a run directory"
     raise ConfigError(f"{command} ({argument}): no run there: it has no config.yaml{hint}")
+
+
+def default_runs(command: str) -> list[Path]:
+    """Return the runs in `runs`, for a command that names none, those last written first.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    paths = runs_in(DEFAULT_FOLDER)
+    if not paths:
+        state = "has no run yet" if DEFAULT_FOLDER.is_dir() else "does not exist here"
+        raise ConfigError(
+            f"{command}: the folder {DEFAULT_FOLDER} {state}; train a run, or write {command} "
+            "<run> with the path of a run directory"
+        )
+    return sorted(paths, key=lambda path: (-last_write(path), path))
+
+
+def newest_run(command: str) -> Path:
+    """Return the run in `runs` that was last written, for a command that names none.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    return default_runs(command)[0]
 
 
 def runs_in(folder: Path) -> list[Path]:

@@ -1,11 +1,12 @@
-"""The command `diff <run> <run>`: lists the keys in which two runs differ. No TensorFlow."""
+"""The command `diff [<run> <run>]`: lists the keys in which two runs differ. No TensorFlow."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainer.cli.commands.command_arguments import Parser, run_at
+from trainer.cli.commands.command_arguments import Parser, default_runs, run_at
 from trainer.config.options import constraints
+from trainer.errors import ConfigError
 from trainer.runs import identity
 from trainer.runs.directory import trained_config
 from trainer.text import align_columns, printable
@@ -21,11 +22,21 @@ def run(arguments: Sequence[str]) -> int:
         The exit code, as diff(1) has it: 0 if they are the same, 1 if they differ.
 
     Raises:
-        ConfigError: there is no such run.
+        ConfigError: there is no such run, or only one is named.
     """
     parser = Parser("diff", "exit code: 0 if they are the same, 1 if they differ")
-    parser.add_argument("runs", nargs=2, metavar="run", help="a run directory")
-    first, second = (run_at("diff", name) for name in parser.parse_args(arguments).runs)
+    parser.add_argument(
+        "runs",
+        nargs="*",
+        metavar="run",
+        help="two run directories; the newest two of runs, unless they are named",
+    )
+    names = parser.parse_args(arguments).runs
+    paths = [run_at("diff", name) for name in names] or default_runs("diff")[:2][::-1]
+    if len(paths) != 2:
+        what = f"compares two runs, not {len(paths)}" if names else "needs two runs in runs"
+        raise ConfigError(f"diff {what}; write diff <run> <run> with two run directories")
+    first, second = paths
     changes = identity.changes(trained_config(first), trained_config(second))
     if not changes:
         print(printable(f"{first} and {second} have the same configuration."))

@@ -8,7 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainer.cli.commands.command_arguments import Parser
+from trainer.cli.commands.command_arguments import (
+    DEFAULT_FOLDER,
+    Parser,
+    default_runs,
+)
 from trainer.cli.commands.listed_runs import listed_runs
 from trainer.cli.page import payload, render
 from trainer.cli.page.series import MOST_POINTS, read_series
@@ -19,7 +23,6 @@ from trainer.runs.run_summary import RunSummary, differences, summarize
 from trainer.store import remote_view
 
 _FILE = "report.html"
-_FOLDER = "runs"
 _POINTS_OF_ALL, _FEWEST_POINTS = 30_000, 100
 """The runs of a page share so many points of a metric, so that many make no huge file."""
 
@@ -35,11 +38,10 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "runs",
         nargs="*",
-        default=[_FOLDER],
         metavar="run",
         help="a run directory, a folder of them, or that of a sweep, runs/sweeps/<name>; or the "
-        f"address of a run or of a folder of runs in an object store; {_FOLDER}, unless another "
-        "is named",
+        f"address of a run or of a folder of runs in an object store; {DEFAULT_FOLDER}, unless "
+        "another is named",
     )
     parser.add_argument(
         "--output",
@@ -67,17 +69,14 @@ def _output(argument: str) -> Path:
 
 def _places(arguments: Sequence[str]) -> list[str]:
     """Return the directories and addresses of the runs; one that is named twice is shown once."""
+    if not arguments:
+        return list(map(str, default_runs("report")))
     places: dict[Path | str, str] = {}
     for argument in arguments:
         if addresses.is_remote(argument):
             for address in remote_view.runs_at("report", argument.rstrip("/")):
                 places.setdefault(address, address)
             continue
-        if argument == _FOLDER and not Path(argument).exists():
-            raise ConfigError(
-                f"report ({argument}): there is no such folder here yet; train a run, or name "
-                "another"
-            )
         for path in listed_runs("report", argument):
             places.setdefault(path.resolve(), str(path))
     return list(places.values())

@@ -4,37 +4,29 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+import sys
+import textwrap
 import time
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.cli.commands.command_arguments import Parser, is_run, runs_in
-from trainer.config.directions import Directions
+from trainer.cli.commands.command_arguments import DEFAULT_FOLDER, Parser, is_run, runs_in
 from trainer.config.options.constraints import did_you_mean
 from trainer.errors import DONE, ConfigError
-from trainer.runs import provenance, recorded_metrics
-from trainer.runs.ledger import Ledger, format_sizes
-from trainer.runs.status import RunStatus, run_status
-from trainer.text import align_columns, format_metric
+from trainer.runs import run_summary
+from trainer.runs.ledger import format_sizes
+from trainer.runs.run_summary import RunSummary
+from trainer.text import align_columns, format_duration, format_metric, printable
 
-_HEAD = ("run", "state", "step", "metric", "age", "why")
-_ALIGN = "<<><><"
+_HEAD = ("run", "what differs", "state", "step", "best", "test", "time", "left", "age")
+_ALIGN = "<<<><>>>>"
+_GAP = 2
+_FEWEST = 5
+"""The columns that a narrow terminal shows too."""
+_MIN_LABEL = 12
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-
-
-@dataclass(frozen=True)
-class _Run:
-    """A run: when it was last written (Unix time), and its numbers of workers, each from a step."""
-
-    path: Path
-    outcome: RunStatus
-    total: int | None
-    active: float
-    sizes: Sequence[tuple[int, int]]
-    directions: Directions
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -47,13 +39,13 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "folder",
         nargs="?",
-        default="runs",
+        default=str(DEFAULT_FOLDER),
         help="where the run directories are; runs, unless another is named",
     )
     parser.add_argument(
         "--sort",
         metavar="METRIC",
-        help="the best first by this metric of the evaluations, instead of the newest",
+        help="the best first by the newest value of this metric, instead of the newest first",
     )
     parser.add_argument(
         "--json", action="store_true", help="for programs: all metrics in full precision"
@@ -65,54 +57,32 @@ def run(arguments: Sequence[str]) -> int:
             f"runs ({args.folder}): no such directory; "
             "write runs <folder>, with the folder where run directories are"
         )
-    listed = [_read(path) for path in ([folder] if is_run(folder) else runs_in(folder))]
+    paths = [folder] if is_run(folder) else runs_in(folder)
+    listed = [run_summary.summarize(path) for path in paths]
     listed = (
         _by_metric(listed, args.sort)
         if args.sort
         else sorted(listed, key=lambda run: (-run.active, run.path))
     )
+    differing = run_summary.differences([run.config for run in listed])
     if args.json:
-        print(json.dumps([_plain(run) for run in listed], indent=1))
+        print(json.dumps([*map(_plain, listed, differing)], indent=1))
     elif not listed:
         print(f"{folder} has no run yet.")
     else:
-        print(*align_columns([_HEAD, *(_row(run, args.sort) for run in listed)], _ALIGN), sep="\n")
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        print(*_table(listed, differing, args.sort, width), *_notes(listed), sep="\n")
     return DONE
 
 
-def _read(path: Path) -> _Run:
-    sizes = Ledger(path, writes=False).summary().sizes
-    directions = recorded_metrics.read_directions(path)
-    return _Run(path, run_status(path), total_steps(path), _last_write(path), sizes, directions)
-
-
-def total_steps(path: Path) -> int | None:
-    """Return the number of steps of a run; None: not known yet, or run.json is damaged."""
-    try:
-        total: int | None = provenance.read(path).get("total_steps")
-    except ConfigError:
-        return None
-    return total
-
-
-def _last_write(path: Path) -> float:
-    """Return when a file of a run was last written; a file, or all, may vanish meanwhile."""
-    times = [0.0]
-    with suppress(FileNotFoundError):
-        for file in (*path.iterdir(), path / "checkpoints"):
-            with suppress(FileNotFoundError):
-                times.append(file.stat().st_mtime)
-    return max(times)
-
-
-def _by_metric(runs: Sequence[_Run], metric: str) -> list[_Run]:
+def _by_metric(runs: Sequence[RunSummary], metric: str) -> list[RunSummary]:
     """Return the runs, the best first, those without the metric last."""
-    names = {name for run in runs for name in run.outcome.metrics}
+    names = {name for run in runs for name in run.metrics}
     if metric not in names:
         choices = f"; choose one of {', '.join(sorted(names))}" if names else ""
         hint = did_you_mean(metric, names) or choices
         raise ConfigError(f"--sort ({metric}): no run has this metric{hint}")
-    modes = [run.directions.mode(metric) for run in runs if metric in run.outcome.metrics]
+    modes = [run.directions.mode(metric) for run in runs if metric in run.metrics]
     mode = next((mode for mode in modes if mode), None)
     if mode is None:
         raise ConfigError(
@@ -121,43 +91,115 @@ def _by_metric(runs: Sequence[_Run], metric: str) -> list[_Run]:
         )
     sign = 1 if mode == "min" else -1
 
-    def rank(run: _Run) -> tuple[float, Path]:
-        value = run.outcome.metrics.get(metric, math.nan)
+    def rank(run: RunSummary) -> tuple[float, Path]:
+        value = run.metrics.get(metric, math.nan)
         return math.inf if math.isnan(value) else sign * value, run.path
 
     return sorted(runs, key=rank)
 
 
-def _row(run: _Run, metric: str | None) -> Sequence[str]:
-    metrics = run.outcome.metrics
-    step = str(run.outcome.step)
-    name = metric or run.directions.primary
-    name = name if name in metrics or metric else "loss"
-    test = run.outcome.test
-    in_test = f" (test {format_metric(test[name])})" if name in test else ""
+def _table(
+    runs: Sequence[RunSummary],
+    differing: Sequence[Mapping[str, str]],
+    metric: str | None,
+    width: int | None,
+) -> list[str]:
+    """Return the lines of the table; columns without values, or past the width, are left out.
+
+    Args:
+        runs: the runs in order.
+        differing: what tells each from the others, by short key.
+        metric: the one that is asked for; None: the best value of the primary one.
+        width: columns of the terminal; None: whole.
+    """
+    names = {_metric(run, metric) for run in runs}
+    name = names.pop() if len(names) == 1 else None
+    rows = [
+        _row(run, run_summary.label(values), metric, with_name=name is None)
+        for run, values in zip(runs, differing, strict=True)
+    ]
+    value_title = " ".join(filter(None, ["" if metric else "best", name])) or "metric"
+    columns = [
+        ([value_title if title == "best" else title, *(cell or "-" for cell in cells)], side)
+        for title, side, *cells in zip(_HEAD, _ALIGN, *rows, strict=True)
+        if any(cells)
+    ]
+    if width is not None:
+        columns = _fit(columns, width)
+    lines = [*zip(*(cells for cells, _ in columns), strict=True)]
+    return align_columns(lines, "".join(side for _, side in columns))
+
+
+def _fit(columns: list[tuple[list[str], str]], width: int) -> list[tuple[list[str], str]]:
+    """Return the columns that fit into a width: the label is cut first, then the last go."""
+    widths = [max(map(len, cells)) for cells, _ in columns]
+    has_label = len(columns) > 1 and columns[1][0][0] == _HEAD[1]
+    if has_label:
+        others = sum(widths[:_FEWEST]) - widths[1] + _GAP * (len(widths[:_FEWEST]) - 1)
+        widths[1] = min(widths[1], max(width - others, _MIN_LABEL))
+        cells = [textwrap.shorten(cell, widths[1], placeholder=" …") for cell in columns[1][0]]
+        columns[1] = cells, columns[1][1]
+    while len(widths) > 2 and sum(widths) + _GAP * (len(widths) - 1) > width:
+        widths.pop()
+    return columns[: len(widths)]
+
+
+def _metric(run: RunSummary, metric: str | None) -> str:
+    """Return the name of the metric to show of a run: one that it has, unless one is asked for."""
+    name = run.directions.primary
+    return metric or (name if name in run.metrics else "loss")
+
+
+def _row(run: RunSummary, label: str, metric: str | None, *, with_name: bool) -> Sequence[str]:
+    """Return the cells of a run; empty: it has no such value."""
+    name = _metric(run, metric)
+    prefix = f"{name} " if with_name else ""
+    value = f"{prefix}{format_metric(run.metrics[name])}" if name in run.metrics else ""
+    if not metric and run.best is not None:
+        step, best = run.best
+        value = f"{prefix}{format_metric(best)} at {step}"
     return (
         run.path.name,
-        run.outcome.state,
-        f"{step}/{run.total}" if run.total else step,
-        f"{name} {format_metric(metrics[name])}{in_test}" if name in metrics else "-",
+        label,
+        run.state,
+        f"{run.step}/{run.total}" if run.total else str(run.step),
+        value,
+        format_metric(run.test[name]) if name in run.test else "",
+        "" if run.secs is None else format_duration(run.secs),
+        "" if run.eta_secs is None else format_duration(run.eta_secs),
         age(time.time() - run.active),
-        run.outcome.error or (f"workers: {sizes}" if (sizes := format_sizes(run.sizes)) else ""),
     )
 
 
-def _plain(run: _Run) -> dict[str, Any]:
-    outcome = run.outcome
+def _notes(runs: Sequence[RunSummary]) -> list[str]:
+    """Return a line for each run that has failed, or has changed its number of workers."""
+    texts = (
+        (run, run.why or (f"workers: {sizes}" if (sizes := format_sizes(run.sizes)) else ""))
+        for run in runs
+    )
+    return [printable(f"{run.path.name}: {text}") for run, text in texts if text]
+
+
+def _plain(run: RunSummary, differing: Mapping[str, str]) -> dict[str, Any]:
+    best_step, best = run.best or (None, None)
     return {
         "run": str(run.path),
-        "state": outcome.state,
-        "step": outcome.step,
+        "label": run_summary.label(differing),
+        "differs": differing,
+        "state": run.state,
+        "step": run.step,
         "total_steps": run.total,
-        "metrics": dict(outcome.metrics),
-        "split": outcome.split,
-        "test": dict(outcome.test),
+        "secs": run.secs and round(run.secs, 3),
+        "eta_secs": run.eta_secs and round(run.eta_secs, 3),
+        "metrics": dict(run.metrics),
+        "split": run.split,
+        "test": dict(run.test),
+        "metric": run.directions.primary,
+        "best": best,
+        "best_step": best_step,
         "active": round(run.active, 3),
         "workers": run.sizes,
-        "why": outcome.error,
+        "why": run.why,
     }
 
 

@@ -1,4 +1,4 @@
-"""The command `status <run>`: what each process of a run does, on whichever host. No TensorFlow."""
+"""The command `status [run]`: what each process of a run does, on whichever host. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from trainer.cli.commands.command_arguments import Parser, run_at
-from trainer.cli.commands.runs import age, total_steps
+from trainer.cli.commands.command_arguments import Parser, newest_run, run_at
+from trainer.cli.commands.runs import age
 from trainer.config import addresses
 from trainer.errors import DONE
 from trainer.runs import process_status
 from trainer.runs.process_status import HostStatus
-from trainer.runs.status import State, run_status
+from trainer.runs.run_summary import summarize
+from trainer.runs.status import State
 from trainer.store import remote_view
 from trainer.store.remote_view import RemoteView
-from trainer.text import align_columns, printable
+from trainer.text import align_columns, format_duration, printable
 
 _HEAD = ("process", "host", "phase", "step", "age")
 _ALIGN = "<<<>>"
@@ -53,11 +54,16 @@ def run(arguments: Sequence[str]) -> int:
         "host; of a run in a store, for as long as another command would before it took it over. "
         "age: how long ago the process last made progress.",
     )
-    parser.add_argument("run", help="a run directory, or its address in an object store")
+    parser.add_argument(
+        "run",
+        nargs="?",
+        help="a run directory, or its address in an object store; the newest run of runs, unless "
+        "one is named",
+    )
     parser.add_argument("--json", action="store_true", help="for programs")
     args = parser.parse_args(arguments)
-    if not addresses.is_remote(args.run):
-        path = run_at("status", args.run)
+    if args.run is None or not addresses.is_remote(args.run):
+        path = newest_run("status") if args.run is None else run_at("status", args.run)
         _show(str(path), path, _in_folder(path), args.json)
         return DONE
     address = args.run.rstrip("/")
@@ -107,22 +113,22 @@ def _show(
 ) -> None:
     """Print the processes and the state of a run, for people or as JSON with `more`."""
     records, living, notes = contents
-    status = run_status(path)
+    run = summarize(path)
     # A lock of another host need not be visible here.
-    state = State.RUNNING if living and status.state is not State.DONE else status.state
+    state = State.RUNNING if living and run.state is not State.DONE else run.state
     rows = _rows(records, living, "not uploaded" if addresses.is_remote(place) else "not started")
-    step = max([status.step, *(row.step for row in rows if row.is_alive)])
+    step = max([run.step, *(row.step for row in rows if row.is_alive)])
     if as_json:
-        content = {"run": place, "state": state, "step": step, "why": status.error, **(more or {})}
+        content = {"run": place, "state": state, "step": step, "why": run.why, **(more or {})}
         print(json.dumps({**content, "processes": [asdict(row) for row in rows]}, indent=1))
         return
     if rows:
         print(*align_columns([_HEAD, *map(_cells, rows)], _ALIGN), sep="\n")
-    total = total_steps(path)
-    position = f"{step}/{total}" if total else str(step)
+    position = f"{step}/{run.total}" if run.total else str(step)
+    left = "" if run.eta_secs is None else f", about {format_duration(run.eta_secs)} left"
     codes = ", ".join(map(str, sorted({record.code for record in records.values() if record.code})))
-    why = f": {status.error}" if status.error else f" (exit code {codes})" if codes else ""
-    print(printable(f"{place}: {state}, step {position}{why}"))
+    why = f": {run.why}" if run.why else f" (exit code {codes})" if codes else ""
+    print(printable(f"{place}: {state}, step {position}{left}{why}"))
     if state is not State.DONE:
         print("".join(f"{printable(note)}\n" for note in notes), end="")
 

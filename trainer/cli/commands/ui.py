@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from trainer.cli.commands.command_arguments import Parser
+from trainer.cli.commands.command_arguments import DEFAULT_FOLDER, Parser
 from trainer.cli.commands.listed_runs import listed_runs
 from trainer.cli.page.page_server import PageServer
 from trainer.cli.page.payload import Summaries
 from trainer.errors import DONE, ConfigError
 
-_FOLDER = "runs"
 _PORTS = range(7070, 7120)
 
 
@@ -29,9 +28,9 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "folder",
         nargs="?",
-        default=_FOLDER,
+        default=str(DEFAULT_FOLDER),
         help=f"a folder of runs, a run directory, or that of a sweep, runs/sweeps/<name>; "
-        f"{_FOLDER}, unless another is named",
+        f"{DEFAULT_FOLDER}, unless another is named",
     )
     parser.add_argument(
         "--port",
@@ -40,7 +39,8 @@ def run(arguments: Sequence[str]) -> int:
         help=f"the port; the first free one from {_PORTS.start} on, unless one is named",
     )
     args = parser.parse_args(arguments)
-    if args.folder != _FOLDER and not Path(args.folder).expanduser().is_dir():
+    folder = Path(args.folder).expanduser()
+    if folder != DEFAULT_FOLDER and not folder.is_dir():
         listed_runs("ui", args.folder)  # which says what is near
     summaries = Summaries(args.folder, lambda: _listing(args.folder))
     with _bound(args.port, lambda port: PageServer(port, summaries)) as server:

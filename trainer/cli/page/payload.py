@@ -106,7 +106,7 @@ def details(path: Path, place: str | None = None) -> dict[str, Any]:
         **run.attempt("run.json", lambda: _record(run.record), _record({})),
         "crash": run.crash,
     }
-    return {"directory": run.place, **parts, "problems": run.problems}
+    return {"directory": run.place, **parts, "problems": [*dict.fromkeys(run.problems)]}
 
 
 def finite_only(value: Any) -> Any:

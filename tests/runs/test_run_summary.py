@@ -1,0 +1,147 @@
+"""Summaries of runs for lists, and what tells runs from others."""
+
+import json
+import random
+import time
+
+import pytest
+
+from trainer.cli.compose import compose
+from trainer.runs import provenance
+from trainer.runs.directory import open_run
+from trainer.runs.ledger import Ledger
+from trainer.runs.normal_form import leaves
+from trainer.runs.run_summary import differences, label, summarize
+from trainer.runs.status import State
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run of 100 steps that this process trains."""
+    run = open_run(
+        compose([f"runs_dir={tmp_path}", "train.epochs=null", "train.steps=100"]), [], None
+    )
+    metrics = {"direction": {"loss": "min", "accuracy": "max"}, "primary": "accuracy"}
+    provenance.complete(run.path, ["CPU:0"], 1, 100, metrics=metrics)
+    yield run
+    run.release()
+
+
+def write_lines(path, *lines):
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+def mark(phase, step, secs_ago, **values):
+    return {"phase": phase, "step": step, "input_secs": 0, "time": time.time() - secs_ago, **values}
+
+
+def test_run_that_trains_tells_its_progress_and_the_time_left(run):
+    write_lines(
+        run.path / "ledger.jsonl",
+        mark("begin", None, 1000),
+        mark("exit", None, 900),
+        mark("begin", None, 130),
+        mark("start", None, 125, workers=2),
+        mark("compile", 20, 120),
+        mark("step", 20, 100),
+        mark("step", 60, 20),
+    )
+    summary = summarize(run.path)
+    assert (summary.state, summary.step, summary.total) == (State.RUNNING, 60, 100)
+    assert summary.secs == pytest.approx(100 + 130, abs=5)
+    assert summary.eta_secs == pytest.approx(40 * 2 - 20, abs=5)  # 2 s a step
+    run.release()
+    assert summarize(run.path).eta_secs is None
+
+
+def test_best_evaluation_counts_by_the_primary_metric(run):
+    write_lines(
+        run.path / "metrics.jsonl",
+        {"step": 10, "split": "test", "loss": 0.5, "accuracy": 0.5},
+        {"step": 20, "split": "test", "loss": 0.7, "accuracy": 0.75},
+        {"step": 25, "split": "train", "loss": 0.1, "accuracy": 1.0},
+        {"step": 30, "split": "test", "loss": 0.6, "accuracy": 0.75},
+        {"step": 40, "split": "test", "loss": 0.6, "accuracy": float("nan")},
+    )
+    summary = summarize(run.path)
+    assert summary.best == (20, 0.75)
+    assert summary.metrics["loss"] == 0.6
+
+
+def test_time_and_workers_are_those_of_the_whole_ledger(run):
+    for seed in range(50):
+        draw = random.Random(seed)
+        now, step, lines = 0.0, 0, []
+        for _ in range(draw.randint(1, 40)):
+            phase = draw.choice(["begin", "start", "compile", *["step"] * 5, "restart", "exit"])
+            now += draw.random()
+            step = max(0, step + draw.randint(-2, 5))
+            knows_step = phase in ("compile", "step")
+            workers = draw.randint(1, 3) if phase == "start" else None
+            lines.append(
+                {
+                    "phase": phase,
+                    "step": step if knows_step else None,
+                    "input_secs": draw.random(),
+                    "time": now,
+                    "workers": workers,
+                }
+            )
+        write_lines(run.path / "ledger.jsonl", *lines)
+        run.release()
+        summary, whole = summarize(run.path), Ledger(run.path, writes=False).summary()
+        assert summary.secs == pytest.approx(whole.wall_secs, abs=1e-6), seed
+        assert summary.sizes == whole.sizes, seed
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"\xff\x00{", b"[" * 20_000, b'{"step": [], "lineage": 1}\n']
+)
+def test_damaged_file_raises_nothing(run, garbage):
+    for name in ("config.yaml", "run.json", "ledger.jsonl", "metrics.jsonl", "result.json"):
+        file = run.path / name
+        content = file.read_bytes() if file.exists() else None
+        file.write_bytes(garbage)
+        assert summarize(run.path).path == run.path
+        if content is None:
+            file.unlink()
+            file.mkdir()
+            summarize(run.path)
+            file.rmdir()
+        else:
+            file.write_bytes(content)
+    assert summarize(run.path / "missing").state is State.WAITING
+
+
+def labels(*commands):
+    configs = [leaves(compose(command.split())) for command in commands]
+    return [label(each) for each in differences(configs)]
+
+
+def test_label_names_choices_and_options_with_the_most_values_first():
+    rates = ["optimizer.learning_rate=0.1", "optimizer.learning_rate=0.01", ""]
+    assert labels(*(f"{rate} {model}" for model in ("model=softmax", "") for rate in rates)) == [
+        "lr=0.1 model=softmax", "lr=0.01 model=softmax", "lr=0.001 model=softmax",
+        "lr=0.1 model=cnn", "lr=0.01 model=cnn", "lr=0.001 model=cnn",
+    ]  # fmt: skip
+
+
+def test_options_are_compared_with_those_of_the_same_choice():
+    assert labels("model=softmax", "model.width=8", "") == [
+        "model=softmax", "model=cnn width=8", "model=cnn width=32",
+    ]  # fmt: skip
+
+
+def test_label_leaves_out_what_makes_no_other_run():
+    assert labels("seed=1", "seed=2 resume=never sweep.jobs=3 runs_dir=elsewhere name=mine") == [
+        "seed=1", "seed=2",
+    ]  # fmt: skip
+    assert labels("", "train.epochs=null train.steps=20") == ["epochs=30", "steps=20"]
+
+
+def test_ambiguous_key_is_written_whole():
+    rows = differences(
+        [{"model.width": 1, "task.width": 1}, {"model.width": 2, "task.width": 2}, {}]
+    )
+    assert [list(row) for row in rows] == [["model.width", "task.width"]] * 2 + [[]]
+    assert differences([]) == []
