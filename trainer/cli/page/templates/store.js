@@ -84,7 +84,8 @@ class Store {
   }
 
   async #askDetails(id) {
-    if (this.askedDetails?.id === id && Date.now() - this.askedDetails.at < DETAILS_MILLISECS) return;
+    const {id: last, at} = this.askedDetails ?? {};
+    if (last === id && Date.now() - at < DETAILS_MILLISECS) return;
     this.askedDetails = {id, at: Date.now()};
     const details = await this.#get("details", {id});
     if (details) this.details.set(id, details);
@@ -126,7 +127,9 @@ class Store {
       const curve = series.curves.get(key) ?? {step: [], secs: [], value: []};
       points.step.forEach((step, i) => {
         const at = lowerBound(curve.step, step), replaced = curve.step[at] === step ? 1 : 0;
-        for (const name of ["step", "secs", "value"]) curve[name].splice(at, replaced, points[name][i]);
+        for (const name of ["step", "secs", "value"]) {
+          curve[name].splice(at, replaced, points[name][i]);
+        }
       });
       if (curve.step.length > most) Object.assign(curve, thinned(curve, most / 2));
       curve.line = null;
