@@ -16,6 +16,8 @@ const TOOLTIP_ROWS = 10;
 const MOST_CHIPS = 24;
 const MARK_PIXELS = 5;
 
+const bySplit = (a, b) => a.line.split < b.line.split ? -1 : 1;
+
 class Board {
   /**
    * @param elements {charts, legend, tooltip}.
@@ -63,17 +65,18 @@ class Board {
     }
     this.#arrange(metrics, runs);
     this.#showLegend(runs);
-    setText(this.empty, !store.runs.length ? "" : !runs.length
-      ? "Select runs at the left to see their curves." : metrics.size ? "" : store.isLive
-        && runs.some((run) => !store.series.has(run.id)) ? "Reading the curves…" : "No curve yet.");
+    const isReading = runs.some((run) => !store.series.has(run.id));
+    setText(this.empty, metrics.size || !store.runs.length ? "" : !runs.length
+      ? "Select runs at the left to see their curves."
+      : isReading ? "Reading the curves…" : "No curve yet.");
   }
 
   /** Returns the line of a curve; the same one while the curve has no new points. */
   #line(run, split, curve) {
     const {view, colors} = this.state, known = curve.line;
-    const line = known?.byTime === view.byTime ? known : this.#newLine(curve, view.byTime);
-    curve.line = line;
-    return Object.assign(line, {owner: run.id, name: run.label || run.name, split, color: colors.get(run.id)});
+    curve.line = known?.byTime === view.byTime ? known : this.#newLine(curve, view.byTime);
+    return Object.assign(curve.line,
+      {owner: run.id, name: run.label || run.name, split, color: colors.get(run.id)});
   }
 
   #newLine({step, secs, value}, byTime) {
@@ -95,8 +98,9 @@ class Board {
       this.panels.set(name, new Chart(name, this.state.view, {
         hover: (chart, x, y) => {
           this.pointer = {chart, x, y};
-          this.frame ||= requestAnimationFrame(() => { this.frame = 0; this.#cross(); });
+          this.#requestCross();
         },
+        drawn: (chart) => { if (this.pointer) this.#requestCross(); else chart.cross(null); },
         leave: () => this.clear(),
         zoom: (range) => { this.state.view.range = range; this.events.change(); },
       }));
@@ -116,20 +120,17 @@ class Board {
       members[isMetric ? 0 : GROUPS.findIndex(([, rule]) => rule?.test(name))].push(name);
     }
     this.groups.forEach(({element, grid, count}, i) => {
-      const charts = members[i].map((name) => this.panels.get(name).element);
-      element.hidden = !charts.length;
-      setText(count, String(charts.length));
-      if (charts.some((chart, k) => grid.children[k] !== chart) || charts.length !== grid.childElementCount) {
-        grid.replaceChildren(...charts);
-      }
+      element.hidden = !members[i].length;
+      setText(count, String(members[i].length));
+      setChildren(grid, members[i].map((name) => this.panels.get(name).element));
     });
     for (const name of this.panels.keys()) if (!metrics.has(name)) this.panels.delete(name);
   }
 
   #showLegend(runs) {
     const {hidden, colors} = this.state;
-    const chip = (text, isOn, ...rest) => el("button", {class: "chip", "aria-pressed": isOn, ...rest[0]},
-      rest[1], el("span", {}, text));
+    const chip = (text, isOn, ...rest) => el("button",
+      {class: "chip", "aria-pressed": String(isOn), ...rest[0]}, rest[1], el("span", {}, text));
     const splits = [...this.splits].sort().map((split) => chip(split, !this.offSplits.has(split), {
       "data-split": split, title: `Show or hide the curves of ${split}`,
       onclick: () => {
@@ -140,12 +141,16 @@ class Board {
       return chip(run.label || run.name, !hidden.has(run.id), {"data-run": run.id,
         title: `${run.name}: click hides, double click isolates`,
         onclick: (event) => this.#toggle(run.id, runs, event.detail > 1),
-        onpointerenter: () => this.highlight(run.id), onpointerleave: () => this.clear()}, swatchOf(colors.get(run.id)));
+        onpointerenter: () => this.highlight(run.id),
+        onpointerleave: () => this.clear()}, swatchOf(colors.get(run.id)));
     });
     const more = runs.length > MOST_CHIPS ? [`and ${runs.length - MOST_CHIPS} more`] : [];
     const text = [...splits, ...chips].map((each) => each.outerHTML).join("") + more;
-    if (text !== this.legendText) this.legend.replaceChildren(...splits, el("span", {class: "gap"}), ...chips, ...more);
+    if (text === this.legendText) return;
     this.legendText = text;
+    const focused = [...this.legend.children].indexOf(document.activeElement);
+    this.legend.replaceChildren(...splits, el("span", {class: "gap"}), ...chips, ...more);
+    this.legend.children[focused]?.focus();
   }
 
   /** Hides or shows a run; isolates it, or shows all again. */
@@ -162,6 +167,10 @@ class Board {
     this.update();
   }
 
+  #requestCross() {
+    this.frame ||= requestAnimationFrame(() => { this.frame = 0; this.#cross(); });
+  }
+
   /** Draws the crosshair where the pointer is, in all charts in sight, at the nearest point. */
   #cross() {
     const {chart, x, y} = this.pointer ?? {};
@@ -175,7 +184,7 @@ class Board {
       const all = other === chart ? points : other.pointsAt(at);
       const own = all.filter((point) => point.line.owner === focus);
       other.cross(at, all.length > 30 && other !== chart ? own : all, focus);
-      setText(other.readout, own.sort((a, b) => a.line.split < b.line.split ? -1 : 1).map(
+      setText(other.readout, own.sort(bySplit).map(
         (point) => `${point.line.split} ${formatNumber(point.value)}`).join("  "));
     }
     this.#showTooltip(chart, points, x, y);
@@ -189,26 +198,29 @@ class Board {
     const owners = [...new Set(points.map((point) => point.line.owner))];
     const rows = owners.slice(0, TOOLTIP_ROWS).map((owner, i) => {
       const own = points.filter((point) => point.line.owner === owner);
-      const values = own.sort((a, b) => a.line.split < b.line.split ? -1 : 1).flatMap(
-        ({line, value}) => [el("span", {class: "soft"}, line.split), el("b", {}, formatNumber(value))]);
+      const values = own.sort(bySplit).flatMap(({line, value}) =>
+        [el("span", {class: "soft"}, line.split), el("b", {}, formatNumber(value))]);
       return el("div", {class: i ? "" : "nearest"}, swatchOf(own[0].line.color),
         el("span", {class: "name"}, own[0].line.name), ...values);
     });
     const more = owners.length - rows.length;
     this.tooltip.replaceChildren(
-      el("div", {class: "title"}, step === null ? "" : `step ${step.toLocaleString("en-US")}${time}`),
+      el("div", {class: "title"}, step === null ? "" : `step ${formatNumber(step)}${time}`),
       ...near.slice(0, 3).map((mark) => el("div", {class: "title"}, mark.text)), ...rows,
       more > 0 ? el("div", {class: "soft"}, `and ${more} more`) : "");
     this.tooltip.hidden = false;
     const box = chart.top.getBoundingClientRect(), size = this.tooltip.getBoundingClientRect();
-    const left = box.left + x + 16, top = box.top + y + 16;
-    this.tooltip.style.left = `${left + size.width > innerWidth - 8 ? left - size.width - 32 : left}px`;
+    const right = box.left + x + 16, top = box.top + y + 16;
+    const isTooWide = right + size.width > innerWidth - 8;
+    this.tooltip.style.left = `${isTooWide ? Math.max(8, right - size.width - 32) : right}px`;
     this.tooltip.style.top = `${Math.max(8, Math.min(top, innerHeight - size.height - 8))}px`;
   }
 
   /** Draws the curves of a run stronger. */
   highlight(id) {
-    for (const chart of this.panels.values()) if (chart.isVisible && chart.xRange) chart.cross(null, [], id);
+    for (const chart of this.panels.values()) {
+      if (chart.isVisible && chart.xRange) chart.cross(null, [], id);
+    }
   }
 
   /** Removes crosshair and highlight. */

@@ -1,8 +1,8 @@
 "use strict";
 // Line charts on a canvas. A chart knows lines and a view that it shares with others, and no runs.
 //
-// A line:  {owner, name, split, color, style: "solid" | "dashed" | "faint", x: [], y: [] with nulls}
-// A view:  {range: [low, high] | null, log, smooth: 0..1, byTime, theme: {ink, soft, rule, accent, warn}}
+// A line: {owner, name, split, color, style: solid, dashed or faint, x: [], y: [] with nulls}
+// A view: {range: [low, high] or null, log, smooth: 0..1, byTime, theme: {soft, rule, ...}}
 
 const INSET = {left: 50, right: 12, top: 8, bottom: 22};
 const DRAG_PIXELS = 5; // a shorter drag is a click
@@ -36,7 +36,8 @@ function logTicksOf(low, high) {
 /** Returns a number at an axis: 0.001, 250, 20k, 3M. */
 function tickText(value) {
   for (const [unit, factor, least] of [["G", 1e9, 1e9], ["M", 1e6, 1e6], ["k", 1e3, 1e4]]) {
-    if (Math.abs(value) >= least && value < 1e13) return `${+(value / factor).toPrecision(4)}${unit}`;
+    const text = String(+(value / factor).toPrecision(4));
+    if (Math.abs(value) >= least && text.length < 9) return text + unit;
   }
   const size = Math.abs(value);
   return size && size < 1e-3 ? value.toExponential(0) : String(+value.toPrecision(4));
@@ -91,7 +92,7 @@ class Chart {
   /**
    * @param title text above it.
    * @param view what it shares with the other charts.
-   * @param events {hover(chart, x, y in pixels), leave(), zoom(range | null)}.
+   * @param events {hover(chart, x, y in pixels), leave(), zoom(range | null), drawn(chart)}.
    */
   constructor(title, view, events) {
     Object.assign(this, {title, view, events, lines: [], marks: [], isVisible: false});
@@ -183,7 +184,7 @@ class Chart {
 
   #setRanges() {
     const ends = this.lines.filter((line) => line.x.length);
-    const last = Math.max(...ends.map((line) => line.x.at(-1)), ...this.marks.map((mark) => mark.x));
+    const last = Math.max(...ends.map((line) => line.x.at(-1)), ...this.marks.map(({x}) => x));
     const first = Math.min(0, ...ends.map((line) => line.x[0]));
     this.xRange = this.view.range ?? [first, last > first ? last : first + 1];
     let low = Infinity, high = -Infinity, least = Infinity;
@@ -224,7 +225,8 @@ class Chart {
     this.#drawAxes(context);
     context.save();
     context.beginPath();
-    context.rect(INSET.left, 0, this.width - INSET.left - INSET.right + 1, this.height - INSET.bottom);
+    const width = this.width - INSET.left - INSET.right + 1;
+    context.rect(INSET.left, 0, width, this.height - INSET.bottom);
     context.clip();
     this.marks.forEach((mark) => this.#drawMark(context, mark));
     const isCrowded = this.lines.length > 40;
@@ -237,7 +239,7 @@ class Chart {
       this.#drawLine(context, line, this.valuesOf(line), isCrowded ? 1 : 1.6, alpha);
     }
     context.restore();
-    this.cross(null);
+    this.events.drawn(this);
   }
 
   #drawAxes(context) {
@@ -263,7 +265,8 @@ class Chart {
     const span = this.xRange[1] - this.xRange[0];
     for (const tick of ticksOf(...this.xRange, Math.max(2, this.width / 85), byTime)) {
       if (!byTime && !Number.isInteger(tick)) continue;
-      const text = !byTime ? tickText(tick) : span < 60 ? `${tickText(tick)} s` : formatDuration(tick);
+      const time = span < 60 ? `${tickText(tick)} s` : formatDuration(tick);
+      const text = byTime ? time : tickText(tick);
       const half = context.measureText(text).width / 2;
       context.fillText(text, Math.min(this.xOf(tick), this.width - half - 1), bottom + 7);
     }
@@ -321,8 +324,8 @@ class Chart {
       }
       if (isDense && isDown) close();
       if (isDown) context.lineTo(px, py); else context.moveTo(px, py);
-      // A single point between gaps has no line.
-      if (!isDown && (i + 1 >= end || values[i + 1] === null)) context.rect(px - 1.5, py - 1.5, 3, 3);
+      const isAlone = !isDown && (i + 1 >= end || values[i + 1] === null); // so it has no line
+      if (isAlone) context.rect(px - 1.5, py - 1.5, 3, 3);
       isDown = true;
       column = px;
       low = high = last = py;

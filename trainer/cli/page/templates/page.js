@@ -10,7 +10,8 @@ const TABS = ["curves", "run", "compare"];
 class Page {
   constructor() {
     const data = document.getElementById("data");
-    this.$ = Object.fromEntries([...document.querySelectorAll("[id]")].map((each) => [each.id, each]));
+    const named = [...document.querySelectorAll("[id]")];
+    this.$ = Object.fromEntries(named.map((each) => [each.id, each]));
     this.tab = "curves";
     this.view = {range: null, log: false, smooth: 0, byTime: false, theme: {}};
     this.selected = new Set();
@@ -24,7 +25,7 @@ class Page {
       only: (id) => this.select([id]),
       move: (id) => this.move(id),
       open: () => this.show("run"),
-      hover: (id) => id !== null && this.tab === "curves" ? this.board.highlight(id) : this.board.clear(),
+      hover: (id) => id === null ? this.board.clear() : this.board.highlight(id),
     });
     this.board = new Board(this.$, this, {
       focus: (id) => this.list.mark(id),
@@ -44,14 +45,16 @@ class Page {
     $.none.addEventListener("click", () => this.select([]));
     $.smooth.addEventListener("input", () => this.viewChanged({smooth: +$.smooth.value}));
     $.log.addEventListener("click", () => this.viewChanged({log: !this.view.log}));
-    $.time.addEventListener("click", () => this.viewChanged({byTime: !this.view.byTime, range: null}));
+    $.time.addEventListener("click",
+      () => this.viewChanged({byTime: !this.view.byTime, range: null}));
     $.reset.addEventListener("click", () => this.viewChanged({range: null}));
     $.theme.addEventListener("click", () => this.setTheme(this.isDark() ? "light" : "dark"));
     $.helper.addEventListener("click", () => $.help.showModal());
     for (const tab of TABS) $[`tab-${tab}`].addEventListener("click", () => this.show(tab));
     document.addEventListener("keydown", (event) => this.press(event));
     document.addEventListener("visibilitychange", () => this.store.poll());
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.setTheme(this.recall("theme")));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change",
+      () => this.setTheme(this.recall("theme")));
     setInterval(() => this.showConnection(), 1000);
   }
 
@@ -76,12 +79,14 @@ class Page {
 
   /** Returns the run whose details are shown. */
   opened() {
-    return this.tab === "run" ? this.cursor : this.selected.size === 1 ? [...this.selected][0] : null;
+    if (this.tab === "run") return this.cursor;
+    return this.selected.size === 1 ? [...this.selected][0] : null;
   }
 
   select(ids) {
-    this.isChosen = true;
+    this.isChosen = this.store.runs.length > 0;
     this.selected = new Set(ids);
+    for (const id of this.hidden) if (!this.selected.has(id)) this.hidden.delete(id);
     this.showRuns();
     this.showTab();
     this.store.poll();
@@ -159,13 +164,15 @@ class Page {
     const run = store.runs.find((each) => each.id === id), details = store.details.get(id);
     if (tab === "curves") {
       this.board.update();
-      showParts($.overview, !details ? [] : [["why", null, run?.why, (why) => el("p", {class: "alert"}, why)],
-        ["workers", null, details.workers, workersOf], ["time", null, details.time, timeOf]]);
+      showParts($.overview, [["why", null, id && run?.why, alertOf],
+        ["workers", null, details?.workers, workersOf], ["time", null, details?.time, timeOf]]);
     } else if (tab === "run") {
-      $.title.replaceChildren(run?.label || run?.name || "", " ", el("span", {class: "soft"}, run?.label ? run.name : ""));
-      showRun($.details, run, details);
+      const name = el("span", {class: "soft"}, run?.label ? run.name : "");
+      $.title.replaceChildren(run?.label || run?.name || "", " ", name);
+      showRun($.details, run, details, store.series.get(id));
     } else {
-      showComparison($.compare, store.runs.filter((each) => this.selected.has(each.id)), this.colors);
+      const runs = store.runs.filter((each) => this.selected.has(each.id));
+      showComparison($.compare, runs, this.colors);
     }
   }
 
@@ -212,7 +219,8 @@ class Page {
     const {$} = this, target = event.target, isField = target.matches("input[type=search]");
     if (event.ctrlKey || event.metaKey || event.altKey || $.help.open) return;
     if (isField && !["Escape", "Enter", "ArrowDown"].includes(event.key)) return;
-    if (target.matches("button, summary, input[type=range]") && [" ", "Enter", "ArrowDown", "ArrowUp"].includes(event.key)) return;
+    const isControl = target.matches("button, summary, input[type=range]");
+    if (isControl && [" ", "Enter", "ArrowDown", "ArrowUp"].includes(event.key)) return;
     const actions = {
       "/": () => $.filter.focus(),
       ArrowDown: () => { $.filter.blur(); this.move(this.list.moved(1)); },
@@ -220,7 +228,9 @@ class Page {
       " ": () => this.cursor !== null && this.toggle(this.cursor, event.shiftKey),
       Enter: () => { if (isField) $.filter.blur(); else this.show("run"); },
       Escape: () => {
-        if (isField) { this.setFilter(""); $.filter.blur(); } else if (this.view.range) this.viewChanged({range: null});
+        if (isField) this.setFilter("");
+        if (isField) $.filter.blur();
+        else if (this.view.range) this.viewChanged({range: null});
         else this.show("curves");
       },
       a: () => this.select(this.selected.size ? [] : this.list.visible.map((run) => run.id)),

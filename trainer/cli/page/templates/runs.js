@@ -23,7 +23,8 @@ function matches(run, filter) {
 class RunList {
   /** @param events {select(ids, isOnly), move(id), open(id), hover(id | null)}. */
   constructor(element, events) {
-    Object.assign(this, {element, events, sort: null, descends: false, filter: "", rows: new Map()});
+    Object.assign(this, {element, events, sort: null, descends: false, filter: ""});
+    this.rows = new Map(); // id: row
     this.head = el("div", {class: "row head", role: "row"}, el("span", {}), ...COLUMNS.map(
       (column) => el("button", {role: "columnheader", class: column.key, "aria-sort": "none",
         title: column.help ?? `Sort by ${column.title.toLowerCase()}`,
@@ -50,9 +51,9 @@ class RunList {
     if (this.sort !== key) Object.assign(this, {sort: key, descends: first});
     else if (this.descends === first) this.descends = !first;
     else this.sort = null;
-    for (const [i, column] of COLUMNS.entries()) {
-      const order = this.descends ? "descending" : "ascending";
-      this.head.children[i + 1].setAttribute("aria-sort", column.key === this.sort ? order : "none");
+    const order = this.descends ? "descending" : "ascending";
+    for (const [i, {key: each}] of COLUMNS.entries()) {
+      this.head.children[i + 1].setAttribute("aria-sort", each === this.sort ? order : "none");
     }
     this.show(this.runs, this.state);
   }
@@ -74,31 +75,34 @@ class RunList {
     const metrics = new Set(runs.filter((run) => run.best !== null).map((run) => run.metric));
     this.head.lastChild.textContent = metrics.size === 1 ? [...metrics][0] : "best";
     const rows = this.visible.map((run, index) => this.#row(run, index));
-    if (rows.some((row, i) => this.body.children[i] !== row) || rows.length !== this.body.childElementCount) {
-      this.body.replaceChildren(...rows);
-    }
+    setChildren(this.body, rows);
     const known = new Set(runs.map((run) => run.id));
     for (const id of this.rows.keys()) if (!known.has(id)) this.rows.delete(id);
+    this.element.setAttribute("aria-activedescendant", `row-${state.cursor}`);
     this.element.setAttribute("aria-rowcount", rows.length + 1);
-    setText(this.note, runs.length && !rows.length ? `None of ${runs.length} runs matches the filter.` : "");
+    const isNone = runs.length && !rows.length;
+    setText(this.note, isNone ? `None of ${runs.length} runs matches the filter.` : "");
   }
 
   #row(run, index) {
     let row = this.rows.get(run.id);
     if (!row) {
-      const parts = {swatch: el("span", {class: "swatch"}), label: el("b"), state: el("span", {class: "state"}), fill: el("span"),
-        time: el("span", {class: "time number"}), best: el("span", {class: "best number"})};
+      const cell = (kind) => el("span", {class: kind});
+      const parts = {swatch: cell("swatch"), label: el("b"), state: cell("state"), fill: el("span"),
+        time: cell("time number"), best: cell("best number")};
       const open = el("span", {class: "open", title: "Open (Enter)", "aria-hidden": "true"}, "›");
       row = el("div", {class: "row", role: "row", "data-id": run.id, id: `row-${run.id}`},
-        parts.swatch, el("span", {class: "run", role: "gridcell"}, parts.label, open),
+        parts.swatch, el("span", {class: "run"}, parts.label, open),
         parts.state, el("span", {class: "meter"}, parts.fill), parts.time, parts.best);
+      for (const cell of row.children) cell.setAttribute("role", "gridcell");
       this.rows.set(run.id, Object.assign(row, {parts}));
     }
     const {parts} = row, {selected, cursor, colors} = this.state;
     row.setAttribute("aria-selected", selected.has(run.id));
     row.setAttribute("aria-rowindex", index + 2);
     row.classList.toggle("cursor", run.id === cursor);
-    const progress = `step ${formatNumber(run.step)}${run.total ? ` of ${formatNumber(run.total)}` : ""}`;
+    const end = run.total ? ` of ${formatNumber(run.total)}` : "";
+    const progress = `step ${formatNumber(run.step)}${end}`;
     row.title = [run.label, run.id, progress, run.why].filter(Boolean).join("\n");
     parts.swatch.style.backgroundColor = colors.get(run.id) ?? "";
     setText(parts.label, run.label || run.name);

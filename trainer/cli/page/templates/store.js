@@ -16,6 +16,7 @@ function thinned({step, secs, value}, most) {
     const end = 1 + Math.floor((part + 1) * (count - 2) / parts);
     let low = begin, high = begin;
     for (let i = begin; i < end; i++) {
+      if (value[i] === null) continue; // it compares as zero
       if (value[i] < value[low] || value[low] === null) low = i;
       if (value[i] > value[high] || value[high] === null) high = i;
     }
@@ -83,7 +84,8 @@ class Store {
   }
 
   async #askDetails(id) {
-    if (this.askedDetails?.id === id && Date.now() - this.askedDetails.at < DETAILS_MILLISECS) return;
+    const {id: last, at} = this.askedDetails ?? {};
+    if (last === id && Date.now() - at < DETAILS_MILLISECS) return;
     this.askedDetails = {id, at: Date.now()};
     const details = await this.#get("details", {id});
     if (details) this.details.set(id, details);
@@ -114,7 +116,7 @@ class Store {
     for (const id of others.slice(0, -MOST_UNSELECTED)) this.series.delete(id);
   }
 
-  /** Adds points; a step that is known already is replaced, with all that follow it. */
+  /** Adds points, which replace those of the same step. */
   #add(id, answer, active = 0, count = 1) {
     const known = this.series.get(id);
     const series = known && !answer.reset ? known : {curves: new Map()};
@@ -122,13 +124,13 @@ class Store {
     this.series.set(id, series);
     const most = Math.max(500, Math.min(MOST_POINTS, MOST_POINTS_OF_ALL / 30 / count));
     for (const [key, points] of Object.entries(answer.points)) {
-      if (!points.step.length) continue;
       const curve = series.curves.get(key) ?? {step: [], secs: [], value: []};
-      const begin = lowerBound(curve.step, points.step[0]);
-      for (const name of ["step", "secs", "value"]) {
-        curve[name].length = begin;
-        for (const value of points[name]) curve[name].push(value);
-      }
+      points.step.forEach((step, i) => {
+        const at = lowerBound(curve.step, step), replaced = curve.step[at] === step ? 1 : 0;
+        for (const name of ["step", "secs", "value"]) {
+          curve[name].splice(at, replaced, points[name][i]);
+        }
+      });
       if (curve.step.length > most) Object.assign(curve, thinned(curve, most / 2));
       curve.line = null;
       series.curves.set(key, curve);

@@ -26,6 +26,13 @@ function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** Replaces the children of an element only if they differ, so that focus and scroll survive. */
+function setChildren(element, children) {
+  const isSame = children.length === element.childElementCount
+    && children.every((child, i) => child === element.children[i]);
+  if (!isSame) element.replaceChildren(...children);
+}
+
 /** Returns a number of a metric with four significant digits: 0.9714, 1,234, 1.2e-6. */
 function formatNumber(value) {
   if (value === null || value === undefined) return "–";
