@@ -22,6 +22,7 @@ FILES = ("metrics.jsonl", "evaluations.jsonl")
 """The files of a run that hold lines of metrics, each written by another process."""
 
 _BLOCK_BYTES = 1 << 18
+_NUMBERS = (int, float)
 
 _SPLITS = ("validation", "test")
 """What selects uses the first of them that is evaluated."""
@@ -152,16 +153,17 @@ def read_directions(path: Path) -> Directions:
 def parse_line(text: bytes) -> dict[str, Any] | None:
     """Return a line that has a step, a split and numbers; None: it is damaged."""
     try:
-        line = json.loads(text)
+        line = json.loads(text.decode())  # bytes would take half as long again
     except (ValueError, RecursionError):
         return None
     if not isinstance(line, dict) or type(line.get("step")) is not int:
         return None
-    others = [value for name, value in line.items() if name != "split"]
-    is_whole = isinstance(line.get("split"), str) and all(
-        value is None or isinstance(value, int | float) for value in others
-    )
-    return line if is_whole else None
+    if not isinstance(line.get("split"), str):
+        return None
+    for name, value in line.items():
+        if not (isinstance(value, _NUMBERS) or value is None or name == "split"):
+            return None
+    return line
 
 
 def _metrics_of(line: Mapping[str, Any]) -> Mapping[str, float]:

@@ -11,9 +11,10 @@ import math
 import os
 import re
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from operator import itemgetter, lt
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -28,8 +29,9 @@ _BUFFERED = 8
 _MAX_LINE_BYTES = 1 << 20
 _CHECKED_BYTES = 64
 _POSITION = re.compile(r"(\d{1,15})-(\d{1,10})_(\d{1,15})-(\d{1,10})_(\d{1,18})-(\d{1,15}\.?\d*)")
-_CLOCK = "train/train_secs"
 _DIGITS = 6
+
+_STEP, _VALUE = itemgetter(0), itemgetter(2)
 
 _Point: TypeAlias = tuple[int, float | None, float]
 """Step, seconds of training or None, value."""
@@ -43,13 +45,15 @@ class _Reading:
         most: about how many points of a curve are kept.
         clock: step and training time of the last line before.
         problems: what could not be read, one line each.
-        curves: the points of each curve by `<split>/<metric>`.
+        curves: the points of each curve by split and metric.
+        num_lines: how many lines there were since all curves were thinned.
     """
 
     most: int
     clock: tuple[int, float]
     problems: list[str]
-    curves: dict[str, list[_Point]] = field(default_factory=dict)
+    curves: dict[str, dict[str, list[_Point]]] = field(default_factory=dict)
+    num_lines: int = 0
 
 
 def read_series(path: Path, position: str = "0", most: int = MOST_POINTS) -> dict[str, Any]:
@@ -78,19 +82,21 @@ def read_series(path: Path, position: str = "0", most: int = MOST_POINTS) -> dic
             _read_file(file, begin[0], name, reading)
             for file, begin, name in zip(files, begins, FILES, strict=True)
         ]
-        clocks = _settled(reading.curves.get(_CLOCK, []), most)
+        clocks = _settled(reading.curves.get("train", {}).get("train_secs", []), most)
         last = (clocks[-1][0], clocks[-1][2]) if clocks else reading.clock
         marks = [f"{end}-{_checksum(file, end)}" for file, end in zip(files, ends, strict=True)]
     finally:
         for file in files:
             if file:
                 file.close()
+    known = [reading.clock, *_known(clocks)]
     return {
         "offset": "_".join([*marks, f"{last[0]}-{max(0.0, last[1]):.3f}"]),
         "reset": not is_same,
         "points": {
-            name: _columns(_timed(_settled(points, most), [reading.clock, *_known(clocks)]))
-            for name, points in sorted(reading.curves.items())
+            f"{split}/{name}": _columns(_timed(_settled(points, most), known))
+            for split, curves in sorted(reading.curves.items())
+            for name, points in sorted(curves.items())
         },
         "problems": problems,
     }
@@ -106,27 +112,27 @@ def thin(points: Sequence[_Point], most: int) -> Sequence[_Point]:
     """
     if len(points) <= most:
         return points
-    first, last = points[0][0], points[-1][0]
-    width = (last - first + 1) / max(1, (most - 2) // 2)
-    kept = {first: points[0], last: points[-1]}
-    for _, group in groupby(points, key=lambda point: (point[0] - first) // width):
-        span = list(group)
-        finite = [point for point in span if math.isfinite(point[2])]
-        if len(finite) < len(span):
-            broken = next(point for point in span if not math.isfinite(point[2]))
-            kept[broken[0]] = broken
-        if finite:
-            for point in (min(finite, key=_value), max(finite, key=_value)):
-                kept[point[0]] = point
-    return sorted(kept.values(), key=_step)
+    steps = list(map(_STEP, points))
+    num_spans = max(1, (most - 2) // 2)
+    kept = [points[0]]
+    begin = 1
+    for number in range(1, num_spans + 1):
+        edge = steps[0] + number * (steps[-1] - steps[0]) / num_spans
+        end = bisect_left(steps, edge, begin)
+        if end > begin:
+            kept += _extremes(points[begin:end])
+        begin = max(begin, end)
+    return [*kept, *_extremes(points[begin:-1]), points[-1]]
 
 
-def _step(point: _Point) -> int:
-    return point[0]
-
-
-def _value(point: _Point) -> float:
-    return point[2]
+def _extremes(span: Sequence[_Point]) -> list[_Point]:
+    """Return the smallest and the largest point of a span, and one that is not finite."""
+    broken: list[_Point] = []
+    if not math.isfinite(sum(map(_VALUE, span))):  # the usual case is quick
+        broken = [point for point in span if not math.isfinite(point[2])][:1]
+        span = [point for point in span if math.isfinite(point[2])]
+    ends = [min(span, key=_VALUE), max(span, key=_VALUE)] if span else []
+    return sorted({*broken, *ends}, key=_STEP)
 
 
 def _parse(position: str) -> tuple[list[tuple[int, int]], tuple[int, float]]:
@@ -190,20 +196,30 @@ def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _add_line(line: dict[str, Any], reading: _Reading) -> None:
-    step, split = line["step"], line["split"]
+    step, split = line.pop("step"), line.pop("split")
     secs = line.get("train_secs") if split == "train" else None
+    curves = reading.curves.setdefault(split, {})
     for key, value in line.items():
-        if value is None or key in NO_METRIC:
-            continue
-        points = reading.curves.setdefault(f"{split}/{key}", [])
-        points.append((step, secs, value))
-        if len(points) > _BUFFERED * reading.most:
-            points[:] = _settled(points, reading.most)
+        if value is not None:
+            point = (step, secs, value)
+            if key in curves:
+                curves[key].append(point)
+            elif key not in NO_METRIC:
+                curves[key] = [point]
+    reading.num_lines += 1
+    if reading.num_lines > _BUFFERED * reading.most:
+        reading.num_lines = 0
+        for split_curves in reading.curves.values():
+            for key, points in split_curves.items():
+                split_curves[key] = _settled(points, reading.most)
 
 
-def _settled(points: Sequence[_Point], most: int) -> Sequence[_Point]:
+def _settled(points: Sequence[_Point], most: int) -> list[_Point]:
     """Return points in the order of steps, thinned; of a step the last one counts."""
-    return thin(sorted({point[0]: point for point in points}.values(), key=_step), most)
+    steps = list(map(_STEP, points))
+    if not all(map(lt, steps, steps[1:])):
+        points = sorted({point[0]: point for point in points}.values(), key=_STEP)
+    return list(thin(points, most))
 
 
 def _known(clocks: Sequence[_Point]) -> list[tuple[int, float]]:
