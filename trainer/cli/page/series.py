@@ -89,12 +89,12 @@ def read_series(path: Path, position: str = "0", most: int = MOST_POINTS) -> dic
         for file in files:
             if file:
                 file.close()
-    known = [reading.clock, *_known(clocks)]
+    timeline = [reading.clock, *_finite(clocks)]
     return {
         "offset": "_".join([*marks, f"{last[0]}-{max(0.0, last[1]):.3f}"]),
         "reset": not is_same,
         "points": {
-            f"{split}/{name}": _columns(_timed(_settled(points, most), known))
+            f"{split}/{name}": _columns(_timed(_settled(points, most), timeline))
             for split, curves in sorted(reading.curves.items())
             for name, points in sorted(curves.items())
         },
@@ -222,7 +222,7 @@ def _settled(points: Sequence[_Point], most: int) -> list[_Point]:
     return list(thin(points, most))
 
 
-def _known(clocks: Sequence[_Point]) -> list[tuple[int, float]]:
+def _finite(clocks: Sequence[_Point]) -> list[tuple[int, float]]:
     return [(step, secs) for step, _, secs in clocks if math.isfinite(secs)]
 
 
