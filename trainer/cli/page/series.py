@@ -89,7 +89,7 @@ def read_series(path: Path, position: str = "0", most: int = MOST_POINTS) -> dic
         for file in files:
             if file:
                 file.close()
-    timeline = [reading.clock, *_finite(clocks)]
+    timeline = [reading.clock, *((step, secs) for step, _, secs in clocks if math.isfinite(secs))]
     return {
         "offset": "_".join([*marks, f"{last[0]}-{max(0.0, last[1]):.3f}"]),
         "reset": not is_same,
@@ -220,10 +220,6 @@ def _settled(points: Sequence[_Point], most: int) -> list[_Point]:
     if not all(map(lt, steps, steps[1:])):
         points = sorted({point[0]: point for point in points}.values(), key=_STEP)
     return list(thin(points, most))
-
-
-def _finite(clocks: Sequence[_Point]) -> list[tuple[int, float]]:
-    return [(step, secs) for step, _, secs in clocks if math.isfinite(secs)]
 
 
 def _timed(points: Sequence[_Point], clocks: Sequence[tuple[int, float]]) -> Sequence[_Point]:
