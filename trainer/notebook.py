@@ -152,7 +152,8 @@ def _program() -> list[str]:
     """Return the program: `train.py` of the checkout, or the installed command."""
     checkout = Path(trainer.__file__).resolve().parents[1] / "train.py"
     if checkout.is_file():
-        return [sys.executable, str(checkout)]
+        is_here = checkout.parent == Path.cwd()  # then the commands that it prints are short
+        return [sys.executable, checkout.name if is_here else str(checkout)]
     installed = Path(sysconfig.get_path("scripts")) / "steadfast"
     if not installed.is_file():
         raise RunError(f"{installed} must exist; install steadfast for this Python", WRONG_INPUT)
@@ -209,9 +210,16 @@ def _live_view() -> LiveView:
     ipython: Any = sys.modules.get("IPython")
     if getattr(ipython and ipython.get_ipython(), "kernel", None) is None:
         return LiveView(None)
-    html = ipython.display.HTML
-    handle = ipython.display.display(html(""), display_id=True)
-    return LiveView(lambda text: handle.update(html(text)))
+    handles: list[Any] = []
+
+    def show(text: str) -> None:
+        html = ipython.display.HTML(text)
+        if handles:
+            handles[0].update(html)
+        else:
+            handles.append(ipython.display.display(html, display_id=True))
+
+    return LiveView(show)
 
 
 def _result(lines: list[str], exit_code: int) -> Run:

@@ -146,3 +146,23 @@ def test_folder_is_locked_by_one_command(tmp_path, monkeypatch):
     ):
         summary.lock_folder(tmp_path)
     summary.lock_folder(tmp_path).close()
+
+
+def test_events_are_linked_by_what_differs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = Path("runs/sweeps/mine")
+    folder.mkdir(parents=True)
+    results = [*RESULTS[:2], make_result(3, State.DONE, varied={"dataset": "a/b", RATE: "1"})]
+    points = [result.point for result in results]
+    assert summary.link_events(folder, points) is None
+    for point in points[1:]:
+        (point.path / "events").mkdir(parents=True)
+        (point.path / "events" / "file").write_text(point.path.name)
+    for _ in range(2):
+        assert summary.link_events(folder, points) == folder / "tensorboard"
+    Path("runs").rename("moved")
+    links = Path("moved/sweeps/mine/tensorboard")
+    assert {link.name: (link / "file").read_text() for link in links.iterdir()} == {
+        "model=cnn lr=0.2": "run-2",
+        "dataset=a_b lr=1": "run-3",
+    }

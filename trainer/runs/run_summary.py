@@ -82,7 +82,7 @@ class RunSummary:
 def summarize(path: Path) -> RunSummary:
     """Return the summary of the run in a directory, which may train, or be damaged."""
     status = _attempt(lambda: run_status(path), RunStatus(State.STOPPED))
-    record = _attempt(lambda: provenance.read(path), {})
+    record: Mapping[str, Any] = _attempt(lambda: provenance.read(path), dict[str, Any]())
     total = record.get("total_steps")
     total = total if isinstance(total, int) else None
     directions = _attempt(lambda: recorded_metrics.read_directions(path), Directions())
@@ -125,7 +125,9 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """
     values = [normal_form.completed(config) for config in configs if config]
     choices = {group: [_choice(each, group) for each in values] for group in _CHOICES}
-    columns = {group: column for group, column in choices.items() if len(set(column)) > 1}
+    columns: dict[str, Sequence[str | None]] = {
+        group: each for group, each in choices.items() if len(set(each)) > 1
+    }
     for key in dict.fromkeys(key for each in values for key in each):
         if all(each.get(key, _MISSING) == values[0].get(key, _MISSING) for each in values):
             continue
@@ -134,12 +136,17 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
             is_paired = key in _PAIRED
             columns[key] = [None if is_paired and text == "null" else text for text in column]
     keys = sorted(columns, key=lambda key: -len({*columns[key]} - {None}))
-    names = [_ABBREVIATIONS.get(name, name) for name in short_keys(keys)]
+    names = short_names(keys)
     rows = (
         {name: text for key, name in zip(keys, names, strict=True) if (text := columns[key][index])}
         for index in range(len(values))
     )
     return [next(rows) if config else {} for config in configs]
+
+
+def short_names(keys: Sequence[str]) -> list[str]:
+    """Return short names of dotted keys: `lr` for `optimizer.learning_rate`."""
+    return [_ABBREVIATIONS.get(name, name) for name in short_keys(keys)]
 
 
 def label(differing: Mapping[str, str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from trainer.sweep.points.points import Compose, Point, PointResult, point_compo
 from trainer.sweep.points.resources import ResourceShare
 from trainer.sweep.search.grid_search import compose_first, expand
 from trainer.sweep.search.search import SearchContext, create_search
-from trainer.sweep.summary import summary_folder, write_summary
+from trainer.sweep.summary import link_events, summary_folder, write_summary
 
 
 def run_sweep(overrides: list[str], config_dir: str | None) -> int:
@@ -136,7 +137,9 @@ def _print_summary(
     }
     all_results.update(results)
     text = write_summary(folder, sweep, list(all_results.values()))
-    print(f"{text}Summary: {folder}", flush=True)
+    links = link_events(folder, [result.point for result in all_results.values()])
+    tensorboard = f"TensorBoard: {shlex.join(['tensorboard', '--logdir', str(links)])}\n"
+    print(f"{text}{tensorboard if links else ''}Summary: {folder}", flush=True)
     warnings = (code_warning(result.point.path) for result in all_results.values())
     for line in dict.fromkeys(filter(None, warnings)):
         print(f"warning: {line}", flush=True)

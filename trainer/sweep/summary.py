@@ -10,22 +10,25 @@ import hashlib
 import io
 import json
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from trainer.config.schema import Experiment, Sweep
 from trainer.errors import ConfigError
 from trainer.files import Lock, LockedError, write_atomically, writing
-from trainer.runs import identity, normal_form
+from trainer.runs import identity, normal_form, run_summary
 from trainer.runs.status import State
 from trainer.sweep.points.points import Point, PointResult
 from trainer.text import align_columns, format_metric, short_keys
 
 _LOCK_WAIT_SECS = 5.0  # the children of a killed command may hold the lock for a moment longer
 _MAX_NAME_CHARS = 48
+_MAX_LINK_CHARS = 200
 
 
 def summary_folder(experiment: Experiment, keys: Collection[str], overrides: Iterable[str]) -> Path:
@@ -108,6 +111,31 @@ def write_summary(folder: Path, sweep: Sweep, results: Sequence[PointResult]) ->
     write_atomically(folder / "summary.csv", _csv(results))
     write_atomically(folder / "summary.json", _json(results, metric, is_smaller_better))
     return text
+
+
+def link_events(folder: Path, points: Sequence[Point]) -> Path | None:
+    """Link the events of a sweep's runs by what differs, so that TensorBoard names them by it.
+
+    Args:
+        folder: that of the summary.
+        points: all points; those without events get no link.
+
+    Returns:
+        The folder for `tensorboard --logdir`; None: no run has events, or there can be no links.
+    """
+    links = folder / "tensorboard"
+    keys = varied_keys(points)
+    names = dict(zip(keys, run_summary.short_names(keys), strict=True))
+    with suppress(OSError):
+        for point in points:
+            events = point.path / "events"
+            label = run_summary.label({names[key]: text for key, text in point.varied.items()})
+            link = links / (re.sub(r"[/\\]", "_", label)[:_MAX_LINK_CHARS] or point.path.name)
+            if events.is_dir():
+                links.mkdir(exist_ok=True)
+                link.unlink(missing_ok=True)
+                link.symlink_to(os.path.relpath(events, links))
+    return links if links.is_dir() else None
 
 
 def varied_keys(points: Iterable[Point]) -> list[str]:
