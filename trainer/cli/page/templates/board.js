@@ -208,7 +208,7 @@ class Board {
       el("div", {class: "title"}, step === null ? "" : `step ${formatNumber(step)}${time}`),
       ...near.slice(0, 3).map((mark) => el("div", {class: "title"}, mark.text)), ...rows,
       more > 0 ? el("div", {class: "soft"}, `and ${more} more`) : "");
-    this.tooltip.hidden = false;
+    this.tooltip.hidden = !rows.length && !near.length;
     const box = chart.top.getBoundingClientRect(), size = this.tooltip.getBoundingClientRect();
     const right = box.left + x + 16, top = box.top + y + 16;
     const isTooWide = right + size.width > innerWidth - 8;
