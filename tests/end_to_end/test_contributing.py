@@ -84,9 +84,9 @@ CHANGES = {
             "trainer/dispatch.py": ("_MODES = {", f'_MODES = {{"count": {MODULE!r},'),
         },
     ),
-    "a section of the report": Change(
-        "report run", "<section><h2>New</h2>a part</section>",
-        edits={"trainer/cli/report/page.py": ('"Curves": ', '"New": "a part", "Curves": ')},
+    "a part of the page and the report": Change(
+        "report run", '"new":"a part"',
+        edits={"trainer/cli/page/payload.py": ('"crash": run', '"new": "a part", "crash": run')},
     ),
 }  # fmt: skip
 ELSEWHERE = {

@@ -122,6 +122,9 @@ def test_lost_work_is_steps_after_the_checkpoint_once_and_the_last_phase(run):
     run.restart()
     run.parent.mark("exit")  # the restart was cancelled
     run.check(attempts=4)
+    run.command()
+    run.attempt(20)
+    assert run.summary().restarts == [8, 4]
 
 
 def test_partly_lost_phase_is_divided_by_its_steps(run):

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, chdir, contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
+from socketserver import BaseServer
 from typing import Any
 from unittest import mock
 
@@ -188,7 +189,7 @@ def _subcommand(dice: random.Random) -> list[str]:
 
 @contextmanager
 def nothing_trains() -> Iterator[None]:
-    """Replace, for the block, what starts a process that trains by an exception."""
+    """Replace, for the block, what trains, or serves until Ctrl-C, by an exception."""
     from trainer.launch.engines import ray_connection
     from trainer.launch.processes import inline
     from trainer.launch.processes.fork_server import ForkServer
@@ -208,6 +209,7 @@ def nothing_trains() -> Iterator[None]:
         stack.enter_context(mock.patch.object(subprocess.Popen, "__init__", init))
         stack.enter_context(mock.patch.object(ForkServer, "acquire", trains))
         stack.enter_context(mock.patch.object(inline, "run", trains))
+        stack.enter_context(mock.patch.object(BaseServer, "serve_forever", trains))
         stack.enter_context(mock.patch.object(ray_connection, "connected", trains))
         yield
 

@@ -8,7 +8,8 @@ COMMANDS = {
     ),
     "checkpoints": ("[runs/<run>]", "what a run has saved, verified"),
     "diff": ("[runs/<run> runs/<run>]", "in which keys two runs differ"),
-    "report": ("runs/<run> ...", "what runs came to, as one HTML page that needs no network"),
+    "ui": ("[folder]", "the runs of a folder (runs/) in the browser, while they train"),
+    "report": ("[runs/<run> ...]", "what runs came to, as one HTML page that needs no network"),
     "slurm": (
         "... --<option>",
         "the Slurm job script of a run; --submit: submit it",

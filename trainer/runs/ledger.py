@@ -113,6 +113,7 @@ class Tally:
         last: the last mark; the time after it is not in `secs` yet.
         sizes: see `TimeSummary`.
         workers: see `TimeSummary`.
+        restarts: see `TimeSummary`.
     """
 
     def __init__(self) -> None:
@@ -121,6 +122,8 @@ class Tally:
         self.last: Mark | None = None
         self.sizes: list[tuple[int, int]] = []
         self.workers = WorkerRecord()
+        self.restarts: list[int] = []
+        self._restarts = False
         self._workers: int | None = None
         self._steps: list[_Steps] = []
 
@@ -141,8 +144,13 @@ class Tally:
         }
         self.workers = self.workers + WorkerRecord(times, mark.staleness or ())
         if mark.step is not None:
+            if self._restarts:
+                self.restarts.append(mark.step)
             self._continue_from(mark.step)
             self._add_size(mark.step)
+        self._restarts = mark.phase == "restart" or (
+            self._restarts and mark.step is None and mark.phase != "exit"
+        )
 
     def _add_size(self, step: int) -> None:
         """Note from which step on there are so many workers; steps that were lost do not count."""
@@ -192,12 +200,14 @@ class TimeSummary:
         attempts: number of attempts.
         sizes: numbers of workers, each with the step from which on there were so many.
         workers: what the workers did, steps that were lost included.
+        restarts: the steps from which attempts went on after a failure.
     """
 
     secs: dict[str, float]
     attempts: int
     sizes: list[tuple[int, int]] = field(default_factory=list)
     workers: WorkerRecord = field(default_factory=WorkerRecord)
+    restarts: list[int] = field(default_factory=list)
 
     @property
     def wall_secs(self) -> float:
@@ -336,7 +346,8 @@ class Ledger:
             elapsed = max(0.0, self._clock() - last.time)
             spend(secs, last.phase, elapsed, self._input_secs)
         workers = self._tally.workers + self._workers
-        return TimeSummary(secs, self._tally.attempts, list(self._tally.sizes), workers)
+        sizes, restarts = list(self._tally.sizes), list(self._tally.restarts)
+        return TimeSummary(secs, self._tally.attempts, sizes, workers, restarts)
 
 
 def format_sizes(sizes: Sequence[tuple[int, int]]) -> str:

@@ -91,6 +91,19 @@ def read(run_dir: Path) -> dict[str, HostStatus]:
     return {name: status for _, name, status in sorted(statuses, key=lambda item: item[:2])}
 
 
+def age_secs(run_dir: Path, name: str, now: float) -> float:
+    """Return how long ago a record was written, by the clock of the file system.
+
+    Args:
+        run_dir: the run directory.
+        name: of the command's own process.
+        now: Unix time.
+    """
+    with suppress(OSError):
+        return max(0.0, now - _path(run_dir, name).stat().st_mtime)
+    return 0.0
+
+
 def without_earlier(
     records: Mapping[str, HostStatus], living: Collection[str]
 ) -> dict[str, HostStatus]:

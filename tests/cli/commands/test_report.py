@@ -1,11 +1,13 @@
-"""`python train.py report <run> ...`: one page about runs, folders of runs, and sweeps."""
+"""`python train.py report [run ...]`: one page about runs, folders of runs, and sweeps."""
 
 import json
+import re
 
 import pytest
 
 from tests.support.command_line import run_here
 from tests.support.object_stores import MemoryStore, upload_run, write_checkpoint
+from trainer.cli.commands import report
 from trainer.cli.compose import compose
 from trainer.runs.directory import open_run
 from trainer.store import remote_view
@@ -40,27 +42,47 @@ def sweep(make, tmp_path):
     return "runs/sweeps/seeds", runs
 
 
+def data_of(page):
+    """Return what a page holds: its data, in which each run has curves and details."""
+    (text,) = re.findall(r'id="data">(.*?)</script>', page.read_text())
+    data = json.loads(text)
+    ids = [run["id"] for run in data["runs"]]
+    assert list(data["series"]) == list(data["details"]) == ids
+    return data
+
+
 def test_runs_appear_once_in_given_order(make, tmp_path):
-    a, b = make("name=a"), make("name=b")
+    a, b = make("name=a", "seed=1"), make("name=b", "seed=2")
     done = run_here("report", b, a, f"{b}/")
     assert (done.code, done.out, done.err) == (0, "2 runs: report.html\n", "")
-    text = (tmp_path / "report.html").read_text()
-    assert text.index(b.removeprefix("runs/")) < text.index(a.removeprefix("runs/"))
-    assert text.startswith("<!doctype html>")
+    data = data_of(tmp_path / "report.html")
+    assert [(run["id"], run["label"]) for run in data["runs"]] == [(b, "seed=2"), (a, "seed=1")]
+    assert data["folder"] == "runs"
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
 
 
 def test_folder_stands_for_its_runs(make, tmp_path):
     make("name=a"), make("name=b"), (tmp_path / "runs" / "notes").mkdir()
-    assert run_here("report", "runs", "--output=page.htm").out == "2 runs: page.htm\n"
-    assert "<title>2 runs: report</title>" in (tmp_path / "page.htm").read_text()
+    for arguments in ((), ("runs",)):
+        assert run_here("report", *arguments, "--output=page.htm").out == "2 runs: page.htm\n"
+        assert len(data_of(tmp_path / "page.htm")["runs"]) == 2
+
+
+def test_many_runs_share_the_points_of_a_metric(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "_POINTS_OF_ALL", 300)
+    for name in ("a", "b"):
+        lines = (json.dumps({"step": n, "split": "train", "loss": n}) for n in range(1000))
+        (tmp_path / make(f"name={name}") / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    run_here("report")
+    for series in data_of(tmp_path / "report.html")["series"].values():
+        assert 100 < len(series["points"]["train/loss"]["step"]) <= 151
 
 
 def test_sweep_stands_for_its_runs_best_first(sweep, tmp_path):
     folder, (first, second) = sweep
     assert run_here("report", folder).out == "2 runs: report.html\n"
-    text = (tmp_path / "report.html").read_text()
-    names = [f"{run.removeprefix('runs/')} seed={seed}" for run, seed in ((second, 2), (first, 1))]
-    assert 0 < text.index(names[0]) < text.index(names[1])
+    runs = [(run["id"], run["label"]) for run in data_of(tmp_path / "report.html")["runs"]]
+    assert runs == [(second, "seed=2"), (first, "seed=1")]
 
 
 def test_sweep_with_moved_runs_is_found(sweep, tmp_path):
@@ -120,9 +142,11 @@ def test_runs_in_a_store_are_read_without_their_weights(make, tmp_path, monkeypa
         }
     done = run_here("report", "s3://bucket/runs/", "s3://bucket/runs/b")
     assert (done.code, done.out, done.err) == (0, "2 runs: report.html\n", "")
-    text = (tmp_path / "report.html").read_text()
-    assert "<code>s3://bucket/runs/b</code>" in text
-    assert "2 stopped · in s3://bucket/runs<" in text
-    assert "0.125" in text
-    assert "cannot be read" not in text
+    data = data_of(tmp_path / "report.html")
+    assert data["folder"] == "s3://bucket/runs"
+    assert [run["state"] for run in data["runs"]] == ["stopped", "stopped"]
+    address = "s3://bucket/runs/b"
+    assert data["series"][address]["points"]["test/loss"]["value"] == [0.125]
+    assert data["details"][address]["directory"] == address
+    assert [details["problems"] for details in data["details"].values()] == [[], []]
     assert run_here("report", "s3://bucket/runs/b").out == "1 run: report.html\n"

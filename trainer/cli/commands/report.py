@@ -1,22 +1,30 @@
-"""The command `report <run> ...`: writes one HTML page about runs. No TensorFlow."""
+"""The command `report [run ...]`: writes one HTML page about runs. No TensorFlow."""
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from trainer.cli.commands.command_arguments import Parser, is_run, run_at, runs_in
-from trainer.cli.report import page, run_data
-from trainer.cli.report.run_data import Run
+from trainer.cli.commands.command_arguments import (
+    DEFAULT_FOLDER,
+    Parser,
+    default_runs,
+)
+from trainer.cli.commands.listed_runs import listed_runs
+from trainer.cli.page import payload, render
+from trainer.cli.page.series import MOST_POINTS, read_series
 from trainer.config import addresses
 from trainer.errors import DONE, ConfigError
 from trainer.files import write_atomically
+from trainer.runs.run_summary import RunSummary, differences, summarize
 from trainer.store import remote_view
-from trainer.text import short_keys
 
 _FILE = "report.html"
-_SUMMARY = "summary.json"
+_POINTS_OF_ALL, _FEWEST_POINTS = 30_000, 100
+"""The runs of a page share so many points of a metric, so that many make no huge file."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -29,10 +37,11 @@ def run(arguments: Sequence[str]) -> int:
     parser = Parser("report", "exit code: 0, also if runs have failed")
     parser.add_argument(
         "runs",
-        nargs="+",
+        nargs="*",
         metavar="run",
         help="a run directory, a folder of them, or that of a sweep, runs/sweeps/<name>; or the "
-        "address of a run or of a folder of runs in an object store",
+        f"address of a run or of a folder of runs in an object store; {DEFAULT_FOLDER}, unless "
+        "another is named",
     )
     parser.add_argument(
         "--output",
@@ -42,9 +51,11 @@ def run(arguments: Sequence[str]) -> int:
     )
     args = parser.parse_args(arguments)
     output = _output(args.output)
-    runs = list(_read(args.runs))
-    write_atomically(output, page.render(runs))
-    print(f"{len(runs)} run{'s' if len(runs) != 1 else ''}: {output}")
+    places = _places(args.runs)
+    count = f"{len(places)} run{'s' if len(places) != 1 else ''}"
+    title = places[0].rstrip("/").rpartition("/")[2] if len(places) == 1 else count
+    write_atomically(output, render.report_page(title, _data(places)))
+    print(f"{count}: {output}")
     return DONE
 
 
@@ -56,49 +67,42 @@ def _output(argument: str) -> Path:
     return path
 
 
-def _read(arguments: Sequence[str]) -> Iterator[Run]:
-    """Yield the runs that arguments stand for; one that is named twice is shown once."""
-    seen: set[Path | str] = set()
+def _places(arguments: Sequence[str]) -> list[str]:
+    """Return the directories and addresses of the runs; one that is named twice is shown once."""
+    if not arguments:
+        return list(map(str, default_runs("report")))
+    places: dict[Path | str, str] = {}
     for argument in arguments:
         if addresses.is_remote(argument):
             for address in remote_view.runs_at("report", argument.rstrip("/")):
-                if address not in seen:
-                    seen.add(address)
-                    with remote_view.view("report", address) as view:
-                        yield run_data.read(view.path, view.path.name, address)
+                places.setdefault(address, address)
             continue
-        for path, label in _expanded(argument):
-            if path.resolve() not in seen:
-                seen.add(path.resolve())
-                yield run_data.read(path, label)
+        for path in listed_runs("report", argument):
+            places.setdefault(path.resolve(), str(path))
+    return list(places.values())
 
 
-def _expanded(argument: str) -> list[tuple[Path, str]]:
-    """Return the runs that an argument stands for, each with its label."""
-    path = Path(argument).expanduser()
-    if not is_run(path):
-        if (path / _SUMMARY).is_file():
-            runs = list(_of_sweep(path))
-            if not runs:
-                raise ConfigError(f"report ({argument}): none of the sweep's runs is there")
-            return runs
-        if folder_runs := runs_in(path):
-            return [(run, run.name) for run in folder_runs]
-    path = run_at("report", argument)
-    return [(path, path.resolve().name)]
+def _data(places: Sequence[str]) -> dict[str, Any]:
+    """Return what the page shows of runs by their places."""
+    most = max(_FEWEST_POINTS, min(MOST_POINTS, _POINTS_OF_ALL // len(places)))
+    summaries: dict[str, RunSummary] = {}
+    series, details = {}, {}
+    for place in places:
+        with _directory(place) as path:
+            summaries[place] = summarize(path)
+            series[place] = read_series(path, most=most)
+            details[place] = payload.details(path, place)
+    folder = ", ".join(sorted({os.path.dirname(place) or "." for place in places}))
+    differing = differences([summary.config for summary in summaries.values()])
+    runs = payload.runs_payload(folder, summaries, differing)
+    return {**runs, "series": series, "details": details}
 
 
-def _of_sweep(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the runs of a sweep that exist, the best first, even if their folder was moved."""
-    try:
-        points = json.loads((folder / _SUMMARY).read_text(encoding="utf-8"))["points"]
-        keys = list(dict.fromkeys(key for point in points for key in point["varied"]))
-        names = dict(zip(keys, short_keys(keys), strict=True))
-        for point in points:
-            recorded = Path(point["run"])
-            paths = (recorded, folder.resolve().parent.parent / recorded.name)
-            values = " ".join(f"{names[key]}={value}" for key, value in point["varied"].items())
-            if path := next((path for path in paths if is_run(path)), None):
-                yield path, f"{path.name} {values}".strip()
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"report ({folder}): its {_SUMMARY} cannot be read: {error}") from error
+@contextmanager
+def _directory(place: str) -> Iterator[Path]:
+    """Give a folder of this machine with the records of a run."""
+    if addresses.is_remote(place):
+        with remote_view.view("report", place) as view:
+            yield view.path
+    else:
+        yield Path(place)

@@ -1,0 +1,78 @@
+"""`python train.py ui [folder]`: says where the page is, and what is wrong in a line."""
+
+import socket
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import run_here
+from tests.support.fake_runs import make_runs
+from trainer.cli.commands import ui
+from trainer.cli.page.page_server import PageServer
+
+
+@pytest.fixture
+def listed(tmp_path, monkeypatch):
+    """The runs that the server has when Ctrl-C ends it at once."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ui, "_PORTS", range(0, 1))  # any free one
+    runs = []
+
+    def interrupted(server):
+        runs.extend(server.summaries.listing())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PageServer, "serve_forever", interrupted)
+    return runs
+
+
+def test_command_says_where_the_page_is_until_it_is_interrupted(listed):
+    make_runs(Path("runs"), 2, 20)
+    done = run_here("ui")
+    assert (done.code, done.err) == (130, "")
+    url, tunnel = done.out.splitlines()
+    port = url.removeprefix("http://127.0.0.1:").partition("/?token=")[0]
+    assert f"ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}" in tunnel
+    assert listed == ["cnn-digits-00000000", "resnet-digits-00000001"]
+
+
+def test_runs_that_links_lead_to_are_not_shown_unless_named(listed):
+    (run,) = make_runs(Path("elsewhere"), 1, 20)
+    Path("runs").mkdir()
+    Path("runs/link").symlink_to(run.path.resolve())
+    assert "runs has no run yet: the page shows the first one when it begins." in run_here("ui").out
+    assert listed == []
+    run_here("ui", "runs/link")
+    assert listed == ["link"]
+
+
+@pytest.mark.parametrize("folder", [(), ("runs",)])
+def test_folder_that_is_not_there_yet_is_waited_for(listed, folder):
+    assert "runs has no run yet" in run_here("ui", *folder).out
+
+
+def test_what_cannot_be_shown_is_refused_in_a_line(listed):
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        used = str(other.getsockname()[1])
+        problems = {
+            ("runz",): "ui (runz): no run there: it has no config.yaml; give the path of a run "
+            "directory",
+            ("--port", used): f"--port ({used}) cannot be used: it is in use; name another one, or "
+            "leave it out",
+            ("--port=70000",): "--port (70000) cannot be used: it must be from 0 to 65535; name "
+            "another one, or leave it out",
+        }
+        for arguments, problem in problems.items():
+            done = run_here("ui", *arguments)
+            assert (done.code, done.out, done.err) == (2, "", f"error: {problem}\n")
+
+
+def test_next_free_port_is_taken(listed, monkeypatch):
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        used = other.getsockname()[1]
+        monkeypatch.setattr(ui, "_PORTS", range(used, used + 20))
+        assert f"127.0.0.1:{used}/" not in (out := run_here("ui").out)
+        assert out.startswith("http://127.0.0.1:")
+        monkeypatch.setattr(ui, "_PORTS", range(used, used + 1))
+        assert run_here("ui").err.startswith(f"error: no port from {used} to {used} is free")

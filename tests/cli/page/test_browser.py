@@ -1,0 +1,332 @@
+"""The page in a real browser: what it shows, how it is used, and that it never leaves its host."""
+
+import json
+import shutil
+import threading
+
+import pytest
+
+from tests.support.fake_runs import FakeRun, config_text, make_runs
+from trainer.cli.page.page_server import PageServer
+from trainer.cli.page.payload import Summaries
+from trainer.cli.page.render import report_page
+
+pytestmark = pytest.mark.long
+
+EVIL = '<img src=x onerror="document.title=1">'
+TIMEOUT_MILLISECS = 20_000
+STEPS = list(range(1, 101))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A headless Chromium."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
+    if path is None:
+        pytest.skip("no Chromium is installed")
+    with playwright.sync_playwright() as api:
+        browser = api.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser):
+    """A function that opens an address; whatever goes wrong in the page fails the test."""
+    problems, contexts = [], []
+
+    def open_page(address, **options):
+        contexts.append(browser.new_context(viewport={"width": 1440, "height": 900}, **options))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(TIMEOUT_MILLISECS)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda line: problems.append(line.text) if line.type == "error" else 0)
+        page.goto(address)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not [line for line in problems if "net::ERR_FAILED" not in line]
+
+
+def summary(name, number, **values):
+    """Return a run as the list has it; a larger number is a better run."""
+    value = 0.5 + 0.1 * number
+    return {
+        "id": name, "name": name, "label": f"lr=0.{number}", "differs": {"lr": f"0.{number}"},
+        "state": "done", "step": 100, "total": 100, "secs": 60.0 * number, "eta_secs": None,
+        "active": number, "metric": "accuracy", "mode": "max", "value": value, "best": value,
+        "best_step": 90, "metrics": {"accuracy": value, "loss": 1.0}, "test": {}, "why": "",
+        **values,
+    }  # fmt: skip
+
+
+def curves(number):
+    """Return the curves of a run: a loss that falls to `number`, and its accuracy in tests."""
+    secs = [0.5 * step for step in STEPS]
+    loss = [number + 10 / step for step in STEPS]
+    points = {"train/loss": loss, "test/loss": loss, "test/accuracy": [number / 10] * 100}
+    return {
+        "offset": "0",
+        "points": {
+            key: {"step": STEPS, "secs": secs, "value": value} for key, value in points.items()
+        },
+    }
+
+
+DETAILS = {
+    "directory": "runs/a", "problems": ["metrics.jsonl: 1 of 9 lines cannot be read"],
+    "workers": [{"name": EVIL, "host": "node-1", "phase": "train", "step": 90, "quiet_secs": 61.0,
+                 "end": ""}],
+    "time": {"wall_secs": 100.0, "useful": 0.25, "attempts": 2, "sizes": "",
+             "secs": {"steps": 25.0, "start": 75.0}},
+    "marks": [{"step": 50, "kind": "restart", "text": "restarted from step 50"}],
+    "confusion": {"step": 90, "classes": ["cat", EVIL], "matrix": [[9, 1], [0, 10]]},
+    "pictures": [], "texts": [{"name": "samples.txt", "text": EVIL}],
+    "config": {"optimizer.learning_rate": "0.1"}, "commands": ["python train.py"],
+    "changes": ["today"], "versions": {"tensorflow": "2.21"}, "devices": "CPU", "crash": "",
+    "code": "commit abc", "machine": "node-1", "replicas": 1,
+}  # fmt: skip
+
+
+@pytest.fixture
+def report(tmp_path):
+    """The address of a report of three runs, the last with a hostile name."""
+    names = ["alpha", "beta", EVIL]
+    states = ["done", "running", "failed"]
+    runs = [
+        summary(name, number, state=state)
+        for number, (name, state) in enumerate(zip(names, states, strict=True))
+    ]
+    runs[2] |= {"label": EVIL, "differs": {EVIL: EVIL}, "why": EVIL}
+    series = {name: curves(number + 1) for number, name in enumerate(names)}
+    series[EVIL]["points"][f"test/{EVIL}"] = series[EVIL]["points"]["test/loss"]
+    data = {"folder": "runs", "now": 0, "runs": runs, "series": series}
+    data["details"] = dict.fromkeys(names, DETAILS)
+    path = tmp_path / "report.html"
+    path.write_text(report_page("Report", data), encoding="utf-8")
+    return path.as_uri()
+
+
+def wait_until(page, condition):
+    """Wait until an expression is true; the page's policy keeps `wait_for_function` from it."""
+    for _ in range(TIMEOUT_MILLISECS // 50):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"never: {condition}")
+
+
+def labels(page):
+    return page.locator("#list [data-id] b").all_inner_texts()
+
+
+def hover(page, chart="loss", share=0.5):
+    """Put the pointer at a share of the width of a chart; return what stands at it."""
+    box = page.locator(f'.chart[data-title="{chart}"] .plot').bounding_box()
+    left, right = box["x"] + 50, box["x"] + box["width"] - 12  # of the axis
+    page.mouse.move(left + share * (right - left), box["y"] + 0.5 * box["height"])
+    page.locator("#tooltip").wait_for()
+    return page.locator("#tooltip").inner_text()
+
+
+def selected(page):
+    return page.locator('#list [aria-selected="true"]').count()
+
+
+def test_runs_are_filtered_and_sorted(opened, report):
+    page = opened(report)
+    assert labels(page) == ["lr=0.0", "lr=0.1", EVIL]
+    page.keyboard.press("/")
+    page.keyboard.type("state:running")
+    assert labels(page) == ["lr=0.1"]
+    page.keyboard.press("Escape")
+    page.fill("#filter", "alpha")
+    assert labels(page) == ["lr=0.0"]
+    page.fill("#filter", "nothing")
+    assert "None of 3 runs matches" in page.inner_text("#list")
+    page.fill("#filter", "")
+    page.click("#list button.best")
+    assert labels(page) == [EVIL, "lr=0.1", "lr=0.0"]
+    assert page.get_attribute("#list button.best", "aria-sort") == "descending"
+    page.click("#list button.best")
+    assert labels(page) == ["lr=0.0", "lr=0.1", EVIL]
+    page.click("#counts [data-state=failed]")
+    assert labels(page) == [EVIL]
+
+
+def test_crosshair_shows_the_values_of_all_runs_in_all_charts(opened, report):
+    page = opened(report)
+    text = hover(page)
+    for words in ("step 5", "lr=0.0", "lr=0.1", "test", "train", "2.2"):
+        assert words in text
+    assert page.inner_text('.chart[data-title="accuracy"] .readout').startswith("test 0.")
+    page.mouse.move(5, 5)
+    page.locator("#tooltip").wait_for(state="hidden")
+
+
+def test_runs_and_splits_are_toggled_and_isolated(opened, report):
+    page = opened(report)
+    page.click("[data-id=alpha]")
+    assert selected(page) == 2
+    assert "lr=0.0" not in hover(page)
+    page.dblclick("[data-id=alpha]")
+    assert selected(page) == 1
+    page.click("#all")
+    page.click("[data-run=beta]")
+    assert "lr=0.1" not in hover(page)
+    assert selected(page) == 3  # hidden, and still selected
+    page.dblclick("[data-run=beta]")
+    assert {"lr=0.1"} == {word for word in hover(page).split() if word.startswith("lr=")}
+    page.click('[data-split="train"]')
+    assert "train" not in hover(page)
+    page.click("#none")
+    assert "Select runs" in page.inner_text("#charts")
+
+
+def test_zoom_log_time_and_smoothing(opened, report):
+    page = opened(report)
+    box = page.locator('.chart[data-title="loss"] .plot').bounding_box()
+    middle = box["y"] + 0.5 * box["height"]
+    page.mouse.move(box["x"] + 0.6 * box["width"], middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.8 * box["width"], middle, steps=3)
+    page.mouse.up()
+    page.locator("#reset").wait_for()
+    first = hover(page, "accuracy", share=0.1)  # of the other chart, which is zoomed too
+    assert 55 < int(first.split()[1]) < 75
+    page.dblclick('.chart[data-title="loss"] .plot')
+    page.locator("#reset").wait_for(state="hidden")
+    page.keyboard.press("t")
+    assert ", 0:2" in hover(page).splitlines()[0]  # half a second a step
+    page.keyboard.press("l")
+    for button in ("#log", "#time"):
+        assert page.get_attribute(button, "aria-pressed") == "true"
+    means = page.evaluate("smoothed([2, 2, null, 2, 4], 0.5)")
+    assert means[:4] == [2, 2, None, 2]
+    assert 2 < means[4] < 4
+
+
+def test_keyboard_moves_selects_and_opens(opened, report):
+    page = opened(report)
+    page.keyboard.press("j")
+    page.keyboard.press("Space")
+    assert page.get_attribute("[data-id=beta]", "aria-selected") == "false"
+    page.keyboard.press("Enter")
+    text = page.inner_text("#run")
+    for words in ("lr=0.1", "quiet 1:01", "steps 25 %", "useful 25 %", "python train.py", "cat"):
+        assert words in text
+    page.keyboard.press("k")
+    assert "alpha" in page.inner_text("#title")
+    page.keyboard.press("Escape")
+    assert page.is_visible("#curves")
+    page.keyboard.press("?")
+    assert page.is_visible("#help")
+    page.keyboard.press("Escape")
+    page.keyboard.press("3")
+    assert "lr" in page.inner_text("#compare th:nth-child(2)")
+    page.keyboard.press("a")
+    assert selected(page) == 0
+
+
+def test_one_run_has_its_workers_and_time_above_its_curves(opened, report):
+    page = opened(report)
+    page.dblclick("[data-id=alpha]")
+    assert "quiet 1:01" in page.inner_text("#overview")
+    assert "start 75 %" in page.inner_text("#overview")
+    assert "restarted from step 50" in hover(page, share=0.5)
+
+
+def test_theme_follows_the_system_and_the_button(opened, report):
+    page = opened(report, color_scheme="dark")
+
+    def background():
+        return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    assert background() == "rgb(18, 22, 28)"
+    page.click("#theme")
+    assert background() == "rgb(255, 255, 255)"
+    page.reload()
+    assert background() == "rgb(255, 255, 255)"
+
+
+def test_report_asks_nobody_and_runs_nothing_of_its_data(opened, report):
+    page = opened("about:blank", offline=True)
+    requests = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(report)
+    for key in ("1", "2", "3"):
+        page.keyboard.press(key)
+    page.keyboard.press("1")
+    page.click(f'[data-id="{EVIL}"]'.replace(EVIL, json.dumps(EVIL)[1:-1]))
+    assert requests == [report]
+    assert page.locator("img").count() == 0
+    assert page.title() == "Report · Steadfast"
+
+
+def test_page_of_a_phone_has_no_sideways_scroll(opened, report):
+    page = opened(report)
+    page.set_viewport_size({"width": 390, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_long_curves_stay_bounded_with_their_extremes(opened, tmp_path):
+    steps = list(range(20_000))
+    values = [1.0] * 20_000
+    values[7_777] = 9.0
+    points = {"train/loss": {"step": steps, "secs": [None] * 20_000, "value": values}}
+    series = {"a": {"offset": "0", "points": points}}
+    data = {"folder": "", "now": 0, "runs": [summary("a", 1)], "series": series, "details": {}}
+    (tmp_path / "report.html").write_text(report_page("Report", data))
+    page = opened((tmp_path / "report.html").as_uri())
+    curve = page.evaluate("page.store.series.get('a').curves.get('train/loss')")
+    assert 1_000 < len(curve["step"]) <= 4_000
+    assert (curve["step"][0], curve["step"][-1], max(curve["value"])) == (0, 19_999, 9.0)
+
+
+@pytest.fixture
+def live(tmp_path):
+    """The address of a live page, and one of its runs."""
+    make_runs(tmp_path, 2, 40)
+    run = FakeRun(tmp_path, 2, 1000, config_text())
+    run.train(40)
+    listing = lambda: {path.name: path for path in sorted(tmp_path.iterdir())}  # noqa: E731
+    with PageServer(0, Summaries("runs", listing)) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield server.url, run
+        server.shutdown()
+        thread.join(TIMEOUT_MILLISECS)
+
+
+def test_live_page_follows_a_run_and_survives_its_server(opened, live):
+    url, run = live
+    page = opened(url)
+    page.wait_for_selector(f"[data-id={run.path.name}]")
+    wait_until(page, "page.store.series.size === 3")
+    last = f"page.store.series.get('{run.path.name}').curves.get('train/loss').step.at(-1)"
+    assert page.evaluate(last) == 400
+    run.train(5)
+    wait_until(page, f"{last} === 450")
+    assert "step 450" in hover(page, share=1.0)
+    page.route("**/api/**", lambda route: route.abort())
+    page.wait_for_selector("#lost:visible")
+    assert "has not answered" in page.inner_text("#lost")
+    run.train(5)
+    page.unroute("**/api/**")
+    wait_until(page, f"{last} === 500")
+    page.locator("#lost").wait_for(state="hidden")
+
+
+def test_hidden_page_asks_nothing(opened, live):
+    page = opened(live[0])
+    wait_until(page, "page.store.series.size === 3 && !page.store.isAsking")
+    page.evaluate("Object.defineProperty(document, 'hidden', {get: () => true})")
+    requests = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.evaluate("page.store.poll()")
+    assert not requests

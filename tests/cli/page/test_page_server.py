@@ -1,0 +1,139 @@
+"""The server of the page over real sockets: answers who has the token, refuses everybody else."""
+
+import http.client
+import json
+import socket
+import threading
+from contextlib import closing
+from urllib.parse import quote
+
+import pytest
+
+from tests.support.fake_runs import make_runs
+from trainer.cli.page import page_server
+from trainer.cli.page.page_server import PageServer
+from trainer.cli.page.payload import Summaries
+
+TIMEOUT_SECS = 20
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A server of two runs."""
+    runs = {run.path.name: run.path for run in make_runs(tmp_path_factory.mktemp("runs"), 2, 40)}
+    with PageServer(0, Summaries("runs", lambda: runs)) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join(TIMEOUT_SECS)
+
+
+def ask(server, path, method="GET", **headers):
+    """Return status, headers and content of an answer."""
+    link = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=TIMEOUT_SECS)
+    with closing(link):
+        link.request(method, path, headers=headers)
+        answer = link.getresponse()
+        return answer.status, answer.headers, answer.read().decode()
+
+
+def get(server, path, **query):
+    words = "&".join(f"{name}={quote(value)}" for name, value in query.items())
+    status, _, text = ask(server, f"{path}?token={server.token}&{words}")
+    assert status == 200, text
+    return json.loads(text)
+
+
+def test_page_and_its_data_are_answered(server):
+    assert server.url == f"http://127.0.0.1:{server.server_port}/?token={server.token}"
+    status, headers, text = ask(server, f"/?token={server.token}")
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert text.startswith("<!doctype html>")
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+    assert (headers["Cache-Control"], headers["Referrer-Policy"]) == ("no-store", "no-referrer")
+    first, second = (run["id"] for run in get(server, "/api/runs")["runs"])
+    series = get(server, "/api/series", id=first)
+    assert series["points"]["test/accuracy"]["step"] == [200, 400]
+    assert get(server, "/api/series", id=first, offset=series["offset"])["points"] == {}
+    assert get(server, "/api/details", id=second)["directory"].endswith(second)
+
+
+def test_head_has_no_content(server):
+    status, headers, text = ask(server, f"/?token={server.token}", "HEAD")
+    assert (status, text) == (200, "")
+    assert int(headers["Content-Length"]) > 100
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/", 403),
+        ("/?token=", 403),
+        ("/?token=x", 403),
+        ("/?token=%ff%C3%A4", 403),
+        ("/api/runs", 403),
+        ("HTTP://[x?token={token}", 400),
+        ("/other?token={token}", 404),
+        ("/../etc/passwd?token={token}", 404),
+        ("/api/details?token={token}", 404),
+        *(
+            (f"/api/{name}?token={{token}}&id={quote(run, safe='')}", 404)
+            for name in ("series", "details")
+            for run in ("..", ".", "../runs", "/etc", "a/../..", "\0", "cnn-digits-00000000/logs")
+        ),
+    ],
+)
+def test_request_without_right_or_outside_the_folder_is_refused(server, path, status):
+    code, headers, text = ask(server, path.format(token=server.token))
+    assert (code, headers["Content-Type"]) == (status, "text/plain; charset=utf-8")
+    assert len(text.splitlines()) == 1
+    assert server.token not in text
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
+def test_server_only_reads(server, method):
+    assert ask(server, f"/api/runs?token={server.token}", method)[0] == 501
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:{port}", "127.0.0.1.evil", "10.0.0.1", ""]
+)
+def test_page_of_another_host_is_refused_in_spite_of_the_token(server, host):
+    # Such as one whose name was made to mean this machine.
+    path = f"/api/runs?token={server.token}"
+    assert ask(server, path, Host=host.format(port=server.server_port))[0] == 403
+    for own in ("localhost", "127.0.0.1:8080"):  # the port of an SSH tunnel
+        assert ask(server, path, Host=own)[0] == 200
+
+
+def test_only_this_machine_is_served(server):
+    assert server.server_address[0] == "127.0.0.1"
+
+
+def test_browser_that_goes_away_is_no_error(server, capfd):
+    for request in (
+        b"",
+        b"GET / HT",
+        b"nonsense\r\n\r\n",
+        f"GET {server.url[-99:]} HTTP/1.1\r\n".encode(),
+    ):
+        with closing(
+            socket.create_connection(("127.0.0.1", server.server_port), TIMEOUT_SECS)
+        ) as link:
+            link.sendall(request)
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    assert ask(server, f"/api/runs?token={server.token}")[0] == 200
+    assert capfd.readouterr().err == ""
+
+
+def test_fault_is_told_in_a_line_and_ends_nothing(server, monkeypatch):
+    def fail(*arguments):
+        raise RuntimeError("no\nmore")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(page_server, "read_series", fail)
+        run = get(server, "/api/runs")["runs"][0]["id"]
+        status, _, text = ask(server, f"/api/series?token={server.token}&id={run}")
+    assert (status, text) == (500, "RuntimeError: no\n")
+    assert get(server, "/api/series", id=run)["points"]

@@ -1,0 +1,159 @@
+"""The server of the live page: reads, on this machine only, for whoever has its token.
+
+No TensorFlow.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import parse_qs, urlsplit
+
+from trainer.cli.page import payload, render
+from trainer.cli.page.payload import Summaries, finite_only
+from trainer.cli.page.series import read_series
+from trainer.text import first_line
+
+_ADDRESS = "127.0.0.1"
+_LOCAL_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?", re.IGNORECASE)
+"""What a browser calls this machine. A page elsewhere whose name was made to mean it is refused."""
+
+_IDLE_SECS = 60.0
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class _RefusedError(Exception):
+    """A request that is not answered.
+
+    Attributes:
+        status: the status of HTTP.
+    """
+
+    def __init__(self, status: HTTPStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class PageServer(ThreadingHTTPServer):
+    """Serves the page of the runs of a folder until it is closed.
+
+    Attributes:
+        summaries: the runs.
+        token: what each request must have.
+
+    Args:
+        port: of this machine's own address; 0: any that is free.
+        summaries: the runs.
+
+    Raises:
+        OSError: the port is in use, or may not be used.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, port: int, summaries: Summaries) -> None:
+        self.summaries = summaries
+        self.token = secrets.token_urlsafe(24)
+        super().__init__((_ADDRESS, port), _Handler)
+
+    @property
+    def url(self) -> str:
+        """The address of the page, with its token."""
+        return f"http://{_ADDRESS}:{self.server_port}/?token={self.token}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Tell an error in a line; a browser that has gone is none."""
+        error = sys.exception()
+        if error and not isinstance(error, ConnectionError | TimeoutError):
+            print(f"warning: {type(error).__name__}: {first_line(error)}", file=sys.stderr)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PageServer
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "Steadfast", ""
+    timeout = _IDLE_SECS
+
+    def do_GET(self) -> None:
+        """Answer a request."""
+        try:
+            self._send(HTTPStatus.OK, *self._answer())
+        except _RefusedError as error:
+            self.send_error(error.status, str(error))
+        except ConnectionError:
+            raise
+        except Exception as error:  # the page asks again, and says so meanwhile
+            self.send_error(500, f"{type(error).__name__}: {first_line(error)}")
+
+    do_HEAD = do_GET
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Send an error as a line of text, and close the connection."""
+        self.close_connection = True
+        text = message or HTTPStatus(code).phrase
+        self._send(HTTPStatus(code), f"{text}\n".encode(), "text/plain", {"Connection": "close"})
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing: the terminal belongs to the address."""
+
+    def _answer(self) -> tuple[bytes, str, Mapping[str, str]]:
+        """Return content, type and further headers."""
+        path, query = self._checked()
+        if path == "/":
+            text, policy = render.live_page(self.server.summaries.folder)
+            return text.encode(), "text/html", {"Content-Security-Policy": policy}
+        routes: dict[str, Callable[[], dict[str, Any]]] = {
+            "/api/runs": self.server.summaries.payload,
+            "/api/series": lambda: read_series(self._run(query), query.get("offset", "0")),
+            "/api/details": lambda: payload.details(self._run(query)),
+        }
+        if path not in routes:
+            _refuse(HTTPStatus.NOT_FOUND, "there is no such page")
+        content = json.dumps(finite_only(routes[path]()), separators=(",", ":"), allow_nan=False)
+        return content.encode(), "application/json", {}
+
+    def _checked(self) -> tuple[str, dict[str, str]]:
+        """Return path and query of a request that has the right to be answered."""
+        if not _LOCAL_HOST.fullmatch(self.headers.get("Host", "")):
+            _refuse(HTTPStatus.FORBIDDEN, "ask for 127.0.0.1, as in the address that was printed")
+        try:
+            url = urlsplit(self.path)
+            query = {name: values[-1] for name, values in parse_qs(url.query).items()}
+        except ValueError:
+            _refuse(HTTPStatus.BAD_REQUEST, "this is no address")
+        token = query.get("token", "")
+        if not secrets.compare_digest(token.encode(), self.server.token.encode()):
+            _refuse(HTTPStatus.FORBIDDEN, "use the whole address that was printed, with its token")
+        return url.path, query
+
+    def _run(self, query: Mapping[str, str]) -> Path:
+        """Return the directory of the run that is asked for: one of those that are listed."""
+        path = self.server.summaries.listing().get(query.get("id", ""))
+        return path or _refuse(HTTPStatus.NOT_FOUND, "there is no such run")
+
+    def _send(
+        self, status: HTTPStatus, content: bytes, kind: str, headers: Mapping[str, str]
+    ) -> None:
+        self.send_response(status)
+        values = {"Content-Type": f"{kind}; charset=utf-8", "Content-Length": str(len(content))}
+        for name, value in {**values, **_HEADERS, **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+
+def _refuse(status: HTTPStatus, message: str) -> NoReturn:
+    raise _RefusedError(status, message)

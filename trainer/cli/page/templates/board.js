@@ -1,0 +1,236 @@
+"use strict";
+// The curves of the selected runs: one chart a metric, in groups, with a crosshair in all of them.
+
+/** Groups of metrics, each with what the names of its metrics match; the last takes the rest. */
+const GROUPS = [
+  ["Metrics", null],
+  ["Classes", /\//],
+  ["Optimizer", /^(learning_rate|gradient_norm|loss_scale|weight_norm|update)/],
+  ["Workers", /^worker|wait_fraction$|staleness/],
+  ["Time", /_secs$|_per_sec$|goodput|^mfu|useful/],
+  ["System", /memory|gpu|cpu|disk/],
+  ["More", /./],
+];
+const EVALUATIONS = ["validation", "test"];
+const TOOLTIP_ROWS = 10;
+const MOST_CHIPS = 24;
+const MARK_PIXELS = 5;
+
+const bySplit = (a, b) => a.line.split < b.line.split ? -1 : 1;
+
+class Board {
+  /**
+   * @param elements {charts, legend, tooltip}.
+   * @param state the page's: {store, selected, hidden, colors, view, opened()}.
+   * @param events {focus(id | null), change()}.
+   */
+  constructor(elements, state, events) {
+    Object.assign(this, {...elements, state, events, offSplits: new Set(), splits: new Set()});
+    this.panels = new Map(); // metric: Chart
+    this.groups = GROUPS.map(([title], i) => {
+      const grid = el("div", {class: "grid"}), count = el("span", {class: "soft"});
+      const element = el("details", {class: "group", open: i === 0, hidden: true},
+        el("summary", {}, title, " ", count), grid);
+      return {element, grid, count};
+    });
+    this.empty = el("p", {class: "empty"});
+    this.charts.replaceChildren(this.empty, ...this.groups.map((group) => group.element));
+  }
+
+  /** Shows what the store has of the selected runs. */
+  update() {
+    const {store, selected, hidden} = this.state;
+    const runs = store.runs.filter((run) => selected.has(run.id));
+    const metrics = new Map(); // name: lines
+    this.splits = new Set();
+    for (const run of runs) {
+      for (const [key, curve] of store.series.get(run.id)?.curves ?? []) {
+        const split = key.slice(0, key.indexOf("/")), name = key.slice(key.indexOf("/") + 1);
+        if (name === "train_secs") continue; // it is the axis of time
+        this.splits.add(split);
+        if (!metrics.has(name)) metrics.set(name, []);
+        if (hidden.has(run.id) || this.offSplits.has(split)) continue;
+        metrics.get(name).push(this.#line(run, split, curve));
+      }
+    }
+    const marks = runs.length === 1 ? this.#marks(runs[0].id) : [];
+    for (const [name, lines] of metrics) {
+      const isEvaluated = lines.some((line) => EVALUATIONS.includes(line.split));
+      const isValidated = lines.some((line) => line.split === "validation");
+      for (const line of lines) {
+        line.style = isEvaluated && !EVALUATIONS.includes(line.split) ? "faint"
+          : isValidated && line.split === "test" ? "dashed" : "solid";
+      }
+      this.#chart(name).set(lines, marks);
+    }
+    this.#arrange(metrics, runs);
+    this.#showLegend(runs);
+    const isReading = runs.some((run) => !store.series.has(run.id));
+    setText(this.empty, metrics.size || !store.runs.length ? "" : !runs.length
+      ? "Select runs at the left to see their curves."
+      : isReading ? "Reading the curves…" : "No curve yet.");
+  }
+
+  /** Returns the line of a curve; the same one while the curve has no new points. */
+  #line(run, split, curve) {
+    const {view, colors} = this.state, known = curve.line;
+    curve.line = known?.byTime === view.byTime ? known : this.#newLine(curve, view.byTime);
+    return Object.assign(curve.line,
+      {owner: run.id, name: run.label || run.name, split, color: colors.get(run.id)});
+  }
+
+  #newLine({step, secs, value}, byTime) {
+    if (!byTime) return {byTime, x: step, y: value, steps: step};
+    const kept = step.map((_, i) => i).filter((i) => secs[i] !== null);
+    const pick = (values) => kept.map((i) => values[i]);
+    return {byTime, x: pick(secs), y: pick(value), steps: pick(step)};
+  }
+
+  #marks(id) {
+    const {store, view} = this.state, series = store.series.get(id);
+    return (store.details.get(id)?.marks ?? []).map((mark) =>
+      ({...mark, x: view.byTime ? secsAt(series, mark.step) : mark.step}))
+      .filter((mark) => mark.x !== null);
+  }
+
+  #chart(name) {
+    if (!this.panels.has(name)) {
+      this.panels.set(name, new Chart(name, this.state.view, {
+        hover: (chart, x, y) => {
+          this.pointer = {chart, x, y};
+          this.#requestCross();
+        },
+        drawn: (chart) => { if (this.pointer) this.#requestCross(); else chart.cross(null); },
+        leave: () => this.clear(),
+        zoom: (range) => { this.state.view.range = range; this.events.change(); },
+      }));
+    }
+    return this.panels.get(name);
+  }
+
+  /** Puts each chart into its group: the primary metric and the loss first. */
+  #arrange(metrics, runs) {
+    const first = [runs[0]?.metric, "loss"];
+    const rank = (name) => first.includes(name) ? first.indexOf(name) : 2;
+    const names = [...metrics.keys()].sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
+    const evaluated = new Set(runs.flatMap((run) => [run.metric, ...Object.keys(run.metrics)]));
+    const members = GROUPS.map(() => []);
+    for (const name of names) {
+      const isMetric = !name.includes("/") && (evaluated.has(name) || name === "loss");
+      members[isMetric ? 0 : GROUPS.findIndex(([, rule]) => rule?.test(name))].push(name);
+    }
+    this.groups.forEach(({element, grid, count}, i) => {
+      element.hidden = !members[i].length;
+      setText(count, String(members[i].length));
+      setChildren(grid, members[i].map((name) => this.panels.get(name).element));
+    });
+    for (const name of this.panels.keys()) if (!metrics.has(name)) this.panels.delete(name);
+  }
+
+  #showLegend(runs) {
+    const {hidden, colors} = this.state;
+    const chip = (text, isOn, ...rest) => el("button",
+      {class: "chip", "aria-pressed": String(isOn), ...rest[0]}, rest[1], el("span", {}, text));
+    const splits = [...this.splits].sort().map((split) => chip(split, !this.offSplits.has(split), {
+      "data-split": split, title: `Show or hide the curves of ${split}`,
+      onclick: () => {
+        if (!this.offSplits.delete(split)) this.offSplits.add(split);
+        this.update();
+      }}, el("span", {class: `stroke ${EVALUATIONS.includes(split) ? "" : "faint"}`})));
+    const chips = runs.slice(0, MOST_CHIPS).map((run) => {
+      return chip(run.label || run.name, !hidden.has(run.id), {"data-run": run.id,
+        title: `${run.name}: click hides, double click isolates`,
+        onclick: (event) => this.#toggle(run.id, runs, event.detail > 1),
+        onpointerenter: () => this.highlight(run.id),
+        onpointerleave: () => this.clear()}, swatchOf(colors.get(run.id)));
+    });
+    const more = runs.length > MOST_CHIPS ? [`and ${runs.length - MOST_CHIPS} more`] : [];
+    const text = [...splits, ...chips].map((each) => each.outerHTML).join("") + more;
+    if (text === this.legendText) return;
+    this.legendText = text;
+    const focused = [...this.legend.children].indexOf(document.activeElement);
+    this.legend.replaceChildren(...splits, el("span", {class: "gap"}), ...chips, ...more);
+    this.legend.children[focused]?.focus();
+  }
+
+  /** Hides or shows a run; isolates it, or shows all again. */
+  #toggle(id, runs, isolates) {
+    const {hidden} = this.state, isAlone = runs.every((run) => run.id === id || hidden.has(run.id));
+    if (isolates) {
+      const wasAlone = isAlone && this.wasAlone;
+      hidden.clear();
+      if (!wasAlone) runs.forEach((run) => run.id !== id && hidden.add(run.id));
+    } else {
+      this.wasAlone = isAlone;
+      if (!hidden.delete(id)) hidden.add(id);
+    }
+    this.update();
+  }
+
+  #requestCross() {
+    this.frame ||= requestAnimationFrame(() => { this.frame = 0; this.#cross(); });
+  }
+
+  /** Draws the crosshair where the pointer is, in all charts in sight, at the nearest point. */
+  #cross() {
+    const {chart, x, y} = this.pointer ?? {};
+    if (!chart?.lines.length || !chart.width) return;
+    const distance = (point) => Math.hypot(point.px - x, 2 * (point.py - y));
+    const points = chart.pointsAt(chart.valueAt(x)).sort((a, b) => distance(a) - distance(b));
+    const nearest = points[0], at = chart.drag ? chart.valueAt(x) : nearest?.x ?? chart.valueAt(x);
+    const focus = nearest?.line.owner ?? null;
+    for (const other of this.panels.values()) {
+      if (!other.isVisible || !other.xRange) continue;
+      const all = other === chart ? points : other.pointsAt(at);
+      const own = all.filter((point) => point.line.owner === focus);
+      other.cross(at, all.length > 30 && other !== chart ? own : all, focus);
+      setText(other.readout, own.sort(bySplit).map(
+        (point) => `${point.line.split} ${formatNumber(point.value)}`).join("  "));
+    }
+    this.#showTooltip(chart, points, x, y);
+    this.events.focus(focus);
+  }
+
+  #showTooltip(chart, points, x, y) {
+    const step = points[0] ? points[0].line.steps[lowerBound(points[0].line.x, points[0].x)] : null;
+    const time = this.state.view.byTime && points[0] ? `, ${formatDuration(points[0].x)}` : "";
+    const near = chart.marks.filter((mark) => Math.abs(chart.xOf(mark.x) - x) < MARK_PIXELS);
+    const owners = [...new Set(points.map((point) => point.line.owner))];
+    const rows = owners.slice(0, TOOLTIP_ROWS).map((owner, i) => {
+      const own = points.filter((point) => point.line.owner === owner);
+      const values = own.sort(bySplit).flatMap(({line, value}) =>
+        [el("span", {class: "soft"}, line.split), el("b", {}, formatNumber(value))]);
+      return el("div", {class: i ? "" : "nearest"}, swatchOf(own[0].line.color),
+        el("span", {class: "name"}, own[0].line.name), ...values);
+    });
+    const more = owners.length - rows.length;
+    this.tooltip.replaceChildren(
+      el("div", {class: "title"}, step === null ? "" : `step ${formatNumber(step)}${time}`),
+      ...near.slice(0, 3).map((mark) => el("div", {class: "title"}, mark.text)), ...rows,
+      more > 0 ? el("div", {class: "soft"}, `and ${more} more`) : "");
+    this.tooltip.hidden = !rows.length && !near.length;
+    const box = chart.top.getBoundingClientRect(), size = this.tooltip.getBoundingClientRect();
+    const right = box.left + x + 16, top = box.top + y + 16;
+    const isTooWide = right + size.width > innerWidth - 8;
+    this.tooltip.style.left = `${isTooWide ? Math.max(8, right - size.width - 32) : right}px`;
+    this.tooltip.style.top = `${Math.max(8, Math.min(top, innerHeight - size.height - 8))}px`;
+  }
+
+  /** Draws the curves of a run stronger. */
+  highlight(id) {
+    for (const chart of this.panels.values()) {
+      if (chart.isVisible && chart.xRange) chart.cross(null, [], id);
+    }
+  }
+
+  /** Removes crosshair and highlight. */
+  clear() {
+    this.pointer = null;
+    this.tooltip.hidden = true;
+    for (const chart of this.panels.values()) {
+      if (chart.width && chart.xRange) chart.cross(null);
+      setText(chart.readout, "");
+    }
+    this.events.focus(null);
+  }
+}

@@ -1,0 +1,175 @@
+"use strict";
+// What is known of one run besides its curves, and what differs between several.
+
+const PHASES = {train: "busy", evaluate: "eval", save: "save", compile: "wait", start: "wait"};
+const GOOD_ENDS = ["done", "ended", "stopped"];
+const QUIET_SECS = 10; // a process that is quiet for longer is marked
+const TIME_COLORS = {"steps": "#0072b2", "waiting for input": "#e69f00", "start": "#8a8a8a",
+  "compile": "#999933", "evaluation": "#cc79a7", "saving": "#009e73", "lost work": "#d55e00",
+  "restart": "#a03a68", "end": "#6a5acd"};
+const MOST_NUMBERED = 20; // a larger confusion matrix has colors only
+
+/** Shows parts, [key, title or null, data, build], and builds those anew whose data differ. */
+function showParts(element, parts) {
+  const old = new Map([...element.children].map((child) => [child.dataset.part, child]));
+  const full = parts.filter(([, , data]) => data && Object.keys(data).length);
+  setChildren(element, full.map(([key, title, data, build]) => {
+    const text = JSON.stringify([title, data]);
+    if (old.get(key)?.shown === text) return old.get(key);
+    const part = el("section", {"data-part": key}, title && el("h3", {}, title), build(data));
+    return Object.assign(part, {shown: text});
+  }));
+}
+
+const alertOf = (text) => el("p", {class: "alert"}, text);
+const wide = (...children) => el("div", {class: "wide"}, ...children);
+
+/** Returns a table; a column of numbers is aligned at the right. */
+function tableOf(head, rows, kind = "") {
+  const kinds = (rows[0] ?? []).map((_, i) =>
+    rows.every((row) => /^([-~]?\d[\d.,:e-]*( d)?|–)$/.test(row[i])) ? "number" : null);
+  const line = (tag, row) =>
+    el("tr", {}, ...row.map((cell, i) => el(tag, {class: kinds[i]}, cell)));
+  const lines = rows.map((row) => line("td", row));
+  return wide(el("table", {class: kind}, head.length ? el("thead", {}, line("th", head)) : null,
+    el("tbody", {}, ...lines)));
+}
+
+function pairsOf(data) {
+  const pairs = Object.entries(data).filter(([, value]) => value);
+  return tableOf([], pairs.map(
+    ([key, value]) => [el("span", {class: "soft"}, key), el("code", {}, value)]), "pairs");
+}
+
+function workersOf(workers) {
+  const hosts = new Set(workers.map((worker) => worker.host));
+  return el("div", {class: "workers"}, ...workers.map((worker) => {
+    const {name, host, phase, step, quiet_secs: quiet, end} = worker;
+    const kind = end ? GOOD_ENDS.includes(end) ? "off" : "bad"
+      : quiet > QUIET_SECS ? "quiet" : PHASES[phase] ?? "wait";
+    const soft = (text, kinds = "") => el("span", {class: `soft ${kinds}`}, text);
+    return el("div", {class: "worker", "data-kind": kind, title: host}, el("b", {}, name),
+      hosts.size > 1 ? soft(host) : null, el("span", {}, end || phase || "starts"),
+      soft(`step ${formatNumber(step)}`),
+      quiet === null ? null : soft(`quiet ${formatDuration(quiet)}`, "quiet"));
+  }));
+}
+
+/** Returns a bar of where the time went, with words. */
+function timeOf({secs, wall_secs: wall, useful, attempts, sizes}) {
+  const total = Object.values(secs).reduce((sum, each) => sum + each, 0) || 1;
+  const entries = Object.entries(secs).map(([name, each]) =>
+    ({each, text: `${name} ${formatShare(each / total)}`, color: TIME_COLORS[name] ?? "#56b4e9"}));
+  const bar = el("div", {class: "bar"}, ...entries.map(({each, text, color}) => {
+    const part = el("span", {title: text});
+    part.style.width = `${100 * each / total}%`;
+    part.style.backgroundColor = color;
+    return part;
+  }));
+  const words = entries.map(({each, text, color}) =>
+    el("span", {title: formatDuration(each)}, swatchOf(color), text));
+  const all = [`${formatDuration(wall)} in all`, `useful ${formatShare(useful)}`,
+    attempts > 1 && `${attempts} attempts`, sizes && `workers: ${sizes}`];
+  return el("div", {}, bar, el("p", {class: "words"}, ...words,
+    el("span", {class: "soft"}, all.filter(Boolean).join(", "))));
+}
+
+function numbersOf(run) {
+  const best = run.best === null ? "" : `${formatNumber(run.best)} at step ${run.best_step}`;
+  const names = Object.keys({...run.metrics, ...run.test});
+  return tableOf(["metric", "newest", "test", "best"], names.map((name) => [
+    name, formatNumber(run.metrics[name]), formatNumber(run.test[name]),
+    name === run.metric ? best : ""]));
+}
+
+function confusionOf({step, classes, matrix}) {
+  const isNumbered = classes.length <= MOST_NUMBERED;
+  const rows = matrix.map((counts, i) => {
+    const total = counts.reduce((sum, count) => sum + count, 0) || 1;
+    return el("tr", {}, el("th", {}, classes[i]), ...counts.map((count, k) => {
+      const title = `${classes[i]}, predicted as ${classes[k]}: ${formatNumber(count)}`;
+      const text = isNumbered ? count ? formatNumber(count) : "·" : "";
+      const cell = el("td", {title, class: count > total / 2 ? "strong" : null}, text);
+      cell.style.backgroundColor = `rgba(0, 96, 160, ${count / total})`;
+      return cell;
+    }));
+  });
+  const head = el("tr", {}, el("td", {}), ...classes.map((name) => el("th", {}, name)));
+  const note = `step ${step}; labels in rows, predictions in columns`;
+  return el("div", {}, el("p", {class: "soft"}, note),
+    wide(el("table", {class: isNumbered ? "confusion" : "confusion small"}, head, ...rows)));
+}
+
+function picturesOf(pictures) {
+  return el("div", {class: "pictures"}, ...pictures.map(({name, data}) =>
+    el("figure", {}, el("img", {src: data, alt: name}), el("figcaption", {}, name))));
+}
+
+function textsOf(texts) {
+  return el("div", {}, ...texts.map(({name, text}) =>
+    el("details", {open: true}, el("summary", {}, name), el("pre", {}, text))));
+}
+
+function commandsOf({commands, changes}) {
+  const copy = (event, command) =>
+    navigator.clipboard?.writeText(command).then(() => setText(event.target, "copied"));
+  return el("div", {}, ...commands.map((command, i) => el("div", {class: "command"},
+    el("code", {}, command), el("button", {onclick: (event) => copy(event, command)}, "copy"),
+    el("p", {class: "soft"}, changes?.[i] ?? ""))));
+}
+
+/** Shows all of a run in an element; `details` and `series` are undefined until they are read. */
+function showRun(element, run, details, series) {
+  if (!run || !details) {
+    const text = run ? "Reading the run…" : "No run is chosen.";
+    element.replaceChildren(el("p", {class: "empty"}, text));
+    return;
+  }
+  const {directory, code, machine, devices, replicas, commands, changes} = details;
+  const versions = Object.entries(details.versions ?? {}).map((pair) => pair.join(" ")).join(", ");
+  const times = (rows) => tableOf(["worker", "steps", "in steps", "waiting"], rows.map((each) => [
+    each.name, formatNumber(each.steps), formatDuration(each.step_secs),
+    formatDuration(each.wait_secs)]));
+  const staleness = (bins) => tableOf(["steps behind", "updates"],
+    bins.map(([bin, count]) => [String(bin), formatNumber(count)]));
+  const problems = [...details.problems, ...series?.problems ?? []];
+  const pre = (text) => el("pre", {}, text);
+  showParts(element, [
+    ["why", null, run.why, alertOf],
+    ["problems", null, problems, (lines) => el("div", {}, ...lines.map(alertOf))],
+    ["workers", "Workers", details.workers, workersOf],
+    ["time", "Where the time goes", details.time, timeOf],
+    ["straggler", null, details.straggler, alertOf],
+    ["numbers", "Metrics", Object.keys({...run.metrics, ...run.test}).length && run, numbersOf],
+    ["pictures", "Pictures", details.pictures, picturesOf],
+    ["confusion", "Confusion", details.confusion, confusionOf],
+    ["texts", "Texts", details.texts, textsOf],
+    ["crash", "Crash", details.crash, pre],
+    ["worker-times", "Time of each worker", details.worker_times, times],
+    ["staleness", "Staleness of the updates", details.staleness, staleness],
+    ["commands", "Commands", commands?.length && {commands, changes}, commandsOf],
+    ["facts", "Run", {directory, code, machine, devices, replicas: replicas && String(replicas),
+      versions}, pairsOf],
+    ["config", "Configuration", details.config, pairsOf],
+  ]);
+}
+
+/** Shows what differs between runs: a row for each. */
+function showComparison(element, runs, colors) {
+  if (runs.length < 2) {
+    element.replaceChildren(el("p", {class: "empty"}, "Select several runs to compare them."));
+    return;
+  }
+  const keysOf = (part) => [...new Set(runs.flatMap((run) => Object.keys(run[part])))];
+  const keys = keysOf("differs").filter(
+    (key) => new Set(runs.map((run) => run.differs[key])).size > 1);
+  const metrics = keysOf("metrics").filter((name) => !name.includes("/"));
+  const rows = runs.map((run) => [...keys.map((key) => run.differs[key] ?? "–"), run.state,
+    formatNumber(run.step), formatNumber(run.best),
+    ...metrics.map((name) => formatNumber(run.metrics[name])), formatDuration(run.secs)]);
+  const named = () => rows.map((row, i) =>
+    [el("span", {}, swatchOf(colors.get(runs[i].id)), runs[i].name), ...row]);
+  const head = ["run", ...keys, "state", "step", "best", ...metrics, "duration"];
+  const data = {head, rows, colors: runs.map((run) => [run.id, colors.get(run.id)])};
+  showParts(element, [["comparison", null, data, () => tableOf(head, named())]]);
+}
