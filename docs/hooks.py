@@ -36,10 +36,12 @@ def _configuration() -> list[Any]:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> None:
-    """Let the search find a page by other words, and decisions last."""
+    """Set what MkDocs takes from a front matter, which GitHub would show as a table."""
     path = page.file.src_uri
     if words := config.extra["search_words"].get(path):
         page.meta["tags"] = words
+    if path == "index.md":
+        page.meta["hide"] = ["navigation", "toc"]
     if path.startswith("adr/"):
         page.meta["search"] = {"boost": _DECISIONS_BOOST}
 
