@@ -37,7 +37,7 @@ _HELP = {item.name: item.metadata["help"] for item in fields(Experiment)} | {
     TOP_LEVEL: "keys that are in no section",
     "experiment": "recipes: choices and values together",
 }
-_LONG_GROUP_LINES = 300
+_LONG_GROUP_LINES = 140
 """A group with more has a page for each of its choices."""
 _NOTE = "<!-- written by docs/generate.py -->"
 _END = "<!-- end -->"

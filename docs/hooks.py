@@ -1,8 +1,10 @@
-"""What MkDocs does besides: the navigation of generated pages, search words, copies of commands."""
+"""What MkDocs does besides: generated pages in the navigation, search words, diagrams, copies."""
 
 from __future__ import annotations
 
+import hashlib
 import html
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
@@ -12,31 +14,38 @@ CONFIGURATION = "reference/configuration"
 _DECISIONS_BOOST = 0.2
 """How much a decision counts in the search, compared with other pages."""
 
+DIAGRAM = re.compile(r"^```mermaid\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+SCHEMES = {"light": "neutral", "dark": "dark"}
+"""The themes of Mermaid for the color schemes of the site."""
+
+_PAGE = re.compile(r"\(configuration/([\w-]+)\.md\)")
+_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 _CONSOLE = re.compile(r'<div class="language-console highlight">.*?</div>', re.DOTALL)
 _TAG = re.compile(r"<[^>]*>")
 
 
 def on_config(config: Any) -> None:
     """Put the generated pages below the entry of the configuration in the navigation."""
-    for entries in (entries for tab in config.nav for entries in tab.values()):
-        for entry in entries:
-            if isinstance(entry, dict) and entry.get("Configuration") == f"{CONFIGURATION}.md":
-                entry["Configuration"] = [{"Overview": f"{CONFIGURATION}.md"}, *_configuration()]
+    overview = f"{CONFIGURATION}.md"
+    groups, sections = (DOCS / overview).read_text().split("| section |")
+    for entry in (entry for tab in config.nav for entries in tab.values() for entry in entries):
+        if isinstance(entry, dict) and entry.get("Configuration") == overview:
+            parts = [{"Groups": _entries(groups)}, {"Sections": _entries(sections)}]
+            entry["Configuration"] = [{"Overview": overview}, *parts]
 
 
-def _configuration() -> list[Any]:
-    pages: list[Any] = []
-    for file in sorted((DOCS / CONFIGURATION).glob("*.md")):
-        pages.append(f"{CONFIGURATION}/{file.name}")
-        choices = sorted((DOCS / CONFIGURATION / file.stem).glob("*.md"))
-        if choices:
-            names = [{choice.stem: str(choice.relative_to(DOCS))} for choice in choices]
-            pages.append({f"{file.stem}=": names})
-    return pages
+def _entries(table: str) -> list[Any]:
+    entries: list[Any] = []
+    for name in _PAGE.findall(table):
+        entries.append(f"{CONFIGURATION}/{name}.md")
+        if choices := sorted((DOCS / CONFIGURATION / name).glob("*.md")):
+            pages = [{choice.stem: str(choice.relative_to(DOCS))} for choice in choices]
+            entries.append({f"{name}=": pages})
+    return entries
 
 
-def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> None:
-    """Set what MkDocs takes from a front matter, which GitHub would show as a table."""
+def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
+    """Draw diagrams, and set what a front matter would, which GitHub shows as a table."""
     path = page.file.src_uri
     if words := config.extra["search_words"].get(path):
         page.meta["tags"] = words
@@ -44,6 +53,21 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> None:
         page.meta["hide"] = ["navigation", "toc"]
     if path.startswith("adr/"):
         page.meta["search"] = {"boost": _DECISIONS_BOOST}
+    return DIAGRAM.sub(lambda match: _pictures(match, posixpath.dirname(path)), markdown)
+
+
+def diagram_name(text: str, scheme: str) -> str:
+    """Return the name of the file that shows a diagram, which another text does not have."""
+    return f"{hashlib.sha256(text.encode()).hexdigest()[:12]}-{scheme}.svg"
+
+
+def _pictures(match: re.Match[str], folder: str) -> str:
+    images = posixpath.relpath("images/diagrams", folder or ".")
+    heading = _HEADING.findall(match.string[: match.start()])[-1]
+    return "\n".join(
+        f"![Diagram: {heading}]({images}/{diagram_name(match['text'], scheme)}#only-{scheme})"
+        for scheme in SCHEMES
+    )
 
 
 def on_page_content(content: str, **_: Any) -> str:

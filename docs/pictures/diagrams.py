@@ -1,0 +1,58 @@
+"""Draws the Mermaid diagrams of the pages: `docs/images/diagrams/`, for both color schemes.
+
+GitHub draws such a block itself. The site shows these pictures instead, and so fetches nothing.
+Mermaid comes from npm (`apt-get install npm`), in a version that is fixed here.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+
+from docs.hooks import DIAGRAM, SCHEMES, diagram_name
+from docs.pictures.support import IMAGES, ROOT, browser_page
+
+MERMAID = "mermaid@11.17.2"
+TIMEOUT_SECS = 300
+FOLDER = IMAGES / "diagrams"
+
+_DRAW = """async ([text, theme]) => {
+    mermaid.initialize({startOnLoad: false, theme, fontFamily: "Arial, Helvetica, sans-serif"});
+    return (await mermaid.render("diagram", text)).svg;
+}"""
+# Where a reader's font is wider, a label grows beyond its box, and is not cut off.
+_STYLE = "<style>foreignObject {overflow: visible}</style></svg>"
+
+
+def library(directory: Path) -> str:
+    """Download Mermaid, and return its code."""
+    command = ["npm", "pack", MERMAID, "--silent"]
+    subprocess.run(command, cwd=directory, check=True, timeout=TIMEOUT_SECS)
+    with tarfile.open(next(directory.glob("mermaid-*.tgz"))) as archive:
+        file = archive.extractfile("package/dist/mermaid.min.js")
+        assert file
+        return file.read().decode()
+
+
+def main() -> None:
+    """Draw what is missing, and remove what no page has any more."""
+    texts = [page.read_text() for page in (ROOT / "docs").rglob("*.md")]
+    diagrams = {match["text"] for text in texts for match in DIAGRAM.finditer(text)}
+    names = {diagram_name(diagram, scheme) for diagram in diagrams for scheme in SCHEMES}
+    FOLDER.mkdir(exist_ok=True)
+    for file in FOLDER.iterdir():
+        if file.name not in names:
+            file.unlink()
+    with tempfile.TemporaryDirectory() as scratch, browser_page(1200, 800) as page:
+        page.add_script_tag(content=library(Path(scratch)))
+        for diagram in diagrams:
+            for scheme, theme in SCHEMES.items():
+                picture = page.evaluate(_DRAW, [diagram, theme])
+                text = picture.replace("</svg>", _STYLE) + "\n"
+                (FOLDER / diagram_name(diagram, scheme)).write_text(text)
+
+
+if __name__ == "__main__":
+    main()
