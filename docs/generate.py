@@ -41,7 +41,7 @@ _LONG_GROUP_LINES = 140
 """A group with more has a page for each of its choices."""
 _NOTE = "<!-- written by docs/generate.py -->"
 _END = "<!-- end -->"
-_HEAD = "| key | default | value | | may change |\n| --- | --- | --- | --- | --- |\n"
+_HEAD = "| key | default | value | meaning | may change |\n| --- | --- | --- | --- | --- |\n"
 _LATER = {Free: "yes", Semantic: "if allowed", Structural: "no"}
 _ARTICLE = re.compile(r"\ban? ")
 
@@ -63,9 +63,12 @@ def generate() -> dict[str, str]:
     pages: dict[str, str] = {}
     for name in sorted({*sections, *GROUPS}):
         lines = [f"# {name}\n", f"{_NOTE}\n"]
+        section = sections.get(name, [])
         if name in GROUPS:
-            lines += [f"{_sentence(_HELP[name])}\n", *_choices(name, pages)]
-        pages[f"{FOLDER}/{name}.md"] = _page([*lines, *sections.get(name, ())])
+            lines += [f"{_sentence(_HELP[name])}\n", *_choices(name, pages), *section]
+        else:
+            lines += section[1:]  # its heading is the page's
+        pages[f"{FOLDER}/{name}.md"] = _page(lines)
     groups = [*_list("group", GROUPS), "", *_list("section", sorted({*sections} - {*GROUPS}))]
     pages[f"{FOLDER}.md"] = _insert(f"{FOLDER}.md", groups)
     pages["adr/index.md"] = _insert("adr/index.md", _decisions())
@@ -97,7 +100,8 @@ def _decisions() -> list[str]:
 
 def _sections() -> dict[str, list[str]]:
     """Return the tables of each section of the schema, and of the keys in none."""
-    sections = {TOP_LEVEL: [_table(Experiment, "")], "fault": _parts(Fault, "fault.<name>")}
+    lines = [f"# {TOP_LEVEL}\n", f"{_sentence(_HELP[TOP_LEVEL])}\n", _table(Experiment, "")]
+    sections = {TOP_LEVEL: lines, "fault": _parts(Fault, "fault.<name>")}
     for name, part in _inner(Experiment):
         sections[name] = _parts(part, name)
     return sections

@@ -19,8 +19,12 @@ TIMEOUT_SECS = 300
 FOLDER = IMAGES / "diagrams"
 
 _DRAW = """async ([text, theme]) => {
-    mermaid.initialize({startOnLoad: false, theme, fontFamily: "Arial, Helvetica, sans-serif"});
-    return (await mermaid.render("diagram", text)).svg;
+    const themeVariables = {clusterBkg: "transparent"};
+    const fontFamily = "Arial, Helvetica, sans-serif";
+    mermaid.initialize({startOnLoad: false, theme, themeVariables, fontFamily});
+    const place = document.createElement("div");
+    place.innerHTML = (await mermaid.render("diagram", text)).svg;
+    return new XMLSerializer().serializeToString(place.firstChild);  // a file of SVG must be XML
 }"""
 # Where a reader's font is wider, a label grows beyond its box, and is not cut off.
 _STYLE = "<style>foreignObject {overflow: visible}</style></svg>"

@@ -6,8 +6,8 @@ The blocks of a page are run in order, in one directory. The fence says what a b
     ```bash                              commands that must succeed
     ```console                           commands behind `$ `, and their output; `...` is any text
 
-A comment in the line above, `<!-- not run: it needs a cluster -->`, marks commands that a test cannot
-run: they must compose. Readers do not see it.
+A comment in the line above, `<!-- not run: it needs a cluster -->`, marks commands that a test
+cannot run: they must compose. Readers do not see it.
 
 In a path, `<run>` stands for whatever exists; of several, the newest. The directory is like a
 checkout: a page that adds code to it gets a copy, the others links to one copy that they share. For
