@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from docs import hooks
 from tests.support.doc_links import broken_links, broken_links_of_site
@@ -175,6 +176,11 @@ def test_every_diagram_has_its_pictures() -> None:
     assert files == names, "run python -m docs.pictures.diagrams"
 
 
+def test_search_words_belong_to_pages() -> None:
+    words = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["extra"]["search_words"]
+    assert [page for page in words if not (ROOT / "docs" / page).exists()] == []
+
+
 def test_links_lead_somewhere() -> None:
     """As on GitHub; of those to other sites only that they are addresses."""
     paths = [*(page.path for page in PAGES), *(ROOT / name for name in OTHER_PAGES)]
@@ -192,4 +198,6 @@ def test_site_has_no_broken_link_and_fetches_nothing(tmp_path: Path) -> None:
     assert broken_links_of_site(tmp_path) == []
     page = (tmp_path / "how-to" / "sweep.html").read_text()
     assert re.search(r'<div data-copy="python train.py -m [^"<$]*" class="language-console', page)
-    assert "not run:" not in re.sub("<!--.*?-->", "", page)
+    index = json.loads((tmp_path / "search" / "search_index.json").read_text())["docs"]
+    assert [entry for entry in index if "OOM" in entry.get("tags", ())]
+    assert [entry for entry in index if "adr/0" in entry["location"] and entry["boost"] >= 1] == []
