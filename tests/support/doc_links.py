@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-_CODE = re.compile(r"^( *)```.*?^\1```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
+_SPAN = re.compile(r"`[^`\n]+`")
 _LINK = re.compile(r"\]\(<?([^)>\s]+)>?\)|\b(?:src|href)=\"([^\"]+)\"")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
@@ -17,8 +17,12 @@ _FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 
 def broken_links(page: Path) -> list[str]:
     """Return the links of a Markdown page that lead nowhere."""
-    links = [link for pair in _LINK.findall(_CODE.sub("", page.read_text())) for link in pair]
+    links = [link for pair in _LINK.findall(_SPAN.sub("", _prose(page))) for link in pair]
     return [link for link in links if link and not _leads_somewhere(link, page)]
+
+
+def _prose(page: Path) -> str:
+    return _FENCE.sub("", page.read_text())
 
 
 def _leads_somewhere(link: str, page: Path) -> bool:
@@ -36,7 +40,7 @@ def _headings(page: Path) -> set[str]:
     """Return the anchors that GitHub gives the headings of a page."""
     counts: Counter[str] = Counter()
     anchors = set()
-    for title in _HEADING.findall(_FENCE.sub("", page.read_text())):
+    for title in _HEADING.findall(_prose(page)):
         words = re.sub(r"\]\([^)]*\)", "", title).lower()
         anchor = re.sub(r"[^\w -]", "", words).replace(" ", "-")
         anchors.add(f"{anchor}-{counts[anchor]}" if counts[anchor] else anchor)
