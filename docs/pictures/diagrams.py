@@ -43,19 +43,21 @@ def library(directory: Path) -> str:
 def main() -> None:
     """Draw what is missing, and remove what no page has any more."""
     texts = [page.read_text() for page in (ROOT / "docs").rglob("*.md")]
-    diagrams = {match["text"] for text in texts for match in DIAGRAM.finditer(text)}
-    names = {diagram_name(diagram, scheme) for diagram in diagrams for scheme in SCHEMES}
+    diagrams = {
+        diagram_name(match["text"], scheme): (match["text"], theme)
+        for text in texts
+        for match in DIAGRAM.finditer(text)
+        for scheme, theme in SCHEMES.items()
+    }
     FOLDER.mkdir(exist_ok=True)
-    for file in FOLDER.iterdir():
-        if file.name not in names:
-            file.unlink()
+    names = {file.name for file in FOLDER.iterdir()}
+    for name in names - diagrams.keys():
+        (FOLDER / name).unlink()
     with tempfile.TemporaryDirectory() as scratch, browser_page(1200, 800) as page:
         page.add_script_tag(content=library(Path(scratch)))
-        for diagram in diagrams:
-            for scheme, theme in SCHEMES.items():
-                picture = page.evaluate(_DRAW, [diagram, theme])
-                text = picture.replace("</svg>", _STYLE) + "\n"
-                (FOLDER / diagram_name(diagram, scheme)).write_text(text)
+        for name in diagrams.keys() - names:
+            picture = page.evaluate(_DRAW, diagrams[name])
+            (FOLDER / name).write_text(picture.replace("</svg>", _STYLE) + "\n")
 
 
 if __name__ == "__main__":

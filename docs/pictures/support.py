@@ -1,4 +1,4 @@
-"""What the scripts of the pictures share: trainings, cards of SVG, and a browser."""
+"""What the scripts of the pictures share: trainings, drawings, and a browser."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IMAGES = ROOT / "docs" / "images"
 TRAIN = [sys.executable, str(ROOT / "train.py")]
 TIMEOUT_SECS = 300
 
-COLORS = {  # of the light and of the dark scheme
+COLORS = {  # in the light and in the dark scheme of the reader
     "paper": ("#f6f8fa", "#22272e"),
     "ink": ("#1f2328", "#d4dbe2"),
     "faint": ("#59636e", "#96a0aa"),
@@ -31,8 +31,7 @@ FONT = "-apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif"
 def train(directory: Path, *arguments: str) -> Path:
     """Run `train.py` in a directory to its end; return the newest run directory there."""
     subprocess.run([*TRAIN, *arguments], cwd=directory, check=True, timeout=TIMEOUT_SECS)
-    runs = [path for path in (directory / "runs").iterdir() if (path / "run.json").exists()]
-    return max(runs, key=lambda path: path.stat().st_mtime)
+    return max((directory / "runs").glob("*-*"), key=lambda path: path.stat().st_mtime)
 
 
 def save(name: str, content: str | bytes) -> None:
@@ -47,15 +46,7 @@ def save(name: str, content: str | bytes) -> None:
 
 
 def card(width: int, height: int, title: str, body: list[str], style: str = "") -> str:
-    """Return an SVG picture on a ground of its own, in the colors of the reader's scheme.
-
-    Args:
-        width: in pixels.
-        height: in pixels.
-        title: what is read aloud for it.
-        body: elements; their classes are names of `COLORS`, and `stroke-` before them for lines.
-        style: further rules.
-    """
+    """Return an SVG picture on a ground of its own; classes of its elements are `COLORS`."""
     light, dark = (
         "".join(
             f".{name} {{fill: {pair[scheme]}}} .stroke-{name} {{stroke: {pair[scheme]}}}\n"
@@ -63,16 +54,12 @@ def card(width: int, height: int, title: str, body: list[str], style: str = "") 
         )
         for scheme in (0, 1)
     )
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-            f'width="{width}" height="{height}" font-family="{FONT}" font-size="13" role="img">',
-            f"<title>{html.escape(title)}</title>",
-            f"<style>\n{light}@media (prefers-color-scheme: dark) {{\n{dark}}}\n{style}</style>",
-            '<rect width="100%" height="100%" rx="8" class="paper"/>',
-            *body,
-            "</svg>\n",
-        ]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" font-family="{FONT}" font-size="13" role="img">\n'
+        f"<title>{html.escape(title)}</title>\n<style>\n{light}"
+        f"@media (prefers-color-scheme: dark) {{\n{dark}}}\n{style}</style>\n"
+        '<rect width="100%" height="100%" rx="8" class="paper"/>\n' + "\n".join(body) + "\n</svg>\n"
     )
 
 
@@ -82,12 +69,12 @@ def label(x: float, y: float, text: str, look: str = "ink", **attributes: Any) -
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{look}"{rest}>{html.escape(text)}</text>'
 
 
-def path(points: list[tuple[float, float]], look: str, width: float = 1.5) -> str:
+def line(points: list[tuple[float, float]], look: str, width: float = 1.5) -> str:
     """Return a line through points, in a color of `COLORS`; further classes may follow."""
     through = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     return (
         f'<polyline points="{through}" class="stroke-{look}" pathLength="1" fill="none" '
-        f'stroke-width="{width}" stroke-linejoin="round"/>'
+        f'stroke-width="{width}"/>'
     )
 
 
@@ -96,8 +83,7 @@ def browser_page(width: int, height: int, *, dark: bool = False) -> Iterator[Any
     """Give a page of a headless Chromium (`apt-get install chromium`), as Playwright has it."""
     from playwright.sync_api import sync_playwright
 
-    programs = ("chromium", "chromium-browser", "google-chrome")
-    program = next(filter(None, map(shutil.which, programs)), None)
+    program = shutil.which("chromium") or shutil.which("google-chrome")
     assert program, "no Chromium is installed: apt-get install chromium"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
