@@ -37,7 +37,8 @@ check: docs ## lint, format, types, documentation, and pip check
 	$(BIN)/mypy
 	$(BIN)/python -m pip check
 
-docs: $(ALL) ## build the documentation into site/; a warning is an error
+docs: $(ALL) ## write the generated pages, and build the documentation into site/; a warning is an error
+	$(BIN)/python docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(ALL) ## measure step and start-up time against the peers (benchmarks/README.md)

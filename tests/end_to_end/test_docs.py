@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
+import json
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 
+from docs import hooks
+from tests.support.doc_links import broken_links, broken_links_of_site
 from tests.support.doc_pages import ROOT, Page, copy_checkout
 from tests.support.fork_server import fork_server_of
 from trainer.cli.command_table import COMMANDS
@@ -38,6 +41,7 @@ LONG = {
     )
 }  # fmt: skip
 """Pages whose commands take more than ten seconds; other tests hold what they do."""
+OTHER_PAGES = ("CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")
 DATA = ("mnist.npz", "cifar-10-batches-py")
 
 
@@ -79,7 +83,7 @@ def test_page_runs_as_shown(
         page.run(folder, checkout, server)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize("page", [page for page in PAGES if page.commands], ids=name)
 def test_commands_that_are_not_run_compose(
     page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,16 +104,6 @@ def test_commands_that_are_not_run_compose(
             )
 
 
-@pytest.fixture(scope="module")
-def hooks() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "hooks.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def keys(schema: Any, path: str = "") -> list[str]:
     names = []
     for item in fields(schema):
@@ -121,16 +115,20 @@ def keys(schema: Any, path: str = "") -> list[str]:
     return names
 
 
-@pytest.mark.slow
-def test_reference_has_every_key_and_every_choice(hooks: ModuleType) -> None:
-    lines = hooks.configuration().splitlines()
-    rows = {line.split("`")[1]: line for line in lines if line.startswith("| `")}
+def reference() -> list[str]:
+    """The lines of all pages of the configuration reference."""
+    pages = sorted((ROOT / "docs" / "reference" / "configuration").rglob("*.md"))
+    return [line for page in pages for line in page.read_text().splitlines()]
+
+
+def test_reference_has_every_key_and_every_choice() -> None:
+    rows = {line.split("`")[1]: line for line in reference() if line.startswith("| `")}
     for key in [*keys(Experiment()), *keys(Fault(), "fault.<name>.")]:
         assert key in rows, key
-    choices = [(group, file) for group in GROUPS for file in (ROOT / "conf" / group).glob("*.yaml")]
+    titles = {line.strip("#` ") for line in reference() if line.startswith("#")}
+    choices = {f"{file.parent.name}={file.stem}" for file in (ROOT / "conf").glob("*/*.yaml")}
     assert len(choices) > 40
-    for group, file in choices:
-        assert any(line.startswith(f"#### `{group}={file.stem}`") for line in lines), file
+    assert choices - titles == set()
     assert rows["optimizer.momentum"].startswith(
         "| `optimizer.momentum` | `0.9` | float, >= 0, &lt; 1 | share of the last update"
     )
@@ -143,15 +141,26 @@ def test_reference_has_every_key_and_every_choice(hooks: ModuleType) -> None:
     ] == []
 
 
-def test_reference_generator_imports_nothing_heavy() -> None:
-    outcome = subprocess.run(
-        [sys.executable, "-X", "importtime", ROOT / "docs" / "hooks.py"],
-        capture_output=True,
-        text=True,
-        timeout=60,
+def test_generated_pages_are_as_committed() -> None:
+    """Its imports are checked too: `make docs` must stay quick."""
+    code = (
+        "import sys; sys.path.insert(0, 'docs'); import generate, json\n"
+        "print(json.dumps(generate.generate()))\n"
+        "assert not {'tensorflow', 'numpy', 'tf_keras'} & {*sys.modules}"
     )
-    assert outcome.returncode == 0
-    assert not re.search(r"\| +(tensorflow|numpy|tf_keras)$", outcome.stderr, re.MULTILINE)
+    outcome = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    pages = json.loads(outcome.stdout)
+    differ = [path for path in pages if pages[path] != _text(ROOT / "docs" / path)]
+    assert differ == [], "run python docs/generate.py"
+    files = (ROOT / "docs" / "reference" / "configuration").rglob("*.md")
+    assert {str(file.relative_to(ROOT / "docs")) for file in files} - {*pages} == set()
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text() if path.exists() else None
 
 
 def test_command_line_reference_lists_every_command() -> None:
@@ -159,15 +168,36 @@ def test_command_line_reference_lists_every_command() -> None:
     assert [command for command in COMMANDS if f"| `python train.py {command} " not in page] == []
 
 
-def test_decisions_page_lists_every_decision(hooks: ModuleType) -> None:
-    for file in (ROOT / "docs" / "adr").glob("0*.md"):
-        assert f"({file.name})" in hooks.decisions()
+def test_every_diagram_has_its_pictures() -> None:
+    texts = [page.path.read_text() for page in PAGES if page.path != ROOT / "README.md"]
+    diagrams = [match["text"] for text in texts for match in hooks.DIAGRAM.finditer(text)]
+    names = {hooks.diagram_name(text, scheme) for text in diagrams for scheme in hooks.SCHEMES}
+    files = {file.name for file in (ROOT / "docs" / "images" / "diagrams").iterdir()}
+    assert files == names, "run python -m docs.pictures.diagrams"
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"]
-)
-def test_links_exist(page: str) -> None:
-    """MkDocs checks those within docs/."""
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", (ROOT / page).read_text()):
-        assert "://" in target or (ROOT / page).parent.joinpath(target).exists(), target
+def test_search_words_belong_to_pages() -> None:
+    words = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["extra"]["search_words"]
+    assert [page for page in words if not (ROOT / "docs" / page).exists()] == []
+
+
+def test_links_lead_somewhere() -> None:
+    """As on GitHub; of those to other sites only that they are addresses."""
+    paths = [*(page.path for page in PAGES), *(ROOT / name for name in OTHER_PAGES)]
+    assert {str(path): links for path in paths if (links := broken_links(path))} == {}
+
+
+@pytest.mark.slow
+def test_site_has_no_broken_link_and_fetches_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", tmp_path]
+    variables = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    outcome = subprocess.run(
+        command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=180
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    assert broken_links_of_site(tmp_path) == []
+    page = (tmp_path / "how-to" / "sweep.html").read_text()
+    assert re.search(r'<div data-copy="python train.py -m [^"<$]*" class="language-console', page)
+    index = json.loads((tmp_path / "search" / "search_index.json").read_text())["docs"]
+    assert [entry for entry in index if "OOM" in entry.get("tags", ())]
+    assert [entry for entry in index if "adr/0" in entry["location"] and entry["boost"] >= 1] == []

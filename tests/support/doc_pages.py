@@ -5,7 +5,9 @@ The blocks of a page are run in order, in one directory. The fence says what a b
     ```python title="models/mlp.py"      a file, of any language
     ```bash                              commands that must succeed
     ```console                           commands behind `$ `, and their output; `...` is any text
-    ```bash title="Not run here: ..."    commands that a test cannot run: they must compose
+
+A comment in the line above, `<!-- not run: it needs a cluster -->`, marks commands that a test
+cannot run: they must compose. Readers do not see it.
 
 In a path, `<run>` stands for whatever exists; of several, the newest. The directory is like a
 checkout: a page that adds code to it gets a copy, the others links to one copy that they share. For
@@ -29,9 +31,9 @@ from trainer.cli.command_table import COMMANDS
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_SECS = 240
 CHECKOUT = ("train.py", "trainer", "models", "datasets", "conf")
-NOT_RUN = "Not run here"
 
 _FENCE = re.compile(
+    r"^(?P<not_run> *<!-- not run: .+ -->\n)?"
     r'^(?P<indent> *)```(?P<language>\w+)(?: title="(?P<title>[^"\n]*)")?\n'
     r"(?P<text>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
@@ -166,7 +168,7 @@ def _steps(match: re.Match[str]) -> Iterator[File | Command]:
     indent = len(match["indent"])
     title = match["title"]
     text = "".join(line[indent:] or "\n" for line in match["text"].splitlines(keepends=True))
-    is_run = not (title or "").startswith(NOT_RUN)
+    is_run = match["not_run"] is None
     if match["language"] == "bash":
         yield from (
             Command(line, is_run=is_run)

@@ -44,8 +44,9 @@ class MetricDefaults:
 
     Attributes:
         label_kind: the labels of the tasks that it is for; None: any.
-        direction: of what is selected by, a literal of the class: `max` or `min`, or name -> one of
-            them, where that of `recall` counts for `recall/cat` too.
+        direction: which is better of a value that checkpoints or sweeps select by, as a literal of
+            the class: `max` or `min`, or name -> one of them, where that of `recall` counts for
+            `recall/cat` too.
         names: names of its values; empty: its own.
     """
 

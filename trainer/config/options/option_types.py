@@ -135,15 +135,14 @@ def type_in_words(annotation: ast.expr, names: Mapping[str, ast.expr]) -> str:
     if name == "Literal":
         return f"one of {', '.join(str(word) for word in words(annotation, names))}"
     if name in _LISTS:
-        kinds = list(
-            dict.fromkeys(_parts(item, names)[0] for item in arguments if not _is_ellipsis(item))
-        )
+        items = (type_in_words(item, names) for item in arguments if not _is_ellipsis(item))
+        kinds = dict.fromkeys(item.removeprefix("an ").removeprefix("a ") for item in items)
         size = (
             f"{len(arguments)} "
             if name in ("tuple", "Tuple") and arguments and not _is_ellipsis(arguments[-1])
             else ""
         )
-        return f"a list of {size}{' and '.join(kinds)}" if len(kinds) > 0 else "a list"
+        return f"a list of {size}{' and '.join(kinds)}" if kinds else "a list"
     if name in _DICTS:
         return "a mapping"
     return {"None": "null", "int": "an int"}.get(name, f"a {name}")

@@ -43,7 +43,7 @@ class Search(Protocol):
         """Return the next point, or None if there are no more."""
 
     def should_prune(self, point: Point, step: int, metrics: Mapping[str, float]) -> bool:
-        """Record an evaluation by which is selected; return whether to stop the point early."""
+        """Record an evaluation of a point that trains; return whether to stop the point early."""
         return False
 
     def record_outcome(self, point: Point, outcome: RunStatus) -> None:
