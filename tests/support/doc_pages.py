@@ -4,12 +4,12 @@ The blocks of a page are run in order, in one directory. The fence says what a b
 
     ```python title="models/mlp.py"      a file, of any language
     ```bash                              commands that must succeed
-    ```console                           commands behind `$ `, and their output; `...` is any text
+    ```console                           commands behind `$ `, and their output
     ```bash title="Not run here: ..."    commands that a test cannot run: they must compose
 
-In a path, `<run>` stands for whatever exists; of several, the newest. The directory is like a
-checkout: a page that adds code to it gets a copy, the others links to one copy that they share. For
-the page of an example it is a copy of the example.
+`printed_text` says how output is compared. In a path, `<run>` stands for whatever exists; of
+several, the newest. The directory is like a checkout: a page that adds code to it gets a copy, the
+others links to one copy that they share. For the page of an example it is a copy of the example.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.printed_text import matches
 from trainer.cli.command_table import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -215,15 +216,6 @@ def _run(command: Command, folder: Path, environment: Mapping[str, str]) -> None
     if command.output is not None:
         expected = f"\n\nThe page shows\n{command.output}"
         assert matches(command.output, process.stdout), report + expected
-
-
-def matches(expected: str, printed: str) -> bool:
-    """Return whether output is as expected; `...` is any text, as a line any number of lines."""
-    lines = [
-        r"(.*\n)?" if line == "..." else ".*".join(map(re.escape, line.split("..."))) + r"\n"
-        for line in expected.strip().splitlines()
-    ]
-    return re.fullmatch("".join(lines), f"{printed.rstrip()}\n", re.DOTALL) is not None
 
 
 def _newest(pattern: str, folder: Path) -> str:
