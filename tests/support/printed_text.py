@@ -13,7 +13,7 @@ _KINDS = (
     r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d)?",
     r"\d+(?::\d\d)+",  # 0:05
     r"-?\d+\.\d+(?:e[-+]?\d+)?",
-    r"[\d,]*\d(?= (?:%|(?:s|ms|min|h|[KMG]i?B)\b))",
+    r"[\d,]*\d(?= (?:%|(?:s|ms|min|h|[kKMG]i?B)\b))",
     r"(?<=-)[0-9a-f]{8}\b",  # the hash in the name of a run
     r" +(?= )",  # columns are as wide as their numbers
 )
