@@ -4,12 +4,12 @@ The blocks of a page are run in order, in one directory. The fence says what a b
 
     ```python title="models/mlp.py"      a file, of any language
     ```bash                              commands that must succeed
-    ```console                           commands behind `$ `, and their output
+    ```console                           commands behind `$ `, and their output; `...` is any text
     ```bash title="Not run here: ..."    commands that a test cannot run: they must compose
 
-`printed_text` says how output is compared. In a path, `<run>` stands for whatever exists; of
-several, the newest. The directory is like a checkout: a page that adds code to it gets a copy, the
-others links to one copy that they share. For the page of an example it is a copy of the example.
+In a path, `<run>` stands for whatever exists; of several, the newest. The directory is like a
+checkout: a page that adds code to it gets a copy, the others links to one copy that they share. For
+the page of an example it is a copy of the example.
 """
 
 from __future__ import annotations
