@@ -37,6 +37,13 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Opening:
+    """A line for the user that every attempt sends, and that is shown once: what is trained."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Output:
     """A line that the user's code has printed."""
 
@@ -66,6 +73,7 @@ class Progress:
         rate: examples per second; 0 while unknown.
         secs_left: seconds until the end; None while unknown.
         metrics: the last values of the training's metrics.
+        epoch: the epoch and how many there are, such as `3/30`; empty: it is not divided.
     """
 
     step: int
@@ -73,6 +81,7 @@ class Progress:
     rate: float
     secs_left: float | None
     metrics: Mapping[str, float]
+    epoch: str = ""
 
 
 @dataclass(frozen=True)
@@ -188,7 +197,7 @@ class Exit:
 
 
 Message: TypeAlias = (
-    Line | Output | Phase | Progress | Evaluated | Measured | SignalReceived | FaultNotice
+    Line | Opening | Output | Phase | Progress | Evaluated | Measured | SignalReceived | FaultNotice
     | SignalRequest | Availability | Problem | Crash | ErrorLine | Outcome | Exit
 )  # fmt: skip
 Send: TypeAlias = Callable[[Message], None]
@@ -210,7 +219,7 @@ def decode(line: str) -> Message | None:
 
 
 def evaluation_text(step: int, metrics: Mapping[str, float], split: str) -> str:
-    """Return the line for the user about the metrics of a split."""
+    """Return the line of the log about the metrics of a split."""
     values = [f"{name} {value:.4f}" for name, value in without_classes(metrics).items()]
     return f"step {step}: {split} {', '.join(values) or 'has nothing to evaluate'}"
 
@@ -239,11 +248,23 @@ class Channel:
         self._step = 0
         self._phase_at = float("-inf")
         self._progress_at = float("-inf")
+        self._openings: set[str] = set()
 
     def line(self, text: str) -> None:
         """Show a line to the user, and keep it in the log."""
         _log.info(text)
         self.send(Line(text))
+
+    def opening(self, text: str) -> None:
+        """Show a line once, whatever the number of attempts, and keep it in the log."""
+        if text not in self._openings:
+            self._openings.add(text)
+            _log.info(text)
+            self.send(Opening(text))
+
+    def log(self, text: str) -> None:
+        """Keep a line in the log alone."""
+        _log.info(text)
 
     def phase(self, phase: str, step: int) -> None:
         """Send what the worker does now; repeated, it is a sign of life."""
@@ -269,18 +290,25 @@ class Channel:
         rate: float,
         secs_left: float | None,
         metrics: Mapping[str, float],
+        epoch: str = "",
     ) -> None:
         """Send the position of the training; see `Progress`."""
         self._step = step
         if self._clock() - self._progress_at < _BEAT_SECS:
             return
         self._progress_at = self._clock()
-        self.send(Progress(step, total, rate, secs_left, dict(metrics)))
+        self.send(Progress(step, total, rate, secs_left, dict(metrics), epoch))
 
-    def evaluated(self, step: int, metrics: Mapping[str, float], split: str = "test") -> None:
-        """Send the metrics of a split, by which is selected, after `step` steps."""
-        text = evaluation_text(step, metrics, split)
-        _log.info(text)
+    def evaluated(self, step: int, metrics: Mapping[str, float], split: str, text: str) -> None:
+        """Send the metrics of the split that selects; keep all of them in the log.
+
+        Args:
+            step: number of steps made.
+            metrics: what was evaluated.
+            split: the split.
+            text: the line for the user.
+        """
+        _log.info(evaluation_text(step, metrics, split))
         self.send(Evaluated(step, dict(metrics), text))
 
     def crash(self, text: str, cause: str) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -145,10 +145,11 @@ class Engine(RunState):
         if self.plan.summarize.due(step):
             self.reporter.write_train_metrics(step, speed)
         is_epoch_end = self.plan.epochs.ends_at(step)
-        epoch_metrics = self.reporter.show_epoch(step) if is_epoch_end else None
+        epoch_metrics = self.reporter.end_epoch(step) if is_epoch_end else None
         if evaluation is not None and evaluation.metrics:
             self.reporter.write_evaluation(self.split, step, evaluation)
-            self.channel.evaluated(step, evaluation.metrics, self.split)
+        if is_epoch_end or self._metrics:
+            self.reporter.show_results(step, epoch_metrics, self._metrics)
         self._callbacks.show(step, epoch_metrics, self._metrics)
         with self.reporter.uncounted():
             ends = [
@@ -239,7 +240,7 @@ class Engine(RunState):
         self._test[step] = evaluation.metrics
         if step not in (reported for reported, _ in read_evaluations(self.run_dir, "test")):
             self.reporter.write_evaluation("test", step, evaluation)
-        self.channel.line(evaluation_text(step, evaluation.metrics, "test"))
+        self.channel.log(evaluation_text(step, evaluation.metrics, "test"))
 
     def _run(self, stop_requested: Callable[[], bool], save_requested: Callable[[], bool]) -> None:
         """Run the training loop until it is finished, or the processes agree to stop."""
@@ -316,16 +317,17 @@ class Engine(RunState):
         self.reporter.open(self.step, self._reported_step)
         self._saved = (self.step, self._reported_step)
         self._open_input()
-        self._callbacks.show(self.step, None, self._last_evaluation())
+        evaluations = read_evaluations(self.run_dir, self.split)
+        past = [metrics for step, metrics in evaluations if step <= self._reported_step]
+        self.reporter.lines.recall(past)
+        self._callbacks.show(self.step, None, self._last_evaluation(past))
         self.enter("compile")
         return restored
 
-    def _last_evaluation(self) -> dict[str, float]:
-        """Return the metrics of the last evaluation that was written, for callbacks; collective."""
+    def _last_evaluation(self, past: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """Return the metrics of the chief's last evaluation, for callbacks; collective."""
         if not self.state.callbacks:
             return {}
-        evaluations = read_evaluations(self.run_dir, self.split)
-        past = [metrics for step, metrics in evaluations if step <= self._reported_step]
         # The chief's: the others need not see its files.
         text = self.process_group.broadcast_text_from_chief(json.dumps(past[-1] if past else {}))
         return json.loads(text)

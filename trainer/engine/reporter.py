@@ -15,6 +15,7 @@ from trainer.engine.evaluation.evaluator import Evaluation
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.step.metric_sums import unpack
 from trainer.engine.plan import Plan
+from trainer.engine.result_lines import ResultLines
 from trainer.engine.worker_clock import WorkerClock
 from trainer.runs.ledger import Ledger
 from trainer.runs.worker_times import STALENESS_EDGES, StragglerWatch, WorkerRecord
@@ -33,6 +34,7 @@ class Reporter:
         loop: the training loop, whose metrics are reported.
         open_writers: opens the summary writers at a step.
         channel: sends progress and lines to the user.
+        lines: makes the lines of epochs and evaluations.
         ledger: accounts for the wall time.
         profiler: records a window of steps; None: it is not recorded in this process.
         clock: measures how long this process works, and waits for others.
@@ -42,6 +44,7 @@ class Reporter:
     loop: TrainLoop
     open_writers: Callable[[int], list[Writer]]
     channel: Channel
+    lines: ResultLines
     ledger: Ledger
     profiler: Profiler | None
     clock: WorkerClock
@@ -50,6 +53,7 @@ class Reporter:
         self._state = self.loop.state
         self._straggler = StragglerWatch()
         self.writers: list[Writer] = []
+        self._shown_sums = np.zeros([2 * len(self._state.task.metrics)])
         self.begin_window(0)
 
     def open(self, step: int, reported: int) -> None:
@@ -60,6 +64,7 @@ class Reporter:
             reported: the last step that was reported; what was written of later ones is dropped.
         """
         self.writers = self.open_writers(reported)
+        self._shown_sums = self._state.epoch_sums.numpy()
         self.begin_window(step)
         self.clock.begin(step)
 
@@ -127,20 +132,52 @@ class Reporter:
             window: the metric sums since the last summary, [2 * metrics] float64.
         """
         rate = self._rate(step)
-        total = self.plan.total_steps
-        secs_left = (total - step) * self.plan.epochs.global_size / rate if rate else None
-        self.channel.progress(step, total, rate, secs_left, unpack(self._state.task, window))
+        total, epochs = self.plan.total_steps, self.plan.epochs
+        secs_left = (total - step) * epochs.global_size / rate if rate else None
+        num_epochs = self.lines.num_epochs
+        epoch = f"{min(epochs.completed(step) + 1, num_epochs)}/{num_epochs}" if num_epochs else ""
+        metrics = unpack(self._state.task, window)
+        self.channel.progress(step, total, rate, secs_left, metrics, epoch)
 
-    def show_epoch(self, step: int) -> dict[str, float]:
-        """Show and return the training metrics of the epoch that ends here; reset their sums."""
+    def end_epoch(self, step: int) -> dict[str, float]:
+        """Log and return the training metrics of the epoch that ends here; reset their sums."""
         epoch = self.plan.epochs.completed(step) - 1
         values = unpack(self._state.task, self._state.epoch_sums.numpy())
         metric = next((name for name in values if name != "loss"), "loss")
-        self.channel.line(
+        # TensorFlow's tutorial prints this line, and programs read it from the log.
+        self.channel.log(
             f"Epoch: {epoch}, {metric}: {values[metric]:f}, train_loss: {values['loss']:f}."
         )
         self._state.epoch_sums.assign(tf.zeros_like(self._state.epoch_sums))
         return values
+
+    def show_results(
+        self,
+        step: int,
+        epoch_metrics: Mapping[str, float] | None,
+        evaluated: Mapping[str, float] | None,
+    ) -> None:
+        """Show the line of an epoch, an evaluation, or both.
+
+        Args:
+            step: number of updates made.
+            epoch_metrics: what `end_epoch` returned; None: no epoch ends here.
+            evaluated: metrics of the split that selects; None: nothing was evaluated.
+        """
+        epoch = None
+        train = epoch_metrics
+        sums = self._state.epoch_sums.numpy()
+        if epoch_metrics is not None:
+            epoch = self.plan.epochs.completed(step)
+        elif (sums - self._shown_sums)[1::2].any():
+            train = unpack(self._state.task, sums - self._shown_sums)
+        self._shown_sums = sums
+        self.channel.opening(self.lines.legend(evaluated or ()))
+        text = self.lines.line(step, epoch, train, evaluated)
+        if evaluated:
+            self.channel.evaluated(step, evaluated, self.lines.split, text)
+        else:
+            self.channel.line(text)
 
     def write_train_metrics(self, step: int, speed: Mapping[str, float]) -> None:
         """Write the training metrics since the last summary, and reset their sums; collective.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from trainer.cluster.schedulers.scheduler import schedulers
 from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import ACTOR, EVALUATOR, Cluster, ProcessId
 from trainer.cluster.stop_requests import StopRequests
-from trainer.config.rules import batch_sizes
+from trainer.config.rules import batch_sizes, loop
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, StorageError
 from trainer.files import clear_temporaries
@@ -138,7 +140,7 @@ def _run_to_the_end(command: Command, context: RunContext, began: float) -> int:
         _record_crash(directory, console, failures, command.argv)
     ledger.mark("exit")
     console.close()
-    _conclude(code, location, context)
+    _conclude(code, location, context, command.argv)
     return code
 
 
@@ -162,20 +164,26 @@ def _prepare_training(command: Command, context: RunContext) -> None:
             context.console.line(line)
 
 
-def _conclude(code: int, location: str, context: RunContext) -> None:
+def _conclude(code: int, location: str, context: RunContext, argv: Sequence[str]) -> None:
     """Tell the user the result; take back what a command has left that trained nothing."""
     experiment, directory, console = context.experiment, context.directory, context.console
     if code == WRONG_INPUT and context.cluster.is_chief:
         directory.discard()
     elif code == DONE and experiment.trains and (result := directory.result(experiment)):
         console.line(f"Done: {_summary(result)}")
+        if (best := result.get("best")) and best["step"] != result["step"]:
+            console.line(f"Best: step {best['step']}{_metrics(best)}")
         console.line(f"Time: {_times(result)}")
         if workers := format_sizes(result.get("workers", [])):
             console.line(f"Workers: {workers}")
     if code in (WRONG_INPUT, CRASHED):
         directory.withdraw()
-    else:
-        console.line(location if code == DONE else f"Run directory: {directory.name}")
+        return
+    console.line(location if code == DONE else f"Run directory: {directory.name}")
+    if context.cluster.is_chief and experiment.trains:
+        commands = next_commands(context, argv) if code == DONE else [_continuing(directory, argv)]
+        for word, command in zip_longest(["Next:"], commands, fillvalue="     "):
+            console.line(f"{word} {command}", ending=" \\")
 
 
 def _result(experiment: Experiment, directory: RunDirectory) -> tuple[str | None, str]:
@@ -293,11 +301,9 @@ def _record_crash(
     directory: RunDirectory, console: Console, failures: list[Failure], argv: Sequence[str]
 ) -> None:
     """Write the crash report; if that is impossible, warn."""
-    # Changes of this command that no checkpoint has are withdrawn, so it must be repeated whole.
-    command = argv if directory.changes else [argv[0], resume_override(directory.name)]
     try:
         status.record_failure(directory.path, console.cause)
-        crash_report.write(directory.path, console.cause, failures, command)
+        crash_report.write(directory.path, console.cause, failures, _continuing(directory, argv))
     except StorageError as error:
         console.line(f"warning: {error}")
     else:
@@ -305,23 +311,47 @@ def _record_crash(
         console.error(f"what is known of it, and how to go on: {path}")
 
 
+def _continuing(directory: RunDirectory, argv: Sequence[str]) -> str:
+    """Return the command that continues a run."""
+    # Changes of this command that no checkpoint has are withdrawn, so it must be repeated whole.
+    words = argv if directory.changes else [argv[0], resume_override(directory.name)]
+    return provenance.format_command(words)
+
+
+def next_commands(context: RunContext, argv: Sequence[str]) -> list[str]:
+    """Return what one does with a trained run: the commands that apply to it, ready to paste."""
+    experiment, directory = context.experiment, context.directory
+    commands = []
+    if run_address(experiment) is None:
+        if "tensorboard" in experiment.writers:
+            commands.append(shlex.join(["tensorboard", "--logdir", str(directory.path.parent)]))
+        commands.append(provenance.format_command([argv[0], "report", directory.name]))
+    if loop.name_of(experiment) is None:
+        words = [argv[0], "mode=export", resume_override(directory.name)]
+        commands.append(provenance.format_command(words))
+    return commands
+
+
 def _summary(result: Mapping[str, Any], note: str = "") -> str:
-    """Return what a run came to: `step 24, test loss 2.2979, 0:04 in 3 attempts, goodput 2 %`.
+    """Return what a run came to: `step 24, test loss 2.2979, 0:04 in 3 attempts, useful time 2 %`.
 
     Args:
         result: the content of result.json.
         note: what is said of the step.
     """
+    attempts = f" in {result['attempts']} attempts" if result["attempts"] > 1 else ""
+    useful = f"useful time {100 * result['goodput']:.0f} %"
+    duration = format_duration(result["wall_secs"])
+    return f"step {result['step']}{note}{_metrics(result)}, {duration}{attempts}, {useful}"
+
+
+def _metrics(result: Mapping[str, Any]) -> str:
+    """Return `, test loss 2.2979, test accuracy 0.3889`: of the test split if there is one."""
     split, metrics = result.get("split", "test"), result["metrics"]
     if not metrics and "validation" in result:
         split, metrics = "validation", result["validation"]
-    shown = "".join(
-        f", {split} {name} {value:.4f}" for name, value in without_classes(metrics).items()
-    )
-    attempts = f" in {result['attempts']} attempts" if result["attempts"] > 1 else ""
-    goodput = f"goodput {100 * result['goodput']:.0f} %"
-    duration = format_duration(result["wall_secs"])
-    return f"step {result['step']}{note}{shown}, {duration}{attempts}, {goodput}"
+    shown = without_classes(metrics or {}).items()
+    return "".join(f", {split} {name} {value:.4f}" for name, value in shown)
 
 
 def _times(result: Mapping[str, Any]) -> str:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainer.files import regular_file, write_atomically
-from trainer.runs import provenance
 from trainer.runs.checkpoint_marker import committed_steps
 
 _FILE = "crash.txt"
@@ -49,14 +48,14 @@ def report_path(run_dir: Path) -> Path:
     return run_dir / _FILE
 
 
-def write(run_dir: Path, error: str, failures: Sequence[Failure], command: Sequence[str]) -> None:
+def write(run_dir: Path, error: str, failures: Sequence[Failure], command: str) -> None:
     """Write crash.txt.
 
     Args:
         run_dir: the run directory, which must be locked.
         error: the first error that the user was shown, in one line.
         failures: the failure of each attempt of the command; none if it ended before any failed.
-        command: the words of the command that continues the run.
+        command: the command that continues the run.
 
     Raises:
         StorageError: it cannot be written.
@@ -71,7 +70,7 @@ def write(run_dir: Path, error: str, failures: Sequence[Failure], command: Seque
     last = failures[-1] if failures else None
     sections = {
         "What happened": _what_happened(error, last),
-        "To continue": [provenance.format_command(command)],
+        "To continue": [command],
         "Attempts of this command": _attempts(failures),
     }
     if last:

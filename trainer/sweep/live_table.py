@@ -10,14 +10,20 @@ from typing import TextIO
 
 from trainer.cluster.messages import Evaluated, FaultNotice, Line, Message, Phase, Progress
 from trainer.config.schema import Sweep
-from trainer.launch.display.console import bar, position_text, progress_text
+from trainer.launch.display.console import bar, position_text, progress_parts
 from trainer.launch.display.process_table import ACTIVITIES
 from trainer.launch.display.terminal import DRAW_SECS, Screen, cut
 from trainer.runs import crash_report
 from trainer.runs.status import RunStatus, State
 from trainer.sweep.points.points import Point
 from trainer.sweep.summary import count_states, varied_keys
-from trainer.text import align_columns, format_metric, short_keys, without_classes
+from trainer.text import (
+    align_columns,
+    format_duration,
+    format_metric,
+    short_keys,
+    without_classes,
+)
 
 _PLAIN_SECS = 30.0  # between two progress lines where there is no terminal
 _BAR_WIDTH = 10
@@ -38,6 +44,9 @@ class _Row:
     position: str = ""
     bar: str = ""
     best: float = math.nan  # value of the sweep's metric
+    is_started: bool = False  # by this command
+    first: float | None = None  # share of its training that earlier commands have done
+    done: float = 0.0  # share that is done now
 
 
 class LiveTable:
@@ -66,10 +75,12 @@ class LiveTable:
         self._screen = Screen(out, err, clock)
         self._rows: dict[int, _Row] = {}
         self._progress_at = clock()
+        self._began: float | None = None  # when the first point was started
 
     def start_point(self, point: Point) -> None:
         """Show that a point is starting, perhaps again."""
-        self._rows[point.number] = _Row(point)
+        self._rows[point.number] = _Row(point, is_started=True)
+        self._began = self._clock() if self._began is None else self._began
         self._print_plain(f"{self._name(point)}: started")
         self._draw()
 
@@ -87,9 +98,13 @@ class LiveTable:
                 row.state_text = "training"
                 row.position = position_text(message)
                 row.bar = f"{bar(message, _BAR_WIDTH)} "
+                row.done = message.step / max(1, message.total)
+                row.first = row.done if row.first is None else row.first
                 if self._clock() - self._progress_at >= _PLAIN_SECS:
                     self._progress_at = self._clock()
-                    self._print_plain(f"{self._name(point)}: step {progress_text(message)}")
+                    self._print_plain(
+                        f"{self._name(point)}: step {'  '.join(progress_parts(message))}"
+                    )
             case Evaluated(metrics=metrics):
                 self._update_best(row, metrics)
         if self._clock() - self._screen.drawn_at >= DRAW_SECS:
@@ -102,6 +117,7 @@ class LiveTable:
         row.state_text = outcome.state
         row.position = str(outcome.step)
         row.bar = ""
+        row.done = 1.0
         self._update_best(row, outcome.metrics)
         name = f"{self._name(point)} ({point.label})"
         if outcome.state is State.FAILED:
@@ -114,6 +130,8 @@ class LiveTable:
                 for metric, value in without_classes(outcome.metrics).items()
             )
             self._print_plain(f"{name}: {outcome.state}, step {outcome.step}{metrics}")
+        if row.is_started and self._secs_left() is not None:
+            self._print_plain(self._overall())
         self._draw()
 
     def print_line(self, text: str) -> None:
@@ -148,8 +166,6 @@ class LiveTable:
     def _lines(self, width: int, height: int) -> list[str]:
         """Return the table: counts, a header, running points, then the best of the others."""
         rows = sorted(self._rows.values(), key=self._rank)
-        states = [row.state for row in rows]
-        counts = count_states([*states, *[State.WAITING] * (self._total - len(states))])
         rows = rows[: max(0, height - 2)]
         keys = varied_keys(row.point for row in rows)
         state_header = f"{'state':{_STATE_WIDTH}}"
@@ -167,7 +183,25 @@ class LiveTable:
         ]
         header_line, *lines = align_columns([header, *cells], ">" + "<" * (len(keys) + 1) + "><")
         colored = [self._colored(line, row) for line, row in zip(lines, rows, strict=True)]
-        return [counts, header_line, *colored]
+        return [self._overall(), header_line, *colored]
+
+    def _overall(self) -> str:
+        """Return how far the sweep is: `4 points: 1 done, 2 running, 1 waiting; 0:40 left`."""
+        states = [row.state for row in self._rows.values()]
+        counts = count_states([*states, *[State.WAITING] * (self._total - len(states))])
+        secs = self._secs_left()
+        return counts if secs is None else f"{counts}; {format_duration(secs)} left"
+
+    def _secs_left(self) -> float | None:
+        """Return how long the rest takes at the pace so far; None: nobody knows, or all is done.
+
+        Of what earlier commands have trained nothing is counted.
+        """
+        made = sum(row.done - (row.first or 0.0) for row in self._rows.values() if row.is_started)
+        left = self._total - sum(row.done for row in self._rows.values())
+        if self._began is None or made <= 0 or left <= 0:
+            return None
+        return (self._clock() - self._began) * left / made
 
     def _rank(self, row: _Row) -> tuple[bool, float, int]:
         """Return the sort key of a row: running points by number, the others by metric."""

@@ -46,12 +46,12 @@ class BatchSizes:
         return self.global_size // (self.shards or self.num_replicas)
 
     def __str__(self) -> str:
-        """Return a line for the user: `128 examples a step = 2 replicas x 64`."""
+        """Return them for the user: `128 = 2 replicas x 64`, in examples a step."""
         replicas = _plural(self.num_replicas, "replica")
-        text = f"{self.global_size} examples a step = {replicas} x {self.per_replica}"
+        text = f"{self.global_size} = {replicas} x {self.per_replica}"
         if self.shards is not None:
             count = _plural(self.shards // self.num_replicas, "shard")
-            text = f"{self.global_size} examples a step = {replicas} x {count} x {self.evaluated}"
+            text = f"{self.global_size} = {replicas} x {count} x {self.evaluated}"
         if self.accumulate == 1:
             return text
         return f"{text}, each as {self.accumulate} micro-batches of {self.micro}"

@@ -13,6 +13,7 @@ from trainer.cluster.messages import (
     FaultNotice,
     Line,
     Message,
+    Opening,
     Output,
     Phase,
     Problem,
@@ -25,7 +26,7 @@ from trainer.launch.display.terminal import DRAW_SECS, Screen
 from trainer.runs.process_status import ProcessStatus
 from trainer.text import format_duration
 
-_BAR_WIDTH = 16
+_MIN_BAR_WIDTH, _BAR_WIDTH = 8, 24
 _PLAIN_SECS = 30.0  # between two progress lines where there is no terminal
 _TICK_SECS = 1.0  # between two drawings without a message: they show how long there was none
 
@@ -58,6 +59,7 @@ class Console:
         self._progress: Progress | None = None
         self._printed_at = clock()
         self._is_stale = False
+        self._openings: set[str] = set()
         self.cause = ""
 
     def begin(self, process_id: ProcessId, host: str | None = None) -> None:
@@ -89,7 +91,14 @@ class Console:
             log: the log of the process that sent it.
         """
         match message:
-            case Line(text) | Output(text) | FaultNotice(text) | Evaluated(text=text):
+            case Opening(text) if text in self._openings:
+                return
+            case Opening(text):
+                self._openings.add(text)
+                self.line(text)
+            case Output(text):
+                self.line(text, ending=None)
+            case Line(text) | FaultNotice(text) | Evaluated(text=text):
                 self.line(text)
             case Progress():
                 self._show_progress(message)
@@ -98,13 +107,13 @@ class Console:
                     self.error(line)
             case Crash(text, cause, name):
                 self.cause = self.cause or cause
-                self._screen.error(text)
+                self._screen.error(text, ending=None)
                 self.error(f"{name} crashed; the whole log is {log}")
 
-    def line(self, text: str) -> None:
-        """Show a line above the live view."""
+    def line(self, text: str, *, ending: str | None = "") -> None:
+        """Show a line above the live view; see `Screen.line`."""
         if not self._is_quiet or text.startswith("warning: "):
-            self._screen.line(text)
+            self._screen.line(text, ending=ending)
 
     def error(self, text: str) -> None:
         """Show an error."""
@@ -133,7 +142,7 @@ class Console:
         self._changed()
         if not self._screen.is_live and self._clock() - self._printed_at >= _PLAIN_SECS:
             self._printed_at = self._clock()
-            self.line(f"step {progress_text(message)}")
+            self.line(f"step {'  '.join(progress_parts(message))}")
 
     def _changed(self) -> None:
         self._is_stale = True
@@ -142,34 +151,58 @@ class Console:
 
     def _lines(self) -> list[str]:
         rows = self._process_table.rows()
-        overall = (
-            f"{bar(self._progress, _BAR_WIDTH)} {progress_text(self._progress)}"
-            if self._progress
-            else ""
-        )
+        width = self._screen.size()[0]
         if len(rows) == 1:
-            return [self._single_line(overall, rows[0])]
+            return [self._single_line(rows[0], width)]
         return [
-            *filter(None, [overall]),
+            *([progress_line(self._progress, width)] if self._progress else []),
             *(self._screen.paint(text, color) for text, color in lines(rows)),
         ]
 
-    def _single_line(self, overall: str, row: Row) -> str:
+    def _single_line(self, row: Row, width: int) -> str:
         """Return the only line of a run of one process."""
-        if not overall:
+        if self._progress is None:
             return f"{row.activity} ... {row.detail}".rstrip()
         activity = row.activity if row.activity != "training" else ""
-        parts = [overall, activity, self._screen.paint(row.detail, row.color)]
-        return "  ".join(filter(None, parts))
+        parts = [progress_line(self._progress, width, activity)]
+        if row.detail:
+            parts.append(self._screen.paint(row.detail, row.color))
+        return "  ".join(parts)
 
 
-def progress_text(progress: Progress) -> str:
-    """Return `120/337  0:12 left  loss 0.2113  accuracy 0.9375  1,520 examples/s`."""
+def progress_parts(progress: Progress) -> list[str]:
+    """Return `120/337  0:12 left`, `loss 0.2113`, `accuracy 0.9375`, `1,520 examples/s`."""
     parts = [position_text(progress)]
     parts += [f"{name} {value:.4f}" for name, value in progress.metrics.items()]
     if progress.rate:
         parts.append(f"{progress.rate:,.0f} examples/s")
-    return "  ".join(parts)
+    return parts
+
+
+def progress_line(progress: Progress, width: int, activity: str = "") -> str:
+    """Return the bar, and behind it as much of the progress as there is room for.
+
+    The epoch is left out first, then metrics but the first two, and then the examples a second.
+
+    Args:
+        progress: what to show.
+        width: columns of the line.
+        activity: what the run does instead of training steps; shown in place of the examples.
+    """
+    position, *others = progress_parts(progress)
+    metrics, rate = others[: len(progress.metrics)], others[len(progress.metrics) :]
+    rate = [activity] if activity else rate
+    epoch = [f"epoch {progress.epoch}"] if progress.epoch else []
+    candidates = (
+        [*epoch, f"step {position}", *metrics, *rate],
+        [position, *metrics, *rate],
+        [position, *metrics[:2], *rate],
+        [position, *metrics[:2]],
+    )
+    texts = ["  ".join(parts) for parts in candidates]
+    text = next((text for text in texts if len(text) + _MIN_BAR_WIDTH + 3 <= width), texts[-1])
+    room = width - len(text) - 3
+    return f"{bar(progress, max(_MIN_BAR_WIDTH, min(room, _BAR_WIDTH)))} {text}"
 
 
 def position_text(progress: Progress) -> str:

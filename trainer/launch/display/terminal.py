@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,9 @@ DRAW_SECS = 0.25  # between two drawings: more would be restless
 
 _CODES = {"red": 31, "green": 32, "yellow": 33, "dim": 2}
 _FIRST_WORDS = {"error:": "red", "warning:": "yellow", "Done:": "green"}
+_BEST = "  best"
+"""What the line of an evaluation ends with if it is the best so far."""
+_INDENT = "      "
 _ESCAPE = re.compile(r"(\x1b\[\d+m)")
 
 
@@ -71,13 +75,19 @@ class Screen:
         """Return the text in a color (red, green, yellow, dim or ""), if the block has colors."""
         return self._painted(self._out, text, color)
 
-    def line(self, text: str) -> None:
-        """Show a line above the block; what would move the cursor in it is escaped."""
-        self._show(self._out, text)
+    def line(self, text: str, *, ending: str | None = "") -> None:
+        """Show a line above the block; what would move the cursor in it is escaped.
 
-    def error(self, text: str) -> None:
-        """Show a line of an error."""
-        self._show(self._err, text)
+        Args:
+            text: the line.
+            ending: ends each line that goes on in the next one, if the terminal is too narrow: a
+                backslash for a command. None: it is not divided, as what the user's code prints.
+        """
+        self._show(self._out, text, ending)
+
+    def error(self, text: str, *, ending: str | None = "") -> None:
+        """Show a line of an error; see `line`."""
+        self._show(self._err, text, ending)
 
     def draw(self, lines: Sequence[str]) -> None:
         """Replace the block by these lines; cut what does not fit."""
@@ -97,10 +107,15 @@ class Screen:
         """Remove the block."""
         self.draw([])
 
-    def _show(self, stream: TextIO, text: str) -> None:
+    def _show(self, stream: TextIO, text: str, ending: str | None) -> None:
         text = printable_lines(text)
+        if ending is not None and stream.isatty():
+            text = wrapped(text, self.size()[0], ending)
         word, space, rest = text.partition(" ")
-        text = f"{self._painted(stream, word, _FIRST_WORDS.get(word, ''))}{space}{rest}\n"
+        text = f"{self._painted(stream, word, _FIRST_WORDS.get(word, ''))}{space}{rest}"
+        if text.endswith(_BEST):
+            text = text.removesuffix(_BEST) + self._painted(stream, _BEST, "green")
+        text += "\n"
         with self._lock:
             if stream is self._out:
                 self._write(stream, self._erasing() + text + self._drawing())
@@ -128,6 +143,26 @@ class Screen:
         if text:
             stream.write(text)
             stream.flush()
+
+
+def wrapped(text: str, width: int, ending: str = "") -> str:
+    """Divide a line that is too long, but no word; all lines but the first are indented.
+
+    Args:
+        text: the line.
+        width: columns.
+        ending: ends each line but the last.
+    """
+    if len(text) <= width:
+        return text
+    lines = textwrap.wrap(
+        text,
+        width - len(ending),
+        subsequent_indent=_INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return f"{ending}\n".join(lines)
 
 
 def _colors_only(text: str) -> str:

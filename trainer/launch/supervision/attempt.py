@@ -206,6 +206,7 @@ class Attempt:
 
     def _is_shown(self, process_id: ProcessId, message: Message) -> bool:
         """Return whether the user sees a message: of the first process, or of the whole run."""
+        is_evaluator = process_id.is_evaluator
         match message:
             case messages.Crash() if process_id.is_actor:
                 return False  # it is replaced
@@ -215,7 +216,7 @@ class Attempt:
                 return is_first_error
             case messages.FaultNotice():
                 return True
-            case messages.Line() | messages.Evaluated() if process_id.is_evaluator:
+            case messages.Line() | messages.Opening() | messages.Evaluated() if is_evaluator:
                 return True
             case messages.Line() if message.is_warning:
                 return True

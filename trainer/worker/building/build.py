@@ -18,7 +18,6 @@ from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster
 from trainer.config.directions import Directions
 from trainer.config.rules import batch_sizes
-from trainer.config.rules.checkpoint import biased_selection
 from trainer.config.schema import Experiment
 from trainer.engine.engine import Engine
 from trainer.engine.evaluation.inference import Inference
@@ -28,18 +27,20 @@ from trainer.engine.graph.checks.graph_check import GraphCheck
 from trainer.engine.graph.exchange.gradient_exchange import ExchangeTimer
 from trainer.engine.graph.input.feature_specs import feature_specs
 from trainer.engine.graph.input.feed import Source
-from trainer.engine.graph.input.mixed_order import epoch_lines, sample_order
+from trainer.engine.graph.input.mixed_order import sample_order
 from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.placement.device_traffic import traffic
 from trainer.engine.graph.step.clipping import Clip
 from trainer.engine.graph.step.global_statistics import synchronized_layers
+from trainer.engine.graph.step.metric_sums import metric_names
 from trainer.engine.graph.step.shard_tree import TreeExchange
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.pacing import StepPacer
 from trainer.engine.plan import Timer, make_plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.engine.reporter import Reporter
+from trainer.engine.result_lines import ResultLines, result_lines
 from trainer.engine.step_inspector import StepInspector
 from trainer.engine.worker_clock import ExchangeTime, WorkerClock
 from trainer.errors import ConfigError
@@ -53,6 +54,7 @@ from trainer.strategies.select import select_strategy
 from trainer.strategies.strategy import Strategy
 from trainer.summaries.profiler import Profiler, boundary_steps
 from trainer.summaries.run_summary import writer_factory
+from trainer.worker.building.announcement import announce
 from trainer.worker.building.build_dataset import build_dataset
 from trainer.worker.building.build_loop import build_loop, loop_parts
 from trainer.worker.building.build_model import (
@@ -124,7 +126,7 @@ def engine(
         if hasattr(callback, "directions"):
             callback.directions = inference.directions
     _record(context, learner, threads, inference.directions)
-    announce(context, strategy, learner)
+    announce(context, strategy, learner, process_group)
     parts = loop_parts(context, strategy, tf_strategy, learner, options, process_group, faults)
     loop = build_loop(parts, dataset, loops, train)
     training = _Training(context, learner, options, loop, process_group, faults, exchange)
@@ -136,6 +138,13 @@ def _engine(training: _Training, inference: Inference, evaluated: Source, test: 
     learner = training.learner
     training.loop.on_traced = placement_writer(context, training.loop.strategy, learner)
     plan = learner.plan
+    lines = result_lines(
+        context.experiment,
+        plan.total_steps,
+        "validation" if evaluated is not test else "test",
+        metric_names(learner.task),
+        inference.directions,
+    )
     split = prediction_table.predicted_split(context.experiment, learner.dataset)
     predictor = inference.predictor(replace(evaluated, split=split))
     has_validation = evaluated is not test
@@ -148,12 +157,12 @@ def _engine(training: _Training, inference: Inference, evaluated: Source, test: 
         plan=plan,
         loop=training.loop,
         evaluator=inference.evaluator(evaluated, predictor),
-        split="validation" if has_validation else "test",
+        split=lines.split,
         make_test_evaluator=(lambda: inference.evaluator(test, inference.predictor(test)))
         if tests
         else None,
         predictor=predictor,
-        reporter=_reporter(training, ledger),
+        reporter=_reporter(training, lines, ledger),
         step_inspector=StepInspector(training.loop, training.options, plan, features)
         if inspects
         else None,
@@ -290,26 +299,6 @@ def _options(experiment: Experiment, strategy: Strategy, learner: Learner) -> St
     )
 
 
-def announce(context: WorkerContext, strategy: Strategy, learner: Learner) -> None:
-    """Send the first lines: devices, communication, batch and length."""
-    channel = context.channel
-    sizes = learner.sizes
-    # A chief's workers are no replicas of one another: each runs steps of its own.
-    num_workers = len(context.cluster.jobs["worker"]) if strategy.asynchronous else 1
-    num_devices = sizes.num_replicas * num_workers * strategy.devices_per_replica
-    channel.line(f"Number of devices: {num_devices}")
-    if strategy.communication:
-        channel.line(f"Communication: {strategy.communication}")
-    total = learner.plan.total_steps
-    epochs = learner.plan.epochs.completed(total)
-    length = f", {epochs} epoch{'s' if epochs > 1 else ''}" if epochs else ""
-    channel.line(f"Batch: {sizes}; {total} steps{length}")
-    has_validation = with_defaults(learner.dataset, DatasetDefaults).validation is not None
-    notes = [] if has_validation else biased_selection(context.experiment)
-    for line in [*notes, *epoch_lines(learner.dataset.train, total * sizes.global_size)]:
-        channel.line(line)
-
-
 def placement_writer(
     context: WorkerContext, tf_strategy: tf.distribute.Strategy, learner: Learner
 ) -> Callable[[tf.Graph], None]:
@@ -365,7 +354,7 @@ def _record(
         )
 
 
-def _reporter(training: _Training, ledger: Ledger) -> Reporter:
+def _reporter(training: _Training, lines: ResultLines, ledger: Ledger) -> Reporter:
     context = training.context
     profile = context.experiment.summary.profile
     events = context.run_dir / "events" / "train"
@@ -380,6 +369,7 @@ def _reporter(training: _Training, ledger: Ledger) -> Reporter:
             writes=context.cluster.is_chief,
         ),
         context.channel,
+        lines,
         ledger,
         Profiler(profile, events, context.channel) if context.cluster.is_chief else None,
         WorkerClock(

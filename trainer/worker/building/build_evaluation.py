@@ -15,10 +15,13 @@ from trainer.engine.evaluation.evaluator import Evaluator
 from trainer.engine.graph.checks.graph_check import GraphCheck
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.loops.loop_factory import Loops
+from trainer.engine.graph.step.metric_sums import metric_names
 from trainer.engine.plan import Epochs, make_plan
 from trainer.engine.process_group import ProcessGroup
+from trainer.engine.result_lines import ResultLines, result_lines
 from trainer.protocols import DatasetDefaults, with_defaults
 from trainer.runs import provenance
+from trainer.runs.recorded_metrics import read_evaluations
 from trainer.strategies.one_device import OneDevice
 from trainer.strategies.strategy import Strategy
 from trainer.worker.building.build_dataset import build_dataset
@@ -39,13 +42,13 @@ class CheckpointEvaluation:
         checkpointer: restores one.
         evaluator: evaluates what was restored.
         epochs: the training's epochs, for the log.
-        split: what is evaluated: the split `validation`, or `test`.
+        lines: makes the lines of evaluations; also knows the split, `validation` or `test`.
     """
 
     checkpointer: Checkpointer
     evaluator: Evaluator
     epochs: Epochs
-    split: str
+    lines: ResultLines
 
 
 def sidecar(context: WorkerContext) -> CheckpointEvaluation:
@@ -75,7 +78,15 @@ def sidecar(context: WorkerContext) -> CheckpointEvaluation:
     loops.check = GraphCheck(learner.state.trackables, context.channel.line)
     inference = make_inference(context, learner, loops, ProcessGroup(tf_strategy))
     evaluator = inference.evaluator(source, inference.predictor(source))
-    return CheckpointEvaluation(checkpointer, evaluator, learner.plan.epochs, name)
+    lines = result_lines(
+        context.experiment,
+        learner.plan.total_steps,
+        name,
+        metric_names(learner.task),
+        inference.directions,
+    )
+    lines.recall(metrics for _, metrics in read_evaluations(context.run_dir, name))
+    return CheckpointEvaluation(checkpointer, evaluator, learner.plan.epochs, lines)
 
 
 def build_for_export(

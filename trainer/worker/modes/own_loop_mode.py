@@ -28,6 +28,7 @@ from trainer.runs.ledger import Ledger
 from trainer.strategies import devices
 from trainer.strategies.strategy import Strategy
 from trainer.summaries.run_summary import writer_factory
+from trainer.worker.building.announcement import announce_loop
 from trainer.worker.building.build import process_group_of
 from trainer.worker.building.build_model import create_strategy
 from trainer.worker.context import WorkerContext
@@ -66,7 +67,7 @@ def run_own_loop(
         exchange=strategy.gradient_exchange(in_tree=False),
     )
     replicator = Replicator(tf_strategy, options, session, streams, experiment.seed)
-    _announce(context, strategy, num_replicas)
+    announce_loop(context, strategy, num_replicas, process_group)
     try:
         is_finished = _call(context, replicator, session)
     finally:
@@ -131,9 +132,3 @@ def _session(
         faults=faults,
         requests=lambda: (signals.stop(), signals.save()),
     )
-
-
-def _announce(context: WorkerContext, strategy: Strategy, num_replicas: int) -> None:
-    context.channel.line(f"Number of devices: {num_replicas}")
-    if strategy.communication:
-        context.channel.line(f"Communication: {strategy.communication}")

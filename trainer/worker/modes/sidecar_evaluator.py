@@ -131,7 +131,8 @@ class Sidecar:
         self._channel.phase("evaluate", step)
         self._faults.reached("evaluate")
         evaluation = self._evaluation.evaluator.evaluate(stop)
-        split = self._evaluation.split
+        lines = self._evaluation.lines
+        split = lines.split
         if not self._writers:
             self._writers = open_writers(
                 self._experiment.writers,
@@ -140,14 +141,17 @@ class Sidecar:
                 self._channel,
                 leave_out=("jsonl",),
             )
+        epochs = self._evaluation.epochs
+        epoch = epochs.completed(step)
         # The line last: a checkpoint that has one is never evaluated again.
         for writer in [*self._writers, self._lines]:
             evaluation.show(writer, split, step)
-            epoch = self._evaluation.epochs.completed(step)
             writer.scalars(split, step, {"epoch": epoch, **evaluation.metrics})
             writer.flush()
         self._done.add(step)
-        self._channel.evaluated(step, evaluation.metrics, split)
+        self._channel.opening(lines.legend(evaluation.metrics))
+        text = lines.line(step, epoch if epochs.ends_at(step) else None, None, evaluation.metrics)
+        self._channel.evaluated(step, evaluation.metrics, split, text)
 
     def _version(self, step: int) -> int | None:
         """Return what tells a checkpoint from a later one of its step; None: it is not there."""

@@ -1,0 +1,94 @@
+"""The first lines of a run: what is trained, on which data and devices, and for how long."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from trainer.config.rules import env, loop
+from trainer.config.rules.checkpoint import biased_selection
+from trainer.config.schema import Experiment
+from trainer.engine.graph.input.mixed_order import epoch_lines
+from trainer.engine.process_group import ProcessGroup
+from trainer.protocols import DatasetDefaults, with_defaults
+from trainer.runs.identity import run_address, trained_choice
+from trainer.strategies.strategy import Strategy
+from trainer.worker.building.build_model import Learner
+from trainer.worker.context import WorkerContext
+
+
+def announce(
+    context: WorkerContext, strategy: Strategy, learner: Learner, group: ProcessGroup
+) -> None:
+    """Send the first lines: `cnn (99,178 parameters) on digits, 1 CPU -> runs/...`."""
+    channel, experiment = context.channel, context.experiment
+    sizes = learner.sizes
+    what = f"{trained_choice(experiment)} ({parameters(learner.task.models)})"
+    _announce(context, strategy, what, sizes.num_replicas * strategy.devices_per_replica, group)
+    total = learner.plan.total_steps
+    if experiment.trains:
+        epochs = learner.plan.epochs.completed(total)
+        length = f", {_count(epochs, 'epoch')}" if epochs else ""
+        channel.opening(f"batch {sizes}; {_count(total, 'step')}{length}")
+    has_validation = with_defaults(learner.dataset, DatasetDefaults).validation is not None
+    notes = [] if has_validation else biased_selection(experiment)
+    for line in [*notes, *epoch_lines(learner.dataset.train, total * sizes.global_size)]:
+        channel.line(line)
+
+
+def announce_loop(
+    context: WorkerContext, strategy: Strategy, num_replicas: int, group: ProcessGroup
+) -> None:
+    """Send the first lines of a loop of the user's own, which makes its models itself."""
+    _announce(context, strategy, str(loop.name_of(context.experiment)), num_replicas, group)
+    steps = context.experiment.train.steps or 0
+    context.channel.opening(f"{_count(num_replicas, 'replica')}; {_count(steps, 'step')}")
+
+
+def _announce(
+    context: WorkerContext, strategy: Strategy, what: str, num_devices: int, group: ProcessGroup
+) -> None:
+    jobs = context.cluster.jobs
+    # A chief's workers are no replicas of one another: each runs steps of its own.
+    num_workers = len(jobs["worker"]) if strategy.asynchronous else 1
+    # TensorFlow's tutorial prints this line, and programs read it from the log.
+    context.channel.log(f"Number of devices: {num_devices * num_workers}")
+    if strategy.asynchronous:
+        where = f"{_count(num_workers, 'worker')}, {_count(len(jobs['ps']), 'parameter server')}"
+    else:
+        kind = group.local_devices[0].rpartition("device:")[2].partition(":")[0] or "CPU"
+        where = _count(num_devices // group.count, kind.upper())
+        where = f"{group.count} processes x {where}" if group.count > 1 else where
+    experiment = context.experiment
+    if experiment.env is not None and experiment.trains:
+        where += f", {_count(context.cluster.actors or experiment.actors.count, 'actor')}"
+    path = run_address(experiment) or context.run_dir
+    context.channel.opening(f"{what}{_data(experiment)}, {where} -> {path}")
+    if strategy.communication:
+        context.channel.opening(f"Communication: {strategy.communication}")
+
+
+def _data(experiment: Experiment) -> str:
+    """Return ` on digits`; a loop of the user's own has no data that is known here."""
+    group = env.data_group(experiment)
+    if getattr(experiment, group) is None:
+        return ""
+    choice = (experiment.choices or {}).get(group) or getattr(experiment, group).get("_target_")
+    return f" on {choice}"
+
+
+def parameters(models: Mapping[str, Any]) -> str:
+    """Return `99,178 parameters`, or of several models `generator 120 + critic 80 parameters`."""
+    counts = {
+        name: sum(math.prod(weight.shape) for weight in getattr(model, "weights", model.variables))
+        for name, model in models.items()
+    }
+    if len(counts) == 1:
+        (count,) = counts.values()
+        return f"{count:,} parameters"
+    return f"{' + '.join(f'{name} {count:,}' for name, count in counts.items())} parameters"
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'s' if number != 1 else ''}"
