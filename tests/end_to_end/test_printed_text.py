@@ -13,6 +13,7 @@ from tests.support.printed_text import matches
         ("1,204 KiB in 12 s", "9 KiB in 1,300 s"),
         ("-> runs/cnn-digits-8b34c356", "-> runs/cnn-digits-0123abcd"),
         ("step  loss\n  12   0.1", "step   loss\n 12   10.1"),
+        ("Time: 71 % start, 16 % steps", "Time: 50 % steps, 50 % start"),
         ("a ... b\n...\nend", "a 1 2 b\nend"),
         ("error: (0.5)\n...", "error: (0.5)\nanything\nat all"),
     ],
