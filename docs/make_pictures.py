@@ -27,7 +27,7 @@ TIMEOUT_SECS = 300
 CLUSTER = ["strategy=multi_worker", "train.epochs=12", "fault=kill_worker_1_at_50"]
 COLUMNS = 110
 ROWS = 24
-CAPTURE_AT = re.compile(r"\] 1\d\d/135 .*worker-1 [^\n]*\n$", re.DOTALL)
+CAPTURE_AT = re.compile(r"\] (?:epoch \S+  step )?1\d\d/135 .*worker-1 [^\n]*\n$", re.DOTALL)
 """The live view is taken when a whole frame first shows such a step."""
 
 SWEEP = ["-m", "model=cnn", "optimizer.learning_rate=0.01,0.003,0.001", "train.epochs=10"]

@@ -11,6 +11,7 @@ from trainer.cluster.messages import (
     Evaluated,
     Exit,
     Line,
+    Opening,
     Phase,
     Problem,
     Progress,
@@ -48,19 +49,25 @@ def test_channel_sends_a_message_for_each_call(caplog):
     messages = []
     channel = Channel(messages.append)
     with caplog.at_level(logging.INFO, "trainer.cluster.messages"):
-        channel.line("Number of devices: 1")
+        channel.line("a line")
+        channel.log("Epoch: 0")
+        for _ in range(2):
+            channel.opening("cnn on digits")
+        channel.evaluated(4, {"loss": 0.5}, "test", "step 4  test 0.5000")
     channel.phase("compile", 3)
-    channel.progress(4, 10, 12.5, None, {"loss": 0.5})
-    channel.evaluated(4, {"loss": 0.5})
+    channel.progress(4, 10, 12.5, None, {"loss": 0.5}, "1/3")
     channel.crash("boom", "ValueError: boom")
     assert messages == [
-        Line("Number of devices: 1"),
+        Line("a line"),
+        Opening("cnn on digits"),
+        Evaluated(4, {"loss": 0.5}, "step 4  test 0.5000"),
         Phase("compile", 3),
-        Progress(4, 10, 12.5, None, {"loss": 0.5}),
-        Evaluated(4, {"loss": 0.5}, "step 4: test loss 0.5000"),
+        Progress(4, 10, 12.5, None, {"loss": 0.5}, "1/3"),
         Crash("boom", "ValueError: boom"),
     ]
-    assert caplog.messages == ["Number of devices: 1"]
+    assert caplog.messages == [
+        "a line", "Epoch: 0", "cnn on digits", "step 4: test loss 0.5000"
+    ]  # fmt: skip
 
 
 def test_channel_thins_out_frequent_messages_but_no_change_of_phase():

@@ -71,7 +71,7 @@ def wait_for_line(container: str, text: str) -> None:
 
 def test_image_saves_on_sigterm_and_continues(image: str, container: str) -> None:
     builder("create", "--name", container, image, "model=softmax", "train.steps=1000000000")
-    for num_stops, line in enumerate(("test loss", "Continuing from the checkpoint"), start=1):
+    for num_stops, line in enumerate(("  test ", "Continuing from the checkpoint"), start=1):
         builder("start", container)
         wait_for_line(container, line)
         first = builder("exec", container, "cat", "/proc/1/cmdline").split("\0")

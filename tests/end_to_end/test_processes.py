@@ -54,7 +54,7 @@ def assert_time_is_accounted_for(run_dir, out, secs):
     # Before the last processes have gone.
     assert sum(result["time"].values()) == pytest.approx(result["wall_secs"], abs=0.01)
     assert result["wall_secs"] == pytest.approx(account.wall_secs - account.secs["end"], abs=0.2)
-    assert f"in 3 attempts, goodput {100 * result['goodput']:.0f} %\nTime: " in out
+    assert f"in 3 attempts, useful time {100 * result['goodput']:.0f} %\nTime: " in out
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     assert all(
         0 < line["goodput"] < 1 and line["input_wait_fraction"] == 0

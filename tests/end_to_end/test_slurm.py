@@ -115,7 +115,7 @@ def straight(cluster, tmp_path_factory):
     assert cluster.wait(job, ENDED.__contains__, SECS) == "COMPLETED", output(directory)
     # The chief prints the progress, and the other nothing.
     lines = output(directory).splitlines()
-    for start in ("step 4: ", "Done: step 24, ", "Run directory: "):
+    for start in ("step  4/24  ", "Done: step 24, ", "Run directory: "):
         assert len([line for line in lines if line.startswith(start)]) == 1, lines
     return only_run(directory)
 
@@ -265,7 +265,7 @@ def test_job_goes_on_with_the_nodes_that_it_gets(cluster, straight, tmp_path):
     preempt(cluster, job)
     check_same_end(cluster, job, tmp_path, straight)
     check_continued(tmp_path, 3, 8)
-    lines = [line for line in output(tmp_path).splitlines() if line.startswith("Batch: ")]
+    lines = [line for line in output(tmp_path).splitlines() if line.startswith("batch ")]
     sizes = [line.partition(" = ")[2].partition(" x ")[0] for line in lines]
     assert sizes == ["2 replicas", "1 replica", "2 replicas"], output(tmp_path)
 

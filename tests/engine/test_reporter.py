@@ -1,6 +1,7 @@
 """The summaries of a training, read back from its files with TensorBoard's own reader."""
 
 import json
+import logging
 import signal
 
 import numpy as np
@@ -10,7 +11,10 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import EventA
 from tensorboard.util.tensor_util import make_ndarray
 
 from tests.support.processes import OPTIONS, final_variables, only_run, run, signaler
-from tests.support.training import engine
+from tests.support.training import SMALL, engine
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel, Evaluated
+from trainer.worker.building import build
 
 
 def read_events(run_dir, folder):
@@ -119,6 +123,35 @@ def test_graph_call_ends_at_inspected_and_profiled_steps(tmp_path):
         boundaries.append(step)
     assert boundaries == [1, 3, 5, 6, 7, 8]
     assert [step for step in boundaries if plan.event_at(step)] == [3, 5, 6, 8]
+
+
+def test_results_are_a_line_for_the_user_and_the_tutorials_line_in_the_log(tmp_path, caplog):
+    every = ["train.steps_per_epoch=4", "summary.every_steps=2", "evaluate.every_steps=2"]
+    messages = []
+    for steps in (8, 12):  # the second continues
+        options = compose([*SMALL, *every, f"train.steps={steps}"])
+        with caplog.at_level(logging.INFO, "trainer.cluster.messages"):
+            build.engine(options, tmp_path, Channel(messages.append)).train(lambda: False)
+    windows = [line for line in lines(tmp_path) if line["split"] == "train"]
+    tests = [line for line in lines(tmp_path) if line["split"] == "test"]
+    for first, second in zip(windows[::2], windows[1::2], strict=True):
+        for name in ("loss", "accuracy"):  # a line at the end of an epoch is about all of it
+            second[name] = (first[name] + second[name]) / 2
+    best, expected = 0.0, []
+    for train, test in zip(windows, tests, strict=True):
+        line = " ".join(
+            f" {name} {values['loss']:.4f} {values['accuracy']:.3f}"
+            for name, values in (("train", train), ("test", test))
+        )
+        step, steps = test["step"], 8 if test["step"] <= 8 else 12
+        mark = "  best" if test["accuracy"] > best else ""
+        expected.append(f"step {step:>{len(str(steps))}}/{steps} {line}{mark}")
+        best = max(best, test["accuracy"])
+    assert [message.text for message in messages if isinstance(message, Evaluated)] == expected
+    assert [text for text in caplog.messages if text.startswith("Epoch: ")] == [
+        f"Epoch: {epoch}, accuracy: {line['accuracy']:f}, train_loss: {line['loss']:f}."
+        for epoch, line in enumerate(windows[1::2])
+    ]
 
 
 @pytest.mark.slow

@@ -49,7 +49,7 @@ def test_first_command_of_an_extended_run_is_finished(extended):
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines() == [
         "Already finished: step 34, which is at or past train.epochs=2, test loss 0.5000, 0:03, "
-        "goodput 50 %",
+        "useful time 50 %",
         f"Run directory: {extended}",
     ]
     assert contents(extended) == before

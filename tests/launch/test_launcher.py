@@ -2,13 +2,16 @@
 
 import json
 import shlex
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support.command_line import run_here
+from trainer.cli.compose import compose
 from trainer.cluster import discovery
 from trainer.cluster.network_namespace import IsolationError
-from trainer.launch import resolved_run
+from trainer.launch import launcher, resolved_run
 
 
 @pytest.fixture
@@ -118,3 +121,25 @@ def test_what_needs_a_common_folder_is_refused_in_a_store(
     assert done.code == 2
     assert f"have no folder in common: {reason}" in done.err
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "argv", "commands"),
+    [
+        ([], "train.py", ["tensorboard --logdir 'my runs'",
+                          "python train.py report 'my runs/x'",
+                          "python train.py mode=export 'resume=\"my runs/x\"'"]),
+        (["writers=jsonl"], "/usr/bin/steadfast", ["steadfast report 'my runs/x'",
+                                                   "steadfast mode=export 'resume=\"my runs/x\"'"]),
+        (["loop._target_=shlex.join", "train.steps=9", "writers=jsonl"], "train.py",
+         ["python train.py report 'my runs/x'"]),
+        (["runs_dir=s3://bucket"], "train.py",
+         ["python train.py mode=export 'resume=\"my runs/x\"'"]),
+    ],
+)  # fmt: skip
+def test_next_commands_are_those_that_apply_ready_to_paste(overrides, argv, commands):
+    path = Path("my runs/x")
+    context = SimpleNamespace(
+        experiment=compose(overrides), directory=SimpleNamespace(path=path, name=str(path))
+    )
+    assert launcher.next_commands(context, [argv, *overrides]) == commands

@@ -11,7 +11,7 @@ from trainer.runs import checkpoint_marker, crash_report
 from trainer.runs.crash_report import Failure
 from trainer.runs.directory import open_run
 
-RESUME = ["train.py", "resume=runs/x"]
+RESUME = "python train.py resume=runs/x"
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ def test_running_points_come_first_then_the_best_of_the_others(terminal):
     better = RunStatus(State.DONE, 360, {"loss": 0.25, "accuracy": 0.875})
     terminal.end(4, better).show(3, Phase("compile", 0))
     assert terminal.screen() == [
-        "4 points: 2 done, 2 running",
+        "4 points: 2 done, 2 running; 0:05 left",
         HEADER,
         "1  cnn        0.1            training           0.5000  [###.......] 120/360  0:12 left",
         "3  mobilenet  0.1            compiling               -",
@@ -116,7 +116,7 @@ def test_lines_and_failures_are_printed_above_the_table(terminal):
         "error: point 2 of 4 (model=cnn optimizer.learning_rate=0.01): ValueError: no; "
         "see runs/cnn-2/logs",
         "SIGTERM: saving",
-        "4 points: 1 failed, 1 running, 2 waiting",
+        "4 points: 1 failed, 1 running, 2 waiting; 0:12 left",
         "#  model  learning_rate  state       best accuracy  progress",
         "1  cnn    0.1            starting                -",
         "2  cnn    0.01           failed                  -  40",
@@ -169,6 +169,7 @@ def test_every_event_is_a_line_without_a_terminal(plain):
         "point 1 of 4: warning: slow",
         "point 2 of 4 (model=cnn optimizer.learning_rate=0.01): done, step 360, "
         "test loss 0.2500, test accuracy 0.7500",
+        "4 points: 1 done, 1 failed, 2 waiting; 0:04 left",
         "a line",
     ]
     assert plain.err.getvalue() == (

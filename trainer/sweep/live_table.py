@@ -197,11 +197,12 @@ class LiveTable:
 
         Of what earlier commands have trained nothing is counted.
         """
-        made = sum(row.done - (row.first or 0.0) for row in self._rows.values() if row.is_started)
-        left = self._total - sum(row.done for row in self._rows.values())
-        if self._began is None or made <= 0 or left <= 0:
+        rows = self._rows.values()
+        progress = sum(row.done - (row.first or 0.0) for row in rows if row.is_started)
+        left = self._total - sum(row.done for row in rows)
+        if self._began is None or progress <= 0 or left <= 0:
             return None
-        return (self._clock() - self._began) * left / made
+        return (self._clock() - self._began) * left / progress
 
     def _rank(self, row: _Row) -> tuple[bool, float, int]:
         """Return the sort key of a row: running points by number, the others by metric."""

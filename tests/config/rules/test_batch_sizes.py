@@ -30,7 +30,7 @@ from trainer.errors import ConfigError
 def test_batch_is_divided(batch, replicas, sizes, line):
     resolved = batch_sizes.resolve_batch_sizes(batch, replicas)
     assert (resolved.global_size, resolved.per_replica, resolved.micro) == sizes
-    assert str(resolved) == f"{sizes[0]} examples a step = {line}"
+    assert str(resolved) == f"{sizes[0]} = {line}"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from tests.support.training import SMALL
 from trainer.cluster.messages import (
     Crash,
     Line,
+    Opening,
     Output,
     Phase,
     Problem,
@@ -20,12 +21,12 @@ from trainer.cluster.messages import (
 )
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.config.schema import Launch
-from trainer.launch.display.console import Console, is_quiet
+from trainer.launch.display.console import Console, is_quiet, progress_line
 
 LOG = Path("runs/x/logs/worker-0.log")
-PROGRESS = Progress(120, 360, 1519.6, 12.4, {"loss": 0.21129, "accuracy": 0.9375})
+PROGRESS = Progress(120, 360, 1519.6, 12.4, {"loss": 0.21129, "accuracy": 0.9375}, "11/30")
 TEXT = "120/360  0:12 left  loss 0.2113  accuracy 0.9375  1,520 examples/s"
-BAR = f"[#####...........] {TEXT}"
+BAR = f"[{'#' * 8}{'.' * 16}] epoch 11/30  step {TEXT}"
 ONE = [ProcessId("worker", 0)]
 TWO = [*ONE, ProcessId("worker", 1)]
 
@@ -155,10 +156,12 @@ def test_run_of_one_process_has_one_line_with_position_and_activity(terminal):
     for phase, line in (("start", "starting ..."), ("compile", "compiling ...")):
         assert terminal.show(Phase(phase, 0)).screen() == [line]
     assert terminal.show(PROGRESS).screen() == [BAR]
-    assert terminal.show(Phase("evaluate", 120)).screen() == [f"{BAR}  evaluating"]
+    assert terminal.show(Phase("evaluate", 120)).screen() == [
+        BAR.replace("1,520 examples/s", "evaluating")
+    ]
     assert terminal.show(Phase("train", 120)).screen() == [BAR]
     assert terminal.show(replace(PROGRESS, step=360)).screen() == [
-        f"[{'#' * 16}] {TEXT.replace('120/', '360/')}"
+        f"[{'#' * 24}] epoch 11/30  step {TEXT.replace('120/', '360/')}"
     ]
     terminal.console.begin(ONE[0])
     assert terminal.screen() == ["restarting ..."]
@@ -248,7 +251,7 @@ def test_narrow_window_cuts_lines(pair, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     pair.show(PROGRESS)
     assert pair.screen(columns=40) == [
-        f"{BAR[:38]}…",
+        "[##......] 120/360  0:12 left  loss 0.…",
         "worker-0  training    step 120",
         "worker-1  starting",
     ]
@@ -268,7 +271,7 @@ def test_view_is_redrawn_after_a_change_of_the_windows_size(pair, monkeypatch):
     wrapped = Emulator(30).feed("\n".join(screen_of(before, 200)) + "\n").feed(after).lines
     assert [wrapped[0], *(line[:12] for line in wrapped[1:])] == [
         "a line",
-        "[########...",
+        "[####....] 1",
         "worker-0  tr",
         "worker-1  st",
     ]
@@ -292,6 +295,24 @@ def test_problems_are_one_line_each_on_standard_error():
     )
     assert shown.err.getvalue() == "error: seed (-1) must be >= 0\nerror: dataset: no such file\n"
     assert shown.take() == ""
+
+
+def test_line_of_every_attempt_is_shown_once(plain):
+    for text in ("cnn on digits, 2 CPUs", "cnn on digits, 2 CPUs", "cnn on digits, 1 CPU"):
+        plain.show(Opening(text))
+    assert plain.take() == "cnn on digits, 2 CPUs\ncnn on digits, 1 CPU\n"
+
+
+@pytest.mark.parametrize(
+    ("columns", "line"),
+    [
+        (140, BAR),
+        (80, f"[###.......] {TEXT}"),
+        (64, f"[####........] {TEXT.removesuffix('  1,520 examples/s')}"),
+    ],
+)
+def test_bar_leaves_out_what_a_window_has_no_room_for(columns, line):
+    assert progress_line(PROGRESS, columns - 1) == line
 
 
 def test_crash_shows_the_traceback_and_the_path_of_the_log(plain):
@@ -366,16 +387,18 @@ def test_real_run_of_two_processes_is_shown_live_and_leaves_its_lines(tmp_path):
         line.startswith("[######") and "/600  " in line and "examples/s" in line for line in shown
     )
     left = screen_of(text, 100, colors=True)
-    assert left[0] == "Number of devices: 2"
+    assert left[0].startswith("cnn (1,766 parameters) on digits, 2 processes x 1 CPU -> runs/cnn-")
     assert "fault kill_worker_1_at_50: worker-1 is killed at step 50" in left
     # The kill may cut the save of step 50 short, which the next attempt then tells.
     cut_short = [line for line in left if "skipped the checkpoint of step 50: " in line]
     assert [line.split("; ")[0] for line in left if "<" in line and line not in cut_short] == [
         "<33>warning:<0> worker-1 was killed by SIGKILL",
-        left[-3],
+        *[line for line in left if line.endswith("<32>  best<0>")],
+        left[-5],
     ]
-    assert left[-3].startswith("<32>Done:<0> step 600, ")
-    assert left[-1].startswith("Run directory: runs/cnn-digits-")
+    assert left[-5].startswith("<32>Done:<0> step 600, ")
+    assert left[-3].startswith("Run directory: runs/cnn-digits-")
+    assert left[-1].endswith(f"mode=export resume={left[-3].removeprefix('Run directory: ')}")
     assert not [word for word in NOISE if word in text]
 
 

@@ -24,7 +24,7 @@ def test_run_on_eight_devices_that_are_not_here(tmp_path, monkeypatch):
     assert outcome.out.splitlines() == [
         "Strategy:   mirrored, 8 replicas assumed",
         "Processes:  one",
-        "Batch:      128 examples a step = 8 replicas x 16",
+        "Batch:      128 = 8 replicas x 16",
         "Length:     337 steps, 30 epochs",
         "Model:      650 trainable parameters, 0 others",
         "Memory:     about 17.7 kB a replica: weights 2.6 kB, optimizer 5.2 kB, averages 2.6 kB, "

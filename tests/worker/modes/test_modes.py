@@ -1,4 +1,4 @@
-"""How a command starts: initial weights, and the first lines for the user."""
+"""How a command starts: initial weights, and the limit of GPUs."""
 
 from types import SimpleNamespace
 
@@ -8,12 +8,8 @@ from tests.support.command_line import run_here
 from tests.support.processes import run
 from tests.support.training import SMALL, engine
 from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel, Line
-from trainer.cluster.spec import Cluster, ProcessId
-from trainer.config.rules.batch_sizes import BatchSizes
+from trainer.cluster.messages import Channel
 from trainer.strategies import devices
-from trainer.strategies.parameter_server import ParameterServer
-from trainer.worker.building import build
 from trainer.worker.context import WorkerContext
 from trainer.worker.modes import modes
 
@@ -61,29 +57,6 @@ def test_wrong_init_from_ends_worker_processes_with_one_line(tmp_path, source):
     assert err.count("error: ") == 1
     assert "does not fit this model" in err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_first_lines_name_devices_communication_and_batch(tmp_path):
-    messages = []
-    mirrored = ["strategy=mirrored", "strategy.virtual_devices=2"]
-    build.engine(compose([*SMALL, *mirrored]), tmp_path, Channel(messages.append))
-    assert [message.text for message in messages if isinstance(message, Line)] == [
-        "Number of devices: 2",
-        "Communication: hierarchical copy",
-        "Batch: 16 examples a step = 2 replicas x 8; 8 steps",
-    ]
-
-
-def test_devices_of_all_parameter_server_workers_are_counted(tmp_path):
-    messages = []
-    jobs = {"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1", "d:1"]}
-    cluster = Cluster(ProcessId("chief", 0), jobs)
-    context = WorkerContext(compose([*SMALL]), tmp_path, Channel(messages.append), cluster)
-    plan = SimpleNamespace(total_steps=8, epochs=SimpleNamespace(completed=lambda step: 0))
-    dataset = SimpleNamespace(train=SimpleNamespace())
-    learner = SimpleNamespace(sizes=BatchSizes(16, 1, 1), plan=plan, dataset=dataset)
-    build.announce(context, ParameterServer(), learner)
-    assert messages[0] == Line("Number of devices: 2")
 
 
 @pytest.mark.parametrize("mode", ["train", "export"])

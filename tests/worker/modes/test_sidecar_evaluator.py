@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -119,8 +120,8 @@ def test_sidecar_evaluates_every_checkpoint_to_the_bits_of_the_training(inline, 
     assert lines(run_dir) == lines_of_test(inline)
     assert [line["step"] for line in lines(run_dir)] == [2, 4, 6, 8]
     first = lines(run_dir)[0]
-    text = f"step 2: test loss {first['loss']:.4f}, accuracy {first['accuracy']:.4f}"
-    assert messages.texts[0] == text
+    text = f"step 2/8                      test {first['loss']:.4f} {first['accuracy']:.3f}"
+    assert messages.texts[0].removesuffix("  best") == text
     assert not (run_dir / "metrics.jsonl").exists()
     assert not (run_dir / "ledger.jsonl").exists()
 
@@ -132,7 +133,7 @@ def test_restarted_sidecar_evaluates_what_is_left(inline, run_dir, messages):
     )
     assert messages.sidecar(run_dir).run(lambda: False, dismissed=True)
     assert lines(run_dir) == lines_of_test(inline)
-    assert [text.split(":")[0] for text in messages.texts] == ["step 6", "step 8"]
+    assert [text.split("/")[0] for text in messages.texts] == ["step 6", "step 8"]
 
 
 def test_damaged_checkpoint_is_skipped_with_one_warning_until_rewritten(inline, run_dir, messages):
@@ -149,7 +150,7 @@ def test_damaged_checkpoint_is_skipped_with_one_warning_until_rewritten(inline, 
                 f"warning: skipped the checkpoint of step 4: the content of {data.name} has changed"
             )
             assert [
-                text if "warning" in text else text.split(":")[0] for text in messages.texts
+                text if "warning" in text else text.split("/")[0] for text in messages.texts
             ] == [
                 "step 2",
                 warning,
@@ -163,7 +164,7 @@ def test_damaged_checkpoint_is_skipped_with_one_warning_until_rewritten(inline, 
 
     assert messages.sidecar(run_dir).run(stop, dismissed=True)
     assert sorted(lines(run_dir), key=lambda line: line["step"]) == lines_of_test(inline)
-    assert [text.split(":")[0] for text in messages.texts[4:]] == ["step 4"]
+    assert [text.split("/")[0] for text in messages.texts[4:]] == ["step 4"]
 
 
 def remove(run_dir, step):
@@ -473,7 +474,7 @@ def test_run_with_a_killed_sidecar_equals_the_run_without_it(tmp_path):
     assert out.count("warning: evaluator-0 was killed by SIGKILL; starting it again alone") == 1
     assert lines(other) == lines_of_test(one)
     assert [line["step"] for line in lines(other)] == [3, 6, 9, 12, 15, 18, 21, 24] == events(other)
-    assert out.count(": test loss") == 8
+    assert len(re.findall(r"^step .*  test \d", out, re.MULTILINE)) == 8
     assert lines_of_test(other) == []
     results = [json.loads((run_dir / "result.json").read_text()) for run_dir in runs]
     assert results[0]["metrics"] == results[1]["metrics"]
@@ -521,8 +522,8 @@ def test_sidecar_of_a_declared_cluster(tmp_path, monkeypatch):
     evaluator, worker = started("evaluator"), started("worker")
     (code, out, err), trained = finish(evaluator), finish(worker)
     assert (code, trained[0]) == (0, 0), err + trained[2]
-    assert "test loss" not in trained[1].split("Done:")[0]
-    assert out.splitlines()[-4].startswith("step 24: test loss")
+    assert "  test " not in trained[1].split("Done:")[0]
+    assert out.splitlines()[-4].startswith("step 24/24  ")
     assert out.splitlines()[-3].startswith("Done: step 24")
     before = (only_run(tmp_path) / "evaluations.jsonl").read_bytes()
     code, _, err = finish(started("evaluator"))
