@@ -37,7 +37,8 @@ LONG = {
         "how-to/language-model", "how-to/measure-scale", "how-to/metrics", "how-to/model",
         "how-to/model-parallelism", "how-to/report", "how-to/resume", "how-to/see",
         "how-to/segmentation", "how-to/several-models", "how-to/slow-workers", "how-to/sweep",
-        "same-bits", "strategies",
+        "same-bits", "strategies", "troubleshooting",
+        "tutorial/2-kill", "tutorial/3-your-own", "tutorial/4-sweep", "tutorial/5-devices",
     )
 }  # fmt: skip
 """Pages whose commands take more than ten seconds; other tests hold what they do."""

@@ -14,8 +14,9 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager, start_new_kernel
 from nbclient import NotebookClient
 
-from tests.support.doc_pages import ROOT, copy_checkout, matches
+from tests.support.doc_pages import ROOT, copy_checkout
 from tests.support.fork_server import fork_server_of
+from tests.support.printed_text import matches
 from trainer.errors import ConfigError
 from trainer.notebook import RunError, run
 

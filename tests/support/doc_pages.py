@@ -26,6 +26,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.printed_text import matches
 from trainer.cli.command_table import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -217,15 +218,6 @@ def _run(command: Command, folder: Path, environment: Mapping[str, str]) -> None
     if command.output is not None:
         expected = f"\n\nThe page shows\n{command.output}"
         assert matches(command.output, process.stdout), report + expected
-
-
-def matches(expected: str, printed: str) -> bool:
-    """Return whether output is as expected; `...` is any text, as a line any number of lines."""
-    lines = [
-        r"(.*\n)?" if line == "..." else ".*".join(map(re.escape, line.split("..."))) + r"\n"
-        for line in expected.strip().splitlines()
-    ]
-    return re.fullmatch("".join(lines), f"{printed.rstrip()}\n", re.DOTALL) is not None
 
 
 def _newest(pattern: str, folder: Path) -> str:
