@@ -1,0 +1,98 @@
+"""What the scripts of the pictures share: trainings, cards of SVG, and a browser."""
+
+from __future__ import annotations
+
+import functools
+import html
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+IMAGES = ROOT / "docs" / "images"
+TRAIN = [sys.executable, str(ROOT / "train.py")]
+TIMEOUT_SECS = 300
+
+COLORS = {  # of the light and of the dark scheme
+    "paper": ("#f6f8fa", "#22272e"),
+    "ink": ("#1f2328", "#d4dbe2"),
+    "faint": ("#59636e", "#96a0aa"),
+    "line": ("#d1d9e0", "#444c56"),
+    "blue": ("#0969da", "#539bf5"),
+    "gray": ("#aeb6bf", "#6e7884"),
+    "red": ("#cf222e", "#f47067"),
+}
+FONT = "-apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif"
+
+
+def train(directory: Path, *arguments: str) -> Path:
+    """Run `train.py` in a directory to its end; return the newest run directory there."""
+    subprocess.run([*TRAIN, *arguments], cwd=directory, check=True, timeout=TIMEOUT_SECS)
+    runs = [path for path in (directory / "runs").iterdir() if (path / "run.json").exists()]
+    return max(runs, key=lambda path: path.stat().st_mtime)
+
+
+def card(width: int, height: int, title: str, body: list[str], style: str = "") -> str:
+    """Return an SVG picture on a ground of its own, in the colors of the reader's scheme.
+
+    Args:
+        width: in pixels.
+        height: in pixels.
+        title: what is read aloud for it.
+        body: elements; their classes are names of `COLORS`, and `stroke-` before them for lines.
+        style: further rules.
+    """
+    light, dark = (
+        "".join(
+            f".{name} {{fill: {pair[scheme]}}} .stroke-{name} {{stroke: {pair[scheme]}}}\n"
+            for name, pair in COLORS.items()
+        )
+        for scheme in (0, 1)
+    )
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'width="{width}" height="{height}" font-family="{FONT}" font-size="13" role="img">',
+            f"<title>{html.escape(title)}</title>",
+            f"<style>\n{light}@media (prefers-color-scheme: dark) {{\n{dark}}}\n{style}</style>",
+            '<rect width="100%" height="100%" rx="8" class="paper"/>',
+            *body,
+            "</svg>\n",
+        ]
+    )
+
+
+def label(x: float, y: float, text: str, look: str = "ink", **attributes: Any) -> str:
+    """Return a text of SVG; of the names of attributes `_` becomes `-`."""
+    rest = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in attributes.items())
+    return f'<text x="{x:.1f}" y="{y:.1f}" class="{look}"{rest}>{html.escape(text)}</text>'
+
+
+def path(points: list[tuple[float, float]], look: str, width: float = 1.5) -> str:
+    """Return a line through points, in a color of `COLORS`; further classes may follow."""
+    through = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return (
+        f'<polyline points="{through}" class="stroke-{look}" pathLength="1" fill="none" '
+        f'stroke-width="{width}" stroke-linejoin="round"/>'
+    )
+
+
+@contextmanager
+def browser_page(width: int, height: int, *, dark: bool = False) -> Iterator[Any]:
+    """Give a page of a headless Chromium (`apt-get install chromium`), as Playwright has it."""
+    from playwright.sync_api import sync_playwright
+
+    programs = ("chromium", "chromium-browser", "google-chrome")
+    program = next(filter(None, map(shutil.which, programs)), None)
+    assert program, "no Chromium is installed: apt-get install chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        scheme = "dark" if dark else "light"
+        yield browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+        browser.close()
