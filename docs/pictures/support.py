@@ -1,25 +1,21 @@
-"""What the scripts of the pictures share: trainings, cards of SVG, and a browser."""
+"""What the scripts of the pictures share: trainings, drawings, and a browser."""
 
 from __future__ import annotations
 
-import functools
 import html
-import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-IMAGES = ROOT / "docs" / "images"
 TRAIN = [sys.executable, str(ROOT / "train.py")]
 TIMEOUT_SECS = 300
 
-COLORS = {  # of the light and of the dark scheme
+COLORS = {  # in the light and in the dark scheme of the reader
     "paper": ("#f6f8fa", "#22272e"),
     "ink": ("#1f2328", "#d4dbe2"),
     "faint": ("#59636e", "#96a0aa"),
@@ -34,20 +30,22 @@ FONT = "-apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif"
 def train(directory: Path, *arguments: str) -> Path:
     """Run `train.py` in a directory to its end; return the newest run directory there."""
     subprocess.run([*TRAIN, *arguments], cwd=directory, check=True, timeout=TIMEOUT_SECS)
-    runs = [path for path in (directory / "runs").iterdir() if (path / "run.json").exists()]
-    return max(runs, key=lambda path: path.stat().st_mtime)
+    return max((directory / "runs").glob("*-*"), key=lambda path: path.stat().st_mtime)
+
+
+def save(name: str, content: str | bytes) -> None:
+    """Write a picture to docs/images if a page shows it, any other to build/pictures."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    is_shown = any(f"images/{name}" in page.read_text() for page in pages)
+    folder = ROOT / ("docs/images" if is_shown else "build/pictures")
+    folder.mkdir(parents=True, exist_ok=True)
+    data = content.encode() if isinstance(content, str) else content
+    (folder / name).write_bytes(data)
+    print(f"{folder / name}: {len(data) / 1000:.0f} kB")
 
 
 def card(width: int, height: int, title: str, body: list[str], style: str = "") -> str:
-    """Return an SVG picture on a ground of its own, in the colors of the reader's scheme.
-
-    Args:
-        width: in pixels.
-        height: in pixels.
-        title: what is read aloud for it.
-        body: elements; their classes are names of `COLORS`, and `stroke-` before them for lines.
-        style: further rules.
-    """
+    """Return an SVG picture on a ground of its own; classes of its elements are `COLORS`."""
     light, dark = (
         "".join(
             f".{name} {{fill: {pair[scheme]}}} .stroke-{name} {{stroke: {pair[scheme]}}}\n"
@@ -55,16 +53,12 @@ def card(width: int, height: int, title: str, body: list[str], style: str = "") 
         )
         for scheme in (0, 1)
     )
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-            f'width="{width}" height="{height}" font-family="{FONT}" font-size="13" role="img">',
-            f"<title>{html.escape(title)}</title>",
-            f"<style>\n{light}@media (prefers-color-scheme: dark) {{\n{dark}}}\n{style}</style>",
-            '<rect width="100%" height="100%" rx="8" class="paper"/>',
-            *body,
-            "</svg>\n",
-        ]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" font-family="{FONT}" font-size="13" role="img">\n'
+        f"<title>{html.escape(title)}</title>\n<style>\n{light}"
+        f"@media (prefers-color-scheme: dark) {{\n{dark}}}\n{style}</style>\n"
+        '<rect width="100%" height="100%" rx="8" class="paper"/>\n' + "\n".join(body) + "\n</svg>\n"
     )
 
 
@@ -74,12 +68,12 @@ def label(x: float, y: float, text: str, look: str = "ink", **attributes: Any) -
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{look}"{rest}>{html.escape(text)}</text>'
 
 
-def path(points: list[tuple[float, float]], look: str, width: float = 1.5) -> str:
+def line(points: list[tuple[float, float]], look: str, width: float = 1.5) -> str:
     """Return a line through points, in a color of `COLORS`; further classes may follow."""
     through = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     return (
         f'<polyline points="{through}" class="stroke-{look}" pathLength="1" fill="none" '
-        f'stroke-width="{width}" stroke-linejoin="round"/>'
+        f'stroke-width="{width}"/>'
     )
 
 
@@ -88,8 +82,7 @@ def browser_page(width: int, height: int, *, dark: bool = False) -> Iterator[Any
     """Give a page of a headless Chromium (`apt-get install chromium`), as Playwright has it."""
     from playwright.sync_api import sync_playwright
 
-    programs = ("chromium", "chromium-browser", "google-chrome")
-    program = next(filter(None, map(shutil.which, programs)), None)
+    program = shutil.which("chromium") or shutil.which("google-chrome")
     assert program, "no Chromium is installed: apt-get install chromium"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])

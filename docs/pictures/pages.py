@@ -1,0 +1,55 @@
+"""Photographs the README as GitHub shows it, and pages of the site: `readme.png`, `site-*.png`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from docs.pictures.support import ROOT, browser_page, save
+
+PAGES = {"landing": "index", "tutorial": "tutorial/index", "guide": "how-to/sweep"}
+STYLE = """
+body {margin: 32px; font: 16px/1.5 "Noto Sans", Helvetica, Arial, sans-serif}
+h1, h2 {border-bottom: 1px solid #d1d9e0; padding-bottom: .3em} img {max-width: 100%}
+pre, code {font: 85% "DejaVu Sans Mono", monospace; background: #818b981f; border-radius: 6px}
+code {padding: .2em .4em} pre {padding: 16px} pre code {background: none; padding: 0}
+table {border-collapse: collapse} td, th {border: 1px solid #d1d9e0; padding: 6px 13px}
+a {color: #0969da; text-decoration: none}
+@media (prefers-color-scheme: dark) {body {color: #f0f6fc; background: #0d1117}
+  a {color: #4493f8} h1, h2, td, th {border-color: #3d444d}}
+"""
+
+
+def readme() -> str:
+    """Return the README as a page that looks much like GitHub's."""
+    import markdown
+
+    extensions = ["tables", "pymdownx.superfences"]
+    body = markdown.markdown((ROOT / "README.md").read_text(), extensions=extensions)
+    return f'<meta charset="utf-8"><base href="{ROOT.as_uri()}/"><style>{STYLE}</style>{body}'
+
+
+def main() -> None:
+    """Write the pictures, in the light and in the dark scheme."""
+    with tempfile.TemporaryDirectory() as scratch:
+        build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "-d", scratch]
+        subprocess.run(build, cwd=ROOT, check=True, timeout=300)
+        Path(scratch, "readme.html").write_text(readme())
+        for scheme in ("light", "dark"):
+            for name, path in {
+                **{f"site-{key}": PAGES[key] for key in PAGES},
+                "readme": "readme",
+            }.items():
+                file = Path(scratch, f"{path}.html")
+                width, height = (900, 1100) if name == "readme" else (1440, 900)
+                with browser_page(width, height, dark=scheme == "dark") as page:
+                    page.goto(file.as_uri())
+                    page.wait_for_timeout(8000 if name == "readme" else 500)  # it is animated
+                    whole = name == "readme"
+                    save(f"{name}-{scheme}.png", page.screenshot(full_page=whole))
+
+
+if __name__ == "__main__":
+    main()
