@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from pathlib import Path
 
-NAMES = ("badges", "step_time", "promise", "gallery", "console", "live_page", "pages")
+NAMES = sorted({file.stem for file in Path(__file__).parent.glob("*.py")} - {"__main__", "support"})
 
 
 def main() -> None:
     """Make the pictures that are named, or all."""
     names = sys.argv[1:] or NAMES
     if unknown := set(names) - set(NAMES):
-        raise SystemExit(f"error: {', '.join(unknown)}: no such picture; choose of {NAMES}")
+        raise SystemExit(
+            f"error: {', '.join(unknown)}: no such picture; choose from {', '.join(NAMES)}"
+        )
     for name in names:
         import_module(f"docs.pictures.{name}").main()
 

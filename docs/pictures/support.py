@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+IMAGES = ROOT / "docs" / "images"
 TRAIN = [sys.executable, str(ROOT / "train.py")]
 TIMEOUT_SECS = 300
 
@@ -37,7 +38,7 @@ def save(name: str, content: str | bytes) -> None:
     """Write a picture to docs/images if a page shows it, any other to build/pictures."""
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     is_shown = any(f"images/{name}" in page.read_text() for page in pages)
-    folder = ROOT / ("docs/images" if is_shown else "build/pictures")
+    folder = IMAGES if is_shown else ROOT / "build" / "pictures"
     folder.mkdir(parents=True, exist_ok=True)
     data = content.encode() if isinstance(content, str) else content
     (folder / name).write_bytes(data)
