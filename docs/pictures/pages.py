@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -9,7 +10,12 @@ from pathlib import Path
 
 from docs.pictures.support import ROOT, browser_page, save
 
-PAGES = {"landing": "index", "tutorial": "tutorial/index", "guide": "how-to/sweep"}
+PAGES = {
+    "readme": "readme",
+    "site-landing": "index",
+    "site-tutorial": "tutorial/index",
+    "site-guide": "how-to/sweep",
+}
 STYLE = """
 body {margin: 32px; font: 16px/1.5 "Noto Sans", Helvetica, Arial, sans-serif}
 h1, h2 {border-bottom: 1px solid #d1d9e0; padding-bottom: .3em} img {max-width: 100%}
@@ -27,7 +33,8 @@ def readme() -> str:
     import markdown
 
     extensions = ["tables", "pymdownx.superfences"]
-    body = markdown.markdown((ROOT / "README.md").read_text(), extensions=extensions)
+    text = re.sub('(?m)^(```.*) title=".*"$', r"\1", (ROOT / "README.md").read_text())
+    body = markdown.markdown(text, extensions=extensions)
     return f'<meta charset="utf-8"><base href="{ROOT.as_uri()}/"><style>{STYLE}</style>{body}'
 
 
@@ -38,17 +45,14 @@ def main() -> None:
         subprocess.run(build, cwd=ROOT, check=True, timeout=300)
         Path(scratch, "readme.html").write_text(readme())
         for scheme in ("light", "dark"):
-            for name, path in {
-                **{f"site-{key}": PAGES[key] for key in PAGES},
-                "readme": "readme",
-            }.items():
-                file = Path(scratch, f"{path}.html")
-                width, height = (900, 1100) if name == "readme" else (1440, 900)
-                with browser_page(width, height, dark=scheme == "dark") as page:
-                    page.goto(file.as_uri())
-                    page.wait_for_timeout(8000 if name == "readme" else 500)  # it is animated
-                    whole = name == "readme"
-                    save(f"{name}-{scheme}.png", page.screenshot(full_page=whole))
+            for name, path in PAGES.items():
+                is_site = name.startswith("site")
+                size = (1440, 900) if is_site else (900, 1100)
+                with browser_page(*size, dark=scheme == "dark") as page:
+                    page.goto(Path(scratch, f"{path}.html").as_uri())
+                    page.wait_for_timeout(500 if is_site else 8000)  # until a figure has moved
+                    picture = page.screenshot(full_page=not is_site)
+                    save(f"{name}-{scheme}.png", picture)
 
 
 if __name__ == "__main__":
