@@ -19,7 +19,9 @@ from docs.pictures.support import ROOT, TIMEOUT_SECS, TRAIN, browser_page, save,
 CLUSTER = [*TRAIN, "strategy=multi_worker", "train.epochs=60", "summary.every_steps=5"]
 SWEEP = ["-m", "model=cnn", "optimizer.learning_rate=0.01,0.003,0.001", "train.epochs=10"]
 SWEEP += ["summary.every_steps=10"]
-MANY = "-m tests.support.fake_runs {} --runs 200 --lines 300 --live 3"
+MANY = [sys.executable, str(ROOT / "tests" / "support" / "fake_runs.py"), "runs"]
+MANY += ["--runs", "200", "--lines", "300", "--live", "3"]
+EVALUATIONS = 6
 DRAWN_SECS = 2  # until the curves are drawn
 
 
@@ -38,25 +40,24 @@ def photograph(name: str, address: str) -> None:
     """Take a picture of a page of runs."""
     with browser_page(1280, 800) as page:
         page.goto(address)
+        page.get_by_text("accuracy").first.wait_for()  # a run is listed
         page.wait_for_timeout(1000 * DRAWN_SECS)
         save(name, page.screenshot())
 
 
-def photograph_live(name: str, command: list[str], start: Path, folder: Path, epochs: int) -> None:
-    """Take a picture of the live page of a folder, `runs`, while a program writes there.
+def photograph_live(name: str, command: list[str], folder: Path, files: str) -> None:
+    """Take a picture of the live page of a folder of runs while a program writes there.
 
     Args:
         name: of the picture.
         command: the program.
-        start: where it is started.
-        folder: where its folder `runs` is.
-        epochs: how many evaluations some run has when the picture is taken.
+        folder: where it is started.
+        files: pattern of the metrics of the runs that must have come so far.
     """
     deadline = time.monotonic() + TIMEOUT_SECS
-    with started(command, start):
+    with started(command, folder):
         while not any(
-            file.read_text().count('"split": "test"') >= epochs
-            for file in folder.glob("runs/*/metrics.jsonl")
+            file.read_text().count('"split": "test"') >= EVALUATIONS for file in folder.glob(files)
         ):
             assert time.monotonic() < deadline, command
             time.sleep(0.2)
@@ -72,9 +73,9 @@ def main() -> None:
         one, many, sweep = (Path(scratch, name) for name in ("one", "many", "sweep"))
         for folder in (one, many, sweep):
             folder.mkdir()
-        photograph_live("ui-1.png", CLUSTER, one, one, 8)
-        made = [sys.executable, *MANY.format(many / "runs").split()]
-        photograph_live("ui-200.png", made, ROOT, many, 15)
+        photograph_live("ui-1.png", CLUSTER, one, "runs/*/metrics.jsonl")
+        last = f"runs/*-{200:08x}/metrics.jsonl"  # of those that train
+        photograph_live("ui-200.png", MANY, many, last)
         train(sweep, *SWEEP)
         train(sweep, "report", "runs")
         photograph("report.png", (sweep / "report.html").as_uri())
