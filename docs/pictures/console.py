@@ -10,7 +10,7 @@ import re
 import tempfile
 from pathlib import Path
 
-from docs.pictures.support import TIMEOUT_SECS, TRAIN, save
+from docs.pictures.support import TIMEOUT_SECS, TRAIN, card, save
 from tests.support.terminal import Emulator, in_terminal
 
 COMMAND = ["strategy=multi_worker", "train.epochs=12", "fault=kill_worker_1_at_50"]
@@ -20,9 +20,9 @@ ROWS = 28
 CAPTURE_AT = re.compile(r"\b1\d\d/135\b.*worker-1 [^\n]*\n$", re.DOTALL)
 """The live view is taken when a whole frame first shows such a step."""
 
-COLORS = {"31": "#f47067", "32": "#57ab5a", "33": "#c69026", "36": "#39c5cf", "2": "#96a0aa"}
-BACKGROUND, FOREGROUND = "#22272e", "#d4dbe2"
-FONT_SIZE, LINE_HEIGHT, CHARACTER_WIDTH, MARGIN = 13, 18, 7.83, 16
+CLASSES = {"31": "red", "32": "green", "33": "yellow", "2": "faint"}
+LINE, CHARACTER, MARGIN = 18, 7.83, 16
+STYLE = "text {font: 13px 'DejaVu Sans Mono', Menlo, Consolas, monospace}\n"
 
 
 def screen(columns: int) -> list[str]:
@@ -46,36 +46,26 @@ def screen(columns: int) -> list[str]:
 
 def drawing(lines: list[str], columns: int) -> str:
     """Draw lines, with colors as `<32>`, as a terminal does."""
-    width = round(columns * CHARACTER_WIDTH) + 2 * MARGIN
-    height = len(lines) * LINE_HEIGHT + 2 * MARGIN
     # Browsers collapse spaces in each `text`, whatever the elements around it say.
-    rows = [
-        f'<text x="{MARGIN}" y="{MARGIN + (number + 0.75) * LINE_HEIGHT}" '
-        f'xml:space="preserve">{spans(line)}</text>'
-        for number, line in enumerate(lines)
+    body = [
+        f'<text x="{MARGIN}" y="{MARGIN + (number + 0.75) * LINE}" class="ink" '
+        f'xml:space="preserve">{spans(text)}</text>'
+        for number, text in enumerate(lines)
     ]
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-            f'width="{width}" height="{height}" font-family="DejaVu Sans Mono, Menlo, Consolas, '
-            f'monospace" font-size="{FONT_SIZE}" fill="{FOREGROUND}">',
-            f'<rect width="100%" height="100%" rx="8" fill="{BACKGROUND}"/>',
-            *rows,
-            "</svg>\n",
-        ]
-    )
+    size = round(columns * CHARACTER) + 2 * MARGIN, len(lines) * LINE + 2 * MARGIN
+    return card(*size, "Two processes train, seen in a terminal", body, STYLE)
 
 
-def spans(line: str) -> str:
+def spans(text: str) -> str:
     """Convert the colors of a line to `tspan` elements."""
     parts = []
-    color = None
-    for number, text in re.findall(r"<(\d*)>|([^<]+|<)", line):
-        if not text:
-            color = COLORS.get(number)
-            continue
-        escaped = html.escape(text.rstrip() if text == line else text)
-        parts.append(f'<tspan fill="{color}">{escaped}</tspan>' if color else escaped)
+    look = None
+    for number, part in re.findall(r"<(\d*)>|([^<]+|<)", text):
+        if part:
+            escaped = html.escape(part)
+            parts.append(f'<tspan class="{look}">{escaped}</tspan>' if look else escaped)
+        else:
+            look = CLASSES.get(number)
     return "".join(parts)
 
 
@@ -83,7 +73,3 @@ def main() -> None:
     """Write both pictures."""
     for name, columns in PICTURES.items():
         save(name, drawing(screen(columns), columns))
-
-
-if __name__ == "__main__":
-    main()

@@ -143,7 +143,3 @@ def main() -> None:
         for function in PROGRAMS:
             run_dir = train(folder, f"experiment={function.__name__}")
             save(f"gallery-{function.__name__}.png", picture(function, run_dir))
-
-
-if __name__ == "__main__":
-    main()

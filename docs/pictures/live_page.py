@@ -79,7 +79,3 @@ def main() -> None:
         train(sweep, *SWEEP)
         train(sweep, "report", "runs")
         photograph("report.png", (sweep / "report.html").as_uri())
-
-
-if __name__ == "__main__":
-    main()

@@ -53,7 +53,3 @@ def main() -> None:
                     page.wait_for_timeout(500 if is_site else 8000)  # until a figure has moved
                     picture = page.screenshot(full_page=not is_site)
                     save(f"{name}-{scheme}.png", picture)
-
-
-if __name__ == "__main__":
-    main()

@@ -112,7 +112,3 @@ def main() -> None:
         straight, (curve,) = watched(Path(scratch, "straight"), STRAIGHT)
         killed, attempts = watched(Path(scratch, "killed"), KILLED)
         save("promise.svg", figure(curve, attempts, *difference(straight, killed)))
-
-
-if __name__ == "__main__":
-    main()

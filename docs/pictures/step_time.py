@@ -56,7 +56,3 @@ def chart() -> str:
 def main() -> None:
     """Write the picture."""
     save("step-time.svg", chart())
-
-
-if __name__ == "__main__":
-    main()

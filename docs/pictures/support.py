@@ -24,6 +24,8 @@ COLORS = {  # in the light and in the dark scheme of the reader
     "blue": ("#0969da", "#539bf5"),
     "gray": ("#aeb6bf", "#6e7884"),
     "red": ("#cf222e", "#f47067"),
+    "green": ("#1a7f37", "#57ab5a"),
+    "yellow": ("#9a6700", "#c69026"),
 }
 FONT = "-apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif"
 
