@@ -1,35 +1,46 @@
-"""The README's table of commands: the modes of a finished run."""
+"""The README: its model trains, and its pictures show what holds."""
 
-import json
-import subprocess
-import sys
+import re
+import tomllib
 
 import pytest
 
-from tests.support.processes import TIMEOUT_SECS, only_run, run
+from docs.pictures import step_time
+from tests.support.doc_pages import ROOT, File, Page, copy_checkout
+from tests.support.fork_server import fork_server_of
+
+README = ROOT / "README.md"
+IMAGES = ROOT / "docs" / "images"
 
 
 @pytest.mark.slow
-def test_evaluate_and_export_use_the_averaged_weights(tmp_path):
-    short = ["train.steps=3", "model=softmax", "train.ema_decay=0.9"]
-    assert run(tmp_path, *short)[0] == 0
-    run_dir = only_run(tmp_path)
-    result = json.loads((run_dir / "result.json").read_text())
-    code, _, err = run(tmp_path, "mode=evaluate", f"resume={run_dir}")
-    assert code == 0, err
-    assert json.loads((run_dir / "evaluation-3.json").read_text())["metrics"] == result["metrics"]
-    code, _out, err = run(tmp_path, "mode=export", f"resume={run_dir}")
-    assert code == 0, err
-    # A fresh process with plain TensorFlow predicts with the averaged weights: what was evaluated.
-    program = """
-import sys, numpy as np, tensorflow as tf
-served, reader = tf.saved_model.load(sys.argv[1]), tf.train.load_checkpoint(sys.argv[2])
-averages = [reader.get_tensor(f"averages/model/{i}/.ATTRIBUTES/VARIABLE_VALUE") for i in range(2)]
-images = np.random.default_rng(0).uniform(size=(5, 8, 8, 1)).astype(np.float32)
-logits = images.reshape(5, 64) @ averages[0] + averages[1]
-probabilities = served.signatures["serving_default"](features=images)["probabilities"]
-print(np.abs(probabilities - tf.nn.softmax(logits)).max() < 1e-6)
-"""
-    paths = [run_dir / "export" / "model-3" / "saved_model", run_dir / "checkpoints" / "ckpt-3"]
-    command = [sys.executable, "-c", program, *map(str, paths)]
-    assert subprocess.check_output(command, text=True, timeout=TIMEOUT_SECS).strip() == "True"
+def test_own_model_trains(tmp_path):
+    page = Page(README)
+    page.steps = [step for step in page.steps if isinstance(step, File) or "wide" in step.text]
+    assert len(page.steps) == 3
+    folder = page.directory(tmp_path, copy_checkout(tmp_path))
+    with fork_server_of(folder) as server:
+        page.run(folder, folder, server)
+
+
+def test_chart_is_that_of_the_table():
+    assert (IMAGES / "step-time.svg").read_text() == step_time.chart()
+
+
+def test_badges_are_those_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    python = re.findall(r"3\.(\d+)", project["requires-python"])
+    tensorflow = re.search(r"tensorflow>=([\d.]+)", " ".join(project["dependencies"]))
+    title = (
+        f"Python 3.{python[0]} to 3.{int(python[1]) - 1}, TensorFlow {tensorflow[1]}, "
+        f"{project['license']}"
+    )
+    assert f"![{title}](docs/images/badges.svg)" in README.read_text()
+    assert title in (IMAGES / "badges.svg").read_text()
+
+
+def test_pictures_are_shown_and_small():
+    pages = "".join(page.read_text() for page in (README, *(ROOT / "docs").rglob("*.md")))
+    for file in IMAGES.glob("*.*"):
+        assert f"images/{file.name}" in pages, file
+        assert file.stat().st_size < 200_000, file

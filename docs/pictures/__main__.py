@@ -1,0 +1,31 @@
+"""Makes the pictures of the README and of the documentation, in the repository's root.
+
+python -m docs.pictures                    # all, which takes about ten minutes
+python -m docs.pictures promise step_time  # some, by the names of the files beside this one
+
+What a page shows goes to docs/images, the other pictures to build/pictures. Those of pages need
+Chromium (`apt-get install chromium`) and `make docs`' packages.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+NAMES = sorted({file.stem for file in Path(__file__).parent.glob("*.py")} - {"__main__", "support"})
+
+
+def main() -> None:
+    """Make the pictures that are named, or all."""
+    names = sys.argv[1:] or NAMES
+    if unknown := set(names) - set(NAMES):
+        raise SystemExit(
+            f"error: {', '.join(unknown)}: no such picture; choose from {', '.join(NAMES)}"
+        )
+    for name in names:
+        import_module(f"docs.pictures.{name}").main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Takes the console from a pseudo-terminal while two processes train, at two widths.
+
+`docs/images/console.svg` has 80 columns, `console-140.svg` 140; about a minute.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import tempfile
+from pathlib import Path
+
+from docs.pictures.support import TIMEOUT_SECS, TRAIN, card, save
+from tests.support.terminal import Emulator, in_terminal
+
+COMMAND = ["strategy=multi_worker", "train.epochs=12", "fault=kill_worker_1_at_50"]
+PICTURES = {"console.svg": 80, "console-140.svg": 140}
+"""Name -> columns."""
+ROWS = 28
+CAPTURE_AT = re.compile(r"\b1\d\d/135\b.*worker-1 [^\n]*\n$", re.DOTALL)
+"""The live view is taken when a whole frame first shows such a step."""
+
+CLASSES = {"31": "red", "32": "green", "33": "yellow", "2": "faint"}
+LINE, CHARACTER, MARGIN = 18, 7.83, 16
+STYLE = "text {font: 13px 'DejaVu Sans Mono', Menlo, Consolas, monospace}\n"
+
+
+def screen(columns: int) -> list[str]:
+    """Train on a cluster of this machine; return the lines of the terminal, with its colors."""
+    screens: list[str] = []
+
+    def capture(text: str) -> None:
+        if not screens and CAPTURE_AT.search(text.rpartition("\x1b[J")[2]):
+            screens.append(text)
+
+    with tempfile.TemporaryDirectory() as scratch:
+        command = [*TRAIN, *COMMAND]
+        code, text = in_terminal(
+            command, Path(scratch), TIMEOUT_SECS, columns=columns, seen=capture
+        )
+    assert code == 0, text
+    assert screens, f"the live view never showed {CAPTURE_AT.pattern}\n{text}"
+    lines = Emulator(columns, colors=True).feed(screens[0]).lines
+    return ["$ python train.py " + " ".join(COMMAND), *lines][-ROWS:]
+
+
+def drawing(lines: list[str], columns: int) -> str:
+    """Draw lines, with colors as `<32>`, as a terminal does."""
+    # Browsers collapse spaces in each `text`, whatever the elements around it say.
+    body = [
+        f'<text x="{MARGIN}" y="{MARGIN + (number + 0.75) * LINE}" class="ink" '
+        f'xml:space="preserve">{spans(text)}</text>'
+        for number, text in enumerate(lines)
+    ]
+    size = round(columns * CHARACTER) + 2 * MARGIN, len(lines) * LINE + 2 * MARGIN
+    return card(*size, "Two processes train, seen in a terminal", body, STYLE)
+
+
+def spans(text: str) -> str:
+    """Convert the colors of a line to `tspan` elements."""
+    parts = []
+    look = None
+    for number, part in re.findall(r"<(\d*)>|([^<]+|<)", text):
+        if part:
+            escaped = html.escape(part)
+            parts.append(f'<tspan class="{look}">{escaped}</tspan>' if look else escaped)
+        else:
+            look = CLASSES.get(number)
+    return "".join(parts)
+
+
+def main() -> None:
+    """Write both pictures."""
+    for name, columns in PICTURES.items():
+        save(name, drawing(screen(columns), columns))
