@@ -4,7 +4,7 @@ COMMANDS = {
     "help": ("[topic ...]", "a group, choice, key or command explained; all: everything"),
     "runs": (
         "[folder]",
-        "the runs of a folder (runs/): what differs, state, step, best metric, time",
+        "the runs of a folder (runs/): what differs, state, best metric, time",
     ),
     "checkpoints": ("[runs/<run>]", "what a run has saved, verified"),
     "diff": ("[runs/<run> runs/<run>]", "in which keys two runs differ"),
