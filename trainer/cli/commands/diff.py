@@ -32,11 +32,11 @@ def run(arguments: Sequence[str]) -> int:
         help="two run directories; the newest two of runs, unless they are named",
     )
     names = parser.parse_args(arguments).runs
-    paths = [run_at("diff", name) for name in names] or default_runs("diff")[:2][::-1]
-    if len(paths) != 2:
-        what = f"compares two runs, not {len(paths)}" if names else "needs two runs in runs"
+    runs = names or default_runs("diff")[:2][::-1]
+    if len(runs) != 2:
+        what = f"compares two runs, not {len(runs)}" if names else "needs two runs in runs"
         raise ConfigError(f"diff {what}; write diff <run> <run> with two run directories")
-    first, second = paths
+    first, second = (run_at("diff", str(path)) for path in runs)
     changes = identity.changes(trained_config(first), trained_config(second))
     if not changes:
         print(printable(f"{first} and {second} have the same configuration."))

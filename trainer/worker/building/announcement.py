@@ -24,7 +24,7 @@ def announce(
     """Send the first lines: `cnn (99,178 parameters) on digits, 1 CPU -> runs/...`."""
     channel, experiment = context.channel, context.experiment
     sizes = learner.sizes
-    what = f"{trained_choice(experiment)} ({parameters(learner.task.models)})"
+    what = f"{_model(experiment)} ({parameters(learner.task.models)})"
     _announce(context, strategy, what, sizes.num_replicas * strategy.devices_per_replica, group)
     total = learner.plan.total_steps
     if experiment.trains:
@@ -67,6 +67,14 @@ def _announce(
     context.channel.opening(f"{what}{_data(experiment)}, {where} -> {path}")
     if strategy.communication:
         context.channel.opening(f"Communication: {strategy.communication}")
+
+
+def _model(experiment: Experiment) -> str:
+    """Return the choice of the model, or the path of a target that has another name."""
+    choice = trained_choice(experiment)
+    target = str((experiment.model or {}).get("_target_", choice))
+    is_named = target.startswith("trainer.") or target.endswith(f".{choice}")
+    return choice if is_named else target
 
 
 def _data(experiment: Experiment) -> str:

@@ -42,7 +42,7 @@ from trainer.engine.process_group import ProcessGroup
 from trainer.engine.reporter import Reporter
 from trainer.engine.result_lines import ResultLines, result_lines
 from trainer.engine.step_inspector import StepInspector
-from trainer.engine.utilization import Utilization, make_utilization
+from trainer.engine.utilization import make_utilization
 from trainer.engine.worker_clock import ExchangeTime, WorkerClock
 from trainer.errors import ConfigError
 from trainer.files import write_json
@@ -137,22 +137,17 @@ def engine(
 def _engine(training: _Training, inference: Inference, evaluated: Source, test: Source) -> Engine:
     context = training.context
     learner = training.learner
-    strategy = training.loop.strategy
-    utilization = make_utilization(context.experiment, strategy)
-    training.loop.on_traced = [placement_writer(context, strategy, learner)]
-    if utilization is not None:
-        training.loop.on_traced.append(utilization.traced)
     plan = learner.plan
+    has_validation = evaluated is not test
     lines = result_lines(
         context.experiment,
         plan.total_steps,
-        "validation" if evaluated is not test else "test",
+        "validation" if has_validation else "test",
         metric_names(learner.task),
         inference.directions,
     )
     split = prediction_table.predicted_split(context.experiment, learner.dataset)
     predictor = inference.predictor(replace(evaluated, split=split))
-    has_validation = evaluated is not test
     tests = has_validation and test.split.num_examples > 0
     ledger = Ledger(context.run_dir, writes=context.cluster.is_chief)
     inspects = plan.histograms or plan.images
@@ -167,7 +162,7 @@ def _engine(training: _Training, inference: Inference, evaluated: Source, test: 
         if tests
         else None,
         predictor=predictor,
-        reporter=_reporter(training, lines, ledger, utilization),
+        reporter=_reporter(training, lines, ledger),
         step_inspector=StepInspector(training.loop, training.options, plan, features)
         if inspects
         else None,
@@ -359,10 +354,13 @@ def _record(
         )
 
 
-def _reporter(
-    training: _Training, lines: ResultLines, ledger: Ledger, utilization: Utilization | None
-) -> Reporter:
+def _reporter(training: _Training, lines: ResultLines, ledger: Ledger) -> Reporter:
     context = training.context
+    strategy = training.loop.strategy
+    utilization = make_utilization(context.experiment, strategy)
+    training.loop.on_traced = [placement_writer(context, strategy, training.learner)]
+    if utilization is not None:
+        training.loop.on_traced.append(utilization.traced)
     profile = context.experiment.summary.profile
     events = context.run_dir / "events"
     return Reporter(
