@@ -6,7 +6,6 @@ No script and no style sheet: the colors of text are those of the notebook, ligh
 from __future__ import annotations
 
 import math
-import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +15,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
+from trainer.cli.page.series import read_series
 from trainer.errors import DamagedError
 from trainer.runs import provenance, run_summary
-from trainer.runs.recorded_metrics import FILES, NO_METRIC, parse_line
 from trainer.runs.run_summary import RunSummary
 from trainer.text import format_duration, format_metric, without_classes
 
@@ -163,7 +162,7 @@ class LiveView:
         self._clock = clock
         self._drawn_at = -math.inf
         self._directory: Path | None = None
-        self._offsets = dict.fromkeys(FILES, 0)
+        self._position = "0"
         self._curves: dict[tuple[str, str], list[tuple[int, float]]] = {}
 
     def read(self, line: str) -> None:
@@ -178,31 +177,24 @@ class LiveView:
         if self._show is None or self._directory is None or not is_due:
             return
         self._drawn_at = now
-        for name in FILES:
-            self._read_lines(self._directory / name)
+        self._read_curves(self._directory)
         summary = run_summary.summarize(self._directory)
         steps = [points[-1][0] for points in self._curves.values()]
         summary = replace(summary, step=max([summary.step, *steps]))
         self._show(run_html(summary, self._curves))
 
-    def _read_lines(self, path: Path) -> None:
-        """Add the lines that were written since the last reading."""
-        try:
-            with path.open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                # A continuation begins by cutting the file.
-                file.seek(min(self._offsets[path.name], size))
-                content = file.read()
-        except OSError:
-            return
-        whole = content[: content.rfind(b"\n") + 1]
-        self._offsets[path.name] = size - len(content) + len(whole)
-        for line in filter(None, map(parse_line, whole.splitlines())):
-            for name, value in line.items():
-                if name not in NO_METRIC and value is not None:
-                    self._add(
-                        self._curves.setdefault((line["split"], name), []), line["step"], value
-                    )
+    def _read_curves(self, directory: Path) -> None:
+        """Add the points that were written since the last reading."""
+        series = read_series(directory, self._position)
+        self._position = series["offset"]
+        if series["reset"]:  # a continuation has cut a file
+            self._curves.clear()
+        for name, columns in series["points"].items():
+            split, _, metric = name.partition("/")
+            points = self._curves.setdefault((split, metric), [])
+            for step, value in zip(columns["step"], columns["value"], strict=True):
+                if value is not None:
+                    self._add(points, step, value)
 
     def _add(self, points: list[tuple[int, float]], step: int, value: float) -> None:
         """Add a point in the place of those that are reported again."""

@@ -1,5 +1,6 @@
 """`python train.py ui [folder]`: says where the page is, and what is wrong in a line."""
 
+import os
 import socket
 from contextlib import closing
 from pathlib import Path
@@ -28,13 +29,14 @@ def listed(tmp_path, monkeypatch):
 
 
 def test_command_says_where_the_page_is_until_it_is_interrupted(listed):
-    make_runs(Path("runs"), 2, 20)
+    first, _ = make_runs(Path("runs"), 2, 20)
+    os.utime(first.path / "config.yaml", (0, 0))
     done = run_here("ui")
     assert (done.code, done.err) == (130, "")
     url, tunnel = done.out.splitlines()
     port = url.removeprefix("http://127.0.0.1:").partition("/?token=")[0]
     assert f"ssh -L {port}:127.0.0.1:{port} {socket.gethostname()}" in tunnel
-    assert listed == ["cnn-digits-00000000", "resnet-digits-00000001"]
+    assert listed == ["resnet-digits-00000001", "cnn-digits-00000000"]  # the newest first
 
 
 def test_runs_that_links_lead_to_are_not_shown_unless_named(listed):

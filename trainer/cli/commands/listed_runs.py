@@ -13,7 +13,7 @@ _SUMMARY = "summary.json"
 
 
 def listed_runs(command: str, argument: str) -> list[Path]:
-    """Return the directories of the runs, those of a sweep the best first.
+    """Return the directories of the runs: those of a sweep the best first, others the newest.
 
     Raises:
         ConfigError: there is none.
@@ -26,8 +26,16 @@ def listed_runs(command: str, argument: str) -> list[Path]:
                 raise ConfigError(f"{command} ({argument}): none of the sweep's runs is there")
             return runs
         if runs := runs_in(path):
-            return runs
+            return sorted(runs, key=_begun, reverse=True)
     return [run_at(command, argument)]
+
+
+def _begun(path: Path) -> float:
+    """Return when a run was begun, Unix time: unlike its last write it moves no run in a list."""
+    try:
+        return (path / "config.yaml").stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _of_sweep(command: str, folder: Path) -> Iterator[Path]:

@@ -132,7 +132,8 @@ class Page {
     this.list.show(runs, this);
     setText($.folder, store.folder);
     setText($.selected, `${this.selected.size} of ${runs.length} selected`);
-    $.nothing.hidden = runs.length > 0 || (store.isLive && !store.folder);
+    $.reading.hidden = !store.isLive || Boolean(store.folder);
+    $.nothing.hidden = runs.length > 0 || !$.reading.hidden;
     const counts = new Map();
     for (const run of runs) counts.set(run.state, (counts.get(run.state) ?? 0) + 1);
     const text = JSON.stringify([...counts]);
