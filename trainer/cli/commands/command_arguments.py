@@ -57,7 +57,8 @@ def run_at(command: str, argument: str) -> Path:
         return path
     near = did_you_mean(path.name, [other.name for other in runs_in(path.parent)])
     hint = near.replace("'", f"'{path.parent}/", 1) or "; give the path of a run directory"
-    raise ConfigError(f"{command} ({argument}): no run there: it has no config.yaml{hint}")
+    problem = "no run there: it has no config.yaml" if path.exists() else "no such run directory"
+    raise ConfigError(f"{command} ({argument}): {problem}{hint}")
 
 
 def default_runs(command: str) -> list[Path]:

@@ -54,8 +54,8 @@ def run(arguments: Sequence[str]) -> int:
     folder = Path(args.folder).expanduser()
     if not folder.is_dir():
         raise ConfigError(
-            f"runs ({args.folder}): no such directory; "
-            "write runs <folder>, with the folder where run directories are"
+            f"runs: the folder {args.folder} does not exist here; train a run, or write "
+            "runs <folder> with the folder of your run directories"
         )
     paths = [folder] if is_run(folder) else runs_in(folder)
     listed = [run_summary.summarize(path) for path in paths]
