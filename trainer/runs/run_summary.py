@@ -118,7 +118,7 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """Return for each run the values of the keys in which the runs differ, by short key.
 
     A choice stands for its target: `model` is `cnn`. The options of a choice are compared with
-    those of the same choice. The keys with the most values come first.
+    those of the same choice. The keys with the most values come first, a seed last.
 
     Args:
         configs: the configuration of each run by dotted key; an empty one differs in nothing.
@@ -135,7 +135,7 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
         if _tells(key, values) and _differs(column, choices, key):
             is_paired = key in _PAIRED
             columns[key] = [None if is_paired and text == "null" else text for text in column]
-    keys = sorted(columns, key=lambda key: -len({*columns[key]} - {None}))
+    keys = sorted(columns, key=lambda key: (key == "seed", -len({*columns[key]} - {None})))
     names = short_names(keys)
     rows = (
         {name: text for key, name in zip(keys, names, strict=True) if (text := columns[key][index])}
