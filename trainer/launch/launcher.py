@@ -323,8 +323,11 @@ def next_commands(context: RunContext, argv: Sequence[str]) -> list[str]:
     experiment, directory = context.experiment, context.directory
     commands = []
     if run_address(experiment) is None:
+        runs = str(directory.path.parent)
+        words = [argv[0], "ui"] if runs == "runs" else [argv[0], "ui", runs]
+        commands.append(provenance.format_command(words))
         if "tensorboard" in experiment.writers:
-            commands.append(shlex.join(["tensorboard", "--logdir", str(directory.path.parent)]))
+            commands.append(shlex.join(["tensorboard", "--logdir", runs]))
         commands.append(provenance.format_command([argv[0], "report", directory.name]))
     if loop.name_of(experiment) is None:
         words = [argv[0], "mode=export", resume_override(directory.name)]
