@@ -67,15 +67,11 @@ def summary(name, number, **values):
 
 def curves(number):
     """Return the curves of a run: a loss that falls to `number`, and its accuracy in tests."""
-    secs = [0.5 * step for step in STEPS]
     loss = [number + 10 / step for step in STEPS]
     points = {"train/loss": loss, "test/loss": loss, "test/accuracy": [number / 10] * 100}
-    return {
-        "offset": "0",
-        "points": {
-            key: {"step": STEPS, "secs": secs, "value": value} for key, value in points.items()
-        },
-    }
+    points["train/train_secs"] = [0.5 * step for step in STEPS]
+    columns = {key: {"step": STEPS, "value": value} for key, value in points.items()}
+    return {"offset": "0", "points": columns}
 
 
 DETAILS = {
@@ -278,7 +274,7 @@ def test_long_curves_stay_bounded_with_their_extremes(opened, tmp_path):
     steps = list(range(20_000))
     values = [1.0] * 20_000
     values[7_777] = 9.0
-    points = {"train/loss": {"step": steps, "secs": [None] * 20_000, "value": values}}
+    points = {"train/loss": {"step": steps, "value": values}}
     series = {"a": {"offset": "0", "points": points}}
     data = {"folder": "", "now": 0, "runs": [summary("a", 1)], "series": series, "details": {}}
     (tmp_path / "report.html").write_text(report_page("Report", data))

@@ -73,17 +73,13 @@ class Board {
 
   /** Returns the line of a curve; the same one while the curve has no new points. */
   #line(run, split, curve) {
-    const {view, colors} = this.state, known = curve.line;
-    curve.line = known?.byTime === view.byTime ? known : this.#newLine(curve, view.byTime);
+    const {view, colors, store} = this.state, {byTime} = view, {step, value} = curve;
+    if (curve.line?.byTime !== byTime) {
+      const secs = byTime ? step.map((each) => secsAt(store.series.get(run.id), each)) : step;
+      curve.line = {byTime, x: secs.filter((each) => each !== null), y: value, steps: step};
+    }
     return Object.assign(curve.line,
       {owner: run.id, name: run.label || run.name, split, color: colors.get(run.id)});
-  }
-
-  #newLine({step, secs, value}, byTime) {
-    if (!byTime) return {byTime, x: step, y: value, steps: step};
-    const kept = step.map((_, i) => i).filter((i) => secs[i] !== null);
-    const pick = (values) => kept.map((i) => values[i]);
-    return {byTime, x: pick(secs), y: pick(value), steps: pick(step)};
   }
 
   #marks(id) {
