@@ -125,23 +125,18 @@ def _table(
         if any(cells)
     ]
     if width is not None:
-        columns = _fit(columns, width)
+        _shorten_label(columns, width)
     lines = [*zip(*(cells for cells, _ in columns), strict=True)]
-    return align_columns(lines, "".join(side for _, side in columns))
+    return align_columns(lines, "".join(side for _, side in columns), width)
 
 
-def _fit(columns: list[tuple[list[str], str]], width: int) -> list[tuple[list[str], str]]:
-    """Return the columns that fit into a width: the label is cut first, then the last go."""
-    widths = [max(map(len, cells)) for cells, _ in columns]
-    has_label = len(columns) > 1 and columns[1][0][0] == _HEAD[1]
-    if has_label:
-        others = sum(widths[:_FEWEST]) - widths[1] + _GAP * (len(widths[:_FEWEST]) - 1)
-        widths[1] = min(widths[1], max(width - others, _MIN_LABEL))
-        cells = [textwrap.shorten(cell, widths[1], placeholder=" …") for cell in columns[1][0]]
-        columns[1] = cells, columns[1][1]
-    while len(widths) > 2 and sum(widths) + _GAP * (len(widths) - 1) > width:
-        widths.pop()
-    return columns[: len(widths)]
+def _shorten_label(columns: list[tuple[list[str], str]], width: int) -> None:
+    """Cut the labels, if there are any, to what the other columns that everybody needs leave."""
+    cells, side = columns[1]
+    if cells[0] == _HEAD[1]:
+        others = sum(max(map(len, each)) + _GAP for each, _ in columns[:_FEWEST] if each != cells)
+        most = max(width - others, _MIN_LABEL)
+        columns[1] = [textwrap.shorten(cell, most, placeholder=" …") for cell in cells], side
 
 
 def _metric(run: RunSummary, metric: str | None) -> str:
