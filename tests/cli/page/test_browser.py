@@ -58,7 +58,7 @@ def summary(name, number, **values):
     value = 0.5 + 0.1 * number
     return {
         "id": name, "name": name, "label": f"lr=0.{number}", "differs": {"lr": f"0.{number}"},
-        "state": "done", "step": 100, "total": 100, "secs": 60.0 * number, "eta_secs": None,
+        "state": "done", "step": 100, "total_steps": 100, "secs": 60.0 * number, "eta_secs": None,
         "active": number, "metric": "accuracy", "mode": "max", "value": value, "best": value,
         "best_step": 90, "metrics": {"accuracy": value, "loss": 1.0}, "test": {}, "why": "",
         **values,
@@ -165,7 +165,7 @@ def test_crosshair_shows_the_values_of_all_runs_in_all_charts(opened, report):
     page.locator("#tooltip").wait_for(state="hidden")
 
 
-def test_runs_and_splits_are_toggled_and_isolated(opened, report):
+def test_runs_and_splits_are_toggled(opened, report):
     page = opened(report)
     page.click("[data-id=alpha]")
     assert selected(page) == 2
@@ -176,8 +176,8 @@ def test_runs_and_splits_are_toggled_and_isolated(opened, report):
     page.click("[data-run=beta]")
     assert "lr=0.1" not in hover(page)
     assert selected(page) == 3  # hidden, and still selected
-    page.dblclick("[data-run=beta]")
-    assert {"lr=0.1"} == {word for word in hover(page).split() if word.startswith("lr=")}
+    page.click("[data-run=beta]")
+    assert "lr=0.1" in hover(page)
     page.click('[data-split="train"]')
     assert "train" not in hover(page)
     page.click("#none")

@@ -22,7 +22,7 @@ def test_summaries_tell_runs_apart(runs):
     assert first["id"] == first["name"] == runs[0].path.name
     assert (first["differs"]["model"], first["differs"]["lr"]) == ("cnn", "0.1")
     assert "lr=0.1" in first["label"]
-    assert (first["state"], first["step"], first["total"]) == ("done", 400, 400)
+    assert (first["state"], first["step"], first["total_steps"]) == ("done", 400, 400)
     assert (first["metric"], first["mode"], first["best_step"]) == ("accuracy", "max", 400)
     assert (failed["state"], failed["why"]) == ("failed", "worker-1 was killed by SIGKILL")
     assert stopped["state"] == "stopped"

@@ -41,12 +41,14 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; {usage}")
 
 
-def run_at(command: str, argument: str) -> Path:
-    """Return the run directory that an argument of a command names.
+def run_at(command: str, argument: str | None) -> Path:
+    """Return the run directory that an argument of a command names; None: the newest in `runs`.
 
     Raises:
         ConfigError: there is no run.
     """
+    if argument is None:
+        return default_runs(command)[0]
     if addresses.is_remote(argument):
         raise ConfigError(
             f"{command} ({argument}) reads a folder of this machine; give the one in "
@@ -74,15 +76,6 @@ def default_runs(command: str) -> list[Path]:
             "<run> with the path of a run directory"
         )
     return sorted(paths, key=lambda path: (-last_write(path), path))
-
-
-def newest_run(command: str) -> Path:
-    """Return the run in `runs` that was last written, for a command that names none.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    return default_runs(command)[0]
 
 
 def runs_in(folder: Path) -> list[Path]:

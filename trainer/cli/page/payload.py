@@ -16,7 +16,7 @@ from typing import Any
 
 from trainer.files import is_locked
 from trainer.runs import directory
-from trainer.runs.run_summary import RunSummary, differences, label, summarize
+from trainer.runs.run_summary import RunSummary, differences, summarize
 
 
 class Summaries:
@@ -93,26 +93,10 @@ def _signature(path: Path) -> object:
 
 
 def _run_payload(key: str, run: RunSummary, differs: Mapping[str, str]) -> dict[str, Any]:
-    best = run.best
-    primary = run.directions.primary
-    metric = primary if primary in run.metrics or best else "loss"
     return {
         "id": key,
         "name": Path(key).name,
-        "label": label(differs),
-        "differs": dict(differs),
-        "state": run.state,
-        "step": run.step,
-        "total": run.total,
-        "secs": run.secs,
-        "eta_secs": run.eta_secs,
-        "active": run.active,
-        "metric": metric,
-        "mode": run.directions.mode(metric),
-        "value": run.metrics.get(metric),
-        "best": best and best[1],
-        "best_step": best and best[0],
-        "metrics": dict(run.metrics),
-        "test": dict(run.test),
-        "why": run.why,
+        **run.plain(differs),
+        "mode": run.directions.mode(run.metric),
+        "value": run.metrics.get(run.metric),
     }
