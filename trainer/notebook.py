@@ -16,7 +16,7 @@ import sysconfig
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
@@ -28,7 +28,6 @@ from trainer.cluster.signals import forward_to
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
 from trainer.notebook_view import LiveView, run_html
 from trainer.runs.recorded_metrics import Points, epoch_metrics, read_curves
-from trainer.runs.run_summary import summarize
 from trainer.runs.status import RunStatus, run_status
 
 _DIRECTORY = re.compile(r"(?:Run directory: |Predictions with step \d+ of )(.+?)(?:: .*)?")
@@ -64,6 +63,8 @@ class Run:
 
     directory: Path
     exit_code: int
+    # The cell whose live view has ended with the same picture.
+    _shown_in: object = field(default=None, repr=False, compare=False)
 
     @cached_property
     def status(self) -> RunStatus:
@@ -93,9 +94,10 @@ class Run:
         """Pairs of step and value by split and metric: `curves["train", "loss"]`."""
         return read_curves(self.directory)
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
         """Return what a notebook shows: state, metrics, curves, and what was set."""
-        return run_html(summarize(self.directory), read_curves(self.directory))
+        is_shown = self._shown_in is not None and self._shown_in == _cell()
+        return None if is_shown else run_html(self.directory)
 
 
 def run(
@@ -205,19 +207,26 @@ def _read_lines(stream: IO[bytes]) -> Iterator[str | None]:
         yield rest.decode(errors="replace")
 
 
+def _cell() -> object:
+    """Return the number of the notebook's cell that runs; None: this is no notebook."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = ipython and ipython.get_ipython()
+    return shell.execution_count if getattr(shell, "kernel", None) else None
+
+
 def _live_view() -> LiveView:
     """Return a view in the output of the notebook's cell; outside a notebook nothing is shown."""
-    ipython: Any = sys.modules.get("IPython")
-    if getattr(ipython and ipython.get_ipython(), "kernel", None) is None:
+    if _cell() is None:
         return LiveView(None)
+    display: Any = sys.modules["IPython"].display
     handles: list[Any] = []
 
     def show(text: str) -> None:
-        html = ipython.display.HTML(text)
+        html = display.HTML(text)
         if handles:
             handles[0].update(html)
         else:
-            handles.append(ipython.display.display(html, display_id=True))
+            handles.append(display.display(html, display_id=True))
 
     return LiveView(show)
 
@@ -231,4 +240,4 @@ def _result(lines: list[str], exit_code: int) -> Run:
     if not named:
         state = "has ended" if exit_code == DONE else "was stopped"
         raise RunError(f"the command {state} without a run; see above", exit_code)
-    return Run(Path(named[-1]), exit_code)
+    return Run(Path(named[-1]), exit_code, _cell())

@@ -13,18 +13,18 @@ from dataclasses import replace
 from html import escape
 from itertools import chain
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
 from trainer.cli.page.series import read_series
 from trainer.errors import DamagedError
-from trainer.runs import provenance, run_summary
-from trainer.runs.run_summary import RunSummary
+from trainer.runs import provenance
+from trainer.runs.run_summary import RunSummary, summarize
+from trainer.runs.status import State
 from trainer.text import format_duration, format_metric, without_classes
 
-Curves: TypeAlias = Mapping[tuple[str, str], Sequence[tuple[int, float]]]
-"""The points of each metric, step and value, by split and name."""
-
 _DRAW_SECS = 1.0
+_DRAW_SHARE = 0.1
+"""The most of the time that is spent on reading and drawing."""
 _DIRECTORY = re.compile(r"(?:Run directory: |.* -> )(\S.*)")
 _COLORS = {"train": "#4c78a8", "validation": "#54a24b", "test": "#f58518"}
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 320, 170, 52, 312, 24, 148
@@ -32,10 +32,14 @@ _MAX_POINTS = 400
 _COMMAND_KEYS = {"runs_dir", "resume", "mode"}
 
 
-def run_html(summary: RunSummary, curves: Curves) -> str:
+def run_html(path: Path) -> str:
     """Return what a run is, how far it is, its metrics, its curves, and what was set."""
-    primary = summary.directions.primary
-    metrics = dict.fromkeys(["loss", primary])
+    summary = summarize(path)
+    curves = read_series(path, most=_MAX_POINTS)["points"]
+    if summary.state is State.RUNNING:
+        steps = [curve["step"][-1] for curve in curves.values()]
+        summary = replace(summary, step=max([summary.step, *steps]))
+    metrics = dict.fromkeys(["loss", summary.directions.primary])
     panels = [_panel(name, curves, summary.total) for name in metrics]
     settings = _settings(summary.path)
     parts = [
@@ -96,12 +100,12 @@ def _settings(path: Path) -> list[str]:
     ]
 
 
-def _panel(metric: str, curves: Curves, total: int | None) -> str:
+def _panel(metric: str, curves: Mapping[str, Any], total: int | None) -> str:
     """Return an SVG picture of a metric over the steps, with a line for each split."""
     lines = {
-        split: [(step, value) for step, value in points if math.isfinite(value)]
-        for (split, name), points in curves.items()
-        if name == metric and split in _COLORS
+        split: [point for point in zip(*curve.values(), strict=True) if point[1] is not None]
+        for split in _COLORS
+        if (curve := curves.get(f"{split}/{metric}"))
     }
     points = [*chain.from_iterable(lines.values())]
     if not points:
@@ -133,12 +137,10 @@ def _panel(metric: str, curves: Curves, total: int | None) -> str:
 def _line(
     split: str, points: Sequence[tuple[int, float]], last: int, low: float, high: float
 ) -> str:
-    stride = -(-len(points) // _MAX_POINTS) or 1
     across = (_RIGHT - _LEFT) / last
     up = (_BOTTOM - _TOP) / ((high - low) or 1.0)
     places = [
-        f"{_LEFT + step * across:.1f},{_BOTTOM - (value - low) * up:.1f}"
-        for step, value in [*points[:-1:stride], *points[-1:]]
+        f"{_LEFT + step * across:.1f},{_BOTTOM - (value - low) * up:.1f}" for step, value in points
     ]
     color = _COLORS[split]
     dots = [place.split(",") for place in places] if len(places) < 40 else []
@@ -160,10 +162,8 @@ class LiveView:
     ) -> None:
         self._show = show
         self._clock = clock
-        self._drawn_at = -math.inf
+        self._due = -math.inf
         self._directory: Path | None = None
-        self._position = "0"
-        self._curves: dict[tuple[str, str], list[tuple[int, float]]] = {}
 
     def read(self, line: str) -> None:
         """Take the directory from a line of the command that names it."""
@@ -172,32 +172,8 @@ class LiveView:
 
     def draw(self, *, at_once: bool = False) -> None:
         """Draw the run, if it is known and was drawn a second ago."""
-        now = self._clock()
-        is_due = at_once or now >= self._drawn_at + _DRAW_SECS
-        if self._show is None or self._directory is None or not is_due:
-            return
-        self._drawn_at = now
-        self._read_curves(self._directory)
-        summary = run_summary.summarize(self._directory)
-        steps = [points[-1][0] for points in self._curves.values()]
-        summary = replace(summary, step=max([summary.step, *steps]))
-        self._show(run_html(summary, self._curves))
-
-    def _read_curves(self, directory: Path) -> None:
-        """Add the points that were written since the last reading."""
-        series = read_series(directory, self._position)
-        self._position = series["offset"]
-        if series["reset"]:  # a continuation has cut a file
-            self._curves.clear()
-        for name, columns in series["points"].items():
-            split, _, metric = name.partition("/")
-            points = self._curves.setdefault((split, metric), [])
-            for step, value in zip(columns["step"], columns["value"], strict=True):
-                if value is not None:
-                    self._add(points, step, value)
-
-    def _add(self, points: list[tuple[int, float]], step: int, value: float) -> None:
-        """Add a point in the place of those that are reported again."""
-        while points and points[-1][0] >= step:
-            points.pop()
-        points.append((step, value))
+        began = self._clock()
+        if self._show and self._directory and (at_once or began >= self._due):
+            self._show(run_html(self._directory))
+            now = self._clock()
+            self._due = max(began + _DRAW_SECS, now + (now - began) / _DRAW_SHARE)

@@ -22,18 +22,21 @@ def printable_lines(text: str) -> str:
     return "\n".join(map(printable, text.expandtabs().split("\n")))
 
 
-def align_columns(rows: Sequence[Sequence[str]], align: str) -> list[str]:
+def align_columns(rows: Sequence[Sequence[str]], align: str, width: int | None = None) -> list[str]:
     """Return a line of text for each row, with aligned columns.
 
     Args:
         rows: cells of text, the same number in each row.
         align: for each column `<` (text) or `>` (numbers).
+        width: the last columns are left out if a line would be longer; None: none is.
     """
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    while width is not None and len(widths) > 2 and sum(widths) + 2 * (len(widths) - 1) > width:
+        widths.pop()
     return [
         "  ".join(
-            f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths, strict=True)
+            f"{cell:{side}{size}}" for cell, side, size in zip(row, align, widths, strict=False)
         ).rstrip()
         for row in rows
     ]

@@ -54,8 +54,10 @@ def test_best_is_that_of_all_attempts():
 def test_legend_names_the_loss_and_the_main_metric():
     shown = lines()
     assert shown.legend([]) == "train: loss, accuracy"
+    assert shown.legend(evaluated(0.5)) == "test: loss, accuracy; best: highest accuracy"
     both = "train and test: loss, accuracy; best: highest accuracy"
-    assert [shown.legend(evaluated(0.5)), shown.legend([])] == [both, both]
+    shown = lines()
+    assert [shown.legend(evaluated(0.5)), shown.legend([])] == [both, ""]
     acting = lines(train_names=["policy_loss", "loss"], metric="return")
     assert acting.legend(["episode_length", "return"]) == (
         "train: loss, policy_loss; test: return, episode_length; best: highest return"

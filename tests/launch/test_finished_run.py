@@ -51,6 +51,9 @@ def test_first_command_of_an_extended_run_is_finished(extended):
         "Already finished: step 34, which is at or past train.epochs=2, test loss 0.5000, 0:03, "
         "useful time 50 %",
         f"Run directory: {extended}",
+        f"Next: tensorboard --logdir {extended.parent}",
+        f"      python train.py report {extended}",
+        f"      python train.py mode=export resume={extended}",
     ]
     assert contents(extended) == before
     done = run_here(f"resume={extended}")
@@ -98,7 +101,7 @@ def test_finished_run_names_code_that_has_changed_since(extended, code):
     assert "warning" not in run_here(*SHORT).out
     files[0].write_text("width = 2\n")
     files[1].unlink()
-    assert run_here(*SHORT).out.splitlines()[2:] == [CHANGED]
+    assert run_here(*SHORT).out.splitlines()[2] == CHANGED
 
 
 def test_sweep_of_finished_runs_names_code_that_has_changed_since(tmp_path, monkeypatch, code):

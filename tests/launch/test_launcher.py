@@ -126,13 +126,15 @@ def test_what_needs_a_common_folder_is_refused_in_a_store(
 @pytest.mark.parametrize(
     ("overrides", "argv", "commands"),
     [
-        ([], "train.py", ["tensorboard --logdir 'my runs'",
+        ([], "train.py", ["python train.py ui 'my runs'",
+                          "tensorboard --logdir 'my runs'",
                           "python train.py report 'my runs/x'",
                           "python train.py mode=export 'resume=\"my runs/x\"'"]),
-        (["writers=jsonl"], "/usr/bin/steadfast", ["steadfast report 'my runs/x'",
+        (["writers=jsonl"], "/usr/bin/steadfast", ["steadfast ui 'my runs'",
+                                                   "steadfast report 'my runs/x'",
                                                    "steadfast mode=export 'resume=\"my runs/x\"'"]),
         (["loop._target_=shlex.join", "train.steps=9", "writers=jsonl"], "train.py",
-         ["python train.py report 'my runs/x'"]),
+         ["python train.py ui 'my runs'", "python train.py report 'my runs/x'"]),
         (["runs_dir=s3://bucket"], "train.py",
          ["python train.py mode=export 'resume=\"my runs/x\"'"]),
     ],

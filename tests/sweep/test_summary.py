@@ -55,8 +55,10 @@ def order(folder, sweep, results):
 
 def test_summary_is_a_table_as_text_csv_and_json(tmp_path):
     folder = tmp_path / "runs" / "sweeps" / "mine"
-    assert summary.write_summary(folder, BY_ACCURACY, RESULTS[::-1]) == TEXT
+    summary.write_summary(folder, BY_ACCURACY, RESULTS[::-1])
     assert (folder / "summary.txt").read_text() == TEXT
+    narrow = summary.summary_text(BY_ACCURACY, RESULTS, 50).splitlines()
+    assert narrow[1].split()[-1] == "accuracy"
     with (folder / "summary.csv").open(newline="") as file:
         header, first, *_, fourth, _ = csv.reader(file)
     assert header == ["model", RATE, "state", "step", "accuracy", "loss", "run", "why"]
@@ -103,18 +105,18 @@ def test_points_without_a_finite_loss_come_last(tmp_path):
     )
 
 
-def test_summary_has_the_varied_keys_of_all_points_shortened_where_that_is_unique(tmp_path):
+def test_summary_has_the_varied_keys_of_all_points_shortened_where_that_is_unique():
     points = [
         make_result(1, State.DONE, 0.5, varied={"model.width": "4", "task.width": "5"}),
         make_result(2, State.DONE, 0.4, varied={"train.jit": "true"}),
     ]
-    text = summary.write_summary(tmp_path, BY_ACCURACY, points)
+    text = summary.summary_text(BY_ACCURACY, points)
     assert [line.split()[:3] for line in text.splitlines()[1:]] == [
         ["model.width", "task.width", "jit"],
         ["4", "5", "-"],
         ["-", "-", "true"],
     ]
-    assert summary.write_summary(tmp_path, BY_ACCURACY, points[:1]).startswith("1 point: 1 done; ")
+    assert summary.summary_text(BY_ACCURACY, points[:1]).startswith("1 point: 1 done; ")
 
 
 def folder(*overrides, keys=("model", RATE)):

@@ -248,7 +248,6 @@ class Channel:
         self._step = 0
         self._phase_at = float("-inf")
         self._progress_at = float("-inf")
-        self._openings: set[str] = set()
 
     def line(self, text: str) -> None:
         """Show a line to the user, and keep it in the log."""
@@ -257,10 +256,8 @@ class Channel:
 
     def opening(self, text: str) -> None:
         """Show a line once, whatever the number of attempts, and keep it in the log."""
-        if text not in self._openings:
-            self._openings.add(text)
-            _log.info(text)
-            self.send(Opening(text))
+        _log.info(text)
+        self.send(Opening(text))
 
     def log(self, text: str) -> None:
         """Keep a line in the log alone."""

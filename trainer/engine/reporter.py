@@ -178,7 +178,8 @@ class Reporter:
         elif (sums - self._shown_sums)[1::2].any():
             train = unpack(self._state.task, sums - self._shown_sums)
         self._shown_sums = sums
-        self.channel.opening(self.lines.legend(evaluated or ()))
+        if legend := self.lines.legend(evaluated or ()):
+            self.channel.opening(legend)
         text = self.lines.line(step, epoch, train, evaluated)
         if evaluated:
             self.channel.evaluated(step, evaluated, self.lines.split, text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trainer.config.directions import Directions
 from trainer.config.schema import Experiment
@@ -31,7 +31,7 @@ class ResultLines:
         metric: the metric by which an evaluation is the best so far.
         mode: whether `max` or `min` is best; None: nobody knows.
         best: the best value so far; NaN before the first evaluation.
-        evaluated_names: names of the evaluation's metrics; empty before the first.
+        explained: the splits whose numbers are explained.
     """
 
     total_steps: int
@@ -41,7 +41,7 @@ class ResultLines:
     metric: str
     mode: str | None
     best: float = math.nan
-    evaluated_names: Sequence[str] = ()
+    explained: set[str] = field(default_factory=set)
 
     def recall(self, evaluations: Iterable[Mapping[str, float]]) -> None:
         """Take the evaluations of earlier attempts, and forget those of this one."""
@@ -54,17 +54,21 @@ class ResultLines:
 
         Args:
             evaluated: names of the evaluation's metrics; empty: there was none at this step.
+
+        Returns:
+            The text, without what was returned before; empty: all was.
         """
-        self.evaluated_names = [*evaluated] or self.evaluated_names
-        train = ", ".join(self._shown(self.train_names))
-        others = ", ".join(self._shown(self.evaluated_names))
-        if not others:
-            return f"train: {train}"
-        text = f"train: {train}; {self.split}: {others}"
-        if train == others:
-            text = f"train and {self.split}: {train}"
+        names = {"train": self._shown(self.train_names), self.split: self._shown(evaluated)}
+        new = {split: ", ".join(part) for split, part in names.items() if part}
+        new = {split: text for split, text in new.items() if split not in self.explained}
+        self.explained |= new.keys()
+        parts = [f"{split}: {text}" for split, text in new.items()]
+        if len(new) == 2 and len({*new.values()}) == 1:
+            parts = [f"{' and '.join(new)}: {new['train']}"]
         better = {"max": "highest", "min": "lowest"}.get(self.mode or "")
-        return f"{text}; best: {better} {self.metric}" if better else text
+        if better and self.split in new:
+            parts.append(f"best: {better} {self.metric}")
+        return "; ".join(parts)
 
     def line(
         self,

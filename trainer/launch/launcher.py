@@ -121,6 +121,7 @@ def _run_to_the_end(command: Command, context: RunContext, began: float) -> int:
     if code_warning:
         console.line(f"warning: {code_warning}")
     if finished:
+        _show_next(context, next_commands(context, command.argv))
         return DONE
     if experiment.trains:
         _prepare_training(command, context)
@@ -180,10 +181,14 @@ def _conclude(code: int, location: str, context: RunContext, argv: Sequence[str]
         directory.withdraw()
         return
     console.line(location if code == DONE else f"Run directory: {directory.name}")
-    if context.cluster.is_chief and experiment.trains:
-        commands = next_commands(context, argv) if code == DONE else [_continuing(directory, argv)]
+    is_done = code == DONE
+    _show_next(context, next_commands(context, argv) if is_done else [_continuing(directory, argv)])
+
+
+def _show_next(context: RunContext, commands: Sequence[str]) -> None:
+    if context.cluster.is_chief and context.experiment.trains:
         for word, command in zip_longest(["Next:"], commands, fillvalue="     "):
-            console.line(f"{word} {command}", ending=" \\")
+            context.console.line(f"{word} {command}", is_whole=True)
 
 
 def _result(experiment: Experiment, directory: RunDirectory) -> tuple[str | None, str]:
@@ -323,8 +328,11 @@ def next_commands(context: RunContext, argv: Sequence[str]) -> list[str]:
     experiment, directory = context.experiment, context.directory
     commands = []
     if run_address(experiment) is None:
+        runs = str(directory.path.parent)
+        words = [argv[0], "ui"] if runs == "runs" else [argv[0], "ui", runs]
+        commands.append(provenance.format_command(words))
         if "tensorboard" in experiment.writers:
-            commands.append(shlex.join(["tensorboard", "--logdir", str(directory.path.parent)]))
+            commands.append(shlex.join(["tensorboard", "--logdir", runs]))
         commands.append(provenance.format_command([argv[0], "report", directory.name]))
     if loop.name_of(experiment) is None:
         words = [argv[0], "mode=export", resume_override(directory.name)]

@@ -31,8 +31,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from trainer.errors import DamagedError
-from trainer.files import read_bytes, regular_file
+from trainer.files import regular_file
 from trainer.runs.worker_times import WorkerRecord, WorkerTime, staleness_bins
 
 CATEGORIES = {
@@ -266,16 +265,20 @@ class Ledger:
         self._input_secs = 0.0
         self._workers = WorkerRecord()
         self._running = False
-        for line in self._lines():
-            # It may be damaged, or a kill has cut it off.
-            with suppress(ValueError, TypeError, AttributeError, RecursionError):
-                self._tally.add(Mark(**json.loads(line)))
+        self._offset = 0
+        self.refresh()
 
-    def _lines(self) -> list[bytes]:
-        try:
-            return read_bytes(self._path).splitlines()
-        except (FileNotFoundError, DamagedError):
-            return []
+    def refresh(self) -> None:
+        """Add the marks that others have written since the last reading."""
+        with suppress(OSError), open(self._path, "rb", opener=regular_file) as file:
+            file.seek(self._offset)
+            for line in file:
+                try:
+                    self._tally.add(Mark(**json.loads(line)))
+                except (ValueError, TypeError, AttributeError, RecursionError):
+                    if not line.endswith(b"\n"):
+                        break  # it is being written, or a kill has cut it off
+                self._offset += len(line)
 
     def mark(
         self,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trainer.config.directions import Directions
+from trainer.config.options.constraints import format_plain
 from trainer.config.schema import GROUPS, PAIRS
 from trainer.errors import DamagedError
 from trainer.files import read_bytes
@@ -78,6 +79,38 @@ class RunSummary:
     sizes: Sequence[tuple[int, int]]
     why: str
 
+    @property
+    def metric(self) -> str:
+        """The metric to show: the primary one, or the loss if that has no value."""
+        name = self.directions.primary
+        return name if name in self.metrics or self.best else "loss"
+
+    def plain(self, differing: Mapping[str, str]) -> dict[str, Any]:
+        """Return what JSON has of it.
+
+        Args:
+            differing: what `differences` says of the run.
+        """
+        best_step, best = self.best or (None, None)
+        return {
+            "label": label(differing),
+            "differs": dict(differing),
+            "state": self.state,
+            "step": self.step,
+            "total_steps": self.total,
+            "secs": self.secs and round(self.secs, 3),
+            "eta_secs": self.eta_secs and round(self.eta_secs, 3),
+            "metrics": dict(self.metrics),
+            "split": self.split,
+            "test": dict(self.test),
+            "metric": self.metric,
+            "best": best,
+            "best_step": best_step,
+            "active": round(self.active, 3),
+            "workers": self.sizes,
+            "why": self.why,
+        }
+
 
 def summarize(path: Path) -> RunSummary:
     """Return the summary of the run in a directory, which may train, or be damaged."""
@@ -118,7 +151,7 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """Return for each run the values of the keys in which the runs differ, by short key.
 
     A choice stands for its target: `model` is `cnn`. The options of a choice are compared with
-    those of the same choice. The keys with the most values come first.
+    those of the same choice. The keys with the most values come first, a seed last.
 
     Args:
         configs: the configuration of each run by dotted key; an empty one differs in nothing.
@@ -135,7 +168,7 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
         if _tells(key, values) and _differs(column, choices, key):
             is_paired = key in _PAIRED
             columns[key] = [None if is_paired and text == "null" else text for text in column]
-    keys = sorted(columns, key=lambda key: -len({*columns[key]} - {None}))
+    keys = sorted(columns, key=lambda key: (key == "seed", -len({*columns[key]} - {None})))
     names = short_names(keys)
     rows = (
         {name: text for key, name in zip(keys, names, strict=True) if (text := columns[key][index])}
@@ -253,9 +286,4 @@ def _differs(column: Sequence[str | None], choices: Mapping[str, Sequence[str]],
 
 
 def _format(value: Any) -> str:
-    value = normal_form.normal(value)
-    if isinstance(value, list):
-        return f"[{','.join(map(_format, value))}]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "null" if value is None else str(value)
+    return format_plain(normal_form.normal(value))

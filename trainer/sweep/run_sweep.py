@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,7 @@ from trainer.config.rules.checkpoint import biased_selection
 from trainer.config.schema import Experiment, Sweep
 from trainer.errors import ConfigError
 from trainer.launch import launcher
+from trainer.launch.display.terminal import wrapped
 from trainer.launch.resolved_run import Command, resolve
 from trainer.runs.identity import run_address
 from trainer.runs.provenance import code_warning
@@ -33,7 +36,7 @@ from trainer.sweep.points.points import Compose, Point, PointResult, point_compo
 from trainer.sweep.points.resources import ResourceShare
 from trainer.sweep.search.grid_search import compose_first, expand
 from trainer.sweep.search.search import SearchContext, create_search
-from trainer.sweep.summary import link_events, summary_folder, write_summary
+from trainer.sweep.summary import link_events, summary_folder, summary_text, write_summary
 
 
 def run_sweep(overrides: list[str], config_dir: str | None) -> int:
@@ -136,10 +139,14 @@ def _print_summary(
         for point in points
     }
     all_results.update(results)
-    text = write_summary(folder, sweep, list(all_results.values()))
-    links = link_events(folder, [result.point for result in all_results.values()])
+    ended = list(all_results.values())
+    write_summary(folder, sweep, ended)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in summary_text(sweep, ended, width).splitlines():
+        print(wrapped(line, width) if width else line)
+    links = link_events(folder, [result.point for result in ended])
     tensorboard = f"TensorBoard: {shlex.join(['tensorboard', '--logdir', str(links)])}\n"
-    print(f"{text}{tensorboard if links else ''}Summary: {folder}", flush=True)
-    warnings = (code_warning(result.point.path) for result in all_results.values())
+    print(f"{tensorboard if links else ''}Summary: {folder}", flush=True)
+    warnings = (code_warning(result.point.path) for result in ended)
     for line in dict.fromkeys(filter(None, warnings)):
         print(f"warning: {line}", flush=True)

@@ -87,7 +87,7 @@ def lock_folder(folder: Path) -> Lock:
         raise ConfigError(f"{folder}: the same sweep is running; wait for it, or stop it") from None
 
 
-def write_summary(folder: Path, sweep: Sweep, results: Sequence[PointResult]) -> str:
+def write_summary(folder: Path, sweep: Sweep, results: Sequence[PointResult]) -> None:
     """Write summary.txt, summary.csv and summary.json.
 
     Args:
@@ -95,22 +95,15 @@ def write_summary(folder: Path, sweep: Sweep, results: Sequence[PointResult]) ->
         sweep: has the metric by which to sort, and its direction.
         results: the results of all points, in any order.
 
-    Returns:
-        The text of summary.txt.
-
     Raises:
         StorageError: a file cannot be written.
     """
-    metric = sweep.metric or "loss"
-    is_smaller_better = sweep.mode == "min"
-    results = _sorted(results, metric, is_smaller_better)
-    text = _text(results, metric)
+    results = _sorted(sweep, results)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "summary.txt", text)
+    write_atomically(folder / "summary.txt", summary_text(sweep, results))
     write_atomically(folder / "summary.csv", _csv(results))
-    write_atomically(folder / "summary.json", _json(results, metric, is_smaller_better))
-    return text
+    write_atomically(folder / "summary.json", _json(sweep, results))
 
 
 def link_events(folder: Path, points: Sequence[Point]) -> Path | None:
@@ -150,21 +143,30 @@ def count_states(states: Iterable[State]) -> str:
     return f"{counts.total()} point{'s' if counts.total() != 1 else ''}: {parts or 'none'}"
 
 
-def _sorted(
-    results: Sequence[PointResult], metric: str, is_smaller_better: bool
-) -> list[PointResult]:
+def _sorted(sweep: Sweep, results: Sequence[PointResult]) -> list[PointResult]:
     """Sort results by a metric, the best first, those without the metric last, then by number."""
+    sign = 1 if sweep.mode == "min" else -1
 
     def rank(result: PointResult) -> tuple[float, int]:
-        value = result.outcome.metrics.get(metric, math.nan)
-        if math.isnan(value):
-            return math.inf, result.point.number
-        return value if is_smaller_better else -value, result.point.number
+        value = result.outcome.metrics.get(_metric(sweep), math.nan)
+        return math.inf if math.isnan(value) else sign * value, result.point.number
 
     return sorted(results, key=rank)
 
 
-def _text(results: Sequence[PointResult], metric: str) -> str:
+def _metric(sweep: Sweep) -> str:
+    return sweep.metric or "loss"
+
+
+def summary_text(sweep: Sweep, results: Sequence[PointResult], width: int | None = None) -> str:
+    """Return the summary as text; see `write_summary`.
+
+    Args:
+        sweep: has the metric by which to sort, and its direction.
+        results: the results of all points, in any order.
+        width: columns of the terminal; None: whole.
+    """
+    metric, results = _metric(sweep), _sorted(sweep, results)
     keys = varied_keys(result.point for result in results)
     # Metrics of single classes, such as recall/cat, would make the table too wide.
     names = [name for name in _metric_names(results) if name == metric or "/" not in name]
@@ -189,7 +191,7 @@ def _text(results: Sequence[PointResult], metric: str) -> str:
     alignment = "<" * (len(keys) + 1) + ">" * (len(names) + has_test + 1) + "<"
     lines = [
         f"{states}; the best {metric} first:",
-        *align_columns([header, *map(cells, results)], alignment),
+        *align_columns([header, *map(cells, results)], alignment, width),
         *(
             f"{result.point.label}: {result.outcome.error}"
             for result in results
@@ -214,7 +216,7 @@ def _csv(results: Sequence[PointResult]) -> str:
     return file.getvalue()
 
 
-def _json(results: Sequence[PointResult], metric: str, is_smaller_better: bool) -> str:
+def _json(sweep: Sweep, results: Sequence[PointResult]) -> str:
     points = [
         {
             "varied": dict(result.point.varied),
@@ -227,8 +229,8 @@ def _json(results: Sequence[PointResult], metric: str, is_smaller_better: bool) 
         }
         for result in results
     ]
-    mode = "min" if is_smaller_better else "max"
-    return json.dumps({"metric": metric, "mode": mode, "points": points}, indent=1) + "\n"
+    mode = "min" if sweep.mode == "min" else "max"
+    return json.dumps({"metric": _metric(sweep), "mode": mode, "points": points}, indent=1) + "\n"
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:

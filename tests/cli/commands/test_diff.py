@@ -78,7 +78,7 @@ def test_run_with_a_similar_name_is_suggested(make):
     path = make()
     done = run_here("diff", path, f"{path}x")
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert done.err.endswith(f"no run there: it has no config.yaml; did you mean '{path}'?\n")
+    assert done.err.endswith(f"no such run directory; did you mean '{path}'?\n")
 
 
 def test_newest_two_runs_are_compared_unless_they_are_named(make, tmp_path, monkeypatch):

@@ -58,8 +58,7 @@ def test_what_cannot_be_shown_is_refused_in_a_line(listed):
     with closing(socket.create_server(("127.0.0.1", 0))) as other:
         used = str(other.getsockname()[1])
         problems = {
-            ("runz",): "ui (runz): no run there: it has no config.yaml; give the path of a run "
-            "directory",
+            ("runz",): "ui (runz): no such run directory; give the path of a run directory",
             ("--port", used): f"--port ({used}) cannot be used: it is in use; name another one, or "
             "leave it out",
             ("--port=70000",): "--port (70000) cannot be used: it must be from 0 to 65535; name "

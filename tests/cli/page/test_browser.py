@@ -58,7 +58,7 @@ def summary(name, number, **values):
     value = 0.5 + 0.1 * number
     return {
         "id": name, "name": name, "label": f"lr=0.{number}", "differs": {"lr": f"0.{number}"},
-        "state": "done", "step": 100, "total": 100, "secs": 60.0 * number, "eta_secs": None,
+        "state": "done", "step": 100, "total_steps": 100, "secs": 60.0 * number, "eta_secs": None,
         "active": number, "metric": "accuracy", "mode": "max", "value": value, "best": value,
         "best_step": 90, "metrics": {"accuracy": value, "loss": 1.0}, "test": {}, "why": "",
         **values,
@@ -67,15 +67,11 @@ def summary(name, number, **values):
 
 def curves(number):
     """Return the curves of a run: a loss that falls to `number`, and its accuracy in tests."""
-    secs = [0.5 * step for step in STEPS]
     loss = [number + 10 / step for step in STEPS]
     points = {"train/loss": loss, "test/loss": loss, "test/accuracy": [number / 10] * 100}
-    return {
-        "offset": "0",
-        "points": {
-            key: {"step": STEPS, "secs": secs, "value": value} for key, value in points.items()
-        },
-    }
+    points["train/train_secs"] = [0.5 * step for step in STEPS]
+    columns = {key: {"step": STEPS, "value": value} for key, value in points.items()}
+    return {"offset": "0", "points": columns}
 
 
 DETAILS = {
@@ -169,7 +165,7 @@ def test_crosshair_shows_the_values_of_all_runs_in_all_charts(opened, report):
     page.locator("#tooltip").wait_for(state="hidden")
 
 
-def test_runs_and_splits_are_toggled_and_isolated(opened, report):
+def test_runs_and_splits_are_toggled(opened, report):
     page = opened(report)
     page.click("[data-id=alpha]")
     assert selected(page) == 2
@@ -180,8 +176,8 @@ def test_runs_and_splits_are_toggled_and_isolated(opened, report):
     page.click("[data-run=beta]")
     assert "lr=0.1" not in hover(page)
     assert selected(page) == 3  # hidden, and still selected
-    page.dblclick("[data-run=beta]")
-    assert {"lr=0.1"} == {word for word in hover(page).split() if word.startswith("lr=")}
+    page.click("[data-run=beta]")
+    assert "lr=0.1" in hover(page)
     page.click('[data-split="train"]')
     assert "train" not in hover(page)
     page.click("#none")
@@ -278,7 +274,7 @@ def test_long_curves_stay_bounded_with_their_extremes(opened, tmp_path):
     steps = list(range(20_000))
     values = [1.0] * 20_000
     values[7_777] = 9.0
-    points = {"train/loss": {"step": steps, "secs": [None] * 20_000, "value": values}}
+    points = {"train/loss": {"step": steps, "value": values}}
     series = {"a": {"offset": "0", "points": points}}
     data = {"folder": "", "now": 0, "runs": [summary("a", 1)], "series": series, "details": {}}
     (tmp_path / "report.html").write_text(report_page("Report", data))

@@ -23,6 +23,7 @@ def points(series, name):
 
 
 def test_curves_of_both_files_ascend_and_the_last_line_of_a_step_counts(tmp_path):
+    assert read_series(tmp_path)["points"] == {}
     add(tmp_path, line(2, loss=0.5), line(1, loss=2), line(2, loss=math.nan), line(3, loss=None))
     add(tmp_path, line(1, "test", loss=1.23456789), name="evaluations.jsonl")
     series = read_series(tmp_path)
@@ -56,7 +57,7 @@ def test_file_that_was_cut_is_read_from_its_beginning(tmp_path, more):
     assert points(series, "train/loss") == [(1, 1), *((2 + number, 7) for number in range(more))]
 
 
-@pytest.mark.parametrize("position", ["", "x", "-5", "9-1_0-0_0-0", f"{'9' * 15}-0_0-0_0-0"])
+@pytest.mark.parametrize("position", ["", "x", "-5", "9-1_0-0", f"{'9' * 15}-0_0-0"])
 def test_what_is_no_position_of_the_file_is_its_beginning(tmp_path, position):
     add(tmp_path, line(1, loss=1))
     assert points(read_series(tmp_path, position), "train/loss") == [(1, 1)]
@@ -73,24 +74,10 @@ def test_damaged_lines_are_counted_and_hide_no_other(tmp_path):
     assert series["problems"][0].startswith("evaluations.jsonl cannot be read: ")
 
 
-def test_evaluations_have_the_training_time_between_their_neighbors(tmp_path):
-    assert read_series(tmp_path)["points"] == {}
-    add(tmp_path, line(5, "test", loss=1))
-    series = read_series(tmp_path)
-    assert series["points"]["test/loss"]["secs"] == [None]  # nothing tells it yet
-    add(tmp_path, line(10, train_secs=20.0), line(20, train_secs=60.0))
-    add(tmp_path, *(line(step, "test", loss=1) for step in (5, 15, 20, 40)))
-    series = read_series(tmp_path)
-    assert series["points"]["test/loss"]["secs"] == [10, 40, 60, 120]
-    add(tmp_path, line(30, train_secs=100.0), line(25, "test", loss=1))
-    later = read_series(tmp_path, series["offset"])
-    assert later["points"]["test/loss"]["secs"] == [80]
-
-
 def test_thinned_curve_keeps_its_ends_extremes_and_gaps():
     values = [math.sin(step / 50) for step in range(10_000)]
     values[1234], values[4321], values[7777] = 9.0, -9.0, math.nan
-    curve = [(step, None, value) for step, value in enumerate(values)]
+    curve = [(step, value) for step, value in enumerate(values)]
     kept = thin(curve, 500)
     assert 400 < len(kept) <= 501
     assert {curve[0], curve[1234], curve[4321], curve[7777], curve[-1]} <= set(kept)

@@ -44,14 +44,14 @@ def test_long_lines_are_divided_between_words_on_a_terminal_alone(monkeypatch):
     for out in (Terminal(), io.StringIO()):
         screen = Screen(out, out)
         screen.draw(["[###...]"])
-        screen.line(command, ending=" \\")
+        screen.line(command)
         screen.line("step 1  test 0.5  best")
         screen.error(text)
-        screen.line("y" * 40 + " of the user", ending=None)
+        screen.line("y" * 40 + " of the user", is_whole=True)
         screen.clear()
         if out.isatty():
             assert Emulator(31, colors=True).feed(out.getvalue()).lines == [
-                "Next: train.py mode=export \\",
+                "Next: train.py mode=export",
                 "      resume=runs/a-long-name",
                 "step 1  test 0.5<32>  best<0>",
                 "<31>error:<0>",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainer.cli.commands.command_arguments import Parser, newest_run, run_at
+from trainer.cli.commands.command_arguments import Parser, run_at
 from trainer.config import loading
 from trainer.config.schema import Checkpoint
 from trainer.errors import CRASHED, DONE, DamagedError
@@ -34,7 +34,7 @@ def run(arguments: Sequence[str]) -> int:
         "run", nargs="?", help="a run directory; the newest of runs, unless one is named"
     )
     name = parser.parse_args(arguments).run
-    path = newest_run("checkpoints") if name is None else run_at("checkpoints", name)
+    path = run_at("checkpoints", name)
     if name is None:
         print(printable(f"{path}, the newest run:"))
     folder = path / "checkpoints"

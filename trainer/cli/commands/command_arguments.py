@@ -41,12 +41,14 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; {usage}")
 
 
-def run_at(command: str, argument: str) -> Path:
-    """Return the run directory that an argument of a command names.
+def run_at(command: str, argument: str | None) -> Path:
+    """Return the run directory that an argument of a command names; None: the newest in `runs`.
 
     Raises:
         ConfigError: there is no run.
     """
+    if argument is None:
+        return default_runs(command)[0]
     if addresses.is_remote(argument):
         raise ConfigError(
             f"{command} ({argument}) reads a folder of this machine; give the one in "
@@ -57,7 +59,8 @@ def run_at(command: str, argument: str) -> Path:
         return path
     near = did_you_mean(path.name, [other.name for other in runs_in(path.parent)])
     hint = near.replace("'", f"'{path.parent}/", 1) or "; give the path of a run directory"
-    raise ConfigError(f"{command} ({argument}): no run there: it has no config.yaml{hint}")
+    problem = "no run there: it has no config.yaml" if path.exists() else "no such run directory"
+    raise ConfigError(f"{command} ({argument}): {problem}{hint}")
 
 
 def default_runs(command: str) -> list[Path]:
@@ -74,15 +77,6 @@ def default_runs(command: str) -> list[Path]:
             "<run> with the path of a run directory"
         )
     return sorted(paths, key=lambda path: (-last_write(path), path))
-
-
-def newest_run(command: str) -> Path:
-    """Return the run in `runs` that was last written, for a command that names none.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    return default_runs(command)[0]
 
 
 def runs_in(folder: Path) -> list[Path]:

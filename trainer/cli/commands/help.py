@@ -22,6 +22,7 @@ from trainer.cli.choices import Choices
 from trainer.cli.command_table import COMMANDS
 from trainer.cli.compose import compose_config, split_hydra
 from trainer.cli.overrides import override_key, rewrite
+from trainer.config.options.constraints import format_plain
 from trainer.config.rules.values import unknown_name
 from trainer.config.schema import ENGINE_KEYS, GROUPS, ONE_CHOICE, Experiment, Fault
 from trainer.errors import DONE, ConfigError
@@ -176,7 +177,7 @@ class _Pages:
         """Return a group with what is chosen in it, in a list where there may be several."""
         several = list(self.composed.get(group) or ()) if group not in ONE_CHOICE else []
         if len(several) > 1:
-            return f"{group}={_shown(several)}"
+            return f"{group}={format_plain(several)}"
         return _chosen(group, self.choices)
 
     def _all(self) -> str:
@@ -223,7 +224,7 @@ class _Pages:
         return self._table(rows, "    ")
 
     def _keys(self, rows: Sequence[Row]) -> list[str]:
-        return self._table([(f"{key}={_shown(value)}", text) for key, value, text in rows])
+        return self._table([(f"{key}={format_plain(value)}", text) for key, value, text in rows])
 
     def _table(self, rows: Iterable[tuple[str, str]], indent: str = "  ") -> list[str]:
         """Return the lines of two columns, the second one wrapped; a long first one has a line."""
@@ -249,7 +250,7 @@ class _Pages:
 
 def _chosen(group: str, choices: Choices) -> str:
     chosen = choices.chosen.get(group)
-    return f"{group}={_shown(chosen)}" if chosen else group
+    return f"{group}={format_plain(chosen)}" if chosen else group
 
 
 def _schema_rows(schema: Any, values: Any, path: str) -> list[Row]:
@@ -315,13 +316,3 @@ def _leaves(node: Any, path: str) -> list[tuple[str, Any]]:
         elif not str(name).startswith("_"):
             leaves.append((f"{path}{name}", value))
     return leaves
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return f"[{','.join(_shown(item) for item in value)}]"
-    return str(value)

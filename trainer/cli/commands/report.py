@@ -14,7 +14,7 @@ from trainer.cli.commands.command_arguments import (
     default_runs,
 )
 from trainer.cli.commands.listed_runs import listed_runs
-from trainer.cli.page import payload, render
+from trainer.cli.page import payload, render, run_details
 from trainer.cli.page.series import MOST_POINTS, read_series
 from trainer.config import addresses
 from trainer.errors import DONE, ConfigError
@@ -91,7 +91,7 @@ def _data(places: Sequence[str]) -> dict[str, Any]:
         with _directory(place) as path:
             summaries[place] = summarize(path)
             series[place] = read_series(path, most=most)
-            details[place] = payload.details(path, place)
+            details[place] = run_details.details(path, place)
     folder = ", ".join(sorted({os.path.dirname(place) or "." for place in places}))
     differing = differences([summary.config for summary in summaries.values()])
     runs = payload.runs_payload(folder, summaries, differing)

@@ -10,7 +10,6 @@ import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from trainer.cli.commands.command_arguments import DEFAULT_FOLDER, Parser, is_run, runs_in
 from trainer.config.options.constraints import did_you_mean
@@ -54,8 +53,8 @@ def run(arguments: Sequence[str]) -> int:
     folder = Path(args.folder).expanduser()
     if not folder.is_dir():
         raise ConfigError(
-            f"runs ({args.folder}): no such directory; "
-            "write runs <folder>, with the folder where run directories are"
+            f"runs: the folder {args.folder} does not exist here; train a run, or write "
+            "runs <folder> with the folder of your run directories"
         )
     paths = [folder] if is_run(folder) else runs_in(folder)
     listed = [run_summary.summarize(path) for path in paths]
@@ -66,7 +65,9 @@ def run(arguments: Sequence[str]) -> int:
     )
     differing = run_summary.differences([run.config for run in listed])
     if args.json:
-        print(json.dumps([*map(_plain, listed, differing)], indent=1))
+        pairs = zip(listed, differing, strict=True)
+        entries = [{"run": str(run.path), **run.plain(differs)} for run, differs in pairs]
+        print(json.dumps(entries, indent=1))
     elif not listed:
         print(f"{folder} has no run yet.")
     else:
@@ -112,7 +113,7 @@ def _table(
         metric: the one that is asked for; None: the best value of the primary one.
         width: columns of the terminal; None: whole.
     """
-    names = {_metric(run, metric) for run in runs}
+    names = {metric or run.metric for run in runs}
     name = names.pop() if len(names) == 1 else None
     rows = [
         _row(run, run_summary.label(values), metric, with_name=name is None)
@@ -125,34 +126,23 @@ def _table(
         if any(cells)
     ]
     if width is not None:
-        columns = _fit(columns, width)
+        _shorten_label(columns, width)
     lines = [*zip(*(cells for cells, _ in columns), strict=True)]
-    return align_columns(lines, "".join(side for _, side in columns))
+    return align_columns(lines, "".join(side for _, side in columns), width)
 
 
-def _fit(columns: list[tuple[list[str], str]], width: int) -> list[tuple[list[str], str]]:
-    """Return the columns that fit into a width: the label is cut first, then the last go."""
-    widths = [max(map(len, cells)) for cells, _ in columns]
-    has_label = len(columns) > 1 and columns[1][0][0] == _HEAD[1]
-    if has_label:
-        others = sum(widths[:_FEWEST]) - widths[1] + _GAP * (len(widths[:_FEWEST]) - 1)
-        widths[1] = min(widths[1], max(width - others, _MIN_LABEL))
-        cells = [textwrap.shorten(cell, widths[1], placeholder=" …") for cell in columns[1][0]]
-        columns[1] = cells, columns[1][1]
-    while len(widths) > 2 and sum(widths) + _GAP * (len(widths) - 1) > width:
-        widths.pop()
-    return columns[: len(widths)]
-
-
-def _metric(run: RunSummary, metric: str | None) -> str:
-    """Return the name of the metric to show of a run: one that it has, unless one is asked for."""
-    name = run.directions.primary
-    return metric or (name if name in run.metrics else "loss")
+def _shorten_label(columns: list[tuple[list[str], str]], width: int) -> None:
+    """Cut the labels, if there are any, to what the other columns that everybody needs leave."""
+    cells, side = columns[1]
+    if cells[0] == _HEAD[1]:
+        others = sum(max(map(len, each)) + _GAP for each, _ in columns[:_FEWEST] if each != cells)
+        most = max(width - others, _MIN_LABEL)
+        columns[1] = [textwrap.shorten(cell, most, placeholder=" …") for cell in cells], side
 
 
 def _row(run: RunSummary, label: str, metric: str | None, *, with_name: bool) -> Sequence[str]:
     """Return the cells of a run; empty: it has no such value."""
-    name = _metric(run, metric)
+    name = metric or run.metric
     prefix = f"{name} " if with_name else ""
     value = f"{prefix}{format_metric(run.metrics[name])}" if name in run.metrics else ""
     if not metric and run.best is not None:
@@ -178,29 +168,6 @@ def _notes(runs: Sequence[RunSummary]) -> list[str]:
         for run in runs
     )
     return [printable(f"{run.path.name}: {text}") for run, text in texts if text]
-
-
-def _plain(run: RunSummary, differing: Mapping[str, str]) -> dict[str, Any]:
-    best_step, best = run.best or (None, None)
-    return {
-        "run": str(run.path),
-        "label": run_summary.label(differing),
-        "differs": differing,
-        "state": run.state,
-        "step": run.step,
-        "total_steps": run.total,
-        "secs": run.secs and round(run.secs, 3),
-        "eta_secs": run.eta_secs and round(run.eta_secs, 3),
-        "metrics": dict(run.metrics),
-        "split": run.split,
-        "test": dict(run.test),
-        "metric": run.directions.primary,
-        "best": best,
-        "best_step": best_step,
-        "active": round(run.active, 3),
-        "workers": run.sizes,
-        "why": run.why,
-    }
 
 
 def age(secs: float) -> str:

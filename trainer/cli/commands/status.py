@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from trainer.cli.commands.command_arguments import Parser, newest_run, run_at
+from trainer.cli.commands.command_arguments import Parser, run_at
 from trainer.cli.commands.runs import age
 from trainer.config import addresses
 from trainer.errors import DONE
@@ -63,7 +63,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="for programs")
     args = parser.parse_args(arguments)
     if args.run is None or not addresses.is_remote(args.run):
-        path = newest_run("status") if args.run is None else run_at("status", args.run)
+        path = run_at("status", args.run)
         _show(str(path), path, _in_folder(path), args.json)
         return DONE
     address = args.run.rstrip("/")

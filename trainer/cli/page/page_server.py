@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import parse_qs, urlsplit
 
-from trainer.cli.page import payload, render
+from trainer.cli.page import render
 from trainer.cli.page.payload import Summaries, finite_only
+from trainer.cli.page.run_details import details
 from trainer.cli.page.series import read_series
 from trainer.text import first_line
 
@@ -117,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
         routes: dict[str, Callable[[], dict[str, Any]]] = {
             "/api/runs": self.server.summaries.payload,
             "/api/series": lambda: read_series(self._run(query), query.get("offset", "0")),
-            "/api/details": lambda: payload.details(self._run(query)),
+            "/api/details": lambda: details(self._run(query)),
         }
         if path not in routes:
             _refuse(HTTPStatus.NOT_FOUND, "there is no such page")

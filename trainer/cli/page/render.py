@@ -15,9 +15,6 @@ from trainer import __version__
 from trainer.cli.page.payload import finite_only
 
 _TEMPLATES = importlib.resources.files(__package__).joinpath("templates")
-_FIRST = "chart.js"
-"""The script that the others need."""
-
 _POLICY = "default-src 'none'; style-src 'nonce-{0}'; script-src 'nonce-{0}'; img-src data:"
 _UNSAFE = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 """What could end the script element that holds JSON, or begin another; only texts have it."""
@@ -43,7 +40,6 @@ def report_page(title: str, data: Mapping[str, Any]) -> str:
 
 def _page(title: str, nonce: str, policy: str, data: Markup | None) -> str:
     names = sorted(file.name for file in _TEMPLATES.iterdir() if file.name.endswith(".js"))
-    scripts = sorted(names, key=lambda name: name != _FIRST)
     # Whoever changes a template while a server runs sees it at the next load.
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(_text("page.html")).render(
@@ -52,7 +48,7 @@ def _page(title: str, nonce: str, policy: str, data: Markup | None) -> str:
         policy=policy,
         is_live=data is None,
         style=Markup(_text("page.css")),
-        scripts=[Markup(_text(name)) for name in scripts],
+        scripts=[Markup(_text(name)) for name in names],
         data=data,
         version=__version__,
     )

@@ -2,7 +2,7 @@
 
 A position in the files is a text for whoever asks again: for each file the offset of the first line
 that was not read and a checksum of what stands before it, so that a file that a continuation has
-cut shows it; and step and training time of the last line.
+cut shows it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import re
 import zlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter, lt
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -28,13 +30,13 @@ _BUFFERED = 8
 """A curve is thinned when it has so many times the points that are sent."""
 _MAX_LINE_BYTES = 1 << 20
 _CHECKED_BYTES = 64
-_POSITION = re.compile(r"(\d{1,15})-(\d{1,10})_(\d{1,15})-(\d{1,10})_(\d{1,18})-(\d{1,15}\.?\d*)")
+_POSITION = re.compile(r"(\d{1,15})-(\d{1,10})_(\d{1,15})-(\d{1,10})")
 _DIGITS = 6
 
-_STEP, _VALUE = itemgetter(0), itemgetter(2)
+_STEP, _VALUE = itemgetter(0), itemgetter(1)
 
-_Point: TypeAlias = tuple[int, float | None, float]
-"""Step, seconds of training or None, value."""
+_Point: TypeAlias = tuple[int, float]
+"""Step and value."""
 
 
 @dataclass
@@ -43,15 +45,13 @@ class _Reading:
 
     Attributes:
         most: about how many points of a curve are kept.
-        clock: step and training time of the last line before.
         problems: what could not be read, one line each.
         curves: the points of each curve by split and metric.
         num_lines: how many lines there were since all curves were thinned.
     """
 
     most: int
-    clock: tuple[int, float]
-    problems: list[str]
+    problems: list[str] = field(default_factory=list)
     curves: dict[str, dict[str, list[_Point]]] = field(default_factory=dict)
     num_lines: int = 0
 
@@ -67,38 +67,26 @@ def read_series(path: Path, position: str = "0", most: int = MOST_POINTS) -> dic
 
     Returns:
         `offset`: the position after them; `reset`: whether the files are not those of `position`
-        any more, so that the points are all there are; `points`: `step`, `secs` and `value` of each
-        curve by `<split>/<metric>`, ascending by step; `problems`: what cannot be read.
+        any more, so that the points are all there are; `points`: `step` and `value` of each curve
+        by `<split>/<metric>`, ascending by step; `problems`: what cannot be read.
     """
-    begins, clock = _parse(position)
-    problems: list[str] = []
-    files = [_open(path / name, problems) for name in FILES]
-    try:
+    begins = _parse(position)
+    reading = _Reading(most)
+    with ExitStack() as stack:
+        files = [_open(path / name, stack, reading.problems) for name in FILES]
         is_same = all(map(_is_at, files, begins))
-        if not is_same:
-            begins, clock = _parse("0")
-        reading = _Reading(most, clock, problems)
-        ends = [
-            _read_file(file, begin[0], name, reading)
-            for file, begin, name in zip(files, begins, FILES, strict=True)
-        ]
-        clocks = _settled(reading.curves.get("train", {}).get("train_secs", []), most)
-        last = (clocks[-1][0], clocks[-1][2]) if clocks else reading.clock
+        offsets = [offset if is_same else 0 for offset, _ in begins]
+        ends = [*map(partial(_read_file, reading), FILES, files, offsets)]
         marks = [f"{end}-{_checksum(file, end)}" for file, end in zip(files, ends, strict=True)]
-    finally:
-        for file in files:
-            if file:
-                file.close()
-    timeline = [reading.clock, *((step, secs) for step, _, secs in clocks if math.isfinite(secs))]
     return {
-        "offset": "_".join([*marks, f"{last[0]}-{max(0.0, last[1]):.3f}"]),
+        "offset": "_".join(marks),
         "reset": not is_same,
         "points": {
-            f"{split}/{name}": _columns(_timed(_settled(points, most), timeline))
+            f"{split}/{name}": _columns(_settled(points, most))
             for split, curves in sorted(reading.curves.items())
             for name, points in sorted(curves.items())
         },
-        "problems": problems,
+        "problems": reading.problems,
     }
 
 
@@ -129,24 +117,22 @@ def _extremes(span: Sequence[_Point]) -> list[_Point]:
     """Return the smallest and the largest point of a span, and one that is not finite."""
     broken: list[_Point] = []
     if not math.isfinite(sum(map(_VALUE, span))):  # the usual case is quick
-        broken = [point for point in span if not math.isfinite(point[2])][:1]
-        span = [point for point in span if math.isfinite(point[2])]
+        broken = [point for point in span if not math.isfinite(point[1])][:1]
+        span = [point for point in span if math.isfinite(point[1])]
     ends = [min(span, key=_VALUE), max(span, key=_VALUE)] if span else []
     return sorted({*broken, *ends}, key=_STEP)
 
 
-def _parse(position: str) -> tuple[list[tuple[int, int]], tuple[int, float]]:
-    """Return offset and checksum for each file, and the clock; what is no position is the start."""
+def _parse(position: str) -> list[tuple[int, int]]:
+    """Return offset and checksum for each file; what is no position is the start."""
     match = _POSITION.fullmatch(position)
-    if not match:
-        return [(0, 0)] * len(FILES), (0, 0.0)
-    numbers = list(map(int, match.groups()[:5]))
-    return [(numbers[0], numbers[1]), (numbers[2], numbers[3])], (numbers[4], float(match[6]))
+    numbers = [*map(int, match.groups())] if match else [0, 0, 0, 0]
+    return [(numbers[0], numbers[1]), (numbers[2], numbers[3])]
 
 
-def _open(path: Path, problems: list[str]) -> BinaryIO | None:
+def _open(path: Path, stack: ExitStack, problems: list[str]) -> BinaryIO | None:
     try:
-        return open(path, "rb", opener=regular_file)
+        return stack.enter_context(open(path, "rb", opener=regular_file))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -169,7 +155,7 @@ def _checksum(file: BinaryIO | None, offset: int) -> int:
     return zlib.crc32(file.read(offset - begin))
 
 
-def _read_file(file: BinaryIO | None, offset: int, name: str, reading: _Reading) -> int:
+def _read_file(reading: _Reading, name: str, file: BinaryIO | None, offset: int) -> int:
     """Add the whole lines after an offset to a reading; return the offset after them."""
     if file is None:
         return 0
@@ -197,15 +183,13 @@ def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
 
 def _add_line(line: dict[str, Any], reading: _Reading) -> None:
     step, split = line.pop("step"), line.pop("split")
-    secs = line.get("train_secs") if split == "train" else None
     curves = reading.curves.setdefault(split, {})
     for key, value in line.items():
         if value is not None:
-            point = (step, secs, value)
             if key in curves:
-                curves[key].append(point)
+                curves[key].append((step, value))
             elif key not in NO_METRIC:
-                curves[key] = [point]
+                curves[key] = [(step, value)]
     reading.num_lines += 1
     if reading.num_lines > _BUFFERED * reading.most:
         reading.num_lines = 0
@@ -222,40 +206,13 @@ def _settled(points: Sequence[_Point], most: int) -> list[_Point]:
     return list(thin(points, most))
 
 
-def _timed(points: Sequence[_Point], clocks: Sequence[tuple[int, float]]) -> Sequence[_Point]:
-    """Return points of which each has the training time at its step, if any line tells it.
-
-    Args:
-        points: ascending by step.
-        clocks: steps with the training time there, ascending; the first is that of the last
-            reading, or zero.
-    """
-    timed, index = [], 0
-    for step, secs, value in points:
-        while index + 1 < len(clocks) and clocks[index + 1][0] < step:
-            index += 1
-        if secs is None:
-            # After the last line it goes on as until there.
-            begin = clocks[index] if index + 1 < len(clocks) else (0, 0.0)
-            end = clocks[min(index + 1, len(clocks) - 1)]
-            span = end[0] - begin[0]
-            slope = (end[1] - begin[1]) / span if span > 0 else None
-            secs = None if slope is None else begin[1] + slope * (step - begin[0])
-        timed.append((step, secs, value))
-    return timed
-
-
 def _columns(points: Sequence[_Point]) -> dict[str, list[Any]]:
     return {
-        "step": [step for step, _, _ in points],
-        "secs": [
-            round(secs, 3) if secs is not None and math.isfinite(secs) else None
-            for _, secs, _ in points
-        ],
-        "value": [finite(value) for _, _, value in points],
+        "step": [step for step, _ in points],
+        "value": [_rounded(value) if math.isfinite(value) else None for _, value in points],
     }
 
 
-def finite(value: float | None) -> float | None:
-    """Return a number with the digits that a chart shows, for JSON: None if it is not finite."""
-    return float(f"{value:.{_DIGITS}g}") if value is not None and math.isfinite(value) else None
+def _rounded(value: float) -> float:
+    """Return a number with the digits that a chart shows."""
+    return float(f"{value:.{_DIGITS}g}")

@@ -125,6 +125,13 @@ def format_value(value: Any) -> str:
     return "null" if value is None else repr(value)
 
 
+def format_plain(value: Any) -> str:
+    """Return a value as the command line takes it: text and lists without quotation marks."""
+    if isinstance(value, list):
+        return f"[{','.join(map(format_plain, value))}]"
+    return value if isinstance(value, str) else format_value(value)
+
+
 def unknown_key(key: str, siblings: Iterable[str], root: Mapping[str, Any]) -> str:
     """Return the error line for an unknown key, with the key that was probably meant.
 

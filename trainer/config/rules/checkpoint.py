@@ -69,7 +69,7 @@ def selecting_split(experiment: Experiment) -> str:
 
 
 def biased_selection(experiment: Experiment, *others: str) -> list[str]:
-    """Return a line if something selects by test data, whose figures are then too good.
+    """Return a line if something selects by test data, whose results then look too good.
 
     Args:
         experiment: the configuration.
@@ -82,8 +82,9 @@ def biased_selection(experiment: Experiment, *others: str) -> list[str]:
     if not names or selecting_split(experiment) == "validation":
         return []
     return [
-        f"{', '.join(names)} select{'s' if len(names) == 1 else ''} by test data, whose figures "
-        "are then too good; dataset.validation=0.1 selects by a tenth of the training data"
+        f"{', '.join(names)} select{'s' if len(names) == 1 else ''} by test data, so the best "
+        "result looks better than it is; dataset.validation=0.1 selects by a tenth of the "
+        "training data"
     ]
 
 

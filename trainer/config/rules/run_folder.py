@@ -34,12 +34,11 @@ def run_problem(resume: str) -> str | None:
     """
     if addresses.is_remote(resume):
         return addresses.problem("resume", resume)
-    if (Path(resume).expanduser() / "config.yaml").is_file():
+    path = Path(resume).expanduser()
+    if (path / "config.yaml").is_file():
         return None
-    return (
-        f"resume ({resume}): no run there: it has no config.yaml; "
-        "give the path of a run directory, or auto, or never"
-    )
+    problem = "no run there: it has no config.yaml" if path.exists() else "no such run directory"
+    return f"resume ({resume}): {problem}; give the path of a run directory, or auto, or never"
 
 
 def _check_names(experiment: Experiment) -> Iterator[str]:

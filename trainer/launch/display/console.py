@@ -97,7 +97,7 @@ class Console:
                 self._openings.add(text)
                 self.line(text)
             case Output(text):
-                self.line(text, ending=None)
+                self.line(text, is_whole=True)
             case Line(text) | FaultNotice(text) | Evaluated(text=text):
                 self.line(text)
             case Progress():
@@ -107,13 +107,13 @@ class Console:
                     self.error(line)
             case Crash(text, cause, name):
                 self.cause = self.cause or cause
-                self._screen.error(text, ending=None)
+                self._screen.error(text, is_whole=True)
                 self.error(f"{name} crashed; the whole log is {log}")
 
-    def line(self, text: str, *, ending: str | None = "") -> None:
+    def line(self, text: str, *, is_whole: bool = False) -> None:
         """Show a line above the live view; see `Screen.line`."""
         if not self._is_quiet or text.startswith("warning: "):
-            self._screen.line(text, ending=ending)
+            self._screen.line(text, is_whole=is_whole)
 
     def error(self, text: str) -> None:
         """Show an error."""

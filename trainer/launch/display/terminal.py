@@ -75,19 +75,19 @@ class Screen:
         """Return the text in a color (red, green, yellow, dim or ""), if the block has colors."""
         return self._painted(self._out, text, color)
 
-    def line(self, text: str, *, ending: str | None = "") -> None:
+    def line(self, text: str, *, is_whole: bool = False) -> None:
         """Show a line above the block; what would move the cursor in it is escaped.
 
         Args:
             text: the line.
-            ending: ends each line that goes on in the next one, if the terminal is too narrow: a
-                backslash for a command. None: it is not divided, as what the user's code prints.
+            is_whole: whether it is not divided between words where the terminal is too narrow: a
+                command to copy, or what the user's code prints.
         """
-        self._show(self._out, text, ending)
+        self._show(self._out, text, is_whole)
 
-    def error(self, text: str, *, ending: str | None = "") -> None:
+    def error(self, text: str, *, is_whole: bool = False) -> None:
         """Show a line of an error; see `line`."""
-        self._show(self._err, text, ending)
+        self._show(self._err, text, is_whole)
 
     def draw(self, lines: Sequence[str]) -> None:
         """Replace the block by these lines; cut what does not fit."""
@@ -107,11 +107,11 @@ class Screen:
         """Remove the block."""
         self.draw([])
 
-    def _show(self, stream: TextIO, text: str, ending: str | None) -> None:
+    def _show(self, stream: TextIO, text: str, is_whole: bool) -> None:
         text = printable_lines(text)
         word, _, _ = text.partition(" ")
-        if ending is not None and stream.isatty():
-            text = wrapped(text, self.size()[0], ending)
+        if not is_whole and stream.isatty():
+            text = wrapped(text, self.size()[0])
         text = self._painted(stream, word, _FIRST_WORDS.get(word, "")) + text[len(word) :]
         if text.endswith(_BEST):
             text = text.removesuffix(_BEST) + self._painted(stream, _BEST, "green")
@@ -145,24 +145,17 @@ class Screen:
             stream.flush()
 
 
-def wrapped(text: str, width: int, ending: str = "") -> str:
-    """Divide a line that is too long, but no word; all lines but the first are indented.
-
-    Args:
-        text: the line.
-        width: columns.
-        ending: ends each line but the last.
-    """
+def wrapped(text: str, width: int) -> str:
+    """Divide a line that is too long, but no word; all lines but the first are indented."""
     if len(text) <= width:
         return text
-    lines = textwrap.wrap(
+    return textwrap.fill(
         text,
-        width - len(ending),
+        width,
         subsequent_indent=_INDENT,
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return f"{ending}\n".join(lines)
 
 
 def _colors_only(text: str) -> str:

@@ -85,6 +85,7 @@ def sidecar(context: WorkerContext) -> CheckpointEvaluation:
         metric_names(learner.task),
         inference.directions,
     )
+    lines.explained.add("train")  # by the training, if there is one
     lines.recall(metrics for _, metrics in read_evaluations(context.run_dir, name))
     return CheckpointEvaluation(checkpointer, evaluator, learner.plan.epochs, lines)
 

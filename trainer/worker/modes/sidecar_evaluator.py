@@ -151,7 +151,8 @@ class Sidecar:
             writer.scalars(split, step, {"epoch": epoch, **evaluation.metrics})
             writer.flush()
         self._done.add(step)
-        self._channel.opening(lines.legend(evaluation.metrics))
+        if legend := lines.legend(evaluation.metrics):
+            self._channel.opening(legend)
         text = lines.line(step, epoch if epochs.ends_at(step) else None, None, evaluation.metrics)
         self._channel.evaluated(step, evaluation.metrics, split, text)
 

@@ -73,17 +73,13 @@ class Board {
 
   /** Returns the line of a curve; the same one while the curve has no new points. */
   #line(run, split, curve) {
-    const {view, colors} = this.state, known = curve.line;
-    curve.line = known?.byTime === view.byTime ? known : this.#newLine(curve, view.byTime);
+    const {view, colors, store} = this.state, {byTime} = view, {step, value} = curve;
+    if (curve.line?.byTime !== byTime) {
+      const secs = byTime ? step.map((each) => secsAt(store.series.get(run.id), each)) : step;
+      curve.line = {byTime, x: secs.filter((each) => each !== null), y: value, steps: step};
+    }
     return Object.assign(curve.line,
       {owner: run.id, name: run.label || run.name, split, color: colors.get(run.id)});
-  }
-
-  #newLine({step, secs, value}, byTime) {
-    if (!byTime) return {byTime, x: step, y: value, steps: step};
-    const kept = step.map((_, i) => i).filter((i) => secs[i] !== null);
-    const pick = (values) => kept.map((i) => values[i]);
-    return {byTime, x: pick(secs), y: pick(value), steps: pick(step)};
   }
 
   #marks(id) {
@@ -133,14 +129,11 @@ class Board {
       {class: "chip", "aria-pressed": String(isOn), ...rest[0]}, rest[1], el("span", {}, text));
     const splits = [...this.splits].sort().map((split) => chip(split, !this.offSplits.has(split), {
       "data-split": split, title: `Show or hide the curves of ${split}`,
-      onclick: () => {
-        if (!this.offSplits.delete(split)) this.offSplits.add(split);
-        this.update();
-      }}, el("span", {class: `stroke ${EVALUATIONS.includes(split) ? "" : "faint"}`})));
+      onclick: () => this.#toggle(this.offSplits, split)}, el("span", {class: `stroke ${EVALUATIONS.includes(split) ? "" : "faint"}`})));
     const chips = runs.slice(0, MOST_CHIPS).map((run) => {
       return chip(run.label || run.name, !hidden.has(run.id), {"data-run": run.id,
-        title: `${run.name}: click hides, double click isolates`,
-        onclick: (event) => this.#toggle(run.id, runs, event.detail > 1),
+        title: `Show or hide the curves of ${run.name}`,
+        onclick: () => this.#toggle(hidden, run.id),
         onpointerenter: () => this.highlight(run.id),
         onpointerleave: () => this.clear()}, swatchOf(colors.get(run.id)));
     });
@@ -153,17 +146,9 @@ class Board {
     this.legend.children[focused]?.focus();
   }
 
-  /** Hides or shows a run; isolates it, or shows all again. */
-  #toggle(id, runs, isolates) {
-    const {hidden} = this.state, isAlone = runs.every((run) => run.id === id || hidden.has(run.id));
-    if (isolates) {
-      const wasAlone = isAlone && this.wasAlone;
-      hidden.clear();
-      if (!wasAlone) runs.forEach((run) => run.id !== id && hidden.add(run.id));
-    } else {
-      this.wasAlone = isAlone;
-      if (!hidden.delete(id)) hidden.add(id);
-    }
+  /** Hides what is shown, or shows what is hidden. */
+  #toggle(hidden, key) {
+    if (!hidden.delete(key)) hidden.add(key);
     this.update();
   }
 

@@ -21,7 +21,7 @@ class Page {
     this.store = new Store(data && JSON.parse(data.textContent),
       () => ({selected: this.selected, opened: this.opened()}), (what) => this.changed(what));
     this.list = new RunList(this.$.list, {
-      toggle: (id, isRange) => this.toggle(id, isRange),
+      toggle: (id) => this.toggle(id),
       only: (id) => this.select([id]),
       move: (id) => this.move(id),
       open: () => this.show("run"),
@@ -92,13 +92,9 @@ class Page {
     this.store.poll();
   }
 
-  /** Selects a run or not; with a range, all from the one that was toggled last. */
-  toggle(id, isRange) {
-    const ids = this.list.visible.map((run) => run.id), next = new Set(this.selected);
-    const [from, to] = [ids.indexOf(this.toggled), ids.indexOf(id)].sort((a, b) => a - b);
-    if (isRange && from >= 0) ids.slice(from, to + 1).forEach((each) => next.add(each));
-    else if (!next.delete(id)) next.add(id);
-    this.toggled = id;
+  toggle(id) {
+    const next = new Set(this.selected);
+    if (!next.delete(id)) next.add(id);
     this.select(next);
   }
 
@@ -226,7 +222,7 @@ class Page {
       "/": () => $.filter.focus(),
       ArrowDown: () => { $.filter.blur(); this.move(this.list.moved(1)); },
       ArrowUp: () => this.move(this.list.moved(-1)),
-      " ": () => this.cursor !== null && this.toggle(this.cursor, event.shiftKey),
+      " ": () => this.cursor !== null && this.toggle(this.cursor),
       Enter: () => { if (isField) $.filter.blur(); else this.show("run"); },
       Escape: () => {
         if (isField) this.setFilter("");

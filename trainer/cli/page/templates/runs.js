@@ -5,7 +5,7 @@
 const COLUMNS = [
   {key: "run", title: "Run", value: (run) => (run.label || run.name).toLowerCase()},
   {key: "state", title: "State", value: (run) => run.state},
-  {key: "progress", title: "Steps", value: (run) => run.total ? run.step / run.total : run.step},
+  {key: "progress", title: "Steps", value: (run) => run.step / (run.total_steps || 1)},
   {key: "time", title: "Time", value: (run) => run.eta_secs ?? run.secs, help:
     "Time left (~) of a run that trains, duration of any other"},
   {key: "best", title: "best", value: (run) => run.best ?? run.value, help:
@@ -38,7 +38,7 @@ class RunList {
       if (id === undefined) return;
       events.move(id);
       if (event.target.closest(".open")) events.open(id);
-      else events.toggle(id, event.shiftKey);
+      else events.toggle(id);
     });
     this.body.addEventListener("dblclick", (event) => idOf(event) && events.only(idOf(event)));
     this.body.addEventListener("pointerover", (event) => events.hover(idOf(event) ?? null));
@@ -101,14 +101,14 @@ class RunList {
     row.setAttribute("aria-selected", selected.has(run.id));
     row.setAttribute("aria-rowindex", index + 2);
     row.classList.toggle("cursor", run.id === cursor);
-    const end = run.total ? ` of ${formatNumber(run.total)}` : "";
+    const end = run.total_steps ? ` of ${formatNumber(run.total_steps)}` : "";
     const progress = `step ${formatNumber(run.step)}${end}`;
     row.title = [run.label, run.id, progress, run.why].filter(Boolean).join("\n");
     parts.swatch.style.backgroundColor = colors.get(run.id) ?? "";
     setText(parts.label, run.label || run.name);
     parts.state.dataset.state = run.state;
     setText(parts.state, run.state);
-    const share = run.total ? Math.min(1, run.step / run.total) : run.state === "done" ? 1 : 0;
+    const share = run.state === "done" ? 1 : Math.min(1, run.step / (run.total_steps || Infinity));
     parts.fill.style.width = `${100 * share}%`;
     parts.fill.dataset.state = run.state;
     const isLeft = run.eta_secs !== null;

@@ -9,7 +9,7 @@ const MOST_POINTS_OF_ALL = 4e6; // of all curves: many runs have fewer points ea
 const MOST_UNSELECTED = 20; // runs whose curves are kept for when they are selected again
 
 /** Returns a curve with at most `most` points: the least and the greatest of equal parts. */
-function thinned({step, secs, value}, most) {
+function thinned({step, value}, most) {
   const parts = Math.floor(most / 2) - 1, count = step.length, kept = [0];
   for (let part = 0; part < parts; part++) {
     const begin = 1 + Math.floor(part * (count - 2) / parts);
@@ -24,7 +24,7 @@ function thinned({step, secs, value}, most) {
   }
   kept.push(count - 1);
   const pick = (values) => kept.map((i) => values[i]);
-  return {step: pick(step), secs: pick(secs), value: pick(value)};
+  return {step: pick(step), value: pick(value)};
 }
 
 class Store {
@@ -124,28 +124,26 @@ class Store {
     this.series.set(id, series);
     const most = Math.max(500, Math.min(MOST_POINTS, MOST_POINTS_OF_ALL / 30 / count));
     for (const [key, points] of Object.entries(answer.points)) {
-      const curve = series.curves.get(key) ?? {step: [], secs: [], value: []};
+      const curve = series.curves.get(key) ?? {step: [], value: []};
       points.step.forEach((step, i) => {
         const at = lowerBound(curve.step, step), replaced = curve.step[at] === step ? 1 : 0;
-        for (const name of ["step", "secs", "value"]) {
-          curve[name].splice(at, replaced, points[name][i]);
-        }
+        for (const name of ["step", "value"]) curve[name].splice(at, replaced, points[name][i]);
       });
       if (curve.step.length > most) Object.assign(curve, thinned(curve, most / 2));
-      curve.line = null;
       series.curves.set(key, curve);
     }
+    for (const curve of series.curves.values()) curve.line = null;
   }
 }
 
-/** Returns the seconds of training at a step, from the curves of a run; null: not known. */
+/** Returns the seconds of training at a step, as the lines of the training tell; null: unknown. */
 function secsAt(series, step) {
-  for (const curve of series?.curves.values() ?? []) {
-    const after = Math.min(lowerBound(curve.step, step), curve.step.length - 1);
-    if (curve.secs[after] === null) continue;
-    const before = Math.max(0, after - 1), span = curve.step[after] - curve.step[before];
-    const share = span ? Math.min(1, (step - curve.step[before]) / span) : 1;
-    return curve.secs[before] + share * (curve.secs[after] - curve.secs[before]);
-  }
-  return null;
+  const clock = series?.curves.get("train/train_secs");
+  if (!clock) return null;
+  // After the last line it goes on as until there.
+  const after = Math.min(lowerBound(clock.step, step), clock.step.length - 1);
+  const isInside = clock.step[after] >= step && after;
+  const [begin, secs] = isInside ? [clock.step[after - 1], clock.value[after - 1]] : [0, 0];
+  const slope = (clock.value[after] - secs) / (clock.step[after] - begin || 1);
+  return secs + slope * (step - begin);
 }

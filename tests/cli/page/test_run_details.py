@@ -1,0 +1,108 @@
+"""What the page shows of a run: also if files are missing, truncated or damaged."""
+
+import json
+import time
+
+import pytest
+
+from tests.support.fake_runs import make_runs
+from trainer.cli.page.run_details import details
+from trainer.runs.ledger import Ledger
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Six runs: done, done, failed, done, done, stopped."""
+    return make_runs(tmp_path_factory.mktemp("runs"), 6, 40)
+
+
+def test_details_of_a_run_are_complete(runs):
+    content = details(runs[0].path)
+    assert content["directory"] == str(runs[0].path)
+    assert content["problems"] == []
+    worker = {"name": "worker-0", "host": "node-1", "phase": "train", "step": 400}
+    assert content["workers"][0] == {**worker, "quiet_secs": None, "end": "done"}
+    assert next(iter(content["time"]["secs"])) == "steps"
+    assert 0 < content["time"]["useful"] < 1
+    assert content["time"]["sizes"] == "2, 1 from step 200"
+    marks = {(mark["step"], mark["kind"]) for mark in content["marks"]}
+    saves = {(step, "save") for step in (100, 200, 300, 400)}
+    assert marks == saves | {(200, "restart"), (10, "restart"), (200, "workers")}
+    assert [row["name"] for row in content["worker_times"]] == ["worker-0", "worker-1"]
+    assert content["straggler"].startswith("worker-0 is the slowest")
+    assert (content["confusion"]["step"], len(content["confusion"]["matrix"])) == (400, 10)
+    assert content["pictures"][0]["data"].startswith("data:image/png;base64,iVBOR")
+    assert content["texts"] == [{"name": "samples.txt", "text": "Once upon a time\n"}]
+    assert content["config"]["seed"] == "0"
+    assert content["commands"][0].startswith("python train.py model=cnn")
+    assert content["changes"][1].endswith("; changed seed: 0 → 0")
+    assert (content["code"], content["machine"]) == (
+        "commit 0123456789abcdef",
+        "node-1, Python 3.11.7",
+    )
+    assert content["versions"] == {"tensorflow": "2.21.0", "steadfast": "0.1.0"}
+    assert (content["devices"], content["replicas"], content["crash"]) == ("/device:CPU:0", 2, "")
+    assert details(runs[2].path)["crash"].startswith("What happened")
+
+
+def test_worker_that_lives_grows_quiet_until_its_next_record(tmp_path):
+    (run,) = make_runs(tmp_path, 1, 20)
+    (run.path / "result.json").unlink()
+    run.show_processes(None)
+    (worker, _) = details(run.path)["workers"]
+    assert worker["end"] == "ended"  # nobody holds the lock
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainer.runs.status.is_locked", lambda path: True)
+        (worker, _) = details(run.path)["workers"]
+    assert worker["end"] == ""
+    assert worker["quiet_secs"] >= 0.5
+
+
+RECORDS = ['{"argv": 5}', '{"lineage": 3}', '{"lineage": [{}]}', '{"argv": ["a"], "devices": 1}']
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_changed_record_is_told_and_hides_nothing_else(tmp_path, record):
+    (run,) = make_runs(tmp_path, 1, 20)
+    (run.path / "run.json").write_text(record)
+    content = details(run.path)
+    assert len({*content["problems"]}) == len(content["problems"]) > 0
+    assert (content["commands"], content["code"]) == ([], "")
+    assert content["confusion"]
+    json.dumps(content)
+
+
+def test_run_without_files_has_details(tmp_path):
+    content = details(tmp_path)
+    assert (content["time"], content["workers"], content["marks"]) == (None, [], [])
+
+
+DAMAGED = {
+    "run.json": "{",
+    "config.yaml": "train: [",
+    "confusion.json": '{"step": 1, "classes": ["a"], "matrix": [[1, 2]]}',
+    "result.json": "[1]",
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_file_is_named_and_hides_nothing_else(tmp_path, name):
+    (run,) = make_runs(tmp_path, 1, 20)
+    (run.path / "crash.txt").write_text("what happened")
+    (run.path / name).write_text(DAMAGED[name])
+    content = details(run.path)
+    assert content["problems"]
+    assert all(len(line.splitlines()) == 1 for line in content["problems"])
+    assert content["crash"] == "what happened"
+
+
+def test_time_goes_on_with_the_ledger_and_begins_anew_with_another(tmp_path):
+    (run,) = make_runs(tmp_path, 1, 20)
+    before = details(run.path)["time"]["wall_secs"]
+    ledger, now = Ledger(run.path), time.time()
+    ledger.mark("begin", at=now)
+    ledger.mark("exit", at=now + 5)
+    after = details(run.path)["time"]["wall_secs"]
+    assert after == pytest.approx(before + 5)
+    (run.path / "ledger.jsonl").unlink()
+    assert details(run.path)["time"] is None
