@@ -246,7 +246,7 @@ class Summary:
 
     every_steps: int | str = key(
         "auto",
-        "write training metrics every N steps; auto: 100 times a run, or more, at most every 50",
+        "write training metrics every N steps; auto: 100 times a run or more, every 50 at the latest",
         OneOf("auto", or_at_least=1),
     )
     every_epochs: int | None = key(

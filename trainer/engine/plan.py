@@ -246,6 +246,8 @@ def make_plan(
     num_examples: int,
     global_size: int,
     boundaries: frozenset[int] = frozenset(),
+    *,
+    asynchronous: bool = False,
 ) -> Plan:
     """Return the plan of a run.
 
@@ -254,6 +256,7 @@ def make_plan(
         num_examples: examples in one pass over the data.
         global_size: examples in one step.
         boundaries: as in `Plan`.
+        asynchronous: whether workers wait for one another where something is due, and only there.
     """
     epochs = Epochs(num_examples, global_size, experiment.train.steps_per_epoch)
     total_steps = epochs.total_steps(experiment.train)
@@ -269,7 +272,7 @@ def make_plan(
     return Plan(
         total_steps=total_steps,
         epochs=epochs,
-        summarize=every(_summary_steps(summary, total_steps), summary.every_epochs),
+        summarize=every(_summary_steps(summary, total_steps, asynchronous), summary.every_epochs),
         evaluate=None if evaluate.sidecar else every(evaluate.every_steps, evaluate.every_epochs),
         save=StepInterval(total_steps, save_policies(checkpoint, epochs)),
         histograms=shown(summary.histograms),
@@ -278,11 +281,12 @@ def make_plan(
     )
 
 
-def _summary_steps(summary: Summary, total_steps: int) -> int:
+def _summary_steps(summary: Summary, total_steps: int, asynchronous: bool) -> int:
     """Return the steps between two reports of the training metrics.
 
-    A report takes a few milliseconds. So `auto` costs the less the longer a run is.
+    A report takes a few milliseconds, so `auto` costs the less the longer a run is. Between two
+    reports asynchronous workers divide the steps into chunks: so few would leave most of them idle.
     """
     if isinstance(summary.every_steps, int):
         return summary.every_steps
-    return min(_MOST_STEPS, max(1, total_steps // _REPORTS))
+    return _MOST_STEPS if asynchronous else min(_MOST_STEPS, max(1, total_steps // _REPORTS))

@@ -116,7 +116,13 @@ def engine(
     sizes = _batch_sizes(context, tf_strategy)
     dataset = build_dataset(experiment, context, process_group)
     stops = faults.stops | boundary_steps(experiment.summary.profile)
-    plan = make_plan(experiment, dataset.train.num_examples, sizes.global_size, stops)
+    plan = make_plan(
+        experiment,
+        dataset.train.num_examples,
+        sizes.global_size,
+        stops,
+        asynchronous=strategy.asynchronous,
+    )
     learner = build_learner(context, strategy, tf_strategy, dataset, plan, sizes, process_group)
     compatibility.check(experiment, strategy, cluster, learner.task.models.values())
     train, evaluated, test = _sources(learner, experiment)
