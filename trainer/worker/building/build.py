@@ -115,12 +115,11 @@ def engine(
     threads = _threads(context, process_group)
     sizes = _batch_sizes(context, tf_strategy)
     dataset = build_dataset(experiment, context, process_group)
-    stops = faults.stops | boundary_steps(experiment.summary.profile)
     plan = make_plan(
         experiment,
         dataset.train.num_examples,
         sizes.global_size,
-        stops,
+        faults.stops | boundary_steps(experiment.summary.profile),
         asynchronous=strategy.asynchronous,
     )
     learner = build_learner(context, strategy, tf_strategy, dataset, plan, sizes, process_group)
@@ -129,9 +128,7 @@ def engine(
     loops = _loops(context, strategy, tf_strategy, learner)
     options, exchange = _step_options(experiment, strategy, learner, process_group)
     inference = make_inference(context, learner, loops, process_group)
-    for callback in learner.state.callbacks.values():
-        if hasattr(callback, "directions"):
-            callback.directions = inference.directions
+    _pass_directions(learner, inference.directions)
     _record(context, learner, threads, inference.directions)
     announce(context, strategy, learner, process_group)
     parts = loop_parts(context, strategy, tf_strategy, learner, options, process_group, faults)
@@ -341,6 +338,13 @@ def placement_writer(
         )
 
     return write
+
+
+def _pass_directions(learner: Learner, directions: Directions) -> None:
+    """Tell callbacks that ask for it which direction of a metric is better."""
+    for callback in learner.state.callbacks.values():
+        if hasattr(callback, "directions"):
+            callback.directions = directions
 
 
 def _record(
