@@ -246,7 +246,7 @@ class Summary:
 
     every_steps: int | str = key(
         "auto",
-        "write training metrics every N steps; auto: 100 times a run or more, every 50 at the latest",
+        "write training metrics every N steps; auto: at least 100 times a run, and every 50",
         OneOf("auto", or_at_least=1),
     )
     every_epochs: int | None = key(

@@ -37,7 +37,7 @@ from trainer.engine.graph.step.metric_sums import metric_names
 from trainer.engine.graph.step.shard_tree import TreeExchange
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.pacing import StepPacer
-from trainer.engine.plan import Timer, make_plan
+from trainer.engine.plan import Plan, Timer, make_plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.engine.reporter import Reporter
 from trainer.engine.result_lines import ResultLines, result_lines
@@ -47,7 +47,7 @@ from trainer.engine.worker_clock import ExchangeTime, WorkerClock
 from trainer.errors import ConfigError
 from trainer.files import write_json
 from trainer.logical_devices import groups_of
-from trainer.protocols import DatasetDefaults, with_defaults
+from trainer.protocols import Dataset, DatasetDefaults, with_defaults
 from trainer.runs import prediction_table, provenance
 from trainer.runs.ledger import Ledger
 from trainer.strategies import compatibility, devices
@@ -115,20 +115,17 @@ def engine(
     threads = _threads(context, process_group)
     sizes = _batch_sizes(context, tf_strategy)
     dataset = build_dataset(experiment, context, process_group)
-    plan = make_plan(
-        experiment,
-        dataset.train.num_examples,
-        sizes.global_size,
-        faults.stops | boundary_steps(experiment.summary.profile),
-        asynchronous=strategy.asynchronous,
-    )
+    stops = faults.stops | boundary_steps(experiment.summary.profile)
+    plan = _plan(experiment, strategy, dataset, sizes.global_size, stops)
     learner = build_learner(context, strategy, tf_strategy, dataset, plan, sizes, process_group)
     compatibility.check(experiment, strategy, cluster, learner.task.models.values())
     train, evaluated, test = _sources(learner, experiment)
     loops = _loops(context, strategy, tf_strategy, learner)
     options, exchange = _step_options(experiment, strategy, learner, process_group)
     inference = make_inference(context, learner, loops, process_group)
-    _pass_directions(learner, inference.directions)
+    for callback in learner.state.callbacks.values():
+        if hasattr(callback, "directions"):
+            callback.directions = inference.directions
     _record(context, learner, threads, inference.directions)
     announce(context, strategy, learner, process_group)
     parts = loop_parts(context, strategy, tf_strategy, learner, options, process_group, faults)
@@ -340,11 +337,15 @@ def placement_writer(
     return write
 
 
-def _pass_directions(learner: Learner, directions: Directions) -> None:
-    """Tell callbacks that ask for it which direction of a metric is better."""
-    for callback in learner.state.callbacks.values():
-        if hasattr(callback, "directions"):
-            callback.directions = directions
+def _plan(
+    experiment: Experiment,
+    strategy: Strategy,
+    dataset: Dataset,
+    global_size: int,
+    stops: frozenset[int],
+) -> Plan:
+    examples, asynchronous = dataset.train.num_examples, strategy.asynchronous
+    return make_plan(experiment, examples, global_size, stops, asynchronous=asynchronous)
 
 
 def _record(
