@@ -55,6 +55,12 @@ def test_html_shows_state_metrics_curves_and_overrides(path):
     assert "nan" not in html
 
 
+def test_cell_that_has_shown_a_run_live_does_not_show_it_again(path, monkeypatch):
+    monkeypatch.setattr(notebook, "_cell", lambda: 3)
+    assert Run(path, 0, shown_in=3)._repr_html_() is None
+    assert Run(path, 0, shown_in=2)._repr_html_()
+
+
 def test_long_curve_is_thinned_and_keeps_its_last_point(path):
     write(path, *((step, "train", float(step)) for step in range(10_000)))
     html = run_html(path)

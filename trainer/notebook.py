@@ -59,12 +59,12 @@ class Run:
     Attributes:
         directory: the run directory.
         exit_code: 0 done; 130 or 143 stopped by an interrupt or SIGTERM, after saving.
+        shown_in: the cell of a notebook whose live view has ended with this run; None: none has.
     """
 
     directory: Path
     exit_code: int
-    # The cell whose live view has ended with the same picture.
-    _shown_in: object = field(default=None, repr=False, compare=False)
+    shown_in: object = field(default=None, repr=False, compare=False, kw_only=True)
 
     @cached_property
     def status(self) -> RunStatus:
@@ -96,7 +96,7 @@ class Run:
 
     def _repr_html_(self) -> str | None:
         """Return what a notebook shows: state, metrics, curves, and what was set."""
-        is_shown = self._shown_in is not None and self._shown_in == _cell()
+        is_shown = self.shown_in is not None and self.shown_in == _cell()
         return None if is_shown else run_html(self.directory)
 
 
@@ -240,4 +240,4 @@ def _result(lines: list[str], exit_code: int) -> Run:
     if not named:
         state = "has ended" if exit_code == DONE else "was stopped"
         raise RunError(f"the command {state} without a run; see above", exit_code)
-    return Run(Path(named[-1]), exit_code, _cell())
+    return Run(Path(named[-1]), exit_code, shown_in=_cell())

@@ -51,8 +51,7 @@ def test_channel_sends_a_message_for_each_call(caplog):
     with caplog.at_level(logging.INFO, "trainer.cluster.messages"):
         channel.line("a line")
         channel.log("Epoch: 0")
-        for _ in range(2):
-            channel.opening("cnn on digits")
+        channel.opening("cnn on digits")
         channel.evaluated(4, {"loss": 0.5}, "test", "step 4  test 0.5000")
     channel.phase("compile", 3)
     channel.progress(4, 10, 12.5, None, {"loss": 0.5}, "1/3")

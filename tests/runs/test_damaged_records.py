@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import zlib
 
 import pytest
 
@@ -230,6 +231,14 @@ def test_configuration_and_record_are_written_anew(here, as_worker):
     flip(path / "config.yaml")
     with pytest.raises(DamagedError, match="its content has changed"):
         read_config(path)
+
+
+def test_configuration_of_others_cannot_end_the_process(tmp_path):
+    brackets = 40_000 * "["
+    seal = f"# crc32 of what follows: {zlib.crc32(brackets.encode()):08x}"
+    (tmp_path / "config.yaml").write_text(f"{seal}\n{brackets}")
+    with pytest.raises(DamagedError, match="it is not YAML"):
+        read_config(tmp_path)
 
 
 def test_bit_in_the_metrics_costs_its_line_alone(here, caplog):

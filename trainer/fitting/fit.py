@@ -98,7 +98,7 @@ def fit(
     defaults = {"task": "keras", "strategy": strategy, "name": name, "train.epochs": epochs}
     defaults |= {"batch.global_size": batch_size, "summary.every_epochs": 1, **options, **node}
     trained = run(*overrides_of(keys, defaults), import_from=import_folders())
-    return FitRun(trained.directory, trained.exit_code, build)
+    return FitRun(trained.directory, trained.exit_code, build, shown_in=trained.shown_in)
 
 
 def _folder(runs_dir: str) -> Path:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from trainer.config.options.constraints import format_value
 from trainer.errors import DamagedError
@@ -24,7 +24,6 @@ from trainer.runs.ledger import CATEGORIES, Ledger, TimeSummary, format_sizes
 from trainer.runs.status import State, run_status
 from trainer.runs.worker_times import staleness_bins
 
-_Any = TypeVar("_Any")
 _PICTURES = ("samples.png", "masks.png")
 _TEXTS = ("samples.txt",)
 _MAX_CLASSES = 100
@@ -42,7 +41,7 @@ def details(path: Path, place: str | None = None) -> dict[str, Any]:
         place: where it is, if that is not its directory.
     """
     problems: list[str] = []
-    attempt = partial(_attempt, problems)
+    attempt: Callable[..., Any] = partial(_attempt, problems)
     state = attempt("its status", lambda: run_status(path).state, State.WAITING)
     for name in ("result.json", "failure.json"):
         if (file := path / name).exists():
@@ -75,7 +74,7 @@ def details(path: Path, place: str | None = None) -> dict[str, Any]:
     return {**parts, "problems": [*dict.fromkeys(problems)]}
 
 
-def _attempt(problems: list[str], name: str, make: Callable[[], _Any], default: _Any) -> _Any:
+def _attempt(problems: list[str], name: str, make: Callable[[], Any], default: Any) -> Any:
     """Return what `make` returns; if it fails, note why, and return the default."""
     try:
         return make()

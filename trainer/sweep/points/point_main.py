@@ -44,7 +44,7 @@ class ForwardingConsole(Console):
             self.cause = self.cause or message.cause
         self._send(message)
 
-    def line(self, text: str, *, ending: str | None = "") -> None:
+    def line(self, text: str, *, is_whole: bool = False) -> None:
         self._send(Line(text))
 
     def error(self, text: str) -> None:

@@ -291,46 +291,23 @@ class Chart {
     context.fill();
   }
 
-  /** Draws a line; of more points than pixels the extremes of each pixel suffice. */
   #drawLine(context, line, values, width, alpha) {
-    const [begin, end] = this.#indices(line), {x} = line;
-    if (begin >= end) return;
-    const isDense = end - begin > 3 * this.width;
-    context.strokeStyle = context.fillStyle = line.color;
+    const [begin, end] = this.#indices(line);
+    context.strokeStyle = line.color;
     context.globalAlpha = alpha;
     context.lineWidth = width;
     context.setLineDash(line.style === "dashed" ? [5, 3] : []);
     context.lineJoin = "round";
     context.beginPath();
-    let isDown = false, column = NaN, low = 0, high = 0, last = 0;
-    const close = () => {
-      if (high > low) { context.lineTo(column, low); context.lineTo(column, high); }
-      context.lineTo(column, last);
-    };
-    for (let i = begin; i < end; i++) {
-      const value = values[i];
-      if (value === null || (this.isLog && value <= 0)) {
-        if (isDense && isDown) close();
-        column = NaN;
-        isDown = false;
-        continue;
+    const isPoint = (i) => i < end && values[i] !== null && !(this.isLog && values[i] <= 0);
+    for (let i = begin, isDown = false; i < end; i++) {
+      if (isPoint(i)) {
+        const x = this.xOf(line.x[i]), y = this.yOf(values[i]);
+        if (isDown) context.lineTo(x, y); else context.moveTo(x, y);
+        if (!isDown && !isPoint(i + 1)) context.rect(x - 1.5, y - 1.5, 3, 3); // it has no line
       }
-      const px = isDense ? Math.round(this.xOf(x[i])) : this.xOf(x[i]), py = this.yOf(value);
-      if (isDense && isDown && px === column) {
-        low = Math.min(low, py);
-        high = Math.max(high, py);
-        last = py;
-        continue;
-      }
-      if (isDense && isDown) close();
-      if (isDown) context.lineTo(px, py); else context.moveTo(px, py);
-      const isAlone = !isDown && (i + 1 >= end || values[i + 1] === null); // so it has no line
-      if (isAlone) context.rect(px - 1.5, py - 1.5, 3, 3);
-      isDown = true;
-      column = px;
-      low = high = last = py;
+      isDown = isPoint(i);
     }
-    if (isDense && isDown) close();
     context.stroke();
     context.globalAlpha = 1;
     context.setLineDash([]);

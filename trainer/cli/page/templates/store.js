@@ -4,7 +4,7 @@
 const POLL_MILLISECS = 2000;
 const DETAILS_MILLISECS = 5000;
 const REQUESTS_AT_ONCE = 6;
-const MOST_POINTS = 4000; // of a curve; it is thinned to half of them when it has more
+const MOST_POINTS = 3000; // of a curve; it is thinned to half of them when it has more
 const MOST_POINTS_OF_ALL = 4e6; // of all curves: many runs have fewer points each
 const MOST_UNSELECTED = 20; // runs whose curves are kept for when they are selected again
 
