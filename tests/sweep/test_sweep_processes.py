@@ -57,7 +57,7 @@ def sweep(directory: Path, *overrides: str) -> tuple[int, str, str]:
 def summary(directory: Path, name: str = "grid") -> dict[str, bytes]:
     """Return the files of a sweep's summary by name."""
     folder = directory / "runs" / "sweeps" / name
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 def points(directory: Path, name: str) -> dict[str, dict]:
