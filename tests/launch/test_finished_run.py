@@ -51,7 +51,7 @@ def test_first_command_of_an_extended_run_is_finished(extended):
         "Already finished: step 34, which is at or past train.epochs=2, test loss 0.5000, 0:03, "
         "useful time 50 %",
         f"Run directory: {extended}",
-        f"Next: python train.py ui {extended.parent}",
+        "Next: python train.py ui",
         f"      tensorboard --logdir {extended.parent}",
         f"      python train.py report {extended}",
         f"      python train.py mode=export resume={extended}",
