@@ -86,7 +86,11 @@ CHANGES = {
     ),
     "a part of the page and the report": Change(
         "report run", '"new":"a part"',
-        edits={"trainer/cli/page/payload.py": ('"crash": run', '"new": "a part", "crash": run')},
+        edits={
+            "trainer/cli/page/run_details.py": (
+                '"crash": texts', '"new": "a part", "crash": texts'
+            )
+        },
     ),
 }  # fmt: skip
 ELSEWHERE = {
