@@ -39,7 +39,12 @@ class Utilization:
 
     def scalars(self, steps_per_sec: float) -> dict[str, float]:
         """Return `mfu`, from 0 to 1; nothing for a step in which nothing counts."""
-        return {"mfu": steps_per_sec * self._flops / self._peak} if self._flops else {}
+        if not self._flops:
+            return {}
+        speed = steps_per_sec * self._flops
+        # Other processes may have disturbed the measurement: the peak is no less than what is seen.
+        self._peak = max(self._peak, speed)
+        return {"mfu": speed / self._peak}
 
 
 def make_utilization(
