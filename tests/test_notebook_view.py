@@ -77,6 +77,7 @@ def test_live_view_is_drawn_at_most_each_second(path):
     view.draw()
     assert not shown
     view.read(f"softmax (650 parameters) on digits, 1 CPU -> {os.path.relpath(path)}")
+    view.read("a line of the user's own: inputs -> outputs")
     write(path, (10, "train", 0.5), (20, "train", 0.25))
     view.draw()
     assert num_points(shown[-1], "#4c78a8") == [2]

@@ -18,6 +18,7 @@ from typing import Any
 from trainer.cli.page.series import read_series
 from trainer.errors import DamagedError
 from trainer.runs import provenance
+from trainer.runs.directory import has_run
 from trainer.runs.run_summary import RunSummary, summarize
 from trainer.runs.status import State
 from trainer.text import format_duration, format_metric, without_classes
@@ -167,7 +168,8 @@ class LiveView:
 
     def read(self, line: str) -> None:
         """Take the directory from a line of the command that names it."""
-        if match := _DIRECTORY.fullmatch(line):
+        # The user's code may print an arrow too.
+        if (match := _DIRECTORY.fullmatch(line)) and has_run(Path(match[1])):
             self._directory = Path(match[1])
 
     def draw(self, *, at_once: bool = False) -> None:

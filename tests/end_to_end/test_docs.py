@@ -8,20 +8,19 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from docs import hooks
+from tests.support.choices import keys
 from tests.support.doc_links import broken_links, broken_links_of_site
 from tests.support.doc_pages import ROOT, Page, copy_checkout
 from tests.support.fork_server import fork_server_of
 from trainer.cli.command_table import COMMANDS
 from trainer.cli.compose import compose
-from trainer.config.schema import GROUPS, Experiment, Fault
+from trainer.config.schema import Experiment, Fault
 
 PAGES = [Page(path) for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))]
 RUN = [page for page in PAGES if page.commands]
@@ -102,17 +101,6 @@ def test_commands_that_are_not_run_compose(
                     if not item.startswith(("-m", "resume=", "hydra"))
                 ]
             )
-
-
-def keys(schema: Any, path: str = "") -> list[str]:
-    names = []
-    for item in fields(schema):
-        value = getattr(schema, item.name)
-        if is_dataclass(value):
-            names += keys(value, f"{path}{item.name}.")
-        elif item.name not in (*GROUPS, "choices"):
-            names.append(f"{path}{item.name}")
-    return names
 
 
 def reference() -> list[str]:

@@ -1,6 +1,10 @@
 """The choices of `conf/`, and what they need besides."""
 
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from typing import Any
+
+from trainer.config.schema import GROUPS
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 GAN_CONF = Path(__file__).parent / "gan_conf"
@@ -10,6 +14,19 @@ GAN_CONF = Path(__file__).parent / "gan_conf"
 def listed(group: str) -> str:
     """Return the choices of a group, as an error message lists them."""
     return ", ".join(sorted(file.stem for file in (CONF / group).glob("*.yaml")))
+
+
+def keys(schema: Any, path: str = "") -> list[str]:
+    """Return the dotted keys of a part of the schema; each has an explanation."""
+    names = []
+    for item in fields(schema):
+        value = getattr(schema, item.name)
+        if is_dataclass(value):
+            names += keys(value, f"{path}{item.name}.")
+        elif item.name not in (*GROUPS, "choices"):
+            assert item.metadata["help"], item.name
+            names.append(f"{path}{item.name}")
+    return names
 
 
 NEEDED = {

@@ -3,13 +3,12 @@ from __future__ import annotations
 import contextlib
 import shlex
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from tests.support.choices import keys
 from tests.support.command_line import ROOT, run_apart, run_here
 from trainer.cli.choices import first_comment
 from trainer.cli.command_table import COMMANDS
@@ -43,18 +42,6 @@ def test_page_of_everything_explains_every_choice(ask: Callable[..., str]) -> No
             assert f"{file.stem} {' '.join(explanation.split())}" in text, file
 
 
-def keys(schema: Any, path: str = "") -> list[str]:
-    names = []
-    for item in fields(schema):
-        value = getattr(schema, item.name)
-        if is_dataclass(value):
-            names += keys(value, f"{path}{item.name}.")
-        elif item.name not in (*GROUPS, "choices"):
-            assert item.metadata["help"], item.name
-            names.append(f"{path}{item.name}=")
-    return names
-
-
 @pytest.fixture
 def ask(work: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Return what `--help` with further words prints."""
@@ -72,7 +59,7 @@ def ask(work: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 def test_page_of_everything_lists_every_key_with_default(ask: Callable[..., str]) -> None:
     words = ask("all").split()
     for key in keys(Experiment()):
-        assert any(word.startswith(key) for word in words), key
+        assert any(word.startswith(f"{key}=") for word in words), key
     assert "batch.global_size=128" in words
     assert "optimizer.learning_rate=0.001" in words
     assert "fault.<name>.action=kill" in words
