@@ -11,9 +11,9 @@ import tensorflow as tf
 from tests.support.processes import OPTIONS, ROOT, finish, run, start
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel, Crash, Line
-from trainer.cluster.spec import Cluster
 from trainer.errors import CRASHED, RESTARTABLE
 from trainer.worker import process
+from trainer.worker.context import WorkerContext
 from trainer.worker.modes import modes
 
 TASK = """
@@ -83,8 +83,8 @@ def test_lost_peer_is_restarted_but_a_missing_kernel_is_a_crash(error, text, cod
 def test_exit_of_users_code_is_a_crash_whatever_its_code(tmp_path, monkeypatch, code):
     monkeypatch.setattr(modes, "run", lambda *arguments: sys.exit(code))
     sent = []
-    arguments = (compose([]), tmp_path, Channel(sent.append), Cluster(), None, 0.0)
-    assert process.run(*arguments) == CRASHED
+    context = WorkerContext(compose([]), tmp_path, Channel(sent.append))
+    assert process.run(context, None, 0.0) == CRASHED
     (crash,) = sent
     assert f"your code called sys.exit({code!r}) in the middle of the run" in crash.cause
     assert "test_process.py" in crash.text
@@ -96,7 +96,7 @@ def test_exit_in_a_child_of_users_code_is_the_childs_own(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: next(pids))
     sent = []
     with pytest.raises(SystemExit):
-        process.run(compose([]), tmp_path, Channel(sent.append), Cluster(), None, 0.0)
+        process.run(WorkerContext(compose([]), tmp_path, Channel(sent.append)), None, 0.0)
     assert sent == []
 
 

@@ -230,6 +230,14 @@ class Checkpoint:
     )
     async_write: bool = key(False, "continue training while a checkpoint is written")
     best: Best = key(Best, "best checkpoints, kept besides the newest")
+    memory: str = key(
+        "auto",
+        "keep the state in memory too, for restarts; auto: where it takes little of it",
+        OneOf("auto", "always", "never"),
+    )
+    memory_every_steps: int | None = key(
+        None, "keep it every N steps; null: as often as costs 1 % of the time", Ge(1)
+    )
 
 
 @dataclass

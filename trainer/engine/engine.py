@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ from trainer.engine.run_state import RunState
 from trainer.engine.step_inspector import StepInspector
 from trainer.errors import NonFiniteError
 from trainer.runs.recorded_metrics import read_evaluations
+from trainer.runs.state_memory import Position
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -74,6 +75,7 @@ class Engine(RunState):
     checkpointer: Checkpointer
     _reported_step: int = field(default=0, init=False)
     _stopped_early: bool = field(default=False, init=False)
+    _is_whole: bool = field(default=True, init=False)  # no event has changed a part of the state
     _metrics: dict[str, float] | None = field(default=None, init=False)  # at this step
     _test: dict[int, dict[str, float]] = field(default_factory=dict, init=False)  # by step
     _iterator: Any = field(default=None, init=False)
@@ -122,6 +124,7 @@ class Engine(RunState):
                 lambda: self.loop.trace(self._iterator), first_difference
             )
             self._callbacks.call("on_train_begin")
+            self.keep(self._position, force=True)
             with suppress(Stopped):  # in the middle of an evaluation: nothing of it was written
                 self._run(stop_requested, save_requested)
             if not self._finished:
@@ -139,6 +142,10 @@ class Engine(RunState):
         if not step or not self.plan.event_at(step) or self._reported_step >= step:
             return
         speed = self.reporter.speed(step)
+        # What is to change besides the sums of the summary, which are reset last.
+        changes = self.plan.changes_at(step)
+        self.keep(self._position, force=changes)
+        self._is_whole = not changes
         # Evaluation first: it can be interrupted, and then no line of this step may be written yet.
         evaluation = self._evaluate(stop_requested)
         self._metrics = None if evaluation is None else evaluation.metrics
@@ -171,6 +178,8 @@ class Engine(RunState):
             self.state.stopped_early.assign(True)
         self._reported_step = step
         self.state.last_reported_step.assign(step)
+        self._is_whole = True
+        self.keep(self._position, force=changes)
         if self.plan.save.due(step) or self._stopped_early:
             self._save(self._metrics)
 
@@ -250,17 +259,36 @@ class Engine(RunState):
         while not self._finished:
             self.checkpointer.check()
             requests = stop_requested(), save_requested()
-            with clock.waiting():
-                stops, saves, is_due, num_steps = self.agree(*requests)
-            if saves or is_due:
-                # A save on request has no metrics: it must not become the best checkpoint.
-                self._save(self._metrics if is_due else None)
-            if stops:
-                return
-            with clock.working():
-                self._advance(num_steps)
-                self.faults.reached("step", self.step)
-            self.handle_events(stop_requested)
+            with self._leaving_state():
+                with clock.waiting():
+                    stops, saves, is_due, num_steps = self.agree(*requests)
+                if saves or is_due:
+                    # A save on request has no metrics: it must not become the best checkpoint.
+                    self._save(self._metrics if is_due else None)
+                if stops:
+                    return
+                with clock.working():
+                    self._advance(num_steps)
+                    self.faults.reached("step", self.step)
+                self.handle_events(stop_requested)
+
+    @property
+    def _position(self) -> Position:
+        return Position(self.step, self._reported_step)
+
+    @contextmanager
+    def _leaving_state(self) -> Iterator[None]:
+        """Leave the state in memory if a call inside fails, as it does when a process is lost.
+
+        The steps of a graph call that were made before it failed count: without, a restart would
+        have to make them again.
+        """
+        try:
+            yield
+        except tf.errors.OpError:
+            if self._is_whole:
+                self.leave(self.loop.position)
+            raise
 
     def _advance(self, num_steps: int) -> None:
         """Run the steps up to the next event, `num_steps` at most, in one graph call."""
@@ -276,15 +304,19 @@ class Engine(RunState):
         window = window.numpy()
         self.step = step + count
         self._metrics = None
+        secs = time.monotonic() - began
+        is_sound = int(status.step) < 0
+        if is_sound:
+            self.keep(self._position)
         self.reporter.after_steps(self.step, float(waited))
-        self.pacer.record(count, time.monotonic() - began)
+        self.pacer.record(count, secs)
         if is_first:
             self.enter("train")
             self.reporter.end_compilation(self.step)
-        if int(status.step) >= 0:
-            self._roll_back(status)
-        else:
+        if is_sound:
             self.reporter.show_progress(self.step, window)
+        else:
+            self._roll_back(status)
 
     def _evaluate(self, stop_requested: Callable[[], bool]) -> Evaluation | None:
         """Evaluate the split that selects, if that is due; collective."""
@@ -303,11 +335,11 @@ class Engine(RunState):
         self.save_version((self.step, self._reported_step), metrics)
 
     def _restore(self, at_most: int | None = None) -> int | None:
-        """Restore the newest checkpoint, of step `at_most` at the latest; return its step, if any.
+        """Restore the newest state, of step `at_most` at the latest; return its step, if any.
 
         Also opens the input and the writers at that step; collective.
         """
-        restored = self.restore_newest(self.checkpointer, at_most)
+        restored, is_saved = self.restore_newest(self.checkpointer, at_most)
         self._rollback.recall()
         self.process_group.assert_same("variables", lambda: self.state.digests(self.loop.strategy))
         self.step = int(self.state.step.numpy())
@@ -315,7 +347,8 @@ class Engine(RunState):
         self._stopped_early = bool(self.state.stopped_early.numpy())
         self._metrics = None
         self.reporter.open(self.step, self._reported_step)
-        self._saved = (self.step, self._reported_step)
+        # The initial state counts as saved: it is nobody's work.
+        self._saved = (self.step, self._reported_step) if is_saved or restored is None else None
         self._open_input()
         evaluations = read_evaluations(self.run_dir, self.split)
         past = [metrics for step, metrics in evaluations if step <= self._reported_step]

@@ -207,6 +207,7 @@ class Plan:
         histograms: when histograms of weights and gradients are shown; None: never.
         images: when input images are shown; None: never.
         boundaries: further steps at which a graph call ends, though nothing is due.
+        memory: when the state is kept in memory, likewise; None: by the clock.
         callbacks: when callbacks are called besides; the last step is not due by itself.
     """
 
@@ -218,18 +219,27 @@ class Plan:
     histograms: StepInterval | None = None
     images: StepInterval | None = None
     boundaries: frozenset[int] = frozenset()
+    memory: StepPolicy | None = None
     callbacks: Sequence[StepPolicy] = ()
 
     def next_event(self, step: int) -> int:
         """Return the first step after `step` at which something is due, or a graph call ends."""
         epoch_end = self.epochs.end(self.epochs.completed(step))
-        due = [policy.next_after(step) for policy in (*self._intervals, *self.callbacks)]
+        memory = [self.memory] if self.memory is not None else []
+        policies = (*self._intervals, *self.callbacks, *memory)
+        due = [policy.next_after(step) for policy in policies]
         boundaries = (boundary for boundary in self.boundaries if boundary > step)
         return min(epoch_end, *due, *boundaries)
 
     def event_at(self, step: int) -> bool:
         """Return whether anything is due after `step` steps."""
         return self.reports_at(step) or is_due(self.callbacks, step)
+
+    def changes_at(self, step: int) -> bool:
+        """Return whether more is due after `step` steps than a report of the training metrics."""
+        others = [interval for interval in self._intervals if interval is not self.summarize]
+        is_more = self.epochs.ends_at(step) or any(interval.due(step) for interval in others)
+        return is_more or is_due(self.callbacks, step)
 
     def reports_at(self, step: int) -> bool:
         """Return whether more is due after `step` steps than a call of callbacks."""
@@ -261,6 +271,7 @@ def make_plan(
     epochs = Epochs(num_examples, global_size, experiment.train.steps_per_epoch)
     total_steps = epochs.total_steps(experiment.train)
     evaluate, checkpoint = experiment.evaluate, experiment.checkpoint
+    kept = checkpoint.memory_every_steps if checkpoint.memory != "never" else None
     summary = experiment.summary
 
     def every(steps: int | None, num_epochs: int | None = None) -> StepInterval:
@@ -278,6 +289,7 @@ def make_plan(
         histograms=shown(summary.histograms),
         images=shown(summary.images),
         boundaries=boundaries,
+        memory=None if kept is None else EverySteps(kept),
     )
 
 

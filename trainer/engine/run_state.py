@@ -6,16 +6,19 @@ The engine is one, and so is the run behind a training loop of the user's own.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel
 from trainer.engine.checkpoints.checkpointer import Checkpointer
+from trainer.engine.checkpoints.memory_snapshots import MemorySnapshots
 from trainer.engine.pacing import StepPacer
 from trainer.engine.plan import Timer
 from trainer.engine.process_group import ProcessGroup
 from trainer.runs.ledger import Ledger
+from trainer.runs.state_memory import Position
+from trainer.text import first_line
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -24,6 +27,7 @@ class RunState(ABC):
 
     Attributes:
         checkpointer: saves and restores what is trained; None: that is not known yet.
+        memory: keeps it in memory besides, for a restart; None: nothing does.
         save_timer: also asks for a save, by the chief's clock.
         pacer: how many steps are run between two decisions; the chief's counts.
         ledger: accounts for the wall time.
@@ -35,6 +39,7 @@ class RunState(ABC):
     """
 
     checkpointer: Checkpointer | None = None
+    memory: MemorySnapshots | None = None
     save_timer: Timer
     pacer: StepPacer
     ledger: Ledger
@@ -53,18 +58,47 @@ class RunState(ABC):
         self.channel.phase(phase, self.step)
         self.ledger.mark(phase, self.step)
 
-    def restore_newest(self, checkpointer: Checkpointer, at_most: int | None = None) -> int | None:
-        """Restore the newest checkpoint, of step `at_most` at the latest; collective.
+    def restore_newest(
+        self, checkpointer: Checkpointer, at_most: int | None = None
+    ) -> tuple[int | None, bool]:
+        """Restore the newest state, of step `at_most` at the latest; collective.
+
+        That is the one which an earlier attempt has left in memory, or the newest checkpoint.
 
         Returns:
-            Its step; None if there is none.
+            Its step, None if there is none; and whether a checkpoint has it.
         """
-        restored = checkpointer.restore_latest(at_most)
+        if self.memory is not None:
+            newest = max(checkpointer.steps(), default=-1)
+            if at_most is None and (restored := self.memory.restore(newest)):
+                self.channel.line(restored.line())
+                return restored.position.step, False
+            self.memory.clear()  # newer than what is gone on from
+        step = checkpointer.restore_latest(at_most)
         for line in checkpointer.skipped:
             self.channel.line(f"warning: {line}")
-        if restored is not None:
-            self.channel.line(f"Continuing from the checkpoint of step {restored}.")
-        return restored
+        if step is not None:
+            self.channel.line(f"Continuing from the checkpoint of step {step}.")
+        return step, step is not None
+
+    def keep(self, position: Position, *, force: bool = False) -> None:
+        """Keep the state in memory, if that is due by now, or in any case (`force`)."""
+        if self.memory is not None:
+            self.memory.keep(position, force=force)
+
+    def leave(self, find_position: Callable[[], Position | None]) -> None:
+        """Keep the state in memory after a failure, if it is whole; it communicates nothing.
+
+        Args:
+            find_position: returns the position of the state; None: it is not whole.
+        """
+        if self.memory is None:
+            return
+        try:
+            if (position := find_position()) is not None:
+                self.memory.keep(position, force=True)
+        except Exception as error:  # the first error is the one to report
+            self.channel.log(f"the state could not be left in memory: {first_line(error)}")
 
     def agree(self, stop: bool, save: bool) -> tuple[bool, bool, bool, int]:
         """Return the same decision in every process; collective.

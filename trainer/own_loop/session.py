@@ -63,7 +63,7 @@ class Session(RunState):
         """
         self._write_variables = write
         self.checkpointer = self.make_checkpointer(objects)
-        self._restored = self.restore_newest(self.checkpointer)
+        self._restored, _ = self.restore_newest(self.checkpointer)
         if self._restored is not None:
             self._saved = (self._restored,)
             self.metrics = self.checkpointer.metrics(self._restored)

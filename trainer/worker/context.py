@@ -9,6 +9,7 @@ from pathlib import Path
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster
 from trainer.config.schema import Experiment
+from trainer.runs.state_memory import MemoryFiles
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class WorkerContext:
         channel: messages to the supervisor.
         cluster: the cluster as this process sees it; by default it is alone.
         is_stopping: whether this process was asked to save and leave, not to go on otherwise.
+        memory_files: where its state outlives it; None: nowhere.
     """
 
     experiment: Experiment
@@ -28,3 +30,4 @@ class WorkerContext:
     channel: Channel
     cluster: Cluster = field(default_factory=Cluster)
     is_stopping: Callable[[], bool] = lambda: False
+    memory_files: MemoryFiles | None = None

@@ -20,6 +20,7 @@ import socket
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,12 +30,14 @@ from trainer.cluster.signals import Signals
 from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import RESIZE, STOP
 from trainer.config import loading
-from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, RESTARTABLE, WRONG_INPUT, ConfigError
 from trainer.runs.ledger import process_start_time
+from trainer.runs.state_memory import MemoryFiles, StateMemory
 from trainer.worker import parent_watch
 from trainer.worker.context import WorkerContext
 from trainer.worker.error_summary import SELF_EXPLANATORY, error_cause, user_traceback
+
+_MAX_DESCRIPTORS = 253  # in one message on Linux
 
 _KERNEL_ERROR = "Operation received an exception"
 """What oneDNN says if it has no such kernel; TensorFlow gives it the type of a lost peer."""
@@ -43,21 +46,11 @@ _COMMUNICATION_ERROR = re.compile(r"[Cc]ollective|NCCL|RecvBuf")
 """What an internal error says if it is one of communication; the others are faults of code."""
 
 
-def run(
-    experiment: Experiment,
-    run_dir: Path,
-    channel: Channel,
-    cluster: Cluster,
-    signals: Signals,
-    began: float,
-) -> int:
+def run(context: WorkerContext, signals: Signals, began: float) -> int:
     """Run one attempt and report how it ended.
 
     Args:
-        experiment: the effective configuration.
-        run_dir: the run directory.
-        channel: messages to the supervisor.
-        cluster: the cluster as this process sees it.
+        context: this process.
         signals: stop and save requests.
         began: Unix time when the process was started.
 
@@ -68,11 +61,9 @@ def run(
     from trainer.worker.modes import modes
 
     owner = os.getpid()
+    channel = context.channel
     try:
-        environment.set_tf_config(cluster)
-        context = WorkerContext(
-            experiment, run_dir, channel, cluster, lambda: signals.number in STOP
-        )
+        environment.set_tf_config(context.cluster)
         if modes.run(context, signals, began):
             return DONE
         if signals.number != RESIZE:
@@ -161,25 +152,57 @@ class Warnings(logging.Handler):
             self._send(messages.Line(f"warning: {record.getMessage()}"))
 
 
+@dataclass(frozen=True)
+class Assignment:
+    """What the supervisor has sent.
+
+    Attributes:
+        content: the experiment, the cluster and the run directory.
+        memories: descriptors of the memory files, by process; the first is this process's own.
+        begin: gets the names of the processes whose memory has a snapshot, when this process may
+            restore.
+    """
+
+    content: dict[str, Any]
+    memories: dict[str, int]
+    begin: queue.SimpleQueue[list[str]]
+
+    def memory_files(self) -> MemoryFiles | None:
+        """Return the memory that this process writes to and restores from; None: it has none."""
+        by_process = {name: StateMemory(file) for name, file in self.memories.items()}
+        if not by_process:
+            return None
+        return MemoryFiles(next(iter(by_process.values())), by_process, self.begin.get)
+
+
 def _listen(
     connection: socket.socket,
-    assignments: queue.Queue[dict[str, Any]],
+    assignments: queue.Queue[Assignment],
     signals: Signals,
     send: Send,
 ) -> None:
     """Receive the assignment, then stop and save requests, from the supervisor."""
     try:
-        _, (lock, log), _, _ = socket.recv_fds(connection, 1, 2)
-        os.set_inheritable(lock, False)
+        _, (lock, log, *memories), _, _ = socket.recv_fds(connection, 1, _MAX_DESCRIPTORS)
+        for file in (lock, *memories):
+            os.set_inheritable(file, False)
         os.dup2(log, 2)
         os.close(log)
+        begin: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
         with connection.makefile("rb") as lines:
-            assignments.put(json.loads(lines.readline()))
+            content = json.loads(lines.readline())
+            names = content["memories"]
+            assignments.put(Assignment(content, dict(zip(names, memories, strict=True)), begin))
             for line in lines:
-                if line == b"leave\n":
-                    send(Outcome(DONE))
-                    os._exit(DONE)
-                signals.request(int(line.removeprefix(b"signal ")))
+                word, *arguments = line.decode().split()
+                match word:
+                    case "leave":
+                        send(Outcome(DONE))
+                        os._exit(DONE)
+                    case "begin":
+                        begin.put(arguments)
+                    case "signal":
+                        signals.request(int(arguments[0]))
     except (ValueError, OSError):
         pass  # the supervisor is gone, and parent_watch ends this process
 
@@ -193,7 +216,7 @@ def work(connection: socket.socket, began: float) -> NoReturn:
     """
     send = to_socket(connection)
     signals = Signals(lambda number: send(SignalReceived(number)))
-    assignments: queue.Queue[dict[str, Any]] = queue.Queue()
+    assignments: queue.Queue[Assignment] = queue.Queue()
     threading.Thread(
         target=_listen,
         args=(connection, assignments, signals, send),
@@ -210,13 +233,22 @@ def work(connection: socket.socket, began: float) -> NoReturn:
     )
     environment.add_working_directory()
     logging.getLogger("trainer").addHandler(Warnings(send))
-    experiment = loading.restore(assignment["experiment"])
-    cluster = Cluster.from_dict(assignment["cluster"])
+    content = assignment.content
+    experiment = loading.restore(content["experiment"])
+    cluster = Cluster.from_dict(content["cluster"])
     process_id = cluster.process_id
     channel = Channel(send)
     if process_id.is_beside:
         channel.name = str(process_id)
-    code = run(experiment, Path(assignment["run_dir"]), channel, cluster, signals, began)
+    context = WorkerContext(
+        experiment,
+        Path(content["run_dir"]),
+        channel,
+        cluster,
+        lambda: signals.number in STOP,
+        assignment.memory_files(),
+    )
+    code = run(context, signals, began)
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):  # on a full disk the log ends here, with the same exit code

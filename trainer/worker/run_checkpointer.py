@@ -27,6 +27,7 @@ from trainer.worker.context import WorkerContext
 
 if TYPE_CHECKING:
     from trainer.engine.checkpoints.checkpointer import Checkpointer
+    from trainer.engine.checkpoints.memory_snapshots import MemorySnapshots
     from trainer.engine.process_group import ProcessGroup
 
 _POLL_SECS = 0.5
@@ -61,6 +62,25 @@ def run_checkpointer(
         hooks=CheckpointHooks(
             before_commit(context, faults), fetch_from_store(context), offer_by_store(context)
         ),
+    )
+
+
+def memory_snapshots(
+    context: WorkerContext, checkpointer: Checkpointer, process_group: ProcessGroup
+) -> MemorySnapshots | None:
+    """Return what keeps the state in memory; None: this process has no such memory."""
+    from trainer.engine.checkpoints.memory_snapshots import MemorySnapshots
+
+    if context.memory_files is None:
+        return None
+    checkpoint = context.experiment.checkpoint
+    return MemorySnapshots(
+        checkpointer.reader,
+        context.memory_files,
+        process_group,
+        every_steps=checkpoint.memory_every_steps,
+        limited=checkpoint.memory == "auto",
+        warn=context.channel.line,
     )
 
 

@@ -15,6 +15,7 @@ from trainer.launch.display.console import Console
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import attempt, watchdog
 from trainer.launch.supervision.attempt import Attempt
+from trainer.launch.supervision.memories import Memories
 from trainer.strategies.strategy import Strategy
 
 PHASE, EXIT, SIGNAL, CRASH, PROBLEM = "phase", "exit", "signal", "crash", "problem"
@@ -74,6 +75,7 @@ class Simulation:
             members,
             self.new_process,
             lambda process_id: may_replace,
+            Memories(is_on=False),
         )
 
     def new_process(self, process_id):
@@ -124,7 +126,10 @@ class FakeProcess:
     def __init__(self, simulation):
         self.simulation = simulation
 
-    def assign(self, directory, experiment, member, messages):
+    def begin(self, processes):
+        pass
+
+    def assign(self, directory, experiment, member, messages, memories):
         self.process_id = member.process_id
         self.messages = messages
         self.simulation.processes[str(member.process_id)] = self

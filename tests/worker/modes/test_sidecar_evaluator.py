@@ -37,6 +37,7 @@ from trainer.launch.resolved_run import Command
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import attempt
 from trainer.launch.supervision.attempt import Attempt
+from trainer.launch.supervision.memories import Memories
 from trainer.strategies.strategy import Strategy
 from trainer.worker.building import build_evaluation
 from trainer.worker.context import WorkerContext
@@ -299,7 +300,9 @@ class Members:
             Cluster(ProcessId("worker", 1), {"chief": ["nobody"]}),
             ALONE,
         ]
-        self.attempt = Attempt(context, clusters, lambda _: Member(self), lambda _: True)
+        self.attempt = Attempt(
+            context, clusters, lambda _: Member(self), lambda _: True, Memories(is_on=False)
+        )
 
     def _console(self):
         console = Console(io.StringIO(), io.StringIO())
@@ -319,7 +322,10 @@ class Member:
     def __init__(self, members):
         self.members = members
 
-    def assign(self, run_dir, experiment, member, messages):
+    def begin(self, processes):
+        pass
+
+    def assign(self, run_dir, experiment, member, messages, memories):
         self.process_id = member.process_id
         self.messages = messages
         self.members.processes[str(member.process_id)] = self

@@ -66,6 +66,7 @@ class Checkpointer:
 
     Attributes:
         directory: the folder of the checkpoints.
+        reader: captures what is saved.
         skipped: why checkpoints newer than the restored one were not used, one line each.
 
     Args:
@@ -98,7 +99,7 @@ class Checkpointer:
         self.skipped: list[str] = []
         self._damaged: set[int] = set()
         self._checkpoint = tf.train.Checkpoint(**trackables)
-        self._snapshot_reader = SnapshotReader(self._checkpoint)
+        self.reader = SnapshotReader(self._checkpoint)
         self._thread = ThreadPoolExecutor(1, "checkpoint") if background else None
         self._writing: Future[None] | None = None
 
@@ -115,7 +116,7 @@ class Checkpointer:
                 untouched.
         """
         self.wait()  # one at a time: a slow disk delays the training instead of filling the memory
-        snapshot = self._snapshot_reader.capture()
+        snapshot = self.reader.capture()
         if not self._is_chief:
             return
         if self._thread is None:

@@ -1,7 +1,6 @@
 """Snapshots of a checkpoint's variables: captured between two steps, written during later ones.
 
-A capture reads variables, which can make the replicas communicate: every process takes part. The
-write communicates nothing.
+Neither communicates: each process reads its own copy of a variable.
 """
 
 from __future__ import annotations
@@ -11,9 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
-_ATTRIBUTE = "/.ATTRIBUTES/VARIABLE_VALUE"
+from trainer.runs.state_memory import StoredTensor
+
+_ATTRIBUTES = "/.ATTRIBUTES/"
+_ATTRIBUTE = f"{_ATTRIBUTES}VARIABLE_VALUE"
 
 
 Entry: TypeAlias = tuple[str, str]
@@ -21,14 +24,15 @@ Entry: TypeAlias = tuple[str, str]
 
 
 class SnapshotReader:
-    """Captures snapshots of a `tf.train.Checkpoint` whose objects are complete.
+    """Captures snapshots of a `tf.train.Checkpoint` whose objects are complete, and restores them.
 
     The reads are traced once: gathering some hundred variables anew took half a second, the traced
     function takes milliseconds.
 
-    Uses a private name of TensorFlow 2.21, `_saver._gather_serialized_tensors`: the public `write`
-    would write at once, gather anew each time, and write the variables of other processes on their
-    machines. tests/engine/checkpoints/test_snapshot.py fails when the name moves.
+    Uses private names of TensorFlow 2.21, `_saver._gather_serialized_tensors` and
+    `_restore_from_tensors`: the public `write` would write at once, gather anew each time, and
+    write the variables of other processes on their machines, and the public `read` reads files.
+    tests/engine/checkpoints/test_snapshot.py fails when a name moves.
 
     Args:
         checkpoint: the objects to save.
@@ -39,9 +43,23 @@ class SnapshotReader:
         self._entries: list[Entry] = []
 
     def capture(self) -> Snapshot:
-        """Return the variables' values as they are now; collective."""
+        """Return the variables' values as they are now."""
         values = self._read()  # the first call also records the entries
         return Snapshot(self._entries, values)
+
+    def restore(self, values: Mapping[Entry, tf.Tensor]) -> None:
+        """Give every variable the value that a snapshot of the same objects has for it."""
+        for owner, contents in self._checkpoint._saver._gather_serialized_tensors()[0].items():
+            if owner is None or not contents:  # the description of the objects, or no variable
+                continue
+            restored = {}
+            for key, content in contents.items():
+                name = key.partition(_ATTRIBUTES)[2] or key
+                is_sliced = isinstance(content, Mapping)
+                slices = content if is_sliced else {"": content}
+                parts = {slice_spec: values[key, slice_spec] for slice_spec in slices}
+                restored[name] = parts if is_sliced else parts[""]
+            owner._restore_from_tensors(restored)
 
     @tf.function(autograph=False)
     def _read(self) -> list[tf.Tensor]:
@@ -91,6 +109,13 @@ class Snapshot:
                 tensors=self.values,
             )
 
+    def stored_tensors(self) -> list[StoredTensor]:
+        """Return what is written to memory; valid until the next step."""
+        return [
+            StoredTensor(*entry, value.dtype.name, value.shape.as_list(), _bytes_of(value))
+            for entry, value in zip(self.entries, self.values, strict=True)
+        ]
+
     def variables(self) -> dict[str, dict[str, Any]]:
         """Return name -> {"shape", "dtype", "crc32"} of every variable, or of its slices."""
         described = {}
@@ -105,3 +130,14 @@ class Snapshot:
                 "crc32": f"{zlib.crc32(content):08x}",
             }
         return dict(sorted(described.items()))
+
+
+def _bytes_of(value: tf.Tensor) -> np.ndarray:
+    """Return the memory of a tensor, not a copy, [n] uint8; of strings a serialized form."""
+    if value.dtype == tf.string:
+        return np.frombuffer(tf.io.serialize_tensor(value).numpy(), np.uint8)
+    try:
+        content = np.asarray(memoryview(value))
+    except ValueError:  # no buffer has a type such as bfloat16
+        content = value.numpy()
+    return content.reshape(-1).view(np.uint8)

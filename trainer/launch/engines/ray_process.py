@@ -12,7 +12,7 @@ import queue
 import signal
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from trainer.config.schema import Experiment
 from trainer.files import Lock
 from trainer.launch.processes.worker_process import Messages, WorkerProcess
 from trainer.runs.directory import RunDirectory, lock_file
+from trainer.runs.state_memory import StateMemory
 
 _POLL_SECS = 5.0  # how long a call may wait for a message
 _LOCK_SECS = 30.0  # how long the process of a killed command may need to end
@@ -132,8 +133,9 @@ class RayProcess:
         experiment: Experiment,
         member: Cluster,
         messages: Messages,
+        memories: Mapping[ProcessId, StateMemory] | None = None,
     ) -> None:
-        """Send the process its assignment, see `WorkerProcess.assign`."""
+        """Send the process its assignment, see `WorkerProcess.assign`; it has no memory."""
 
         def put(message: Message) -> None:
             messages.put((member.process_id, message))
@@ -142,6 +144,9 @@ class RayProcess:
         started = self._actor.start.remote(run_dir, asdict(experiment), member.to_dict())
         self._follower = threading.Thread(target=self._follow, args=(started, put), daemon=True)
         self._follower.start()
+
+    def begin(self, processes: Sequence[str]) -> None:
+        """Do nothing: the process has no memory to restore its state from."""
 
     def leave(self) -> None:
         """Let a process leave that only serves others."""

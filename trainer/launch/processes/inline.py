@@ -8,7 +8,7 @@ import time
 
 from trainer.cluster.messages import Channel, Crash, Message, Phase, Progress
 from trainer.cluster.signals import Signals
-from trainer.cluster.stop_requests import Decision
+from trainer.cluster.stop_requests import STOP, Decision
 from trainer.errors import CRASHED
 from trainer.launch.processes.worker_process import log_of
 from trainer.launch.run_context import RunContext
@@ -26,6 +26,7 @@ def run(context: RunContext) -> tuple[int, list[Failure]]:
         The exit code, and the failure if it crashed.
     """
     from trainer.worker import process  # imports TensorFlow when it runs
+    from trainer.worker.context import WorkerContext
 
     console = context.console
     cluster = context.cluster
@@ -48,9 +49,14 @@ def run(context: RunContext) -> tuple[int, list[Failure]]:
     if number := context.stop_requests.drain():
         signals.request(number)
     try:
-        code = process.run(
-            context.experiment, context.directory.path, Channel(show), cluster, signals, time.time()
+        worker = WorkerContext(
+            context.experiment,
+            context.directory.path,
+            Channel(show),
+            cluster,
+            lambda: signals.number in STOP,
         )
+        code = process.run(worker, signals, time.time())
     finally:
         has_ended.set()
         signals.close()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -24,10 +24,13 @@ from trainer.cluster.spec import Cluster, ProcessId
 from trainer.files import making_temporary_files, regular_file, writing
 from trainer.launch.processes.fork_server import ForkedProcess, ForkServer, start_process
 from trainer.launch.supervision import exit_codes
+from trainer.runs.state_memory import StateMemory
 
 if TYPE_CHECKING:
     from trainer.config.schema import Experiment
     from trainer.runs.directory import RunDirectory
+
+_MAX_MEMORIES = 200  # Linux sends at most 253 descriptors in one message
 
 Messages: TypeAlias = "queue.SimpleQueue[tuple[ProcessId, Message] | None]"
 """Messages with the process that sent them; None wakes the reader."""
@@ -117,6 +120,7 @@ class WorkerProcess:
         experiment: Experiment,
         member: Cluster,
         messages: Messages,
+        memories: Mapping[ProcessId, StateMemory] | None = None,
     ) -> None:
         """Send the worker its assignment.
 
@@ -125,6 +129,8 @@ class WorkerProcess:
             experiment: the effective configuration.
             member: the cluster as the worker sees it.
             messages: receives the messages of the worker, the last of which is `Exit`.
+            memories: the memory of each process that has one; the worker restores its state when
+                `begin` is called.
         """
         path = log_of(directory, member.process_id)
         self._name = str(member.process_id)
@@ -138,11 +144,15 @@ class WorkerProcess:
             for target in (self._read_output, self._read_messages)
         ]
         try:
-            socket.send_fds(self._socket, [b"!"], [directory.lock.fileno(), log.fileno()])
+            seen = _seen_memories(memories or {}, member.process_id)
+            descriptors = [directory.lock.fileno(), log.fileno()]
+            descriptors += [memory.fileno() for memory in seen.values()]
+            socket.send_fds(self._socket, [b"!"], descriptors)
             assignment = {
                 "run_dir": str(directory.path),
                 "experiment": asdict(experiment),
                 "cluster": member.to_dict(),
+                "memories": list(seen),
             }
             self._socket.sendall(json.dumps(assignment).encode() + b"\n")
         except OSError:
@@ -151,6 +161,15 @@ class WorkerProcess:
             thread.start()
         self._end = threading.Thread(target=self._wait, args=(threads, log, put), daemon=True)
         self._end.start()
+
+    def begin(self, processes: Sequence[str]) -> None:
+        """Let a worker with a memory restore its state.
+
+        Args:
+            processes: whose memory has a snapshot, the newest first.
+        """
+        with suppress(OSError):
+            self._socket.sendall(f"{' '.join(['begin', *processes])}\n".encode())
 
     def leave(self) -> None:
         """Let a process leave that only serves others."""
@@ -224,6 +243,16 @@ class WorkerProcess:
             text = f"{self._name} left with exit code {code} in the middle of its work"
             put(Crash(text, text, self._name))
         put(Exit(exit_codes.reported(code, self._outcome)))
+
+
+def _seen_memories(
+    memories: Mapping[ProcessId, StateMemory], process_id: ProcessId
+) -> dict[str, StateMemory]:
+    """Return the memories that a process can see: its own first, if it has one."""
+    if process_id not in memories:
+        return {}
+    others = [other for other in memories if other != process_id]
+    return {str(name): memories[name] for name in [process_id, *others][:_MAX_MEMORIES]}
 
 
 class Log:

@@ -16,11 +16,13 @@ from trainer.launch.processes.worker_process import Messages, log_of
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import exit_codes
 from trainer.launch.supervision.join_wait import JoinWait
+from trainer.launch.supervision.memories import Memories
 from trainer.launch.supervision.process_set import ManagedProcess, ProcessSet
 from trainer.launch.supervision.watchdog import Watch
 from trainer.runs.crash_report import Failure
 
 _CAUSE_SECS = 3.0  # how long the cause of a lost peer may take to be known
+_STATE_SECS = 5.0  # how long a process that has lost a peer may take to leave its state
 _LEAVE_SECS = 60.0  # how long after the first process the last may still be leaving
 
 
@@ -52,6 +54,7 @@ class Attempt:
         members: the processes to start; the messages of the first are shown to the user.
         start: starts one process that has no assignment yet.
         may_replace: called before a lost process is restarted alone.
+        memories: the memory of each process.
 
     Attributes:
         has_begun: whether a process has joined the others, so that it may have trained.
@@ -64,6 +67,7 @@ class Attempt:
         members: list[Cluster],
         start: Callable[[ProcessId], ManagedProcess],
         may_replace: Callable[[ProcessId], bool],
+        memories: Memories,
     ) -> None:
         self.has_begun = False
         self.is_resizing = False
@@ -81,6 +85,7 @@ class Attempt:
         self._watch = Watch(context.experiment.watchdog)
         self._record = FailureRecord()
         self._may_replace = may_replace
+        self._memories = memories
         self._grace_ends = float("inf")
         self._deadline: float | None = None
         self._code = DONE
@@ -133,7 +138,10 @@ class Attempt:
         self._record.reports.pop(member.process_id, None)
         self._watch.begin(member.process_id)
         self._console.begin(member.process_id, process.host)
-        process.assign(self._directory, self._experiment, member, self._messages)
+        self._memories.add(member.process_id)
+        arguments = (self._directory, self._experiment, member, self._messages)
+        process.assign(*arguments, self._memories)
+        process.begin(self._memories.newest())
 
     def _end(self) -> None:
         """Kill the processes that are left."""
@@ -301,7 +309,11 @@ class Attempt:
             self._begin(member)
         elif self._record.process_id is None and is_lost_actor:
             self._give_up_actor(process_id, how)
-        elif self._record.process_id is None or (self._code == RESTARTABLE and code != RESTARTABLE):
+        elif self._record.process_id is None or (
+            self._code == RESTARTABLE
+            and code != RESTARTABLE
+            and process_id != self._record.process_id
+        ):
             # A process that lost a peer often ends before that peer, which is the cause; every
             # other end is a cause itself.
             self._fail(process_id, how, code, _CAUSE_SECS if code == RESTARTABLE else 0.0)
@@ -322,6 +334,11 @@ class Attempt:
         """End the attempt within `secs` because of a process."""
         self._record.blame(process_id, how)
         self._code = code
+        if self._memories and exit_codes.is_restartable(code):
+            # Those that have lost it notice, leave their state in memory, and end by themselves.
+            secs = max(secs, _STATE_SECS)
+            if process := self._living.get(process_id):
+                process.signal(signal.SIGKILL)
         self._deadline = time.monotonic() + secs
 
     def _let_others_leave(self, member: Cluster, code: int) -> None:

@@ -7,7 +7,7 @@ along, and a sweep leaks nothing from one point to the next.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import closing
 
 from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import Cluster, ProcessId
@@ -16,6 +16,7 @@ from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import exit_codes
 from trainer.launch.supervision.attempt import Attempt
 from trainer.launch.supervision.membership import Membership
+from trainer.launch.supervision.memories import Memories
 from trainer.launch.supervision.process_set import ManagedProcess
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.crash_report import Failure
@@ -25,25 +26,25 @@ _LONGEST_PAUSE_SECS = 300.0
 
 
 class RestartBudget:
-    """A number of restarts; a newer checkpoint renews it.
+    """A number of restarts; newer state to go on from renews it.
 
     Attributes:
-        spent: restarts since the newest checkpoint.
+        spent: restarts since the newest state.
 
     Args:
-        run_dir: the run directory.
+        newest_step: returns the newest step that a restart can go on from; 0: there is none.
         max_restarts: how many are allowed.
     """
 
-    def __init__(self, run_dir: Path, max_restarts: int) -> None:
+    def __init__(self, newest_step: Callable[[], int], max_restarts: int) -> None:
         self.spent = 0
-        self._run_dir = run_dir
+        self._newest_step = newest_step
         self._max_restarts = max_restarts
-        self._newest = _newest_step(run_dir)
+        self._newest = newest_step()
 
     def spend(self) -> bool:
         """Count one more restart; return whether it is allowed."""
-        if (newest := _newest_step(self._run_dir)) > self._newest:
+        if (newest := self._newest_step()) > self._newest:
             self._newest = newest
             self.spent = 0
         self.spent += 1
@@ -79,9 +80,9 @@ class Supervisor:
         self._ledger = ledger
         self._membership = context.membership
         self.failures: list[Failure] = []
-        run_dir = context.directory.path
-        self._attempts = RestartBudget(run_dir, self._restart.max_restarts)
-        self._actors = RestartBudget(run_dir, context.experiment.actors.max_restarts)
+        self._memories = Memories.of_run(context)
+        self._attempts = RestartBudget(self._newest_step, self._restart.max_restarts)
+        self._actors = RestartBudget(self._newest_step, context.experiment.actors.max_restarts)
 
     def supervise(self) -> int:
         """Run the processes.
@@ -92,13 +93,15 @@ class Supervisor:
         Raises:
             ConfigError: another host has taken over the run.
         """
-        with forward_to(self._stop_requests.request):
+        with forward_to(self._stop_requests.request), closing(self._memories):
             while True:
                 self._context.directory.check_lock()
                 members = self._members()
                 if number := self._stop_requests.drain():  # it may have waited for places
                     return 128 + number
-                attempt = Attempt(self._context, members, self._start, self._may_replace)
+                attempt = Attempt(
+                    self._context, members, self._start, self._may_replace, self._memories
+                )
                 with self._stop_requests.waking(attempt.wake):
                     if number := self._stop_requests.drain():
                         return 128 + number
@@ -119,12 +122,7 @@ class Supervisor:
                         exit_codes.left_without_saving(self._context.directory.path)
                     )
                     return CRASHED
-                if not self._attempts.spend():
-                    self._console.error(
-                        f"gave up after {self._restart.max_restarts} restarts "
-                        f"(restart.max_restarts): {failure.process} {failure.end}; "
-                        f"the log is {failure.log}"
-                    )
+                if not self._may_restart(failure):
                     return CRASHED
                 secs = _pause_secs(self._restart.backoff_secs, self._attempts.spent)
                 if self._membership:
@@ -133,6 +131,16 @@ class Supervisor:
                         return CRASHED
                 if number := self._wait(secs):
                     return 128 + number
+
+    def _may_restart(self, failure: Failure) -> bool:
+        """Count one more restart; return whether it is allowed, and tell the user if it is not."""
+        if self._attempts.spend():
+            return True
+        self._console.error(
+            f"gave up after {self._restart.max_restarts} restarts (restart.max_restarts): "
+            f"{failure.process} {failure.end}; the log is {failure.log}"
+        )
+        return False
 
     def _shrink(self, membership: Membership, attempt: Attempt, failure: Failure) -> float:
         """Note who is lost; return the seconds to wait for them."""
@@ -163,22 +171,27 @@ class Supervisor:
         """Wait before a restart; return the signal that requested a stop meanwhile, or 0."""
         self._ledger.mark("restart")
         self._console.cause = ""  # the errors so far are not how the run ends
-        origin = (
-            "the newest checkpoint"
-            if _newest_step(self._context.directory.path)
-            else "the beginning"
-        )
-        self._console.line(f"Restarting from {origin} in {secs:g} s.")
+        pause = f" in {secs:g} s" if secs else ""
+        self._console.line(f"Restarting from {self._origin()}{pause}.")
         return self._stop_requests.wait(secs)
+
+    def _origin(self) -> str:
+        """Return what a restart goes on from."""
+        if step := self._newest_step():
+            is_kept = self._memories.newest_step() == step
+            return f"step {step:,}, in memory" if is_kept else "the newest checkpoint"
+        return "the beginning"
+
+    def _newest_step(self) -> int:
+        """Return the newest step that a restart can go on from; 0: there is none."""
+        checkpoints = self._context.directory.path / "checkpoints"
+        return max(0, *committed_steps(checkpoints), self._memories.newest_step())
 
 
 def _pause_secs(first_secs: float, number: int) -> float:
-    """Return the pause before restart `number`: the first one doubled each time, up to a limit."""
+    """Return the pause before restart `number` in a row: none, then doubled from `first_secs`."""
+    if number == 1:
+        return 0.0
     longest = max(first_secs, _LONGEST_PAUSE_SECS)
-    doublings = min(number - 1, 60)  # far beyond the limit, and within what a float holds
+    doublings = min(number - 2, 60)  # far beyond the limit, and within what a float holds
     return min(first_secs * 2.0**doublings, longest)
-
-
-def _newest_step(run_dir: Path) -> int:
-    """Return the step of a run's newest checkpoint; 0: there is none."""
-    return max(committed_steps(run_dir / "checkpoints"), default=0)

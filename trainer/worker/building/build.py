@@ -35,9 +35,10 @@ from trainer.engine.graph.step.clipping import Clip
 from trainer.engine.graph.step.global_statistics import synchronized_layers
 from trainer.engine.graph.step.metric_sums import metric_names
 from trainer.engine.graph.step.shard_tree import TreeExchange
+from trainer.engine.graph.step.step_boundary import StepBoundary
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.pacing import StepPacer
-from trainer.engine.plan import Plan, Timer, make_plan
+from trainer.engine.plan import Timer, make_plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.engine.reporter import Reporter
 from trainer.engine.result_lines import ResultLines, result_lines
@@ -47,7 +48,7 @@ from trainer.engine.worker_clock import ExchangeTime, WorkerClock
 from trainer.errors import ConfigError
 from trainer.files import write_json
 from trainer.logical_devices import groups_of
-from trainer.protocols import Dataset, DatasetDefaults, with_defaults
+from trainer.protocols import DatasetDefaults, with_defaults
 from trainer.runs import prediction_table, provenance
 from trainer.runs.ledger import Ledger
 from trainer.strategies import compatibility, devices
@@ -66,7 +67,7 @@ from trainer.worker.building.build_model import (
     num_threads,
 )
 from trainer.worker.context import WorkerContext
-from trainer.worker.run_checkpointer import run_checkpointer
+from trainer.worker.run_checkpointer import memory_snapshots, run_checkpointer
 
 
 @dataclass(frozen=True)
@@ -89,34 +90,43 @@ def engine(
     cluster: Cluster | None = None,
     faults: Faults | None = None,
     strategy: Strategy | None = None,
-    is_stopping: Callable[[], bool] = lambda: False,
+) -> Engine:
+    """Build the engine of a run in a process without memory, as `engine_of` does."""
+    return engine_of(
+        WorkerContext(experiment, run_dir, channel, cluster or Cluster()), faults, strategy
+    )
+
+
+def engine_of(
+    context: WorkerContext, faults: Faults | None = None, strategy: Strategy | None = None
 ) -> Engine:
     """Build the engine of a run, with all that it needs.
 
     Args:
-        experiment: the effective configuration.
-        run_dir: the run directory.
-        channel: messages to the supervisor.
-        cluster: the cluster as this process sees it; None: it is alone.
+        context: this process.
         faults: the faults to inject; None: all that are configured.
         strategy: the resolved strategy; None: it is resolved here.
-        is_stopping: see `WorkerContext`.
 
     Raises:
         ConfigError: something is wrong that only this machine, the data or the model can tell.
     """
-    cluster = cluster or Cluster()
-    faults = faults or Faults(experiment.fault, run_dir, cluster, channel, ())
+    experiment, cluster = context.experiment, context.cluster
+    faults = faults or Faults(experiment.fault, context.run_dir, cluster, context.channel, ())
     if strategy is None:
         strategy, _ = select_strategy(experiment).resolve(cluster, devices.count_gpus)
-    context = WorkerContext(experiment, run_dir, channel, cluster, is_stopping)
     tf_strategy = create_strategy(context, strategy)
     process_group = process_group_of(strategy, tf_strategy, cluster)
     threads = _threads(context, process_group)
     sizes = _batch_sizes(context, tf_strategy)
     dataset = build_dataset(experiment, context, process_group)
     stops = faults.stops | boundary_steps(experiment.summary.profile)
-    plan = _plan(experiment, strategy, dataset, sizes.global_size, stops)
+    plan = make_plan(
+        experiment,
+        dataset.train.num_examples,
+        sizes.global_size,
+        stops,
+        asynchronous=strategy.asynchronous,
+    )
     learner = build_learner(context, strategy, tf_strategy, dataset, plan, sizes, process_group)
     compatibility.check(experiment, strategy, cluster, learner.task.models.values())
     train, evaluated, test = _sources(learner, experiment)
@@ -152,6 +162,13 @@ def _engine(training: _Training, inference: Inference, evaluated: Source, test: 
     ledger = Ledger(context.run_dir, writes=context.cluster.is_chief)
     inspects = plan.histograms or plan.images
     features = feature_specs(learner.dataset)
+    checkpointer = run_checkpointer(
+        context,
+        training.faults,
+        training.process_group,
+        learner.state.trackables(),
+        inference.directions,
+    )
     return Engine(
         run_dir=context.run_dir,
         plan=plan,
@@ -166,13 +183,8 @@ def _engine(training: _Training, inference: Inference, evaluated: Source, test: 
         step_inspector=StepInspector(training.loop, training.options, plan, features)
         if inspects
         else None,
-        checkpointer=run_checkpointer(
-            context,
-            training.faults,
-            training.process_group,
-            learner.state.trackables(),
-            inference.directions,
-        ),
+        checkpointer=checkpointer,
+        memory=memory_snapshots(context, checkpointer, training.process_group),
         ledger=ledger,
         channel=context.channel,
         save_timer=Timer(context.experiment.checkpoint.every_secs),
@@ -269,6 +281,8 @@ def _step_options(
     options = _options(experiment, strategy, learner)
     if process_group.count == 1:
         return options, None
+    boundary = StepBoundary(captures_updates=len(process_group.local_devices) == 1)
+    options = replace(options, boundary=boundary)
     wait = strategy.exchange_wait()
     if wait is not None:
         return options, ExchangeTime(wait)
@@ -335,17 +349,6 @@ def placement_writer(
         )
 
     return write
-
-
-def _plan(
-    experiment: Experiment,
-    strategy: Strategy,
-    dataset: Dataset,
-    global_size: int,
-    stops: frozenset[int],
-) -> Plan:
-    examples, asynchronous = dataset.train.num_examples, strategy.asynchronous
-    return make_plan(experiment, examples, global_size, stops, asynchronous=asynchronous)
 
 
 def _record(

@@ -110,15 +110,7 @@ def _run_engine(
     cluster = context.cluster
     run_dir = context.run_dir
     servers = server.ParameterServerControl(cluster, strategy.service_jobs, run_dir)
-    engine = build.engine(
-        context.experiment,
-        run_dir,
-        context.channel,
-        cluster,
-        faults,
-        strategy,
-        context.is_stopping,
-    )
+    engine = build.engine_of(context, faults, strategy)
 
     def stop() -> bool:
         return signals.stop() or servers.stop_requested()

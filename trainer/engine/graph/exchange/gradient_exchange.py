@@ -37,6 +37,10 @@ _SILENT_SECS = 600.0
 _HEADER = struct.Struct("<qq")
 
 
+UNSAVED = "unsaved"
+"""A name scope of operations that change variables in no checkpoint."""
+
+
 class PeerLostError(ConnectionError):
     """Another process has gone, or does not answer."""
 
@@ -301,7 +305,8 @@ class ExchangeTimer:
         sums = exchange()
         with tf.control_dependencies(tf.nest.flatten(sums)):
             arrived = tf.timestamp()
-        self._secs.assign_add(arrived - ready, read_value=False)
+        with tf.name_scope(UNSAVED):
+            self._secs.assign_add(arrived - ready, read_value=False)
         return sums
 
     def read(self) -> float:

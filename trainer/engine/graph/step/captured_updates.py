@@ -2,7 +2,8 @@
 
 With shards every forward pass of a step computes its update from the same old value, and their mean
 is assigned once at the end. So no variable is written within a loop, where strategies that share
-variables between replicas could not do it.
+variables between replicas could not do it. And with several processes none is written before all
+have added up: see `StepBoundary`.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ class Contribution:
     Attributes:
         gradients: dense, of the model's trainable variables.
         sums: name -> (sum, weight) of the loss and the metrics.
-        updated: with shards, or of a model that notes them: the variables that the forward passes
-            update.
+        updated: where updates are captured, or of a model that notes them: the variables that the
+            forward passes update.
         updates: for each of these the sum of its new values over the forward passes, float32.
         moving: moving statistics of the global batch and their new values, the same on all
             replicas.
@@ -49,6 +49,14 @@ class Contribution:
     updated: list[tf.Variable]
     updates: list[tf.Tensor]
     moving: list[tuple[tf.Variable, tf.Tensor]]
+
+    def packed_sums(self) -> tf.Tensor:
+        """Return the sums and weights as one vector, [2 * metrics] float32."""
+        return tf.stack([number for pair in self.sums.values() for number in pair])
+
+    def unpack_sums(self, packed: tf.Tensor) -> Sums:
+        """Return the sums and weights of a vector that is packed likewise, by name."""
+        return {name: (packed[2 * i], packed[2 * i + 1]) for i, name in enumerate(self.sums)}
 
 
 def accumulate_gradients(
@@ -141,7 +149,7 @@ class _Passes:
         self.size = int(batch["weight"].shape[0])
         self._check_size()
         self._notes = notes_updates(model)
-        captures = self._notes or options.shards is not None
+        captures = self._notes or options.captures_updates
         self.moving = moving_variables(model) if captures else []
         num_passes = (options.shards or num_replicas) * options.accumulate
         self.statistics = GlobalStatistics(options.synchronized, num_passes, self.add_up, reduce)

@@ -62,7 +62,7 @@ class MovingStatistics:
 
     def added(self, own: Contribution) -> list[tf.Tensor]:
         """Return what this replica adds to the sums over all replicas that `assign` takes."""
-        if self._options.shards is not None or self._noted:
+        if self._options.captures_updates or self._noted:
             self._variables = own.updated
             return own.updates
         if self._num_replicas == 1:
@@ -87,7 +87,7 @@ class MovingStatistics:
         self._totals = totals
         if self._noted:
             return
-        if self._options.shards is None:
+        if not self._options.captures_updates:
             for variable, total in zip(self._variables, totals, strict=True):
                 variable.assign(total / self._num_replicas)
         else:

@@ -12,6 +12,7 @@ from trainer.engine.graph.exchange.gradient_exchange import ExchangeTimer
 from trainer.engine.graph.state.variables import LossScale
 from trainer.engine.graph.step.clipping import Clip
 from trainer.engine.graph.step.divergence import DivergenceMonitor
+from trainer.engine.graph.step.step_boundary import StepBoundary
 
 _FUSED = tf.keras.optimizers.legacy
 
@@ -51,6 +52,7 @@ class StepOptions:
             devices of a replica, instead of one after the other.
         adds_differences: whether moving statistics that a model notes are changed by adding:
             steps of several workers change them at the same time.
+        boundary: notes where the step is, for a process that loses another; None: nobody asks.
     """
 
     accumulate: int = 1
@@ -65,3 +67,10 @@ class StepOptions:
     overlap: bool = False
     synchronized: Sequence[tf.keras.layers.Layer] = ()
     adds_differences: bool = False
+    boundary: StepBoundary | None = None
+
+    @property
+    def captures_updates(self) -> bool:
+        """Whether what forward passes would assign is captured, and assigned with the update."""
+        is_alone = self.boundary is not None and self.boundary.captures_updates
+        return self.shards is not None or (is_alone and self.accumulate == 1)

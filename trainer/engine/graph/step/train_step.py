@@ -98,17 +98,17 @@ class Step(Collectives):
         own = accumulate_gradients(
             loss_fn, batch, model, self.options, self, self.sum_exactly, scale
         )
-        names = list(own.sums)
         gradients, (packed, *totals) = self.sum_over_replicas(
-            own.gradients,
-            [tf.stack([x for name in names for x in own.sums[name]]), *statistics.added(own)],
+            own.gradients, [own.packed_sums(), *statistics.added(own)]
+        )
+        gradients, packed, totals, moved = self._begin_update(
+            (gradients, packed, totals, [value for _, value in own.moving])
         )
         if scale is not None:
-            unscale = 1.0 / scale
-            gradients = [on_own_device(tf.multiply, gradient, unscale) for gradient in gradients]
+            gradients = _scaled(gradients, 1.0 / scale)
         statistics.assign(totals)
-        assign_alike(own.moving)
-        reduced = {name: (packed[2 * i], packed[2 * i + 1]) for i, name in enumerate(names)}
+        assign_alike([(variable, x) for (variable, _), x in zip(own.moving, moved, strict=True)])
+        reduced = own.unpack_sums(packed)
         self._apply(optimizer, model.trainable_variables, gradients, reduced)
         statistics.end(self.dropped)
         return reduced
@@ -133,10 +133,9 @@ class Step(Collectives):
                        _add_all)  # fmt: skip
         count = len(parts) * self.num_replicas
         gradients, (loss,) = self.sum_over_replicas(own[:-1], [own[-1]])
+        gradients, loss = self._begin_update((gradients, loss))
         if count > 1:
-            gradients = [
-                on_own_device(tf.multiply, gradient, 1.0 / count) for gradient in gradients
-            ]
+            gradients = _scaled(gradients, 1.0 / count)
         sums = {"loss": (loss, tf.constant(float(count)))}
         self._apply(optimizer, variables, gradients, sums)
 
@@ -144,12 +143,11 @@ class Step(Collectives):
         self, statistics: MovingStatistics, own: Contribution
     ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         """Average moving statistics over all replicas; return the sums of the metrics over them."""
-        names = list(own.sums)
-        packed = tf.stack([x for name in names for x in own.sums[name]])
-        packed, *totals = self.sum_exactly([packed, *statistics.added(own)])
+        sums = self.sum_exactly([own.packed_sums(), *statistics.added(own)])
+        packed, *totals = self._begin_update(sums)
         statistics.assign(totals)
         statistics.end(self.dropped)
-        return {name: (packed[2 * i], packed[2 * i + 1]) for i, name in enumerate(names)}
+        return own.unpack_sums(packed)
 
     def soft_update(
         self, target: tf.keras.Model, source: tf.keras.Model, tau: float | tf.Tensor
@@ -262,6 +260,11 @@ class Step(Collectives):
             # The scale is not to blame for a bad loss.
             loss_scale.update(conditions[0] | self.dropped)
 
+    def _begin_update(self, sums: Any) -> Any:
+        """Return a nest of sums over the replicas, with a note that variables change after them."""
+        boundary = self.options.boundary
+        return sums if boundary is None else boundary.begin_update(self.index, sums)
+
     def _note(self, verdict: Verdict, monitor: DivergenceMonitor) -> None:
         self.verdict = self.verdict.where(self.verdict.is_bad, verdict)
         if monitor.skips:
@@ -363,6 +366,10 @@ class Step(Collectives):
 
 def _add_all(left: Gradients, right: Gradients) -> Gradients:
     return [add_beside(a, b) for a, b in zip(left, right, strict=True)]
+
+
+def _scaled(gradients: Gradients, factor: float | tf.Tensor) -> Gradients:
+    return [on_own_device(tf.multiply, gradient, factor) for gradient in gradients]
 
 
 def _is_finite(gradient: tf.Tensor) -> tf.Tensor:

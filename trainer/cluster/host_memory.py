@@ -1,0 +1,26 @@
+"""How much memory this host, or the container in which the process is, has left."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+
+_CGROUP = Path("/sys/fs/cgroup")
+_FILES = (
+    ("memory.max", "memory.current"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+)
+"""The limit and the use of a container, in the second and in the first version of cgroups."""
+
+
+def available_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP) -> int | None:
+    """Return the bytes that can be had without swapping; None: the system does not tell."""
+    values = []
+    with suppress(OSError):
+        if line := re.search(r"^MemAvailable: +(\d+) kB$", meminfo.read_text(), re.MULTILINE):
+            values.append(1024 * int(line[1]))
+    for limit, used in _FILES:
+        with suppress(OSError, ValueError):  # "max": there is no limit
+            values.append(int((cgroup / limit).read_text()) - int((cgroup / used).read_text()))
+    return min(values, default=None)

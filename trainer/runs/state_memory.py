@@ -1,0 +1,297 @@
+"""The format of a snapshot in memory: the state of one process, which outlives that process.
+
+The memory is an anonymous file (`memfd_create`) that the supervisor owns and its workers map: it
+has no name, and is gone when the last of them is. Two slots are written in turns, so a kill in the
+middle of a write leaves the snapshot before it:
+
+    magic, bytes of a slot, step reached | header of slot 0 | header of slot 1 | slot 0 | slot 1
+
+A header has the number of the write, the step, the last reported step, the length of the two parts
+of its slot and their checksums, and a checksum of its own. The slot has a description of the
+tensors (JSON) and their contents. A header is written last. No TensorFlow.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+_MAGIC = b"steadfst"
+_FILE = struct.Struct("<8sqq")
+_SLOT = struct.Struct("<qqqqqIQ")
+_CHECK = struct.Struct("<I")
+_HEADER_BYTES = 128
+_FIRST_SLOT = 4096  # a page, which no slot shares with a header
+_ALIGNMENT = 64  # of each tensor, so that it can be mapped as one
+_ROOM = 1 << 16  # for a description that grows a little
+
+
+class Position(NamedTuple):
+    """What a state is known by; the larger is the newer.
+
+    Attributes:
+        step: number of updates made.
+        reported: the last step whose evaluation and log lines are complete.
+    """
+
+    step: int
+    reported: int
+
+
+class StoredTensor(NamedTuple):
+    """One tensor of a snapshot.
+
+    Attributes:
+        key: its name in a checkpoint of TensorFlow.
+        slice_spec: the slice of it in TensorFlow's notation; '': all.
+        dtype: the name of its type; `string`: the content is a serialized tensor.
+        shape: its shape.
+        content: its bytes, [n] uint8, in memory that must not change while it is read or written.
+    """
+
+    key: str
+    slice_spec: str
+    dtype: str
+    shape: Sequence[int]
+    content: Any
+
+
+@dataclass(frozen=True)
+class Header:
+    """A snapshot that was written whole.
+
+    Attributes:
+        number: of the write, from 1.
+        position: of the state.
+        description_bytes: length of the description of its tensors.
+        content_bytes: length of their contents.
+        description_check: CRC-32 of the description.
+        checksum: the sum of the contents as 64-bit numbers, modulo 2**64.
+        slot: 0 or 1.
+    """
+
+    number: int
+    position: Position
+    description_bytes: int
+    content_bytes: int
+    description_check: int
+    checksum: int
+    slot: int
+
+
+class StateMemory:
+    """The memory of one process.
+
+    Args:
+        file: descriptor of the memory file; this object closes it.
+    """
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._map: mmap.mmap | None = None
+        self._held: int | None = None
+
+    @property
+    def reached(self) -> int:
+        """The last step that the process is known to have reached; -1: none."""
+        memory = self._mapped()
+        return -1 if memory is None else _FILE.unpack_from(memory)[2]
+
+    def note_reached(self, step: int) -> None:
+        """Note the number of updates made; before the first write it is not kept."""
+        if (memory := self._mapped()) is not None:
+            struct.pack_into("<q", memory, _FILE.size - 8, step)
+
+    def newest(self) -> Header | None:
+        """Return the newest snapshot that was written whole; its tensors are not verified."""
+        headers = [header for slot in (0, 1) if (header := self._header(slot))]
+        return max(headers, key=lambda header: header.number, default=None)
+
+    def read(self, header: Header) -> list[StoredTensor] | None:
+        """Return the tensors of a snapshot, in the memory itself; None: it does not verify."""
+        memory = self._mapped()
+        if memory is None or self._header(header.slot) != header:
+            return None
+        begin = self._slot_start(header.slot)
+        description = memory[begin : begin + header.description_bytes]
+        if zlib.crc32(description) != header.description_check:
+            return None
+        start = begin + _aligned(header.description_bytes)
+        if _checksum(memory, start, header.content_bytes) != header.checksum:
+            return None
+        return list(_tensors(memory, start, json.loads(description)))
+
+    def write(self, position: Position, tensors: Sequence[StoredTensor]) -> Header:
+        """Write a snapshot in place of the older of the two.
+
+        Args:
+            position: of the state.
+            tensors: what it consists of; the same names and sizes in each call.
+
+        Returns:
+            What was written.
+
+        Raises:
+            OSError: there is not so much memory.
+        """
+        import numpy as np
+
+        description = json.dumps(
+            [[*tensor[:3], list(tensor.shape), len(tensor.content)] for tensor in tensors]
+        ).encode()
+        length = sum(_aligned(len(tensor.content)) for tensor in tensors)
+        memory = self._with_room(_aligned(len(description)) + length)
+        newest = self.newest()
+        slot = self._slot_to_write(newest)
+        begin = self._slot_start(slot)
+        self._clear_header(slot)
+        memory[begin : begin + len(description)] = description
+        start = at = begin + _aligned(len(description))
+        target = np.frombuffer(memory, np.uint8)
+        for tensor in tensors:
+            target[at : at + len(tensor.content)] = tensor.content
+            at += _aligned(len(tensor.content))
+        header = Header(
+            newest.number + 1 if newest else 1,
+            position,
+            len(description),
+            length,
+            zlib.crc32(description),
+            _checksum(memory, start, length),
+            slot,
+        )
+        self._write_header(header)
+        self.note_reached(position.step)
+        return header
+
+    def hold(self, header: Header | None) -> None:
+        """Have later writes leave a snapshot alone, which another process reads; None: none."""
+        self._held = None if header is None else header.slot
+
+    def clear(self) -> None:
+        """Forget all snapshots: no restart may go on from them."""
+        if self._mapped() is not None:
+            for slot in (0, 1):
+                self._clear_header(slot)
+
+    def fileno(self) -> int:
+        """Return the file descriptor."""
+        return self._file
+
+    def close(self) -> None:
+        """Close the file; its memory stays until nobody has it open or mapped."""
+        self._map = None
+        os.close(self._file)
+
+    def _mapped(self) -> mmap.mmap | None:
+        """Return the memory; None: nothing has been written yet."""
+        size = os.fstat(self._file).st_size
+        if size and (self._map is None or len(self._map) != size):
+            self._map = mmap.mmap(self._file, size)
+        return self._map
+
+    def _with_room(self, slot_bytes: int) -> mmap.mmap:
+        """Return the memory with slots of this length at least."""
+        memory = self._mapped()
+        if memory is None or self._slot_bytes() < slot_bytes:
+            slot_bytes = -(-(slot_bytes + _ROOM) // _FIRST_SLOT) * _FIRST_SLOT
+            self._map = None
+            os.ftruncate(self._file, 0)
+            size = _FIRST_SLOT + 2 * slot_bytes
+            try:
+                # Fails now, and not with a bus error later, if there is not enough.
+                os.posix_fallocate(self._file, 0, size)
+            except OSError:
+                os.ftruncate(self._file, 0)
+                raise
+            memory = self._map = mmap.mmap(self._file, size)
+            _FILE.pack_into(memory, 0, _MAGIC, slot_bytes, -1)
+        return memory
+
+    def _slot_bytes(self) -> int:
+        assert self._map is not None
+        magic, slot_bytes, _ = _FILE.unpack_from(self._map)
+        return slot_bytes if magic == _MAGIC else 0
+
+    def _slot_start(self, slot: int) -> int:
+        return _FIRST_SLOT + slot * self._slot_bytes()
+
+    def _slot_to_write(self, newest: Header | None) -> int:
+        if self._held is not None:
+            return 1 - self._held
+        return 0 if newest is None else 1 - newest.slot
+
+    def _header(self, slot: int) -> Header | None:
+        memory = self._mapped()
+        if memory is None:
+            return None
+        at = _HEADER_BYTES * (slot + 1)
+        content = memory[at : at + _SLOT.size]
+        (check,) = _CHECK.unpack_from(memory, at + _SLOT.size)
+        number, step, reported, *parts = _SLOT.unpack(content)
+        if not number or zlib.crc32(content) != check:
+            return None
+        return Header(number, Position(step, reported), *parts, slot)
+
+    def _write_header(self, header: Header) -> None:
+        assert self._map is not None
+        content = _SLOT.pack(
+            header.number,
+            *header.position,
+            header.description_bytes,
+            header.content_bytes,
+            header.description_check,
+            header.checksum,
+        )
+        at = _HEADER_BYTES * (header.slot + 1)
+        content += _CHECK.pack(zlib.crc32(content))
+        self._map[at : at + len(content)] = content
+
+    def _clear_header(self, slot: int) -> None:
+        assert self._map is not None
+        at = _HEADER_BYTES * (slot + 1)
+        self._map[at : at + _HEADER_BYTES] = bytes(_HEADER_BYTES)
+
+
+@dataclass(frozen=True)
+class MemoryFiles:
+    """The memory files that a process of a run can see.
+
+    Attributes:
+        own: where it writes.
+        by_process: those of all processes of its supervisor, by name.
+        begin: waits until this process may restore; returns the names of the processes whose
+            memory holds a snapshot, the newest first.
+    """
+
+    own: StateMemory
+    by_process: Mapping[str, StateMemory]
+    begin: Callable[[], Sequence[str]]
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _checksum(memory: mmap.mmap, start: int, size: int) -> int:
+    """Return the sum of `size` bytes as 64-bit numbers: as fast as copying, a CRC takes twice that.
+
+    It finds every piece that is missing or of another write, and every single bit.
+    """
+    import numpy as np
+
+    return int(np.frombuffer(memory, np.uint64, size // 8, start).sum(dtype=np.uint64))
+
+
+def _tensors(memory: mmap.mmap, at: int, description: Any) -> Iterator[StoredTensor]:
+    import numpy as np
+
+    for key, slice_spec, dtype, shape, size in description:
+        yield StoredTensor(key, slice_spec, dtype, shape, np.frombuffer(memory, np.uint8, size, at))
+        at += _aligned(size)
