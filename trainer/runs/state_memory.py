@@ -234,10 +234,11 @@ class StateMemory:
         at = _HEADER_BYTES * (slot + 1)
         content = memory[at : at + _SLOT.size]
         (check,) = _CHECK.unpack_from(memory, at + _SLOT.size)
-        number, step, reported, *parts = _SLOT.unpack(content)
+        number, step, reported, *lengths_and_checks = _SLOT.unpack(content)
         if not number or zlib.crc32(content) != check:
             return None
-        return Header(number, Position(step, reported), *parts, slot)
+        description, length, first, second = lengths_and_checks
+        return Header(number, Position(step, reported), description, length, first, second, slot)
 
     def _write_header(self, header: Header) -> None:
         assert self._map is not None
