@@ -62,17 +62,20 @@ class Lt(Bound):
 
 @dataclass(frozen=True, init=False)
 class OneOf:
-    """One of some words, or also a number of at least `or_at_least`."""
+    """One of some words, or also a number of at least `or_at_least`, or above `or_above`."""
 
     words: tuple[str, ...]
-    or_at_least: int | None
+    number: Bound | None
 
-    def __init__(self, *words: str, or_at_least: int | None = None) -> None:
+    def __init__(
+        self, *words: str, or_at_least: int | None = None, or_above: int | None = None
+    ) -> None:
+        least = None if or_at_least is None else Ge(or_at_least)
         object.__setattr__(self, "words", words)
-        object.__setattr__(self, "or_at_least", or_at_least)
+        object.__setattr__(self, "number", least if or_above is None else Gt(or_above))
 
     def __str__(self) -> str:
-        number = "" if self.or_at_least is None else f" or >= {self.or_at_least}"
+        number = "" if self.number is None else f" or {self.number}"
         return f"{', '.join(self.words)}{number}"
 
 

@@ -23,7 +23,7 @@ PARTS = {
     "schedule": ["schedule=inverse", "model=softmax"],
     "augmentation": ["augment=inverted", "model=softmax"],
     "writer": ["writers=text", "model=softmax"],
-    "save policy": ["checkpoint=every_examples", "model=softmax", "batch.global_size=64"],
+    "save policy": ["checkpoint=at_steps", "model=softmax"],
     "retention policy": ["checkpoint=powers_of_two", "model=softmax"],
     "fault": ["fault=neighbor", "model=softmax"],
 }
@@ -32,8 +32,8 @@ PROCESSES = {
     "loop": [
         "loop=count",
         "launch=inline",
-        "checkpoint=every_examples",
-        "checkpoint.save_policy.examples=3",
+        "checkpoint=at_steps",
+        "checkpoint.save_policy.steps=[3]",
     ],
     "exchange": ["strategy=vote", "model=softmax"],
 }
@@ -42,7 +42,6 @@ RESULT = {
     "metric": lambda run: "confidence" in json.loads((run / "result.json").read_text())["metrics"],
     "callback": lambda run: json.loads((run / "result.json").read_text())["step"] == 2,
     "save policy": lambda run: committed_steps(run / "checkpoints") == [2, 4],
-    # In a loop of one's own a step counts as an example.
     "loop": lambda run: committed_steps(run / "checkpoints") == [3, 4],
     "retention policy": lambda run: (
         committed_steps(run / "checkpoints") == [1, 2, 4]

@@ -1,4 +1,4 @@
-"""Epochs, intervals and the timer of a plan, compared with brute force."""
+"""Epochs and intervals of a plan, compared with brute force."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from trainer.config.schema import Checkpoint, Train
 from trainer.engine.plan import (
     Epochs,
     StepInterval,
-    Timer,
+    is_due,
     make_plan,
     save_policies,
     step_policies,
@@ -101,6 +101,18 @@ def test_intervals_of_known_lengths(every_steps, every_epochs, due):
     assert [step for step in range(13) if interval.due(step)] == due  # always past the end
 
 
+@pytest.mark.parametrize(("examples", "size"), [(10, 5), (10, 3), (7, 16), (1, 8), (100, 64)])
+def test_save_is_due_at_the_first_step_by_which_a_multiple_of_examples_is_seen(examples, size):
+    (policy,) = save_policies(
+        Checkpoint(every_epochs=None, every_examples=examples), Epochs(1, size)
+    )
+    passed = [
+        step for step in range(1, 60) if step * size // examples > (step - 1) * size // examples
+    ]
+    assert [step for step in range(60) if is_due([policy], step)] == passed
+    assert passed[0] * size >= examples > (passed[0] - 1) * size
+
+
 @pytest.mark.parametrize(
     ("every_steps", "total", "interval"),
     [("auto", 12, 1), ("auto", 437, 4), ("auto", 4_999, 49), ("auto", 90_000, 50), (7, 437, 7)],
@@ -114,18 +126,6 @@ def test_asynchronous_workers_are_not_stopped_for_a_report_at_every_few_steps():
     experiment = compose(["train.steps=200"])
     plan = make_plan(experiment, 10_000_000, 10, asynchronous=True)
     assert plan.summarize.next_after(0) == 50
-
-
-def test_timer_is_due_when_its_seconds_have_passed_since_restart():
-    now = [100.0]
-    timer = Timer(30.0, lambda: now[0])
-    due = []
-    for now[0] in (129.9, 130.0, 131.0):
-        due.append(timer.due())
-    timer.restart()
-    now[0] = 160.9
-    assert [*due, timer.due()] == [False, True, True, False]
-    assert not Timer(None, lambda: now[0]).due()
 
 
 class Late:

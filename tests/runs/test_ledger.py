@@ -155,6 +155,33 @@ def test_attempts_that_fail_before_training_are_counted_and_lost(run):
     run.check(attempts=4)
 
 
+def test_failures_are_attempts_that_neither_ended_nor_saved_on_request(run):
+    def failures():
+        return run.summary().failures
+
+    run.command()
+    run.restart()  # before the chief's first mark
+    run.attempt(0)
+    run.steps(1, 3)
+    run.event("save", "save", 3, 0.5)
+    run.event("evaluate", "eval", 3, 0.5)
+    run.event("save", "save", 3, 0.5)
+    run.restart()
+    assert (failures(), run.summary().saves) == (2, 2)
+    run.attempt(3)
+    run.chief.mark("end", 3)  # the cluster grows
+    run.restart()
+    run.attempt(3)
+    run.end(3)
+    run.command()
+    assert failures() == 2
+    run.attempt(3)
+    run.command()  # the one before was killed
+    run.parent.mark("exit")  # of its own mistake
+    run.command()
+    assert failures() == 3
+
+
 def test_summary_after_a_killed_parent_lacks_a_few_seconds(run):
     secs = 0.5
     run.command()

@@ -212,8 +212,13 @@ class Checkpoint:
         OneOf("latest", "best", or_at_least=0),
     )
     every_steps: int | None = key(None, "save every N steps", Ge(1))
-    every_secs: float | None = key(
-        None, "save when N seconds have passed since the last save", Gt(0)
+    every_examples: int | None = key(None, "save every N training examples", Ge(1))
+    # OmegaConf takes an int for a float, but not in a union.
+    every_secs: int | float | str | None = key(
+        None,
+        "save when N seconds have passed since the last save; auto: an interval that balances "
+        "the time of saves and lost work",
+        OneOf("auto", or_above=0),
     )
     every_epochs: int | None = key(
         1, "save every N epochs, and always at the end of training", Ge(1)

@@ -5,8 +5,7 @@ An epoch is a reporting interval; the order of the data does not depend on it.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Protocol
@@ -103,6 +102,23 @@ class EveryEpochs:
 
 
 @dataclass(frozen=True)
+class EveryExamples:
+    """Due at the first step by which a multiple of `count` examples has been seen.
+
+    Attributes:
+        global_size: examples in one step.
+        count: examples from one multiple to the next.
+    """
+
+    global_size: int
+    count: int
+
+    def next_after(self, step: int) -> int:
+        multiple = step * self.global_size // self.count + 1
+        return -(-multiple * self.count // self.global_size)
+
+
+@dataclass(frozen=True)
 class StepInterval:
     """Due where any of its policies says so; the last step is always due.
 
@@ -160,6 +176,8 @@ def save_policies(checkpoint: Checkpoint, epochs: Epochs) -> list[StepPolicy]:
         ConfigError: the user's own refuses an option, or names no later step.
     """
     policies = step_policies(epochs, checkpoint.every_steps, checkpoint.every_epochs)
+    if checkpoint.every_examples is not None:
+        policies.append(EveryExamples(epochs.global_size, checkpoint.every_examples))
     if checkpoint.save_policy is not None:
         own = _OwnPolicy(instantiate(checkpoint.save_policy, "checkpoint.save_policy", epochs))
         own.next_after(0)  # refused at the start, not at the first save
@@ -170,28 +188,6 @@ def save_policies(checkpoint: Checkpoint, epochs: Epochs) -> list[StepPolicy]:
 def is_due(policies: Sequence[StepPolicy], step: int) -> bool:
     """Return whether one of the policies says so after `step` steps."""
     return step > 0 and any(policy.next_after(step - 1) == step for policy in policies)
-
-
-class Timer:
-    """Due when a number of seconds has passed since it was restarted.
-
-    Args:
-        secs: the number of seconds; None: never due.
-        clock: returns monotonic seconds.
-    """
-
-    def __init__(self, secs: float | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._secs = secs
-        self._clock = clock
-        self._began = clock()
-
-    def due(self) -> bool:
-        """Return whether the seconds have passed since the last `restart`."""
-        return self._secs is not None and self._clock() - self._began >= self._secs
-
-    def restart(self) -> None:
-        """Count from now on."""
-        self._began = self._clock()
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,8 @@ class Tally:
     Attributes:
         secs: seconds in each category.
         attempts: number of attempts.
+        failures: see `TimeSummary`.
+        saves: see `TimeSummary`.
         last: the last mark; the time after it is not in `secs` yet.
         sizes: see `TimeSummary`.
         workers: see `TimeSummary`.
@@ -118,6 +120,8 @@ class Tally:
     def __init__(self) -> None:
         self.secs = dict.fromkeys(CATEGORIES, 0.0)
         self.attempts = 0
+        self.failures = 0
+        self.saves = 0
         self.last: Mark | None = None
         self.sizes: list[tuple[int, int]] = []
         self.workers = WorkerRecord()
@@ -134,6 +138,10 @@ class Tally:
         self.attempts += mark.phase == "start" or (
             mark.phase == "restart" and last is not None and last.phase in ("begin", "restart")
         )
+        self.saves += mark.phase == "save" and last is not None and last.phase != "save"
+        if last is not None and last.phase not in ("end", "exit"):
+            # A kill of the whole command leaves no mark.
+            self.failures += mark.phase in ("restart", "begin")
         if last is not None and last.phase != "exit" and mark.phase != "begin":
             self._end_phase(last, mark)
         self._workers = mark.workers or self._workers
@@ -200,6 +208,8 @@ class TimeSummary:
         sizes: numbers of workers, each with the step from which on there were so many.
         workers: what the workers did, steps that were lost included.
         restarts: the steps from which attempts went on after a failure.
+        failures: attempts that neither ended nor saved on request, and were followed by another.
+        saves: how often the state was saved.
     """
 
     secs: dict[str, float]
@@ -207,6 +217,8 @@ class TimeSummary:
     sizes: list[tuple[int, int]] = field(default_factory=list)
     workers: WorkerRecord = field(default_factory=WorkerRecord)
     restarts: list[int] = field(default_factory=list)
+    failures: int = 0
+    saves: int = 0
 
     @property
     def wall_secs(self) -> float:
@@ -248,9 +260,12 @@ class TimeSummary:
 class Ledger:
     """The marks of a run: reads those in the file, and adds more.
 
+    Attributes:
+        writes: whether this process adds marks; of the processes that train, the chief alone.
+
     Args:
         run_dir: the run directory.
-        writes: whether this process adds marks; of the processes that train, the chief alone.
+        writes: as above.
         clock: returns Unix time.
     """
 
@@ -258,7 +273,7 @@ class Ledger:
         self, run_dir: Path, *, writes: bool = True, clock: Callable[[], float] = time.time
     ) -> None:
         self._path = run_dir / "ledger.jsonl"
-        self._writes = writes
+        self.writes = writes
         self._clock = clock
         self._tally = Tally()
         self._step = 0
@@ -296,7 +311,7 @@ class Ledger:
             at: when it began, Unix time; None: now.
             workers: processes that train together from now on; None: as before.
         """
-        if not self._writes:
+        if not self.writes:
             return
         phase = _NAMES.get(phase, phase)
         last = self._tally.last
@@ -348,9 +363,12 @@ class Ledger:
         if self._running and last is not None and last.phase in secs:
             elapsed = max(0.0, self._clock() - last.time)
             spend(secs, last.phase, elapsed, self._input_secs)
-        workers = self._tally.workers + self._workers
-        sizes, restarts = list(self._tally.sizes), list(self._tally.restarts)
-        return TimeSummary(secs, self._tally.attempts, sizes, workers, restarts)
+        tally = self._tally
+        workers = tally.workers + self._workers
+        counts = tally.failures, tally.saves
+        return TimeSummary(
+            secs, tally.attempts, list(tally.sizes), workers, list(tally.restarts), *counts
+        )
 
 
 def format_sizes(sizes: Sequence[tuple[int, int]]) -> str:

@@ -16,6 +16,7 @@ from trainer.config.options import constraints
         ([], [Each((Ge(1),))], None),
         ("max", [OneOf("max", "min")], None),
         (3, [OneOf("auto", or_at_least=1)], None),
+        (0.5, [OneOf("auto", or_above=0)], None),
         (0, [Ge(1)], "key (0) must be >= 1"),
         (1.0, [Ge(0), Lt(1)], "key (1.0) must be >= 0 and < 1"),
         ("many", [Ge(1)], "key (many) must be >= 1"),
@@ -25,6 +26,7 @@ from trainer.config.options import constraints
         ("mx", [OneOf("max", "min")], "key (mx) must be one of max, min; did you mean 'max'?"),
         ([0, 1], [Each((Ge(1),))], "key ([0, 1]) each item must be >= 1"),
         (0, [OneOf("auto", or_at_least=1)], "key (0) must be auto or >= 1"),
+        (0, [OneOf("auto", or_above=0)], "key (0) must be auto or > 0"),
         ("aut", [OneOf("auto", or_at_least=1)], "key (aut) must be auto or >= 1; did you mean "
          "'auto'?"),
         ("/no/where", [Exists()], "key (/no/where): no such file or directory"),

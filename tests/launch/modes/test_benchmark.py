@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.processes import run
 from trainer.cli.compose import compose
+from trainer.engine.plan import Epochs, save_policies
 from trainer.launch.modes.benchmark import BenchmarkRecord, Size
 from trainer.launch.modes.benchmark_processes import Variants, counts
 from trainer.launch.resolved_run import resolve
@@ -146,9 +147,12 @@ def test_devices_are_the_first_that_are_configured(tmp_path):
 
 
 def test_variant_neither_evaluates_nor_saves_nor_writes(tmp_path):
-    run = variants(tmp_path, "checkpoint.every_secs=1", "writers=[jsonl]").together(1)
+    run = variants(
+        tmp_path, "checkpoint.every_examples=1", "checkpoint.every_secs=auto", "writers=[jsonl]"
+    ).together(1)
     assert run.evaluate.every_epochs is run.evaluate.every_steps is None
-    assert run.checkpoint.every_epochs is run.checkpoint.every_secs is None
+    assert save_policies(run.checkpoint, Epochs(1, 1)) == []
+    assert run.checkpoint.every_secs is None
     assert run.writers == {}
     assert run.train.steps_per_epoch == run.train.steps
     assert run.runs_dir == str(tmp_path)

@@ -57,11 +57,11 @@ def _violation(value: Any, rule: Rule) -> str | None:
             items = value if isinstance(value, list | tuple) else ()
             problem = next(filter(None, (violation(item, rules) for item in items)), None)
             return problem and problem.replace("must", "each item must", 1)
-        case OneOf(words, least):
-            is_number = least is not None and _is_number(value) and math.isfinite(value)
-            if value in words or (is_number and value >= least):
+        case OneOf(words, number):
+            is_number = _is_number(value) and math.isfinite(value)
+            if value in words or (number is not None and is_number and number.holds(value)):
                 return None
-            choice = "" if least is not None else "one of "
+            choice = "" if number is not None else "one of "
             hint = did_you_mean(str(value), words)
             if hint and len(words) > _FEW_WORDS:  # the hint first, before a long list
                 return f"must be one of {len(words)} words{hint} They are {rule}"

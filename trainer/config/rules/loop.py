@@ -18,8 +18,8 @@ _UNUSED = (
     *_GROUPS, "actors", "batch", "evaluate", "jit", "eager", "init_from", "init_allow",
     "init_rename", "train.epochs", "train.steps_per_epoch", "train.steps_per_loop",
     "train.clip_norm", "train.clip_value", "train.freeze", "train.unfreeze", "train.lora",
-    "train.ema_decay", "checkpoint.every_epochs", "checkpoint.best", "summary", "predict", "export",
-    "divergence", "verify.layouts",
+    "train.ema_decay", "checkpoint.every_epochs", "checkpoint.every_examples", "checkpoint.best",
+    "summary", "predict", "export", "divergence", "verify.layouts",
 )  # fmt: skip
 """Keys and sections of the built-in loop."""
 _MODES = ("train", "verify")

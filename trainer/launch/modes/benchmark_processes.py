@@ -114,7 +114,12 @@ class Variants:
             variant.evaluate, every_steps=None, every_epochs=None, sidecar=False
         )
         variant.checkpoint = replace(
-            variant.checkpoint, every_steps=None, every_secs=None, every_epochs=None
+            variant.checkpoint,
+            every_steps=None,
+            every_examples=None,
+            every_epochs=None,
+            every_secs=None,
+            save_policy=None,
         )
         variant.summary = Summary(every_steps=_ENDLESS_STEPS)
         variant.writers = {}

@@ -38,10 +38,11 @@ from trainer.engine.graph.step.shard_tree import TreeExchange
 from trainer.engine.graph.step.step_boundary import StepBoundary
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.pacing import StepPacer
-from trainer.engine.plan import Timer, make_plan
+from trainer.engine.plan import make_plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.engine.reporter import Reporter
 from trainer.engine.result_lines import ResultLines, result_lines
+from trainer.engine.save_timer import make_save_timer
 from trainer.engine.step_inspector import StepInspector
 from trainer.engine.utilization import make_utilization
 from trainer.engine.worker_clock import ExchangeTime, WorkerClock
@@ -187,7 +188,9 @@ def _engine(training: _Training, inference: Inference, evaluated: Source, test: 
         memory=memory_snapshots(context, checkpointer, training.process_group),
         ledger=ledger,
         channel=context.channel,
-        save_timer=Timer(context.experiment.checkpoint.every_secs),
+        save_timer=make_save_timer(
+            context.experiment.checkpoint.every_secs, ledger, context.channel.log
+        ),
         pacer=StepPacer(context.experiment.train.steps_per_loop),
         process_group=training.process_group,
         faults=training.faults,

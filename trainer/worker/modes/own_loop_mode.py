@@ -16,8 +16,9 @@ from trainer.config.instantiate import instantiate
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.pacing import Stopped
-from trainer.engine.plan import Epochs, Timer, save_policies
+from trainer.engine.plan import Epochs, save_policies
 from trainer.engine.process_group import ProcessGroup
+from trainer.engine.save_timer import make_save_timer
 from trainer.errors import ConfigError
 from trainer.own_loop.replicator import Replicator
 from trainer.own_loop.session import Session
@@ -111,8 +112,10 @@ def _session(
     run_dir = context.run_dir
     checkpoint = experiment.checkpoint
     # It has no passes over data: a step counts as one example.
-    policies = save_policies(replace(checkpoint, every_epochs=None), Epochs(1, 1))
+    by_step = replace(checkpoint, every_epochs=None, every_examples=None)
+    policies = save_policies(by_step, Epochs(1, 1))
     is_timed = checkpoint.every_secs is not None or bool(policies)
+    ledger = Ledger(run_dir, writes=context.cluster.is_chief)
 
     def make_checkpointer(objects: Mapping[str, Any]) -> Checkpointer:
         return run_checkpointer(context, faults, process_group, objects, Directions())
@@ -121,12 +124,14 @@ def _session(
     return Session(
         total_steps=experiment.train.steps,
         save_policies=policies,
-        save_timer=Timer(checkpoint.every_secs if is_timed else _SAVE_SECS),
+        save_timer=make_save_timer(
+            checkpoint.every_secs if is_timed else _SAVE_SECS, ledger, context.channel.log
+        ),
         make_checkpointer=make_checkpointer,
         open_writers=writer_factory(
             experiment, run_dir, None, context.channel, writes=process_group.is_chief
         ),
-        ledger=Ledger(run_dir, writes=context.cluster.is_chief),
+        ledger=ledger,
         channel=context.channel,
         process_group=process_group,
         faults=faults,
