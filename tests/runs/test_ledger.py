@@ -156,30 +156,22 @@ def test_attempts_that_fail_before_training_are_counted_and_lost(run):
 
 
 def test_failures_are_attempts_that_neither_ended_nor_saved_on_request(run):
-    def failures():
-        return run.summary().failures
-
     run.command()
     run.restart()  # before the chief's first mark
     run.attempt(0)
-    run.steps(1, 3)
-    run.event("save", "save", 3, 0.5)
-    run.event("evaluate", "eval", 3, 0.5)
-    run.event("save", "save", 3, 0.5)
+    for phase in ("save", "evaluate", "save"):
+        run.event(phase, "lost", 3, 0.5)
     run.restart()
-    assert (failures(), run.summary().saves) == (2, 2)
     run.attempt(3)
     run.chief.mark("end", 3)  # the cluster grows
     run.restart()
     run.attempt(3)
     run.end(3)
+    run.command()  # is killed
     run.command()
-    assert failures() == 2
-    run.attempt(3)
-    run.command()  # the one before was killed
-    run.parent.mark("exit")  # of its own mistake
+    run.parent.mark("exit")  # by its own mistake
     run.command()
-    assert failures() == 3
+    assert (run.summary().failures, run.summary().saves) == (3, 2)
 
 
 def test_summary_after_a_killed_parent_lacks_a_few_seconds(run):

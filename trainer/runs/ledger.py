@@ -138,7 +138,7 @@ class Tally:
         self.attempts += mark.phase == "start" or (
             mark.phase == "restart" and last is not None and last.phase in ("begin", "restart")
         )
-        self.saves += mark.phase == "save" and last is not None and last.phase != "save"
+        self.saves += mark.phase == "save"
         if last is not None and last.phase not in ("end", "exit"):
             # A kill of the whole command leaves no mark.
             self.failures += mark.phase in ("restart", "begin")
