@@ -14,8 +14,8 @@ from trainer.runs.ledger import Ledger, TimeSummary
 from trainer.text import format_duration
 
 _SHORTEST_SECS = 10.0
-"""About what a restart takes, so that a shorter interval saves little; before the first save too:
-what a save takes is not known yet."""
+"""About what a command takes to start again, so that a shorter interval saves little; before the
+first save too: what a save takes is not known yet."""
 _LONGEST_SECS = 3600.0
 """The most work that a failure may cost, however slow a save and however rare failures are."""
 _MOST_COST = 0.01
