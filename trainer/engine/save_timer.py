@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 
+from trainer.cluster.messages import Channel
 from trainer.runs.ledger import Ledger, TimeSummary
 from trainer.text import format_duration
 
@@ -108,16 +109,14 @@ class AutoTimer(Timer):
             self._log = None
 
 
-def make_save_timer(
-    every_secs: float | str | None, ledger: Ledger, log: Callable[[str], None]
-) -> Timer:
+def make_save_timer(every_secs: float | str | None, ledger: Ledger, channel: Channel) -> Timer:
     """Return the timer of the key `checkpoint.every_secs`.
 
     Args:
         every_secs: the value of the key.
         ledger: accounts for the wall time; that of the chief, whose clock decides, is up to date.
-        log: as in `AutoTimer`.
+        channel: keeps the interval in the log.
     """
     if not isinstance(every_secs, str):
         return Timer(every_secs)
-    return AutoTimer(ledger.summary, log) if ledger.writes else Timer(None)
+    return AutoTimer(ledger.summary, channel.log) if ledger.writes else Timer(None)

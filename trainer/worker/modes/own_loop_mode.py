@@ -125,7 +125,7 @@ def _session(
         total_steps=experiment.train.steps,
         save_policies=policies,
         save_timer=make_save_timer(
-            checkpoint.every_secs if is_timed else _SAVE_SECS, ledger, context.channel.log
+            checkpoint.every_secs if is_timed else _SAVE_SECS, ledger, context.channel
         ),
         make_checkpointer=make_checkpointer,
         open_writers=writer_factory(
