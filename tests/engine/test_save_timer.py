@@ -5,6 +5,7 @@ import math
 import pytest
 
 from trainer.cluster.messages import Channel
+from trainer.config.schema import Checkpoint
 from trainer.engine.save_timer import (
     AutoTimer,
     Timer,
@@ -104,6 +105,7 @@ def test_interval_follows_the_ledger_after_each_save_and_is_told_once(tmp_path):
 
 
 def test_chief_alone_has_an_automatic_timer(tmp_path):
+    checkpoint = Checkpoint(every_secs="auto")
     ledgers = [Ledger(tmp_path), Ledger(tmp_path, writes=False)]
-    timers = [make_save_timer("auto", ledger, Channel(print)) for ledger in ledgers]
+    timers = [make_save_timer(checkpoint, ledger, Channel(print)) for ledger in ledgers]
     assert [type(timer) for timer in timers] == [AutoTimer, Timer]

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 
 from trainer.cluster.messages import Channel
+from trainer.config.schema import Checkpoint
 from trainer.runs.ledger import Ledger, TimeSummary
 from trainer.text import format_duration
 
@@ -109,14 +110,15 @@ class AutoTimer(Timer):
             self._log = None
 
 
-def make_save_timer(every_secs: float | str | None, ledger: Ledger, channel: Channel) -> Timer:
-    """Return the timer of the key `checkpoint.every_secs`.
+def make_save_timer(checkpoint: Checkpoint, ledger: Ledger, channel: Channel) -> Timer:
+    """Return the timer by which the section `checkpoint` of a configuration asks to save.
 
     Args:
-        every_secs: the value of the key.
+        checkpoint: the section.
         ledger: accounts for the wall time; that of the chief, whose clock decides, is up to date.
         channel: keeps the interval in the log.
     """
-    if not isinstance(every_secs, str):
-        return Timer(every_secs)
+    secs = checkpoint.every_secs
+    if not isinstance(secs, str):
+        return Timer(secs)
     return AutoTimer(ledger.summary, channel.log) if ledger.writes else Timer(None)

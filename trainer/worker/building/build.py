@@ -188,9 +188,7 @@ def _engine(training: _Training, inference: Inference, evaluated: Source, test: 
         memory=memory_snapshots(context, checkpointer, training.process_group),
         ledger=ledger,
         channel=context.channel,
-        save_timer=make_save_timer(
-            context.experiment.checkpoint.every_secs, ledger, context.channel
-        ),
+        save_timer=make_save_timer(context.experiment.checkpoint, ledger, context.channel),
         pacer=StepPacer(context.experiment.train.steps_per_loop),
         process_group=training.process_group,
         faults=training.faults,

@@ -114,7 +114,8 @@ def _session(
     # It has no passes over data: a step counts as one example.
     by_step = replace(checkpoint, every_epochs=None, every_examples=None)
     policies = save_policies(by_step, Epochs(1, 1))
-    is_timed = checkpoint.every_secs is not None or bool(policies)
+    if checkpoint.every_secs is None and not policies:
+        checkpoint = replace(checkpoint, every_secs=_SAVE_SECS)
     ledger = Ledger(run_dir, writes=context.cluster.is_chief)
 
     def make_checkpointer(objects: Mapping[str, Any]) -> Checkpointer:
@@ -124,9 +125,7 @@ def _session(
     return Session(
         total_steps=experiment.train.steps,
         save_policies=policies,
-        save_timer=make_save_timer(
-            checkpoint.every_secs if is_timed else _SAVE_SECS, ledger, context.channel
-        ),
+        save_timer=make_save_timer(checkpoint, ledger, context.channel),
         make_checkpointer=make_checkpointer,
         open_writers=writer_factory(
             experiment, run_dir, None, context.channel, writes=process_group.is_chief
