@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
 from trainer.errors import DivergedError
 
 _LEAVE_SECS = 10  # that the others may need to leave a collective that has ended
+_NUMBER_BYTES = 6  # of the eight of a number: the replicas of a process add it up, too
+_MAX_NUMBERS = 1 << 20  # in one sum of a long content: 8 MiB
 
 
 class ProcessGroup:
@@ -53,8 +57,7 @@ class ProcessGroup:
         """Return the sum of each integer over all processes."""
         if self.count == 1:
             return list(values)
-        # A collective is traced for each length, and no trace is ever freed: so few lengths.
-        padding = (0,) * (2 ** (len(values) - 1).bit_length() - len(values) if values else 1)
+        padding = (0,) * (_padded_length(len(values)) - len(values))
         sums = self._sums(tf.constant([*values, *padding], tf.int64)).numpy()
         return [int(value) for value in sums[: len(values)]]
 
@@ -62,13 +65,43 @@ class ProcessGroup:
         """Return whether the flag is set in any process."""
         return self.all_reduce_sum(int(flag))[0] > 0
 
+    def gather(self, *values: int) -> list[list[int]]:
+        """Return the integers of each process, as many of each, in the order of their numbers."""
+        size = len(values)
+        before, after = self.index * size, (self.count - self.index - 1) * size
+        sums = self.all_reduce_sum(*[0] * before, *values, *[0] * after)
+        return [sums[at : at + size] for at in range(0, len(sums), size)]
+
     def broadcast_from_chief(self, *values: int) -> list[int]:
         """Return the chief's integers."""
         return self.all_reduce_sum(*(value if self.is_chief else 0 for value in values))
 
     def broadcast_text_from_chief(self, text: str) -> str:
         """Return the chief's text."""
-        return text if self.count == 1 else self._broadcast_text(self._chief, text)
+        return text if self.count == 1 else self.broadcast_text(self._chief, text)
+
+    def broadcast_text(self, source: int, text: str) -> str:
+        """Return the text of process `source`."""
+        return self.broadcast_bytes(source, text.encode()).tobytes().decode()
+
+    def broadcast_bytes(self, source: int, content: Any) -> np.ndarray:
+        """Return the bytes of process `source`, [n] uint8, sent in sums of integers.
+
+        Args:
+            source: the number of the process.
+            content: its bytes; of no interest in the others.
+        """
+        own = np.frombuffer(content if self.index == source else b"", np.uint8)
+        (size,) = self.all_reduce_sum(own.size)
+        received = np.zeros([-(-size // _NUMBER_BYTES), _NUMBER_BYTES], np.uint8)
+        received.reshape(-1)[: own.size] = own
+        for begin in range(0, len(received), _MAX_NUMBERS):
+            part = received[begin : begin + _MAX_NUMBERS]
+            numbers = np.zeros([_padded_length(len(part)), 8], np.uint8)
+            numbers[: len(part), :_NUMBER_BYTES] = part
+            sums = self._sums(tf.constant(numbers.view(np.int64)[:, 0])).numpy()
+            part[:] = sums.view(np.uint8).reshape(numbers.shape)[: len(part), :_NUMBER_BYTES]
+        return received.reshape(-1)[:size]
 
     def barrier(self) -> None:
         """Return when all processes have called it."""
@@ -129,11 +162,11 @@ class ProcessGroup:
         if self.count == 1:
             return
         lines = get_lines()
-        chiefs = self._broadcast_text(self._chief, "\n".join(lines)).split("\n")
+        chiefs = self.broadcast_text(self._chief, "\n".join(lines)).split("\n")
         problem = difference(lines, chiefs) or ""
         differing = self._gather_flags(bool(problem))
         if any(differing):
-            raise DivergedError(self._broadcast_text(differing.index(1), problem))
+            raise DivergedError(self.broadcast_text(differing.index(1), problem))
 
     @property
     def _chief(self) -> int:
@@ -141,19 +174,7 @@ class ProcessGroup:
 
     def _gather_flags(self, flag: bool) -> list[int]:
         """Return the flag of each process, in the order of their numbers."""
-        return self.all_reduce_sum(
-            *(int(flag and number == self.index) for number in range(self.count))
-        )
-
-    def _broadcast_text(self, source: int, text: str) -> str:
-        """Return the text of process `source`, sent in sums of integers of six bytes."""
-        content = text.encode() if source == self.index else b""
-        (size,) = self.all_reduce_sum(len(content))
-        content = content.ljust(size + -size % 6, b"\0")
-        numbers = self.all_reduce_sum(
-            *(int.from_bytes(content[at : at + 6]) for at in range(0, len(content), 6))
-        )
-        return b"".join(number.to_bytes(6) for number in numbers)[:size].decode()
+        return [value for (value,) in self.gather(int(flag))]
 
     @tf.function(autograph=False)
     def _sums(self, values: tf.Tensor) -> tf.Tensor:
@@ -168,3 +189,11 @@ class ProcessGroup:
             self._strategy.run(on_replica, args=(values,))
         )
         return local[0] // len(local)  # each replica of a process has contributed
+
+
+def _padded_length(length: int) -> int:
+    """Return how many numbers are added up in place of a number of them.
+
+    A collective is traced for each length, and no trace is ever freed: so few lengths.
+    """
+    return 2 ** max(0, length - 1).bit_length()

@@ -113,19 +113,19 @@ class StateMemory:
         headers = [header for slot in (0, 1) if (header := self._header(slot))]
         return max(headers, key=lambda header: header.number, default=None)
 
-    def read(self, header: Header) -> list[StoredTensor] | None:
-        """Return the tensors of a snapshot, in the memory itself; None: it does not verify."""
+    def content(self, header: Header) -> Any:
+        """Return the bytes of a snapshot, [n] uint8, in the memory itself; empty: it is gone."""
+        import numpy as np
+
         memory = self._mapped()
         if memory is None or self._header(header.slot) != header:
-            return None
-        begin = self._slot_start(header.slot)
-        description = memory[begin : begin + header.description_bytes]
-        if zlib.crc32(description) != header.description_check:
-            return None
-        start = begin + _aligned(header.description_bytes)
-        if _checksum(memory, start, header.content_bytes) != header.checksum:
-            return None
-        return list(_tensors(memory, start, json.loads(description)))
+            return np.zeros(0, np.uint8)
+        size = _aligned(header.description_bytes) + header.content_bytes
+        return np.frombuffer(memory, np.uint8, size, self._slot_start(header.slot))
+
+    def read(self, header: Header) -> list[StoredTensor] | None:
+        """Return the tensors of a snapshot, in the memory itself; None: it does not verify."""
+        return unpack(header, self.content(header))
 
     def write(self, position: Position, tensors: Sequence[StoredTensor]) -> Header:
         """Write a snapshot in place of the older of the two.
@@ -155,15 +155,17 @@ class StateMemory:
         start = at = begin + _aligned(len(description))
         target = np.frombuffer(memory, np.uint8)
         for tensor in tensors:
-            target[at : at + len(tensor.content)] = tensor.content
+            end = at + len(tensor.content)
+            target[at:end] = tensor.content
             at += _aligned(len(tensor.content))
+            target[end:at] = 0  # the same state has the same checksum in all processes
         header = Header(
             newest.number + 1 if newest else 1,
             position,
             len(description),
             length,
             zlib.crc32(description),
-            _checksum(memory, start, length),
+            _checksum(target[start : start + length]),
             slot,
         )
         self._write_header(header)
@@ -276,23 +278,41 @@ class MemoryFiles:
     begin: Callable[[], Sequence[str]]
 
 
+def unpack(header: Header, content: Any) -> list[StoredTensor] | None:
+    """Return the tensors of a snapshot; None: it does not verify.
+
+    Args:
+        header: of the snapshot.
+        content: its bytes, [n] uint8, as `StateMemory.content` returns them; the tensors share its
+            memory.
+    """
+    start = _aligned(header.description_bytes)
+    if len(content) != start + header.content_bytes:
+        return None
+    description = content[: header.description_bytes].tobytes()
+    if zlib.crc32(description) != header.description_check:
+        return None
+    if _checksum(content[start:]) != header.checksum:
+        return None
+    return list(_tensors(content[start:], json.loads(description)))
+
+
 def _aligned(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
-def _checksum(memory: mmap.mmap, start: int, size: int) -> int:
-    """Return the sum of `size` bytes as 64-bit numbers: as fast as copying, a CRC takes twice that.
+def _checksum(content: Any) -> int:
+    """Return the sum of bytes as 64-bit numbers: as fast as copying, a CRC takes twice that.
 
     It finds every piece that is missing or of another write, and every single bit.
     """
     import numpy as np
 
-    return int(np.frombuffer(memory, np.uint64, size // 8, start).sum(dtype=np.uint64))
+    return int(content.view(np.uint64).sum(dtype=np.uint64))
 
 
-def _tensors(memory: mmap.mmap, at: int, description: Any) -> Iterator[StoredTensor]:
-    import numpy as np
-
+def _tensors(content: Any, description: Any) -> Iterator[StoredTensor]:
+    at = 0
     for key, slice_spec, dtype, shape, size in description:
-        yield StoredTensor(key, slice_spec, dtype, shape, np.frombuffer(memory, np.uint8, size, at))
+        yield StoredTensor(key, slice_spec, dtype, shape, content[at : at + size])
         at += _aligned(size)

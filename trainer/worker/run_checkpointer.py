@@ -18,6 +18,7 @@ from trainer.runs import checkpoint_retention, provenance
 from trainer.runs.checkpoint_marker import committed_steps, marker_digest, remove, verify
 from trainer.runs.directory import lock_file
 from trainer.runs.identity import run_address
+from trainer.runs.recorded_metrics import FILES, read_lines
 from trainer.runs.user_code import ImportedCode
 from trainer.store.lease import read_manifest
 from trainer.store.object_store import Store, StoreError, open_store, retry
@@ -80,8 +81,22 @@ def memory_snapshots(
         process_group,
         every_steps=checkpoint.memory_every_steps,
         limited=checkpoint.memory == "auto",
+        log_end=lambda: log_end(context),
         warn=context.channel.line,
     )
+
+
+def log_end(context: WorkerContext) -> int | None:
+    """Return the last step up to which the log in this folder is known to be whole; None: all is.
+
+    A chief whose host was replaced has what the store had of the log: what was written after the
+    last upload is lost, and a state that is newer must not be gone on from.
+    """
+    files = context.memory_files
+    if run_address(context.experiment) is None or (files and files.own.reached >= 0):
+        return None  # no host has a folder of its own, or this command has written it
+    lines, _ = read_lines(context.run_dir / FILES[0])
+    return max((line["step"] for line in lines), default=0)
 
 
 def before_commit(context: WorkerContext, faults: Faults) -> Callable[[], None]:

@@ -2,15 +2,16 @@
 
 Every process writes its own, without a word to the others: the processes of a synchronous run hold
 the same state after the same step. At a restart they compare what each has, and go on from the
-newest.
+newest, which one that has it sends to those that lack it: to a host that was replaced.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import astuple, dataclass
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -18,7 +19,7 @@ import tensorflow as tf
 from trainer.cluster.host_memory import available_bytes
 from trainer.engine.checkpoints.snapshot import Snapshot, SnapshotReader
 from trainer.engine.process_group import ProcessGroup
-from trainer.runs.state_memory import Header, MemoryFiles, Position, StoredTensor
+from trainer.runs.state_memory import Header, MemoryFiles, Position, StoredTensor, unpack
 
 StoredState: TypeAlias = "tuple[str, Header, list[StoredTensor]]"
 """A snapshot: the process that wrote it, its header and its verified tensors."""
@@ -28,6 +29,28 @@ _COST = 0.01
 _SHARE_OF_MEMORY = 0.25
 """The share of the free memory that `checkpoint.memory=auto` takes for two slots."""
 _DIGEST_BITS = 40
+_WHOLE = 1 << 40
+"""The end of a log that lacks nothing: a step beyond every run."""
+
+
+class _Holding(NamedTuple):
+    """What a process tells the others at a restart; -1: it has none.
+
+    Attributes:
+        step: of its newest snapshot.
+        reported: the last reported step of that.
+        digest: of its content.
+        reached: the last step that a process of this host is known to have reached.
+        checkpointed: the step of the chief's newest checkpoint.
+        log_end: the last step up to which the chief's log is known to be whole.
+    """
+
+    step: int
+    reported: int
+    digest: int
+    reached: int
+    checkpointed: int
+    log_end: int
 
 
 @dataclass(frozen=True)
@@ -63,7 +86,9 @@ class MemorySnapshots:
         every_steps: the number of steps from one snapshot to the next; None: as many as keep the
             cost at one percent.
         limited: whether little memory is a reason to do without.
-        warn: called once if there is too little memory.
+        log_end: returns the last step up to which the log here is known to be whole; None: it
+            lacks nothing. Called in the chief, which alone writes the log.
+        warn: called if snapshots are not kept, or not used.
         clock: seconds, monotonic.
     """
 
@@ -75,6 +100,7 @@ class MemorySnapshots:
         *,
         every_steps: int | None = None,
         limited: bool = True,
+        log_end: Callable[[], int | None] = lambda: None,
         warn: Callable[[str], None] = lambda text: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -83,6 +109,7 @@ class MemorySnapshots:
         self._group = process_group
         self._every_steps = every_steps
         self._limited = limited
+        self._log_end = log_end
         self._warn = warn
         self._clock = clock
         self._is_off = False
@@ -120,15 +147,26 @@ class MemorySnapshots:
         Returns:
             What was restored; None: there is none that is as new.
         """
-        names = self._files.begin()
-        newest = self._newest(names)
-        if not self._agree(newest, checkpointed):
+        own = self._newest(self._files.begin())
+        told = self._group.gather(*self._tell(own, checkpointed))
+        holdings = [_Holding(*numbers) for numbers in told]
+        newest = max(Position(x.step, x.reported) for x in holdings)
+        checkpointed = max(x.checkpointed for x in holdings)
+        if newest.step < max(0, checkpointed):
             return None
-        assert newest is not None
-        process, header, tensors = newest
+        holders = [n for n, x in enumerate(holdings) if (x.step, x.reported) == newest]
+        if problem := _problem(holdings, holders):
+            self._warn(f"warning: {problem}: the state in memory is not used")
+            return None
+        if len(holders) < len(holdings):
+            own = self._receive(own, holders[0])
+            if self._group.any_process(own is None):
+                return None
+        assert own is not None
+        process, header, tensors = own
         self._reader.restore({(x.key, x.slice_spec): _tensor(x) for x in tensors})
         self._written = None  # by this process, into a memory that may be another's
-        reached = max(self._files.by_process[name].reached for name in names)
+        reached = max(x.reached for x in holdings)
         return Restored(header.position, process, max(0, reached - header.position.step))
 
     def clear(self) -> None:
@@ -169,20 +207,45 @@ class MemorySnapshots:
                 return name, header, tensors
         return None
 
-    def _agree(self, newest: StoredState | None, checkpointed: int) -> bool:
-        """Return whether all processes have the same snapshot, at least as new as the checkpoint.
+    def _tell(self, own: StoredState | None, checkpointed: int) -> _Holding:
+        """Return what this process has, of which `own` is the newest snapshot."""
+        step, reported, digest = -1, -1, -1
+        if own is not None:
+            step, reported = own[1].position
+            digest = own[1].checksum & ((1 << _DIGEST_BITS) - 1)
+        reached = max(memory.reached for memory in self._files.by_process.values())
+        if not self._group.is_chief:
+            return _Holding(step, reported, digest, reached, -1, -1)
+        end = self._log_end()
+        log_end = _WHOLE if end is None else max(checkpointed, end)
+        return _Holding(step, reported, digest, reached, checkpointed, log_end)
 
-        Collective.
-        """
-        if newest is None:
-            own = [0, 0, 0]
-        else:
-            header = newest[1]
-            digest = header.checksum & ((1 << _DIGEST_BITS) - 1)
-            own = [header.position.step + 1, header.position.reported, digest]
-        chiefs = self._group.broadcast_from_chief(*own, checkpointed + 1)
-        is_same = own == chiefs[:3]
-        return not self._group.any_process(not is_same) and chiefs[0] >= max(1, chiefs[3])
+    def _receive(self, own: StoredState | None, source: int) -> StoredState | None:
+        """Return the newest snapshot of process `source`; None: it does not verify; collective."""
+        label, content = "", b""
+        if self._group.index == source:
+            assert own is not None
+            label = json.dumps([own[0], *astuple(own[1])])
+            content = self._files.by_process[own[0]].content(own[1])
+        label = self._group.broadcast_text(source, label)
+        content = self._group.broadcast_bytes(source, content)
+        name, number, position, *lengths_and_checks = json.loads(label)
+        header = Header(number, Position(*position), *lengths_and_checks)
+        tensors = unpack(header, content)
+        return None if tensors is None else (name, header, tensors)
+
+
+def _problem(holdings: Sequence[_Holding], holders: Sequence[int]) -> str:
+    """Return why the newest snapshot, which some processes have, must not be gone on from."""
+    newest = holdings[holders[0]]
+    others = [number for number in holders if holdings[number].digest != newest.digest]
+    if others:
+        names = f"worker-{holders[0]} and worker-{others[0]}"
+        return f"the states of step {newest.step:,} of {names} differ, so one of them is wrong"
+    log_end = max(x.log_end for x in holdings)
+    if newest.reported > log_end:
+        return f"the log of this run ends at step {log_end:,}, before step {newest.reported:,}"
+    return ""
 
 
 def _tensor(stored: StoredTensor) -> tf.Tensor:
