@@ -190,7 +190,10 @@ def test_killed_workers_are_replaced_and_every_step_is_counted_once(begin, tmp_p
 
 @pytest.mark.slow
 def test_loss_of_a_server_or_the_chief_loses_no_step(begin, tmp_path):
-    saves = ["checkpoint.every_steps=50", "checkpoint.every_epochs=null"]
+    saves = [
+        "checkpoint.every_steps=100", "checkpoint.every_epochs=null",
+        "checkpoint.memory_every_steps=50",
+    ]  # fmt: skip
     live = begin(tmp_path, *counting(tmp_path, 600, [152, 352]), *saves)
     for gate, lost in ((152, "ps-0"), (352, "chief-0")):
         live.kill_at(gate, lost)
@@ -201,7 +204,7 @@ def test_loss_of_a_server_or_the_chief_loses_no_step(begin, tmp_path):
     assert "warning: ps-0 was killed by SIGKILL" in out
     assert "warning: chief-0 was killed by SIGKILL" in out
     assert [line for line in out.splitlines() if line.startswith("Continuing")] == [
-        f"Continuing from the checkpoint of step {step}." for step in (150, 350)
+        f"Continuing from step {step} (memory of chief-0), nothing lost." for step in (150, 350)
     ]
     # What the lost attempts had trained since then was lost with them, the counts too.
     assert set(counts(run_dir)) == {1}

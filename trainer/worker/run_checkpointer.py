@@ -92,9 +92,9 @@ def log_end(context: WorkerContext) -> int | None:
     A chief whose host was replaced has what the store had of the log: what was written after the
     last upload is lost, and a state that is newer must not be gone on from.
     """
-    files = context.memory_files
-    if run_address(context.experiment) is None or (files and files.own.reached >= 0):
-        return None  # no host has a folder of its own, or this command has written it
+    memories = context.memory_files.by_process.values() if context.memory_files else ()
+    if run_address(context.experiment) is None or any(x.reached >= 0 for x in memories):
+        return None  # the hosts share a folder, or this command has written the log
     lines, _ = read_lines(context.run_dir / FILES[0])
     return max((line["step"] for line in lines), default=0)
 

@@ -334,7 +334,7 @@ class Attempt:
         """End the attempt within `secs` because of a process."""
         self._record.blame(process_id, how)
         self._code = code
-        if self._memories and exit_codes.is_restartable(code):
+        if self._memories and self._memories.outlive_loss and exit_codes.is_restartable(code):
             # Those that have lost it notice, leave their state in memory, and end by themselves.
             secs = max(secs, _STATE_SECS)
             if process := self._living.get(process_id):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from trainer.cluster.spec import ProcessId
 from trainer.launch.run_context import RunContext
@@ -15,13 +15,21 @@ class Memories(dict[ProcessId, StateMemory]):
 
     They have no names: nothing is left of them when the command and its processes are gone.
 
+    Attributes:
+        outlive_loss: whether a process that has lost another one can still leave its state there,
+            because it holds the whole state.
+
     Args:
         is_on: whether processes keep their state in memory at all.
+        service_jobs: jobs whose processes do not train; parameter servers hold the state of the
+            chief, which keeps it in its own memory.
     """
 
-    def __init__(self, *, is_on: bool) -> None:
+    def __init__(self, *, is_on: bool, service_jobs: Collection[str] = ()) -> None:
         super().__init__()
+        self.outlive_loss = not service_jobs
         self._is_on = is_on
+        self._service_jobs = service_jobs
 
     @classmethod
     def of_run(cls, context: RunContext) -> Memories:
@@ -30,14 +38,15 @@ class Memories(dict[ProcessId, StateMemory]):
         is_possible = (
             hasattr(os, "memfd_create")
             and experiment.trains
-            and not context.strategy.asynchronous
             and not experiment.launch.uses_ray
         )
-        return cls(is_on=is_possible and experiment.checkpoint.memory != "never")
+        is_on = is_possible and experiment.checkpoint.memory != "never"
+        return cls(is_on=is_on, service_jobs=context.strategy.service_jobs)
 
     def add(self, process_id: ProcessId) -> None:
         """Create the memory of a process that trains, unless it has one."""
-        if self._is_on and not process_id.is_beside and process_id not in self:
+        trains = not process_id.is_beside and process_id.job not in self._service_jobs
+        if self._is_on and trains and process_id not in self:
             name = f"steadfast-{process_id}"
             self[process_id] = StateMemory(os.memfd_create(name, os.MFD_CLOEXEC))
 

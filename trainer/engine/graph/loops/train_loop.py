@@ -150,8 +150,11 @@ class TrainLoop:
 
     def position(self) -> Position | None:
         """Return where the state is after a graph call has failed; None: it is not whole."""
+        boundary = self.options.boundary
+        if boundary is None:  # the variables may be on a server that is lost
+            return None
         step = int(self.state.step.numpy())
-        if self.options.boundary is None or not self.options.boundary.is_at(step):
+        if not boundary.is_at(step):
             return None
         return Position(step, int(self.state.last_reported_step.numpy()))
 
