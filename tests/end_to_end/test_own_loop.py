@@ -8,7 +8,7 @@ from trainer.launch.modes.run_comparison import differences, read
 LOOP = (
     "loop._target_=tests.support.loops.everything", "train.steps=8", "checkpoint.every_steps=3",
     "strategy=multi_worker", "strategy.compress=float16", "writers=[jsonl]",
-    "restart.backoff_secs=0",
+    "restart.backoff_secs=0", "checkpoint.memory_every_steps=1",
 )  # fmt: skip
 
 
@@ -22,7 +22,7 @@ def test_cluster_that_lost_a_worker_ends_with_the_bits_of_an_undisturbed_one(tmp
         code, out, err = run(directory, *LOOP, *fault)
         assert code == 0, f"{out}\n{err}"
         outcomes.append(read(only_run(directory)))
-        assert ("Continuing from the checkpoint of step 3." in out) == bool(fault)
+        assert ("Continuing from step 5 (memory of worker-0), nothing lost." in out) == bool(fault)
     straight, killed = outcomes
     assert differences(straight, killed) == []
     assert [name for _, name in killed.kills] == ["kill (worker-1 at step 5)"]

@@ -28,6 +28,8 @@ def test_checkpoint_in_the_background_is_awaited_though_closing_fails():
         save_policies=[],
         save_timer=None,
         make_checkpointer=lambda objects: checkpointer,
+        make_memory=lambda checkpointer: None,
+        logged_metrics=nothing,
         open_writers=lambda step: writers,
         ledger=SimpleNamespace(mark=nothing),
         channel=Channel(lambda message: events.append(message)),

@@ -1,23 +1,26 @@
 """The run behind a training loop of the user's own: saves, stops, the log, the account of time.
 
 A save is made before a step, when the user's code is done with the step before: what it has
-changed and logged by then belongs to that step.
+changed and logged by then belongs to that step. So is a snapshot in memory.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
 from trainer.engine.checkpoints.checkpointer import Checkpointer
+from trainer.engine.checkpoints.memory_snapshots import MemorySnapshots
+from trainer.engine.checkpoints.snapshot import Snapshot
 from trainer.engine.pacing import StepPacer, Stopped
 from trainer.engine.plan import StepPolicy, is_due
 from trainer.engine.run_state import RunState
+from trainer.runs.state_memory import Position
 from trainer.summaries.writers.writer import Writer
 
 
@@ -29,6 +32,8 @@ class Session(RunState):
         total_steps: the length of the training.
         save_policies: at which steps to save, besides `save_timer`.
         make_checkpointer: makes the checkpointer of named objects.
+        make_memory: makes what keeps its state in memory; it may return None.
+        logged_metrics: returns the last metrics in the log of a step at most.
         open_writers: opens the writers at a step.
         requests: whether a stop, and whether a save, was requested of this process by now.
         metrics: the last ones that were logged.
@@ -37,13 +42,17 @@ class Session(RunState):
     total_steps: int
     save_policies: Sequence[StepPolicy]
     make_checkpointer: Callable[[Mapping[str, Any]], Checkpointer]
+    make_memory: Callable[[Checkpointer], MemorySnapshots | None]
+    logged_metrics: Callable[[int], Mapping[str, float]]
     open_writers: Callable[[int], list[Writer]]
     requests: Callable[[], tuple[bool, bool]]
     pacer: StepPacer = field(default_factory=lambda: StepPacer("auto"), init=False)
     checkpointer: Checkpointer | None = field(default=None, init=False)
+    memory: MemorySnapshots | None = field(default=None, init=False)
     metrics: dict[str, float] = field(default_factory=dict, init=False)
     _writers: list[Writer] = field(default_factory=list, init=False)
-    _restored: int | None = field(default=None, init=False)  # until the first step
+    _is_restored: bool = field(default=False, init=False)
+    _restored: Snapshot | None = field(default=None, init=False)  # until the first step
     _first_step: int = field(default=0, init=False)
     _agreed_until: int = field(default=0, init=False)
     _agreed_at: float = field(default=0.0, init=False)
@@ -53,7 +62,7 @@ class Session(RunState):
     def begin(
         self, objects: Mapping[str, Any], step: tf.Variable, write: Callable[[int], None]
     ) -> None:
-        """Restore the newest checkpoint, if there is one, and open the writers there; collective.
+        """Restore the newest state, if there is one, and open the writers there; collective.
 
         Args:
             objects: what is saved, by name.
@@ -63,10 +72,14 @@ class Session(RunState):
         """
         self._write_variables = write
         self.checkpointer = self.make_checkpointer(objects)
-        self._restored, _ = self.restore_newest(self.checkpointer)
-        if self._restored is not None:
-            self._saved = (self._restored,)
-            self.metrics = self.checkpointer.metrics(self._restored)
+        self.memory = self.make_memory(self.checkpointer)
+        restored, is_saved = self.restore_newest(self.checkpointer)
+        if restored is not None:
+            self._is_restored = True
+            self._restored = self.checkpointer.reader.capture()
+            self._saved = (restored,) if is_saved else None
+            metrics = self.checkpointer.metrics if is_saved else self.logged_metrics
+            self.metrics = dict(metrics(restored))
         self.step = self._first_step = self._agreed_until = int(step.numpy())
         self._writers = self.open_writers(self.step)
         self.enter("compile")
@@ -81,10 +94,45 @@ class Session(RunState):
         if self.checkpointer is None:
             return
         if self._restored is not None:
-            # The save was made here: it has what the user's code did since `begin` already.
-            self.checkpointer.restore(self._restored)
+            # It was taken here: it has what the user's code did since `begin` already.
+            self.checkpointer.reader.restore(self._restored.by_entry())
             self._restored = None
         self.checkpointer.check()
+        is_first = self.step == self._first_step
+        if self.memory is not None and not is_first:  # the first step makes what is made late
+            self.memory.keep(Position(self.step, self.step), before=self._write_step)
+        with self.leaving_state(lambda: True):
+            self._agree()
+        self.enter("compile" if is_first else "train")
+        if is_first:
+            self.faults.reached("compile")
+
+    @contextmanager
+    def leaving_state(self, is_whole: Callable[[], bool]) -> Iterator[None]:
+        """Leave the state in memory if a call inside fails, as it does when a process is lost.
+
+        Args:
+            is_whole: whether nothing of the step that failed has changed the state.
+        """
+
+        def find_position() -> Position | None:
+            if not is_whole():
+                return None
+            self._write_step()
+            return Position(self.step, self.step)
+
+        try:
+            yield
+        except tf.errors.OpError:
+            self.leave(find_position)
+            raise
+
+    def _agree(self) -> None:
+        """Save if that is due; stop if all processes agree to; collective.
+
+        Raises:
+            Stopped: see `before_step`.
+        """
         saves = is_due(self.save_policies, self.step)
         if self.step >= self._agreed_until:
             stops, *reasons, num_steps = self.agree(*self.requests())
@@ -96,10 +144,6 @@ class Session(RunState):
                 raise Stopped
         if saves:
             self.save()
-        is_first = self.step == self._first_step
-        self.enter("compile" if is_first else "train")
-        if is_first:
-            self.faults.reached("compile")
 
     def after_step(self) -> None:
         """Count a step that was made."""
@@ -118,8 +162,8 @@ class Session(RunState):
         self.faults.reached("step", self.step)
 
     def log(self, metrics: Mapping[str, float]) -> None:
-        """Write metrics of this step; what precedes a restored checkpoint was written before it."""
-        if self.step == self._first_step and self._saved == (self.step,):
+        """Write metrics of this step; what precedes a restored state was written before it."""
+        if self.step == self._first_step and self._is_restored:
             return
         self.metrics = dict(metrics)
         for writer in self._writers:
@@ -129,6 +173,9 @@ class Session(RunState):
         """Write the log to the disk, and what is known of this step into the variables."""
         for writer in self._writers:
             writer.flush()
+        self._write_step()
+
+    def _write_step(self) -> None:
         self._write_variables(self.step)
 
     def save(self) -> None:

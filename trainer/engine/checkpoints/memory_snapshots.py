@@ -117,12 +117,19 @@ class MemorySnapshots:
         self._due_at = float("-inf")
         self.secs = 0.0
 
-    def keep(self, position: Position, *, force: bool = False) -> None:
+    def keep(
+        self,
+        position: Position,
+        *,
+        force: bool = False,
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
         """Write the state, if that is due by now.
 
         Args:
             position: of the state.
             force: whether it is due in any case.
+            before: called first, if it is; brings variables up to date.
         """
         if self._is_off or position == self._written:
             return
@@ -130,6 +137,7 @@ class MemorySnapshots:
             self._files.own.note_reached(position.step)
             return
         began = self._clock()
+        before()
         self._write(position, self._reader.capture())
         now = self._clock()
         self.secs = now - began

@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from trainer.errors import CheckpointError
 from trainer.runs.state_memory import StoredTensor
 
 _ATTRIBUTES = "/.ATTRIBUTES/"
 _ATTRIBUTE = f"{_ATTRIBUTES}VARIABLE_VALUE"
-
 
 Entry: TypeAlias = tuple[str, str]
 """The name of a tensor in TensorFlow's format, and the slice of it in its notation; '': all."""
@@ -48,17 +48,33 @@ class SnapshotReader:
         return Snapshot(self._entries, values)
 
     def restore(self, values: Mapping[Entry, tf.Tensor]) -> None:
-        """Give every variable the value that a snapshot of the same objects has for it."""
-        for owner, contents in self._checkpoint._saver._gather_serialized_tensors()[0].items():
+        """Give every variable the value that a snapshot of the same objects has for it.
+
+        Raises:
+            CheckpointError: it is of other objects; no variable was changed.
+        """
+        gathered = self._checkpoint._saver._gather_serialized_tensors()[0]
+        own = {
+            (key, slice_spec)
+            for contents in gathered.values()
+            for key, content in contents.items()
+            for slice_spec in _slices(content)
+        }
+        if differing := own ^ values.keys():
+            name = min(differing)[0].removesuffix(_ATTRIBUTE)
+            place = "this experiment" if min(differing) in own else "the state in memory"
+            raise CheckpointError(
+                f"the state in memory does not fit this experiment: only {place} has {name}; "
+                "the same command continues from the newest checkpoint"
+            )
+        for owner, contents in gathered.items():
             if owner is None or not contents:  # the description of the objects, or no variable
                 continue
             restored = {}
             for key, content in contents.items():
                 name = key.partition(_ATTRIBUTES)[2] or key
-                is_sliced = isinstance(content, Mapping)
-                slices = content if is_sliced else {"": content}
-                parts = {slice_spec: values[key, slice_spec] for slice_spec in slices}
-                restored[name] = parts if is_sliced else parts[""]
+                parts = {slice_spec: values[key, slice_spec] for slice_spec in _slices(content)}
+                restored[name] = parts if isinstance(content, Mapping) else parts[""]
             owner._restore_from_tensors(restored)
 
     @tf.function(autograph=False)
@@ -68,8 +84,7 @@ class SnapshotReader:
         tensors = []
         for contents in self._checkpoint._saver._gather_serialized_tensors()[0].values():
             for key, content in contents.items():
-                slices = content if isinstance(content, Mapping) else {"": content}
-                for slice_spec, value in slices.items():
+                for slice_spec, value in _slices(content).items():
                     self._entries.append((key, slice_spec))
                     # From the memory of an accelerator or of another process.
                     with tf.device("CPU:0"):
@@ -109,6 +124,10 @@ class Snapshot:
                 tensors=self.values,
             )
 
+    def by_entry(self) -> dict[Entry, tf.Tensor]:
+        """Return what `SnapshotReader.restore` takes."""
+        return dict(zip(self.entries, self.values, strict=True))
+
     def stored_tensors(self) -> list[StoredTensor]:
         """Return what is written to memory; valid until the next step."""
         return [
@@ -141,3 +160,8 @@ def _bytes_of(value: tf.Tensor) -> np.ndarray:
     except ValueError:  # no buffer has a type such as bfloat16
         content = value.numpy()
     return content.reshape(-1).view(np.uint8)
+
+
+def _slices(content: Any) -> Mapping[str, Any]:
+    """Return the slices of what is saved under a name; '': all of it."""
+    return content if isinstance(content, Mapping) else {"": content}

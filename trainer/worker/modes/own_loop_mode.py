@@ -26,6 +26,7 @@ from trainer.own_loop.streams import InputPipeline, Streams
 from trainer.runs import provenance
 from trainer.runs.directory import write_result
 from trainer.runs.ledger import Ledger
+from trainer.runs.recorded_metrics import read_evaluations
 from trainer.strategies import devices
 from trainer.strategies.strategy import Strategy
 from trainer.summaries.run_introduction import writer_factory
@@ -33,7 +34,7 @@ from trainer.worker.building.announcement import announce_loop
 from trainer.worker.building.build import process_group_of
 from trainer.worker.building.build_model import create_strategy
 from trainer.worker.context import WorkerContext
-from trainer.worker.run_checkpointer import run_checkpointer
+from trainer.worker.run_checkpointer import memory_snapshots, run_checkpointer
 
 _SAVE_SECS = 60.0
 """How often a run is saved that is configured to be saved neither by steps nor by time."""
@@ -121,12 +122,18 @@ def _session(
     def make_checkpointer(objects: Mapping[str, Any]) -> Checkpointer:
         return run_checkpointer(context, faults, process_group, objects, Directions())
 
+    def logged_metrics(step: int) -> Mapping[str, float]:
+        evaluations = read_evaluations(run_dir, "train")
+        return next((values for at, values in reversed(evaluations) if at <= step), {})
+
     assert experiment.train.steps is not None, "trainer.config.rules.loop requires it"
     return Session(
         total_steps=experiment.train.steps,
         save_policies=policies,
         save_timer=make_save_timer(checkpoint, ledger, context.channel),
         make_checkpointer=make_checkpointer,
+        make_memory=lambda checkpointer: memory_snapshots(context, checkpointer, process_group),
+        logged_metrics=logged_metrics,
         open_writers=writer_factory(
             experiment, run_dir, None, context.channel, writes=process_group.is_chief
         ),

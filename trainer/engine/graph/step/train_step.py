@@ -101,7 +101,7 @@ class Step(Collectives):
         gradients, (packed, *totals) = self.sum_over_replicas(
             own.gradients, [own.packed_sums(), *statistics.added(own)]
         )
-        gradients, packed, totals, moved = self._begin_update(
+        gradients, packed, totals, moved = self.begin_update(
             (gradients, packed, totals, [value for _, value in own.moving])
         )
         if scale is not None:
@@ -133,7 +133,7 @@ class Step(Collectives):
                        _add_all)  # fmt: skip
         count = len(parts) * self.num_replicas
         gradients, (loss,) = self.sum_over_replicas(own[:-1], [own[-1]])
-        gradients, loss = self._begin_update((gradients, loss))
+        gradients, loss = self.begin_update((gradients, loss))
         if count > 1:
             gradients = _scaled(gradients, 1.0 / count)
         sums = {"loss": (loss, tf.constant(float(count)))}
@@ -144,7 +144,7 @@ class Step(Collectives):
     ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         """Average moving statistics over all replicas; return the sums of the metrics over them."""
         sums = self.sum_exactly([own.packed_sums(), *statistics.added(own)])
-        packed, *totals = self._begin_update(sums)
+        packed, *totals = self.begin_update(sums)
         statistics.assign(totals)
         statistics.end(self.dropped)
         return own.unpack_sums(packed)
@@ -223,6 +223,11 @@ class Step(Collectives):
         """Sum float32 tensors over the replicas, none of them rounded on the way."""
         return self.sum_over_replicas([], tensors)[1]
 
+    def begin_update(self, sums: Any) -> Any:
+        """Return a nest of sums over the replicas, with a note that variables change after them."""
+        boundary = self.options.boundary
+        return sums if boundary is None else boundary.begin_update(self.index, sums)
+
     def _exchange(
         self, gradients: Gradients, others: list[tf.Tensor]
     ) -> tuple[Gradients, list[tf.Tensor]]:
@@ -259,11 +264,6 @@ class Step(Collectives):
         if loss_scale is not None:
             # The scale is not to blame for a bad loss.
             loss_scale.update(conditions[0] | self.dropped)
-
-    def _begin_update(self, sums: Any) -> Any:
-        """Return a nest of sums over the replicas, with a note that variables change after them."""
-        boundary = self.options.boundary
-        return sums if boundary is None else boundary.begin_update(self.index, sums)
 
     def _note(self, verdict: Verdict, monitor: DivergenceMonitor) -> None:
         self.verdict = self.verdict.where(self.verdict.is_bad, verdict)
