@@ -140,11 +140,17 @@ def test_hosts_without_a_shared_folder_are_lost_and_train_to_the_same_bits(tmp_p
         chief, other = (job.start(index, *command) for index in (0, 1))
         other = lose(1, other)
         chief = lose(0, chief)
-        for process in (chief, other):
-            code, out, err = finish(process)
+        ended = [finish(process) for process in (chief, other)]
+        for code, out, err in ended:
             assert code == 0, out + err
-        # Files of the run are in no folder but the chief's.
+        told = [line for line in ended[1][1].splitlines() if line.startswith("Continuing from")]
+        assert told == [
+            "Continuing from step 4 (memory of worker-0), nothing lost.",
+            "Continuing from step 8 (memory of worker-1), nothing lost.",
+        ]
+        # Files of the run are in no folder but the chief's; the other host has a copy of the log.
         assert not list(job.disk(1).rglob("metrics.jsonl"))
+        assert list(job.disk(1).rglob("log-copy.jsonl"))
         shutil.rmtree(job.disk(0))
         code, out, err = finish(job.start(0, *command))
         assert code == 0, out + err

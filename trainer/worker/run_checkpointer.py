@@ -18,7 +18,6 @@ from trainer.runs import checkpoint_retention, provenance
 from trainer.runs.checkpoint_marker import committed_steps, marker_digest, remove, verify
 from trainer.runs.directory import lock_file
 from trainer.runs.identity import run_address
-from trainer.runs.recorded_metrics import FILES, read_lines
 from trainer.runs.user_code import ImportedCode
 from trainer.store.lease import read_manifest
 from trainer.store.object_store import Store, StoreError, open_store, retry
@@ -81,22 +80,8 @@ def memory_snapshots(
         process_group,
         every_steps=checkpoint.memory_every_steps,
         limited=checkpoint.memory == "auto",
-        log_end=lambda: log_end(context),
         warn=context.channel.line,
     )
-
-
-def log_end(context: WorkerContext) -> int | None:
-    """Return the last step up to which the log in this folder is known to be whole; None: all is.
-
-    A chief whose host was replaced has what the store had of the log: what was written after the
-    last upload is lost, and a state that is newer must not be gone on from.
-    """
-    memories = context.memory_files.by_process.values() if context.memory_files else ()
-    if run_address(context.experiment) is None or any(x.reached >= 0 for x in memories):
-        return None  # the hosts share a folder, or this command has written the log
-    lines, _ = read_lines(context.run_dir / FILES[0])
-    return max((line["step"] for line in lines), default=0)
 
 
 def before_commit(context: WorkerContext, faults: Faults) -> Callable[[], None]:

@@ -1,9 +1,11 @@
 """Snapshots: the files of `tf.train.Checkpoint.write`, with the values of one moment."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from trainer.engine.checkpoints.snapshot import SnapshotReader
+from trainer.errors import CheckpointError
 
 
 def content(prefix):
@@ -63,3 +65,15 @@ def test_reader_traces_once_and_reads_current_values(tmp_path):
         reader.capture().write(str(tmp_path / f"{value}"))
         assert content(tmp_path / f"{value}")["x/.ATTRIBUTES/VARIABLE_VALUE"] == value
     assert reader._read.experimental_get_tracing_count() == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [("x", "only the state in memory has y"), ("xyz", "only this experiment has z")],
+)
+def test_snapshot_of_other_objects_is_refused(names, problem):
+    snapshot = SnapshotReader(tf.train.Checkpoint(x=tf.Variable(1.0), y=tf.Variable(2.0))).capture()
+    others = {name: tf.Variable(0.0) for name in names}
+    with pytest.raises(CheckpointError, match=f"does not fit this experiment: {problem};"):
+        SnapshotReader(tf.train.Checkpoint(**others)).restore(snapshot.by_entry())
+    assert others["x"].numpy() == 0.0

@@ -29,8 +29,6 @@ _COST = 0.01
 _SHARE_OF_MEMORY = 0.25
 """The share of the free memory that `checkpoint.memory=auto` takes for two slots."""
 _DIGEST_BITS = 40
-_WHOLE = 1 << 40
-"""The end of a log that lacks nothing: a step beyond every run."""
 
 
 class _Holding(NamedTuple):
@@ -42,7 +40,6 @@ class _Holding(NamedTuple):
         digest: of its content.
         reached: the last step that a process of this host is known to have reached.
         checkpointed: the step of the chief's newest checkpoint.
-        log_end: the last step up to which the chief's log is known to be whole.
     """
 
     step: int
@@ -50,7 +47,6 @@ class _Holding(NamedTuple):
     digest: int
     reached: int
     checkpointed: int
-    log_end: int
 
 
 @dataclass(frozen=True)
@@ -86,8 +82,6 @@ class MemorySnapshots:
         every_steps: the number of steps from one snapshot to the next; None: as many as keep the
             cost at one percent.
         limited: whether little memory is a reason to do without.
-        log_end: returns the last step up to which the log here is known to be whole; None: it
-            lacks nothing. Called in the chief, which alone writes the log.
         warn: called if snapshots are not kept, or not used.
         clock: seconds, monotonic.
     """
@@ -100,7 +94,6 @@ class MemorySnapshots:
         *,
         every_steps: int | None = None,
         limited: bool = True,
-        log_end: Callable[[], int | None] = lambda: None,
         warn: Callable[[str], None] = lambda text: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -109,7 +102,6 @@ class MemorySnapshots:
         self._group = process_group
         self._every_steps = every_steps
         self._limited = limited
-        self._log_end = log_end
         self._warn = warn
         self._clock = clock
         self._is_off = False
@@ -159,12 +151,15 @@ class MemorySnapshots:
         told = self._group.gather(*self._tell(own, checkpointed))
         holdings = [_Holding(*numbers) for numbers in told]
         newest = max(Position(x.step, x.reported) for x in holdings)
-        checkpointed = max(x.checkpointed for x in holdings)
-        if newest.step < max(0, checkpointed):
+        if newest.step < max(0, *(x.checkpointed for x in holdings)):
             return None
         holders = [n for n, x in enumerate(holdings) if (x.step, x.reported) == newest]
-        if problem := _problem(holdings, holders):
-            self._warn(f"warning: {problem}: the state in memory is not used")
+        others = [n for n in holders if holdings[n].digest != holdings[holders[0]].digest]
+        if others:
+            self._warn(
+                f"warning: the states of step {newest.step:,} in memory differ between worker-"
+                f"{holders[0]} and worker-{others[0]}, so one of them is wrong; neither is used"
+            )
             return None
         if len(holders) < len(holdings):
             own = self._receive(own, holders[0])
@@ -222,38 +217,23 @@ class MemorySnapshots:
             step, reported = own[1].position
             digest = own[1].checksum & ((1 << _DIGEST_BITS) - 1)
         reached = max(memory.reached for memory in self._files.by_process.values())
-        if not self._group.is_chief:
-            return _Holding(step, reported, digest, reached, -1, -1)
-        end = self._log_end()
-        log_end = _WHOLE if end is None else max(checkpointed, end)
-        return _Holding(step, reported, digest, reached, checkpointed, log_end)
+        return _Holding(
+            step, reported, digest, reached, checkpointed if self._group.is_chief else -1
+        )
 
     def _receive(self, own: StoredState | None, source: int) -> StoredState | None:
         """Return the newest snapshot of process `source`; None: it does not verify; collective."""
-        label, content = "", b""
+        label, sent = "", None
         if self._group.index == source:
             assert own is not None
             label = json.dumps([own[0], *astuple(own[1])])
-            content = self._files.by_process[own[0]].content(own[1])
+            sent = self._files.by_process[own[0]].content(own[1])
         label = self._group.broadcast_text(source, label)
-        content = self._group.broadcast_bytes(source, content)
+        content = self._group.broadcast_bytes(source, sent)
         name, number, position, *lengths_and_checks = json.loads(label)
         header = Header(number, Position(*position), *lengths_and_checks)
         tensors = unpack(header, content)
         return None if tensors is None else (name, header, tensors)
-
-
-def _problem(holdings: Sequence[_Holding], holders: Sequence[int]) -> str:
-    """Return why the newest snapshot, which some processes have, must not be gone on from."""
-    newest = holdings[holders[0]]
-    others = [number for number in holders if holdings[number].digest != newest.digest]
-    if others:
-        names = f"worker-{holders[0]} and worker-{others[0]}"
-        return f"the states of step {newest.step:,} of {names} differ, so one of them is wrong"
-    log_end = max(x.log_end for x in holdings)
-    if newest.reported > log_end:
-        return f"the log of this run ends at step {log_end:,}, before step {newest.reported:,}"
-    return ""
 
 
 def _tensor(stored: StoredTensor) -> tf.Tensor:

@@ -36,9 +36,7 @@ class Memories(dict[ProcessId, StateMemory]):
         """Return the memories of a run, empty."""
         experiment = context.experiment
         is_possible = (
-            hasattr(os, "memfd_create")
-            and experiment.trains
-            and not experiment.launch.uses_ray
+            hasattr(os, "memfd_create") and experiment.trains and not experiment.launch.uses_ray
         )
         is_on = is_possible and experiment.checkpoint.memory != "never"
         return cls(is_on=is_on, service_jobs=context.strategy.service_jobs)

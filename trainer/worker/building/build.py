@@ -56,7 +56,6 @@ from trainer.strategies import compatibility, devices
 from trainer.strategies.select import select_strategy
 from trainer.strategies.strategy import Strategy
 from trainer.summaries.profiler import Profiler, boundary_steps
-from trainer.summaries.run_introduction import writer_factory
 from trainer.worker.building.announcement import announce
 from trainer.worker.building.build_dataset import build_dataset
 from trainer.worker.building.build_loop import build_loop, loop_parts
@@ -69,6 +68,7 @@ from trainer.worker.building.build_model import (
 )
 from trainer.worker.context import WorkerContext
 from trainer.worker.run_checkpointer import memory_snapshots, run_checkpointer
+from trainer.worker.run_log import writers_opener
 
 
 @dataclass(frozen=True)
@@ -381,13 +381,7 @@ def _reporter(training: _Training, lines: ResultLines, ledger: Ledger) -> Report
     return Reporter(
         training.learner.plan,
         training.loop,
-        writer_factory(
-            context.experiment,
-            context.run_dir,
-            training.learner.task,
-            context.channel,
-            writes=context.cluster.is_chief,
-        ),
+        writers_opener(context, training.process_group, training.learner.task),
         context.channel,
         lines,
         ledger,

@@ -29,12 +29,12 @@ from trainer.runs.ledger import Ledger
 from trainer.runs.recorded_metrics import read_evaluations
 from trainer.strategies import devices
 from trainer.strategies.strategy import Strategy
-from trainer.summaries.run_introduction import writer_factory
 from trainer.worker.building.announcement import announce_loop
 from trainer.worker.building.build import process_group_of
 from trainer.worker.building.build_model import create_strategy
 from trainer.worker.context import WorkerContext
 from trainer.worker.run_checkpointer import memory_snapshots, run_checkpointer
+from trainer.worker.run_log import writers_opener
 
 _SAVE_SECS = 60.0
 """How often a run is saved that is configured to be saved neither by steps nor by time."""
@@ -134,9 +134,7 @@ def _session(
         make_checkpointer=make_checkpointer,
         make_memory=lambda checkpointer: memory_snapshots(context, checkpointer, process_group),
         logged_metrics=logged_metrics,
-        open_writers=writer_factory(
-            experiment, run_dir, None, context.channel, writes=process_group.is_chief
-        ),
+        open_writers=writers_opener(context, process_group, None),
         ledger=ledger,
         channel=context.channel,
         process_group=process_group,

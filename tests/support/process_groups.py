@@ -1,0 +1,62 @@
+"""Groups of processes for tests: threads of this process that meet as processes do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+_SECS = 60
+
+
+class _Meeting:
+    def __init__(self, count: int) -> None:
+        self.barrier = threading.Barrier(count, timeout=_SECS)
+        self.values: list[Any] = [None] * count
+
+
+class ThreadGroup:
+    """What `ProcessGroup` offers, between threads; the first is the chief.
+
+    Attributes:
+        sent: number of bytes that were broadcast.
+    """
+
+    def __init__(self, index: int, count: int, meeting: _Meeting) -> None:
+        self.index, self.count = index, count
+        self.is_chief = index == 0
+        self.sent = 0
+        self._meeting = meeting
+
+    def gather(self, *values: int) -> list[list[int]]:
+        return [list(each) for each in self._meet(values)]
+
+    def any_process(self, flag: bool) -> bool:
+        return any(self._meet(flag))
+
+    def broadcast_text(self, source: int, text: str) -> str:
+        return str(self._meet(text)[source])
+
+    def broadcast_bytes(self, source: int, content: Any) -> np.ndarray:
+        received: np.ndarray = np.array(self._meet(content)[source], np.uint8)
+        self.sent += received.size
+        return received
+
+    def _meet(self, value: Any) -> list[Any]:
+        self._meeting.values[self.index] = value
+        self._meeting.barrier.wait()
+        values = list(self._meeting.values)
+        self._meeting.barrier.wait()
+        return values
+
+
+def in_processes(count: int, call: Callable[[ThreadGroup], T]) -> list[T]:
+    """Call a function in each of so many processes at once; return the results in their order."""
+    meeting = _Meeting(count)
+    groups = [ThreadGroup(index, count, meeting) for index in range(count)]
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(call, groups))

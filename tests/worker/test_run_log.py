@@ -1,0 +1,31 @@
+"""Copies of the log on hosts that share no folder."""
+
+import json
+
+from tests.support.process_groups import in_processes
+from trainer.worker.run_log import complete_log
+
+
+def line(step, split="train"):
+    return json.dumps({"step": step, "split": split, "loss": step / 3})
+
+
+LINES = [line(5), line(8), line(8, "test"), line(10)]
+
+
+def test_each_process_gets_the_lines_that_it_lacks_up_to_the_position(tmp_path):
+    # A chief whose host was replaced, another that was replaced before, and one that was not.
+    for number, lines in enumerate((LINES[:1], [], LINES)):
+        (tmp_path / f"log-{number}").write_text("".join(f"{text}\n" for text in lines))
+    in_processes(3, lambda group: complete_log(tmp_path / f"log-{group.index}", 8, group))
+    for number in range(2):
+        assert (tmp_path / f"log-{number}").read_text().splitlines() == LINES[:3]
+    assert (tmp_path / "log-2").read_text().splitlines() == LINES
+
+
+def test_equal_logs_are_left_as_they_are(tmp_path):
+    (tmp_path / "log-0").write_text(f"{LINES[0]}\n")
+    (tmp_path / "log-1").write_text(f"{LINES[0]}\n{LINES[1]}\n")
+    before = [path.stat().st_ino for path in sorted(tmp_path.iterdir())]
+    in_processes(2, lambda group: complete_log(tmp_path / f"log-{group.index}", 5, group))
+    assert [path.stat().st_ino for path in sorted(tmp_path.iterdir())] == before

@@ -1,0 +1,81 @@
+"""The log of a run whose hosts share no folder: each has a copy, so that none is lost with a host.
+
+The chief alone writes the log, and the store has it as it was at the last upload. The state that a
+restart goes on from may be newer, in the memory of another host. So every other process writes the
+same lines in the same order to `log-copy.jsonl`, and a restart gives each what it lacks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from trainer.files import write_atomically
+from trainer.runs.identity import run_address
+from trainer.runs.recorded_metrics import read_lines
+from trainer.summaries.writers.background import Background
+from trainer.summaries.writers.jsonl import JsonLines
+from trainer.worker.context import WorkerContext
+
+if TYPE_CHECKING:
+    from trainer.engine.process_group import ProcessGroup
+    from trainer.protocols import Task
+    from trainer.summaries.writers.writer import Writer
+
+
+class LogCopy(JsonLines):
+    """A copy of the log, in a process that is not the chief."""
+
+    FILE: ClassVar[str] = "log-copy.jsonl"
+
+
+def writers_opener(
+    context: WorkerContext, process_group: ProcessGroup, task: Task | None
+) -> Callable[[int], list[Writer]]:
+    """Return what opens the writers of this process at a position; collective.
+
+    Args:
+        context: this process.
+        process_group: the processes that run every step together.
+        task: its first model is drawn; None: there is none to draw.
+    """
+    from trainer.summaries.run_introduction import writer_factory
+
+    experiment, run_dir, channel = context.experiment, context.run_dir, context.channel
+    is_chief = process_group.is_chief
+    open_at = writer_factory(experiment, run_dir, task, channel, writes=is_chief)
+    has_own_folder = run_address(experiment) is not None and context.cluster.is_declared
+    if not has_own_folder or process_group.count == 1 or "jsonl" not in experiment.writers:
+        return open_at
+
+    def warn(reason: str) -> None:
+        channel.line(f"warning: the copy of the log cannot be written ({reason})")
+
+    def complete_and_open(position: int) -> list[Writer]:
+        complete_log(run_dir / (JsonLines if is_chief else LogCopy).FILE, position, process_group)
+        if is_chief:
+            return open_at(position)
+        return [Background(partial(LogCopy, run_dir, position), warn)]
+
+    return complete_and_open
+
+
+def complete_log(path: Path, position: int, process_group: ProcessGroup) -> None:
+    """Give every process the lines of the log that it lacks; collective.
+
+    Args:
+        path: the log, or the copy of this process: the first lines of the longest.
+        position: number of updates already reported; lines of later steps do not count.
+        process_group: the processes whose logs are compared.
+    """
+    own = [json.dumps(line) for line in read_lines(path)[0] if line["step"] <= position]
+    counts = [count for (count,) in process_group.gather(len(own))]
+    fewest, most = min(counts), max(counts)
+    if fewest == most:
+        return
+    text = process_group.broadcast_text(counts.index(most), "\n".join(own[fewest:]))
+    if missing := text.split("\n")[len(own) - fewest :]:
+        write_atomically(path, "".join(f"{line}\n" for line in [*own, *missing]))
