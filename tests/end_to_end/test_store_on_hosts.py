@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import shutil
 import signal
 import subprocess
@@ -22,8 +24,12 @@ from tests.support.processes import (
     finish,
     finished,
     log,
+    wait_until,
 )
 from tests.support.training import assert_same_bits
+from trainer.runs.recorded_metrics import read_lines
+
+SEED = int(os.environ.get("STEADFAST_CHAOS_SEED", "4"))
 
 ADDRESSES = ("10.78.0.10", "10.78.0.11")
 PORT = 23456
@@ -157,5 +163,44 @@ def test_hosts_without_a_shared_folder_are_lost_and_train_to_the_same_bits(tmp_p
         assert "Already finished" in out
         (ended,) = {path.parent for path in job.disk(0).rglob("metrics.jsonl")}
         undisturbed = finished(*TRAINING, "strategy.workers=2")
+        assert_same_bits(final_variables(ended), final_variables(undisturbed))
+        assert log(ended) == log(undisturbed)
+
+
+@pytest.mark.long
+def test_hosts_that_are_wiped_at_ten_moments_make_no_step_again(tmp_path: Path) -> None:
+    command = [*TRAINING, "train.steps=240", "checkpoint.every_steps=50"]
+    draws = random.Random(SEED)
+    moments = [
+        (20 * number + draws.randrange(1, 18), draws.randrange(2)) for number in range(1, 11)
+    ]
+    print(f"STEADFAST_CHAOS_SEED={SEED}: {moments}")
+    outputs = []
+
+    def newest_step() -> int:
+        """Return the last step in the logs of both hosts."""
+        lines = [line for log in tmp_path.glob("disk-*/**/*.jsonl") for line in read_lines(log)[0]]
+        return max((line["step"] for line in lines), default=0)
+
+    with two_hosts() as hosts:
+        start_server(hosts, tmp_path)
+        job = Job(hosts, tmp_path)
+        processes = [job.start(index, *command) for index in (0, 1)]
+        for moment, index in moments:
+            wait_until(lambda step=moment: newest_step() >= step, *processes)
+            processes[index].kill()
+            outputs.append(processes[index].communicate(timeout=TIMEOUT_SECS)[0])
+            shutil.rmtree(job.disk(index))
+            processes[index] = job.start(index, *command)
+        for process in processes:
+            code, out, err = finish(process)
+            assert code == 0, out + err
+            outputs.append(out)
+        told = [x for out in outputs for x in out.splitlines() if x.startswith("Continuing from")]
+        # On each of the two hosts.
+        assert len(told) == 2 * len(moments), told
+        assert [line for line in told if not line.endswith(", nothing lost.")] == []
+        (ended,) = {path.parent for path in job.disk(0).rglob("metrics.jsonl")}
+        undisturbed = finished(*command, "strategy.workers=2")
         assert_same_bits(final_variables(ended), final_variables(undisturbed))
         assert log(ended) == log(undisturbed)
