@@ -143,7 +143,7 @@ class Engine(RunState):
             return
         speed = self.reporter.speed(step)
         # What is to change besides the sums of the summary, which are reset last.
-        changes = self.plan.changes_at(step)
+        changes = self.plan.changes_at(step) or bool(self._callbacks.due("on_step", step))
         self.keep(self._position, force=changes)
         self._is_whole = not changes
         # Evaluation first: it can be interrupted, and then no line of this step may be written yet.
@@ -178,10 +178,11 @@ class Engine(RunState):
             self.state.stopped_early.assign(True)
         self._reported_step = step
         self.state.last_reported_step.assign(step)
-        self._is_whole = True
-        self.keep(self._position, force=changes)
         if self.plan.save.due(step) or self._stopped_early:
             self._save(self._metrics)
+        self._is_whole = True
+        # Last: what goes on from it must not do any of the above, the save included.
+        self.keep(self._position, force=changes)
 
     def result(self) -> dict[str, Any]:
         """Return a finished training's step, test metrics, best checkpoint, time and attempts.

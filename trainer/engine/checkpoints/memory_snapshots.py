@@ -38,11 +38,13 @@ class Restored:
         position: of the state.
         process: whose memory it was.
         again: steps that had been made after it, as far as is known.
+        is_saved: whether the newest checkpoint is of the same step.
     """
 
     position: Position
     process: str
     again: int
+    is_saved: bool
 
     def line(self) -> str:
         """Return what the user is told."""
@@ -122,14 +124,15 @@ class MemorySnapshots:
         """
         names = self._files.begin()
         newest = self._newest(names)
-        if not self._agree(newest, checkpointed):
+        step, saved = self._agree(newest, checkpointed)
+        if step < max(0, saved):
             return None
         assert newest is not None
         process, header, tensors = newest
         self._reader.restore({(x.key, x.slice_spec): _tensor(x) for x in tensors})
         self._written = None  # by this process, into a memory that may be another's
         reached = max(self._files.by_process[name].reached for name in names)
-        return Restored(header.position, process, max(0, reached - header.position.step))
+        return Restored(header.position, process, max(0, reached - step), step == saved)
 
     def clear(self) -> None:
         """Forget all snapshots: the state that they hold must not be gone on from."""
@@ -145,7 +148,8 @@ class MemorySnapshots:
     def _write(self, position: Position, snapshot: Snapshot) -> None:
         tensors = snapshot.stored_tensors()
         size = sum(len(tensor.content) for tensor in tensors)
-        free = available_bytes() if self._written is None and self._limited else None
+        is_new = self._files.own.reached < 0
+        free = available_bytes() if is_new and self._limited else None
         problem = ""
         if free is not None and 2 * size > _SHARE_OF_MEMORY * free:
             problem = f"two copies take {2 * size:,} bytes of the {free:,} that are free"
@@ -169,10 +173,10 @@ class MemorySnapshots:
                 return name, header, tensors
         return None
 
-    def _agree(self, newest: StoredState | None, checkpointed: int) -> bool:
-        """Return whether all processes have the same snapshot, at least as new as the checkpoint.
+    def _agree(self, newest: StoredState | None, checkpointed: int) -> tuple[int, int]:
+        """Return the step of the snapshot, and the chief's `checkpointed`; collective.
 
-        Collective.
+        The first is -1 unless all processes have the same one.
         """
         if newest is None:
             own = [0, 0, 0]
@@ -181,8 +185,8 @@ class MemorySnapshots:
             digest = header.checksum & ((1 << _DIGEST_BITS) - 1)
             own = [header.position.step + 1, header.position.reported, digest]
         chiefs = self._group.broadcast_from_chief(*own, checkpointed + 1)
-        is_same = own == chiefs[:3]
-        return not self._group.any_process(not is_same) and chiefs[0] >= max(1, chiefs[3])
+        differs = self._group.any_process(own != chiefs[:3])
+        return -1 if differs else chiefs[0] - 1, chiefs[3] - 1
 
 
 def _tensor(stored: StoredTensor) -> tf.Tensor:
