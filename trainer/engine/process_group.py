@@ -168,3 +168,12 @@ class ProcessGroup:
             self._strategy.run(on_replica, args=(values,))
         )
         return local[0] // len(local)  # each replica of a process has contributed
+
+
+def abort_collectives(reason: str) -> None:
+    """Have the collectives of this process fail, those that begin later too; from any thread.
+
+    One that waits for a process that is gone need not fail by itself: if nothing was under way to
+    that process when it went, TensorFlow tries to connect again.
+    """
+    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, reason)

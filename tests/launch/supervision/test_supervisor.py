@@ -171,4 +171,4 @@ def test_pauses_end_at_a_limit_of_five_minutes(supervise):
     code, waits, _ = supervise(failing, "restart.max_restarts=2000")
     assert (code, waits[9], waits[10], waits[-1]) == (1, 256.0, 300.0, 300.0)
     longer = ("restart.max_restarts=2", "restart.backoff_secs=400")
-    assert supervise(failing[:3], *longer)[1] == [400.0, 400.0]
+    assert supervise(failing[:3], *longer)[1] == [0.0, 400.0]
