@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.processes import (
     OPTIONS,
+    TIMEOUT_SECS,
     final_variables,
     finished,
     log,
@@ -79,7 +80,7 @@ class Fire:
         return step
 
     def wait_for(self, condition):
-        return wait_until(condition, self._command, pause_secs=0.005, secs=100)
+        return wait_until(condition, self._command, pause_secs=0.005)
 
     def living(self):
         """Return the workers of an attempt of which none has been killed, by name."""
@@ -98,7 +99,7 @@ class Fire:
 
     def end(self):
         """Wait for the end; check that nothing is left."""
-        self.output = "".join(self._command.communicate(timeout=200))
+        self.output = "".join(self._command.communicate(timeout=TIMEOUT_SECS))
         assert self._command.returncode == 0, self.output
         inodes = {os.fstat(memory.fileno()).st_ino for memory in self._memories.values()}
         self.close()
