@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from trainer.cluster.messages import evaluation_text
@@ -45,6 +46,21 @@ from trainer.engine.step_inspector import StepInspector
 from trainer.errors import NonFiniteError
 from trainer.runs.recorded_metrics import read_evaluations
 from trainer.runs.state_memory import Position
+
+
+@dataclass(frozen=True)
+class _Event:
+    """What an event has changed, until every process is known to have been through it.
+
+    Attributes:
+        changes: whether it is more than a report of the training metrics.
+        sums: the sums of the summary before it.
+        reported: the last step that was reported before it.
+    """
+
+    changes: bool
+    sums: np.ndarray
+    reported: int
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -75,7 +91,7 @@ class Engine(RunState):
     checkpointer: Checkpointer
     _reported_step: int = field(default=0, init=False)
     _stopped_early: bool = field(default=False, init=False)
-    _is_whole: bool = field(default=True, init=False)  # no event has changed a part of the state
+    _event: _Event | None = field(default=None, init=False)
     _metrics: dict[str, float] | None = field(default=None, init=False)  # at this step
     _test: dict[int, dict[str, float]] = field(default_factory=dict, init=False)  # by step
     _iterator: Any = field(default=None, init=False)
@@ -143,9 +159,9 @@ class Engine(RunState):
             return
         speed = self.reporter.speed(step)
         # What is to change besides the sums of the summary, which are reset last.
-        changes = self.plan.changes_at(step)
+        changes = self.plan.changes_at(step) or bool(self._callbacks.due("on_step", step))
         self.keep(self._position, force=changes)
-        self._is_whole = not changes
+        self._event = _Event(changes, self.state.summary_sums.numpy(), self._reported_step)
         # Evaluation first: it can be interrupted, and then no line of this step may be written yet.
         evaluation = self._evaluate(stop_requested)
         self._metrics = None if evaluation is None else evaluation.metrics
@@ -176,10 +192,9 @@ class Engine(RunState):
         if any(ends):
             self._stopped_early = True
             self.state.stopped_early.assign(True)
+        self.reporter.settle()
         self._reported_step = step
         self.state.last_reported_step.assign(step)
-        self._is_whole = True
-        self.keep(self._position, force=changes)
         if self.plan.save.due(step) or self._stopped_early:
             self._save(self._metrics)
 
@@ -262,6 +277,7 @@ class Engine(RunState):
             with self._leaving_state():
                 with clock.waiting():
                     stops, saves, is_due, num_steps = self.agree(*requests)
+                self._end_event()
                 if saves or is_due:
                     # A save on request has no metrics: it must not become the best checkpoint.
                     self._save(self._metrics if is_due else None)
@@ -271,6 +287,17 @@ class Engine(RunState):
                     self._advance(num_steps)
                     self.faults.reached("step", self.step)
                 self.handle_events(stop_requested)
+        self.process_group.barrier()
+        self._end_event()
+
+    def _end_event(self) -> None:
+        """Keep the state after an event that all processes have been through.
+
+        Not before: the chief may still be writing, and what goes on from it reports nothing again.
+        """
+        if self._event is not None:
+            self.keep(self._position, force=self._event.changes)
+            self._event = None
 
     @property
     def _position(self) -> Position:
@@ -286,7 +313,11 @@ class Engine(RunState):
         try:
             yield
         except tf.errors.OpError:
-            if self._is_whole:
+            event = self._event
+            if event is not None:  # which the chief may not have been through
+                self.state.summary_sums.assign(event.sums)
+                self.state.last_reported_step.assign(event.reported)
+            if event is None or not event.changes:
                 self.leave(self.loop.position)
             raise
 

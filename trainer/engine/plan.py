@@ -232,10 +232,9 @@ class Plan:
         return self.reports_at(step) or is_due(self.callbacks, step)
 
     def changes_at(self, step: int) -> bool:
-        """Return whether more is due after `step` steps than a report of the training metrics."""
+        """Return whether more is due after `step` steps than training metrics and callbacks."""
         others = [interval for interval in self._intervals if interval is not self.summarize]
-        is_more = self.epochs.ends_at(step) or any(interval.due(step) for interval in others)
-        return is_more or is_due(self.callbacks, step)
+        return self.epochs.ends_at(step) or any(interval.due(step) for interval in others)
 
     def reports_at(self, step: int) -> bool:
         """Return whether more is due after `step` steps than a call of callbacks."""

@@ -71,6 +71,11 @@ class Reporter:
         self.begin_window(step)
         self.clock.begin(step)
 
+    def settle(self) -> None:
+        """Have what was reported so far outlive this process."""
+        for writer in self.writers:
+            writer.settle()
+
     def flush(self) -> None:
         """Write what was reported so far to the disk."""
         for writer in self.writers:

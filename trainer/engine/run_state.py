@@ -72,7 +72,7 @@ class RunState(ABC):
             newest = max(checkpointer.steps(), default=-1)
             if at_most is None and (restored := self.memory.restore(newest)):
                 self.channel.line(restored.line())
-                return restored.position.step, False
+                return restored.position.step, restored.is_saved
             self.memory.clear()  # newer than what is gone on from
         step = checkpointer.restore_latest(at_most)
         for line in checkpointer.skipped:

@@ -1,118 +1,192 @@
-"""Snapshots in memory at a restart: which of several processes' is gone on from."""
+"""Snapshots in memory: how often they are written, and which one a restart goes on from."""
 
+import errno
 import os
+import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.process_groups import in_processes
-from trainer.engine.checkpoints.memory_snapshots import MemorySnapshots
+from trainer.engine.checkpoints import memory_snapshots
+from trainer.engine.checkpoints.memory_snapshots import MemorySnapshots, Restored
 from trainer.engine.checkpoints.snapshot import SnapshotReader
+from trainer.engine.process_group import ProcessGroup
 from trainer.runs.state_memory import MemoryFiles, Position, StateMemory
 
+VALUES = {
+    "float32": [1.5, -2.5],
+    "bfloat16": [[1.0], [3.0]],
+    "half": 2.0,
+    "bool": [True, False, True],
+    "uint8": np.zeros([0, 3]),
+    "int64": 2**40,
+    "complex64": [1 + 2j],
+    "string": ["one", "and another"],
+}
 
-class Host:
-    """The memory of a host with one process, and the variable that is trained there."""
 
-    def __init__(self, number, state):
-        self.name = f"worker-{number}"
-        self.variable = tf.Variable([0.0] * 5)
-        self.memory = StateMemory(os.memfd_create(self.name))
+class Process:
+    """A process that trains one counter, and can see the memories of all.
+
+    Attributes:
+        now: what its clock says.
+        warnings: what the user is told.
+    """
+
+    def __init__(self, memories, name="worker-0", group=None, **options):
+        self.now = 0.0
         self.warnings = []
-        if state is not None:
-            value, position = state
-            self.variable.assign([value] * 5)
-            self.snapshots(None).keep(Position(*position))
-            self.variable.assign([0.0] * 5)
+        self.memory = memories[name]
+        self.state = tf.Variable(0.0)
+        self.snapshots = MemorySnapshots(
+            SnapshotReader(tf.train.Checkpoint(state=self.state)),
+            MemoryFiles(memories[name], memories, lambda: newest(memories)),
+            group or ProcessGroup(tf.distribute.get_strategy()),
+            warn=self.warnings.append,
+            clock=lambda: self.now,
+            **options,
+        )
 
-    def snapshots(self, group):
-        files = MemoryFiles(self.memory, {self.name: self.memory}, lambda: [self.name])
-        reader = SnapshotReader(tf.train.Checkpoint(x=self.variable))
-        return MemorySnapshots(reader, files, group, limited=False, warn=self.warnings.append)
-
-
-NEWEST, OTHER, OLDER = (7.0, (60, 58)), (5.0, (60, 58)), (5.0, (57, 55))
-"""The value that a host has in memory, with its step and the last reported step."""
-
-
-def hosts_with(*states):
-    return [Host(number, state) for number, state in enumerate(states)]
-
-
-def restore(hosts, checkpointed=-1):
-    """Restore on all hosts at once; return what each has restored, and the bytes that were sent."""
-
-    def call(group):
-        # Only the chief sees the checkpoints.
-        newest = checkpointed if group.is_chief else -1
-        return hosts[group.index].snapshots(group).restore(newest), group.sent
-
-    restored, sent = zip(*in_processes(len(hosts), call), strict=True)
-    return restored, sent[0]
+    def keep(self, step, reported=0, **options):
+        """Train up to a step; return whether the state was written to memory."""
+        self.state.assign(float(step))
+        before = self.memory.newest()
+        self.snapshots.keep(Position(step, reported), **options)
+        return self.memory.newest() != before
 
 
-@pytest.mark.parametrize(
-    ("states", "name"),
-    [
-        ([NEWEST, None, OLDER], "worker-0"),
-        ([None, NEWEST, NEWEST], "worker-1"),
-        ([(5.0, (60, 55)), NEWEST], "worker-1"),
-    ],
-    ids=["others are behind", "chief was replaced", "one has reported more"],
-)
-def test_newest_state_is_sent_to_those_that_lack_it(states, name):
-    hosts = hosts_with(*states)
-    restored, sent = restore(hosts, checkpointed=60)
-    assert {x.line() for x in restored} == {
-        f"Continuing from step 60 (memory of {name}), nothing lost."
+def newest(memories):
+    positions = {name: x.newest().position for name, x in memories.items() if x.newest()}
+    return sorted(positions, key=positions.get, reverse=True)
+
+
+@pytest.fixture
+def memories():
+    memories = {f"worker-{number}": StateMemory(os.memfd_create("x")) for number in range(2)}
+    yield memories
+    for memory in memories.values():
+        memory.close()
+
+
+def test_values_of_all_types_are_restored(memories):
+    variables = {
+        name: tf.Variable(tf.constant(value, tf.as_dtype(name))) for name, value in VALUES.items()
     }
-    assert [host.variable.numpy().tolist() for host in hosts] == [[7.0] * 5] * len(hosts)
-    assert sent > 0
+    expected = {name: variable.numpy() for name, variable in variables.items()}
+    reader = SnapshotReader(tf.train.Checkpoint(**variables))
+    files = MemoryFiles(memories["worker-0"], memories, lambda: newest(memories))
+    snapshots = MemorySnapshots(reader, files, ProcessGroup(tf.distribute.get_strategy()))
+    snapshots.keep(Position(3, 2), force=True)
+    for variable in variables.values():
+        variable.assign(tf.zeros_like(variable))
+    assert snapshots.restore(-1) == Restored(Position(3, 2), "worker-0", 0, False)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(variables[name].numpy(), value)
 
 
-def test_state_that_all_have_is_not_sent():
-    restored, sent = restore(hosts_with(NEWEST, NEWEST))
-    assert [x.process for x in restored] == ["worker-0", "worker-1"]
-    assert sent == 0
+def test_interval_keeps_the_cost_at_one_percent(memories, monkeypatch):
+    process = Process(memories)
+    write = process.memory.write
+
+    def write_slowly(*arguments):
+        process.now += 0.5
+        return write(*arguments)
+
+    monkeypatch.setattr(process.memory, "write", write_slowly)
+    written = []
+    for step in range(1, 501):
+        process.now += 1.0
+        if process.keep(step):
+            written.append(step)
+    # The first also traces and allocates: it does not tell what one costs.
+    assert written == [1, 2, 52, 102, 152, 202, 252, 302, 352, 402, 452]
+    assert process.memory.reached == 500
 
 
-def test_steps_after_the_state_are_counted_on_any_host():
-    hosts = hosts_with(None, NEWEST, OLDER)
-    hosts[2].memory.note_reached(63)
-    restored, _ = restore(hosts)
-    assert {x.again for x in restored} == {3}
+def test_interval_of_the_configuration_is_kept(memories):
+    process = Process(memories, every_steps=3)
+    assert [step for step in range(10) if process.keep(step)] == [0, 3, 6, 9]
+
+
+def test_forced_snapshot_is_written_unless_the_memory_has_that_state(memories):
+    process = Process(memories, every_steps=100)
+    assert process.keep(5, force=True)
+    assert not process.keep(5, force=True)
+    assert process.keep(5, 5, force=True)  # reported meanwhile
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_little_memory_is_told_once_and_the_state_is_not_kept(memories, monkeypatch, limited):
+    monkeypatch.setattr(memory_snapshots, "available_bytes", lambda: 31)
+    process = Process(memories, limited=limited)
+    assert [process.keep(step, force=True) for step in (1, 2)] == [not limited] * 2
+    assert len(process.warnings) == limited
+    for warning in process.warnings:
+        assert re.fullmatch(
+            r"the state is not kept in memory \(two copies take \d+ bytes of the 31 that are free\): "
+            "a restart goes on from the newest checkpoint",
+            warning,
+        )
+
+
+def test_memory_that_is_had_already_is_used_however_little_is_free(memories, monkeypatch):
+    Process(memories).keep(1)
+    monkeypatch.setattr(memory_snapshots, "available_bytes", lambda: 0)
+    assert Process(memories).keep(2)
+
+
+def test_failed_allocation_is_told(memories, monkeypatch):
+    def fail(*arguments):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(os, "posix_fallocate", fail)
+    process = Process(memories)
+    assert not process.keep(1, force=True)
+    assert "(Cannot allocate memory; two copies take " in process.warnings[0]
+
+
+def test_newest_state_of_all_processes_is_restored(memories):
+    Process(memories, "worker-0").keep(7)
+    other = Process(memories, "worker-1", every_steps=8)
+    other.keep(8)
+    other.keep(10)
+    process = Process(memories, "worker-0")
+    restored = process.snapshots.restore(4)
+    assert restored == Restored(Position(8, 0), "worker-1", 2, False)
+    assert process.state.numpy() == 8.0
+    assert restored.line() == "Continuing from step 8 (memory of worker-1), 2 steps again."
+    assert process.keep(8, force=True)  # in its own memory too
+
+
+def test_line_says_that_nothing_is_lost():
+    restored = Restored(Position(1234, 0), "worker-1", 0, False)
+    assert restored.line() == "Continuing from step 1,234 (memory of worker-1), nothing lost."
 
 
 @pytest.mark.parametrize(
-    ("states", "checkpointed"),
-    [([None, None], -1), ([NEWEST, None], 61)],
-    ids=["nothing is kept", "checkpoint is newer"],
+    ("checkpointed", "step", "is_saved"),
+    [(-1, 7, False), (6, 7, False), (7, 7, True), (8, None, None)],
 )
-def test_checkpoint_is_taken_if_no_state_is_as_new(states, checkpointed):
-    restored, sent = restore(hosts_with(*states), checkpointed)
-    assert (restored, sent) == ((None,) * 2, 0)
+def test_checkpoint_counts_if_it_is_newer(memories, checkpointed, step, is_saved):
+    Process(memories).keep(7)
+    restored = Process(memories).snapshots.restore(checkpointed)
+    assert (restored and (restored.position.step, restored.is_saved)) == (step and (step, is_saved))
 
 
-def test_different_states_of_one_step_are_refused():
-    hosts = hosts_with(NEWEST, NEWEST, OTHER)
-    restored, _ = restore(hosts)
-    assert restored == (None,) * 3
-    assert hosts[0].variable.numpy().tolist() == [0.0] * 5
-    assert hosts[1].warnings == [
-        "warning: the states of step 60 in memory differ between worker-0 and worker-2, so one of "
-        "them is wrong; neither is used"
-    ]
+def test_damaged_state_is_left_for_that_of_another_process(memories):
+    for name, step in (("worker-0", 7), ("worker-1", 8)):
+        Process(memories, name).keep(step)
+    file = memories["worker-1"].fileno()
+    aligned = -(-memories["worker-1"].newest().description_bytes // 64) * 64
+    os.pwrite(file, np.float32(9).tobytes(), 4096 + aligned)
+    assert Process(memories).snapshots.restore(-1).process == "worker-0"
 
 
-def test_state_that_arrives_damaged_is_refused_by_all():
-    hosts = hosts_with(NEWEST, None)
-
-    def call(group):
-        broadcast = group.broadcast_bytes
-        # In one process alone: what has arrived there is checked there.
-        flip = np.uint8(group.index == 1)
-        group.broadcast_bytes = lambda source, content: broadcast(source, content) ^ flip
-        return hosts[group.index].snapshots(group).restore(-1)
-
-    assert in_processes(2, call) == [None, None]
+def test_state_that_was_cleared_is_not_restored(memories):
+    for name in memories:
+        Process(memories, name).keep(7)
+    process = Process(memories)
+    process.snapshots.clear()
+    assert process.snapshots.restore(-1) is None
+    assert process.keep(7)

@@ -36,6 +36,7 @@ class Simulation:
         lines, errors: shown to the user.
         requests: (process name, signal) of each forwarded request.
         killed: (process name, signal) of each signal sent.
+        told: names of the processes that were told of a lost one.
         stopped: names of the processes that are stopped (SIGSTOP).
     """
 
@@ -49,6 +50,7 @@ class Simulation:
         jobs=None,
         may_replace=True,
         is_attended=False,
+        memories=None,
     ):
         self.names = names
         self.directory = directory
@@ -59,6 +61,7 @@ class Simulation:
         self.errors = []
         self.requests = []
         self.killed = []
+        self.told = []
         self.stopped = set()
         process_ids = [ProcessId(name.split("-")[0], int(name.split("-")[1])) for name in names]
         self.stop_requests = StopRequests(is_attended=is_attended)
@@ -75,7 +78,7 @@ class Simulation:
             members,
             self.new_process,
             lambda process_id: may_replace,
-            Memories(is_on=False),
+            Memories(is_on=False) if memories is None else memories,
         )
 
     def new_process(self, process_id):
@@ -128,6 +131,11 @@ class FakeProcess:
 
     def begin(self, processes):
         pass
+
+    def lose_peer(self):
+        self.simulation.told.append(str(self.process_id))
+        if str(self.process_id) not in self.simulation.stopped:
+            self.send(EXIT, RESTARTABLE)
 
     def assign(self, directory, experiment, member, messages, memories):
         self.process_id = member.process_id
@@ -380,3 +388,61 @@ def test_stop_request_after_the_failure_is_not_lost(simulate):
     )
     assert simulation.run() == -9
     assert simulation.attempt.stopped_by() == signal.SIGTERM
+
+
+@pytest.fixture
+def memories():
+    memories = Memories(is_on=True)
+    yield memories
+    memories.close()
+
+
+THREE = [*TWO, "worker-2"]
+
+
+def test_survivors_of_a_kill_may_leave_their_state_and_the_others_end_at_once(simulate, memories):
+    script = [*TRAINING, ("worker-2", PHASE, "compile"), ("worker-0", EXIT, -9)]
+    simulation = simulate(THREE, script, memories=memories)
+    assert simulation.run() == -9
+    assert simulation.blamed == ("worker-0", "was killed by SIGKILL")
+    assert simulation.told == ["worker-1"]
+    assert simulation.killed == [("worker-2", signal.SIGKILL)]
+
+
+def test_survivor_that_does_not_end_is_killed_in_time(simulate, memories, monkeypatch):
+    monkeypatch.setattr(attempt, "_STATE_SECS", 0.05)
+    simulation = simulate(TWO, [*TRAINING, ("worker-0", EXIT, -9)], memories=memories)
+    simulation.stopped.add("worker-1")
+    assert simulation.run() == -9
+    assert (simulation.told, simulation.killed) == (["worker-1"], [("worker-1", signal.SIGKILL)])
+
+
+def test_process_that_may_be_the_cause_is_not_killed_before_it_tells(simulate, memories):
+    script = [
+        ("worker-0", PHASE, "train"),
+        ("worker-1", PHASE, "compile"),
+        ("worker-0", EXIT, RESTARTABLE),
+        ("worker-1", EXIT, CRASHED),
+    ]
+    simulation = simulate(TWO, script, memories=memories)
+    assert simulation.run() == CRASHED
+    assert simulation.blamed == ("worker-1", "failed")
+    assert (simulation.told, simulation.killed) == ([], [])
+
+
+def test_hung_process_is_killed_first_and_blamed_as_hung(simulate, memories):
+    script = [("worker-1", PHASE, "train"), ("worker-0", PHASE, "train")]
+    simulation = simulate(TWO, script, "watchdog.stall_secs=0.1", memories=memories)
+    simulation.stopped.add("worker-1")
+    assert simulation.run() == RESTARTABLE
+    assert simulation.blamed == ("worker-1", "made no progress")
+    assert simulation.killed[0] == ("worker-1", signal.SIGKILL)
+    assert simulation.told == ["worker-0"]
+
+
+def test_evaluator_beside_does_not_delay_the_restart(simulate, memories):
+    script = [("worker-0", PHASE, "train"), ("worker-0", EXIT, -9)]
+    simulation = simulate(["worker-0", "evaluator-0"], script, memories=memories)
+    assert simulation.run() == -9
+    assert simulation.states["evaluator-0"] == "ended"
+    assert (simulation.told, simulation.killed) == ([], [("evaluator-0", signal.SIGKILL)])

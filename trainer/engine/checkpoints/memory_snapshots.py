@@ -57,11 +57,13 @@ class Restored:
         position: of the state.
         process: whose memory it was.
         again: steps that had been made after it, as far as is known.
+        is_saved: whether the newest checkpoint is of the same step.
     """
 
     position: Position
     process: str
     again: int
+    is_saved: bool
 
     def line(self) -> str:
         """Return what the user is told."""
@@ -151,7 +153,8 @@ class MemorySnapshots:
         told = self._group.gather(*self._tell(own, checkpointed))
         holdings = [_Holding(*numbers) for numbers in told]
         newest = max(Position(x.step, x.reported) for x in holdings)
-        if newest.step < max(0, *(x.checkpointed for x in holdings)):
+        checkpointed = max(x.checkpointed for x in holdings)
+        if newest.step < max(0, checkpointed):
             return None
         holders = [n for n, x in enumerate(holdings) if (x.step, x.reported) == newest]
         others = [n for n in holders if holdings[n].digest != holdings[holders[0]].digest]
@@ -169,8 +172,9 @@ class MemorySnapshots:
         process, header, tensors = own
         self._reader.restore({(x.key, x.slice_spec): _tensor(x) for x in tensors})
         self._written = None  # by this process, into a memory that may be another's
+        step = header.position.step
         reached = max(x.reached for x in holdings)
-        return Restored(header.position, process, max(0, reached - header.position.step))
+        return Restored(header.position, process, max(0, reached - step), step == checkpointed)
 
     def clear(self) -> None:
         """Forget all snapshots: the state that they hold must not be gone on from."""
@@ -186,7 +190,8 @@ class MemorySnapshots:
     def _write(self, position: Position, snapshot: Snapshot) -> None:
         tensors = snapshot.stored_tensors()
         size = sum(len(tensor.content) for tensor in tensors)
-        free = available_bytes() if self._written is None and self._limited else None
+        is_new = self._files.own.reached < 0
+        free = available_bytes() if is_new and self._limited else None
         problem = ""
         if free is not None and 2 * size > _SHARE_OF_MEMORY * free:
             problem = f"two copies take {2 * size:,} bytes of the {free:,} that are free"

@@ -195,6 +195,9 @@ class Attempt:
                 self._join_wait.end(process_id)
                 self._watch.end(process_id)
                 self._handle_exit(process_id, code)
+                has_ended = self._memories and self._memories.keys().isdisjoint(self._living)
+                if has_ended and self._record.process_id:
+                    self._deadline = time.monotonic()  # nobody is left who has a state to leave
             case messages.Phase() | messages.Progress():
                 self._watch.update(process_id, message)
                 self.has_begun = self.has_begun or self._watch.has_begun(process_id)
@@ -335,11 +338,24 @@ class Attempt:
         self._record.blame(process_id, how)
         self._code = code
         if self._memories and self._memories.outlive_loss and exit_codes.is_restartable(code):
-            # Those that have lost it notice, leave their state in memory, and end by themselves.
             secs = max(secs, _STATE_SECS)
-            if process := self._living.get(process_id):
-                process.signal(signal.SIGKILL)
+            self._collect_state(process_id, is_cause=code != RESTARTABLE)
         self._deadline = time.monotonic() + secs
+
+    def _collect_state(self, lost: ProcessId, *, is_cause: bool) -> None:
+        """Have those that have lost a process leave their state in memory, and end.
+
+        Args:
+            lost: the process.
+            is_cause: whether no other one can have caused its end.
+        """
+        for process_id, process in self._living.items():
+            if process_id == lost:  # it hangs
+                process.signal(signal.SIGKILL)
+            elif process_id in self._memories and self._watch.has_steps(process_id):
+                process.lose_peer()
+            elif process_id in self._memories and is_cause:
+                process.signal(signal.SIGKILL)  # its state is in memory already
 
     def _let_others_leave(self, member: Cluster, code: int) -> None:
         """Let the others leave after a process that was done or has stopped."""

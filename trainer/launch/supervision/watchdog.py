@@ -22,10 +22,9 @@ from trainer.config.schema import Watchdog
 from trainer.launch.supervision.process_set import ManagedProcess
 
 _BEFORE = "import"  # the phase of a process before its first message
+_BEFORE_STEPS = (_BEFORE, "start", "compile")
 _ALLOWED = {
-    _BEFORE: "compile_secs",
-    "start": "compile_secs",
-    "compile": "compile_secs",
+    **dict.fromkeys(_BEFORE_STEPS, "compile_secs"),
     "evaluate": "evaluate_secs",
     "save": "save_secs",
 }
@@ -105,6 +104,10 @@ class Watch:
     def has_begun(self, process_id: ProcessId) -> bool:
         """Return whether a process has joined the others, so that it may have trained."""
         return self._heartbeats[process_id].phase not in (_BEFORE, _UNWATCHED)
+
+    def has_steps(self, process_id: ProcessId) -> bool:
+        """Return whether a process may have made steps since it restored its state."""
+        return self._heartbeats[process_id].phase not in (*_BEFORE_STEPS, _UNWATCHED)
 
     def renew(self) -> None:
         """Take the present as the last sign of life of all processes."""

@@ -67,6 +67,9 @@ class Background(Writer):
     text = _forwarded("text")
     graph = _forwarded("graph")
 
+    def settle(self) -> None:
+        self._call(lambda writer: writer.settle(), wait=self._lost is None)
+
     def flush(self) -> None:
         # An optional writer catches up from metrics.jsonl, so there is no need to wait for it.
         self._call(lambda writer: writer.flush(), wait=self._lost is None)

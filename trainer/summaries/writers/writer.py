@@ -43,6 +43,9 @@ class Writer:
     def graph(self, graph_def: bytes) -> None:
         """Show a serialized GraphDef; called again when the run goes on."""
 
+    def settle(self) -> None:
+        """Return when everything written so far outlives this process."""
+
     def flush(self) -> None:
         """Store everything written so far durably."""
 

@@ -1,0 +1,154 @@
+"""A run that ends at any moment of an event goes on from memory as if it had not ended."""
+
+import functools
+import itertools
+import os
+
+import pytest
+import tensorflow as tf
+
+from tests.support.processes import log
+from tests.support.scratch import new_folder
+from tests.support.small_runs import recipe
+from tests.support.training import assert_same_bits, finish
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel, Line
+from trainer.runs.state_memory import MemoryFiles, StateMemory
+from trainer.worker.building import build
+from trainer.worker.context import WorkerContext
+
+RUN = (
+    "model=softmax", "train.steps=8", "batch.global_size=16", "summary.every_steps=2",
+    "evaluate.every_steps=4", "evaluate.every_epochs=null", "checkpoint.every_steps=4",
+    "checkpoint.keep=9", "checkpoint.best.metric=accuracy", "train.ema_decay=0.9",
+    "+callbacks.counter._target_=tests.engine.test_run_state.Counter", "writers=[jsonl]",
+)  # fmt: skip
+
+
+class Counter:
+    """A callback that is called at every report, and changes its state there."""
+
+    def __init__(self):
+        self.calls = tf.Variable(0, trainable=False)
+
+    def on_step(self, training):
+        self.calls.assign_add(1)
+
+    def on_evaluate(self, step, metrics):
+        self.calls.assign_add(100)
+
+
+class Killed(BaseException):
+    """Ends a process as a kill does: nobody handles it."""
+
+
+class Run:
+    """The attempts of a run in this process, which keep their state in the same memory."""
+
+    def __init__(self, run_dir):
+        self.run_dir = run_dir
+        self.memory = StateMemory(os.memfd_create("test"))
+        self.lines = []
+
+    def start(self, *overrides):
+        """Return the engine of the next attempt."""
+        self.lines.clear()
+        memories = {"worker-0": self.memory}
+        return build.engine_of(
+            WorkerContext(
+                compose([*RUN, *overrides]),
+                self.run_dir,
+                Channel(lambda x: isinstance(x, Line) and self.lines.append(x.text)),
+                memory_files=MemoryFiles(
+                    self.memory, memories, lambda: ["worker-0"] * bool(self.memory.newest())
+                ),
+            )
+        )
+
+
+@functools.cache
+def straight():
+    """Return the directory and the state of the run that is not killed."""
+    run_dir = new_folder()
+    return run_dir, finish(recipe(run_dir, *RUN))
+
+
+@pytest.fixture
+def run(tmp_path):
+    run = Run(tmp_path)
+    yield run
+    run.memory.close()
+
+
+def kill_in(owner, name, number, *, before):
+    """Have call `number` of a method end the process, before or after what it does."""
+    method = getattr(owner, name)
+    calls = itertools.count(1)
+
+    @functools.wraps(method)
+    def call(*arguments, **options):
+        is_last = next(calls) == number
+        if is_last and before:
+            raise Killed
+        result = method(*arguments, **options)
+        if is_last:
+            raise Killed
+        return result
+
+    setattr(owner, name, call)
+
+
+MOMENTS = {
+    "evaluation": lambda engine: (engine.evaluator, "evaluate", 1),
+    "metrics": lambda engine: (engine.reporter, "write_train_metrics", 2),
+    "callbacks": lambda engine: (engine._callbacks, "call", 4),
+    "save": lambda engine: (engine.checkpointer, "save", 1),
+    "snapshot": lambda engine: (engine.memory, "keep", 6),
+}
+
+
+@pytest.mark.parametrize("moment", list(MOMENTS))
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_run_that_is_killed_in_an_event_repeats_it_once(run, moment, before):
+    engine = run.start()
+    kill_in(*MOMENTS[moment](engine), before=before)
+    with pytest.raises(Killed):
+        engine.train(lambda: False)
+    engine.checkpointer.wait()
+    killed_at = engine.step
+    engine = run.start()
+    state = finish(engine)
+    assert run.lines[0] == f"Continuing from step {killed_at} (memory of worker-0), nothing lost."
+    run_dir, variables = straight()
+    assert log(run.run_dir) == log(run_dir)
+    assert engine.checkpointer.steps() == [4, 8]
+    assert engine.checkpointer.metrics(4).keys() == {"loss", "accuracy"}
+    assert_same_bits(state, variables)
+
+
+def test_stop_after_a_restart_does_not_save_again_what_a_checkpoint_has(run):
+    engine = run.start()
+    kill_in(engine, "_advance", 3, before=True)  # of steps 5 and 6
+    with pytest.raises(Killed):
+        engine.train(lambda: False)
+    engine = run.start()
+    assert not engine.train(lambda: True)
+    assert engine.step == 4
+    assert engine.checkpointer.metrics(4).keys() == {"loss", "accuracy"}  # still one of the best
+
+
+POISONED = (
+    "divergence.action=rollback", "checkpoint.every_steps=2", "+dataset.ids=[0]",
+    "dataset._target_=tests.support.toy_datasets.poisoned",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["target", "leave_out"])
+def test_rollback_is_never_undone_by_a_state_in_memory(run, tmp_path, method):
+    engine = run.start(*POISONED)
+    kill_in(engine._rollback, method, 1, before=True)
+    with pytest.raises(Killed):
+        engine.train(lambda: False)
+    assert (run.memory.newest() is None) == (method == "leave_out")
+    state = finish(run.start(*POISONED))
+    assert_same_bits(state, finish(recipe(tmp_path / "straight", *RUN, *POISONED)))

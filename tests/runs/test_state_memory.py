@@ -1,0 +1,197 @@
+"""The memory of a process: a snapshot is read whole and unchanged, or the one before it is."""
+
+import errno
+import os
+import struct
+
+import numpy as np
+import pytest
+
+from trainer.runs import state_memory
+from trainer.runs.state_memory import Position, StateMemory, StoredTensor
+
+AT = Position(7, 5)
+
+
+@pytest.fixture
+def file():
+    descriptor = os.memfd_create("test")
+    yield descriptor
+    os.close(descriptor)
+
+
+@pytest.fixture
+def memory(file):
+    return StateMemory(file)
+
+
+@pytest.fixture
+def other(file):
+    """The same memory as another process maps it."""
+    return StateMemory(file)
+
+
+def tensors(value, size=1000):
+    """Return two tensors of different types that a value fills."""
+    first = np.full(size, value, np.float32)
+    second = np.full((3, 5), value, np.int8)
+    return [
+        StoredTensor("x", "", "float32", [size], first.view(np.uint8)),
+        StoredTensor("y", "3,5:0,3", "int8", [3, 5], second.reshape(-1).view(np.uint8)),
+    ]
+
+
+def stored(memory):
+    """Return the value of the snapshot that can be read; None: there is none."""
+    header = memory.newest()
+    if header is None or (read := memory.read(header)) is None:
+        return None
+    x, y = read
+    values = {*np.frombuffer(x.content, np.float32), *np.frombuffer(y.content, np.int8)}
+    assert [(*t[:3], list(t.shape)) for t in read] == [(*t[:3], t.shape) for t in tensors(0)]
+    (value,) = values
+    return value
+
+
+def test_memory_that_was_never_written_has_nothing(memory):
+    assert (memory.newest(), memory.reached) == (None, -1)
+    memory.note_reached(3)
+    memory.clear()
+    assert memory.reached == -1
+
+
+def test_newest_snapshot_is_read_from_every_mapping(memory, other):
+    for value in range(5):
+        header = memory.write(Position(value, value), tensors(value))
+        assert (header.number, header.slot) == (value + 1, value % 2)
+        assert other.newest() == header
+        assert stored(memory) == stored(other) == value
+
+
+def test_tensor_without_elements_or_dimensions_is_kept(memory):
+    scalar = np.array(2.5).reshape(-1).view(np.uint8)
+    memory.write(
+        AT,
+        [
+            StoredTensor("empty", "", "float32", [0, 3], np.empty(0, np.uint8)),
+            StoredTensor("scalar", "", "float64", [], scalar),
+        ],
+    )
+    empty, read = memory.read(memory.newest())
+    assert (len(empty.content), empty.shape) == (0, [0, 3])
+    assert (bytes(read.content), read.shape) == (bytes(scalar), [])
+    assert memory.newest().position == AT
+
+
+def test_state_without_tensors_is_kept(memory):
+    memory.write(AT, [])
+    assert memory.read(memory.newest()) == []
+
+
+def test_reached_step_is_noted_with_a_snapshot_and_between_them(memory, other):
+    memory.write(AT, tensors(1))
+    assert other.reached == 7
+    memory.note_reached(9)
+    assert other.reached == 9
+    assert stored(other) == 1
+
+
+class Killed(Exception):
+    """Ends a write as a kill would."""
+
+
+@pytest.mark.parametrize("stage", ["_clear_header", "_checksum", "_write_header"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_kill_in_a_write_leaves_the_snapshot_before(memory, other, monkeypatch, stage, when):
+    for value in (1, 2, 3):
+        memory.write(Position(value, 0), tensors(value))
+    owner = StateMemory if hasattr(StateMemory, stage) else state_memory
+    original = getattr(owner, stage)
+
+    def killed(*arguments):
+        if when == "after":
+            original(*arguments)
+        raise Killed
+
+    monkeypatch.setattr(owner, stage, killed)
+    with pytest.raises(Killed):
+        memory.write(Position(4, 0), tensors(4))
+    monkeypatch.undo()
+    is_written = (stage, when) == ("_write_header", "after")
+    assert stored(other) == (4 if is_written else 3)
+    memory.write(Position(5, 0), tensors(5))  # the next attempt goes on
+    assert stored(other) == 5
+
+
+def first_bytes(memory):
+    """Yield a byte of each part of the newest snapshot: (part, offset)."""
+    header = memory.newest()
+    begin = memory._slot_start(header.slot)
+    at = state_memory._HEADER_BYTES * (header.slot + 1)
+    yield from (("header", at + byte) for byte in range(state_memory._SLOT.size + 4))
+    yield from (("description", begin + byte) for byte in range(header.description_bytes))
+    start = begin + state_memory._aligned(header.description_bytes)
+    yield from (("content", start + byte) for byte in range(0, header.content_bytes, 97))
+
+
+def test_snapshot_of_which_any_bit_is_flipped_is_not_read(memory, other, file):
+    memory.write(Position(1, 0), tensors(1))
+    memory.write(Position(2, 0), tensors(2))
+    for part, offset in list(first_bytes(memory)):
+        (byte,) = os.pread(file, 1, offset)
+        for bit in (1, 128):
+            os.pwrite(file, bytes([byte ^ bit]), offset)
+            # A broken header is none: then the snapshot before is the newest.
+            assert stored(other) == (1 if part == "header" else None), (part, offset)
+        os.pwrite(file, bytes([byte]), offset)
+    assert stored(other) == 2
+
+
+def test_memory_of_another_kind_has_nothing(memory, file):
+    os.pwrite(file, struct.pack("<8sqq", b"garbage!", 4096, 0), 0)
+    os.ftruncate(file, 3 * 4096)
+    assert memory.newest() is None
+    memory.write(AT, tensors(1))
+    assert stored(memory) == 1
+
+
+def test_held_snapshot_outlives_further_writes(memory, other):
+    memory.write(Position(1, 0), tensors(1))
+    held = memory.write(Position(2, 0), tensors(2))
+    memory.hold(held)
+    for value in (3, 4, 5):
+        memory.write(Position(value, 0), tensors(value))
+        assert stored(other) == value
+        assert np.frombuffer(other.read(held)[0].content, np.float32)[0] == 2
+    memory.hold(None)
+    memory.write(Position(6, 0), tensors(6))
+    assert other.read(held) is None
+    assert stored(other) == 6
+
+
+def test_cleared_memory_has_no_snapshot_and_can_be_written_again(memory, other):
+    memory.write(AT, tensors(1))
+    other.clear()
+    assert (memory.newest(), memory.reached) == (None, 7)
+    memory.write(AT, tensors(2))
+    assert stored(other) == 2
+
+
+def test_state_that_has_grown_gets_larger_slots(memory, other):
+    memory.write(Position(1, 0), tensors(1, size=10))
+    assert len(other.read(other.newest())[0].content) == 40
+    memory.write(Position(2, 0), tensors(2, size=50_000))
+    assert other.newest().position.step == 2
+    assert len(other.read(other.newest())[0].content) == 200_000
+    assert memory.newest().number == 1  # the smaller ones are gone
+
+
+def test_lack_of_memory_is_an_error_and_leaves_nothing(memory, monkeypatch):
+    def fail(*arguments):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(os, "posix_fallocate", fail)
+    with pytest.raises(OSError, match="Cannot allocate"):
+        memory.write(AT, tensors(1))
+    assert memory.newest() is None
+    assert os.fstat(memory.fileno()).st_size == 0
