@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -34,3 +35,11 @@ def available_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROU
             line = re.search(rf"^{cached} (\d+)$", (cgroup / details).read_text(), re.MULTILINE)
             values.append(free + (int(line[1]) if line else 0))
     return min(values, default=None)
+
+
+def resident_bytes(process: int) -> int:
+    """Return the memory of a process, pages that it shares included; 0: it has ended."""
+    with suppress(OSError):
+        pages = Path(f"/proc/{process}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    return 0

@@ -265,6 +265,8 @@ class Channel:
 
     def phase(self, phase: str, step: int) -> None:
         """Send what the worker does now; repeated, it is a sign of life."""
+        if phase != self._phase:
+            _log.info("%s at step %d", phase, step)  # with the time: what a restart has taken
         if phase != self._phase or self._clock() - self._phase_at >= _BEAT_SECS:
             self._phase_at = self._clock()
             self.send(Phase(phase, step))

@@ -337,6 +337,12 @@ class Restart:
     backoff_secs: float = key(
         1.0, "pause before the first restart, in seconds; it doubles each time, up to 300", Ge(0)
     )
+    standby: str = key(
+        "auto",
+        "have the next attempt built and compiled when one fails; auto: on CPUs, once the training "
+        "has gone on for a while, where the memory allows",
+        OneOf("auto", "always", "never"),
+    )
 
 
 @dataclass

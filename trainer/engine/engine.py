@@ -95,6 +95,7 @@ class Engine(RunState):
     _metrics: dict[str, float] | None = field(default=None, init=False)  # at this step
     _test: dict[int, dict[str, float]] = field(default_factory=dict, init=False)  # by step
     _iterator: Any = field(default=None, init=False)
+    _is_prepared: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         group = self.process_group
@@ -112,6 +113,22 @@ class Engine(RunState):
     def _finished(self) -> bool:
         is_last = self.step >= self.plan.total_steps or self._stopped_early
         return is_last and self._reported_step >= self.step
+
+    def prepare(self) -> None:
+        """Trace and compile what a restart runs before its first new step; collective.
+
+        It runs no step, and writes nothing: another attempt may be training. Call it before
+        `train`, in a process that waits for that one to fail.
+        """
+        self._open_input()
+        self._trace()
+        # No step: but Grappler optimizes the graph, and its kernels are there.
+        self.loop.run(self._iterator, tf.constant(0, tf.int64))
+        self.process_group.assert_same("variables", lambda: self.state.digests(self.loop.strategy))
+        self.agree(False, False)
+        if self.memory is not None:
+            self.memory.prepare()
+        self._is_prepared = True
 
     def train(
         self, stop_requested: Callable[[], bool], save_requested: Callable[[], bool] = lambda: False
@@ -135,10 +152,8 @@ class Engine(RunState):
             if self._restore() is None and self.state.divergence_monitor.rolls_back:
                 self._saved = None
                 self._save()  # what the first steps roll back to
-            # Before the first step: with different collectives processes add up wrong, or hang.
-            self.process_group.assert_same_lines(
-                lambda: self.loop.trace(self._iterator), first_difference
-            )
+            if not self._is_prepared:
+                self._trace()
             self._callbacks.call("on_train_begin")
             self.keep(self._position, force=True)
             with suppress(Stopped):  # in the middle of an evaluation: nothing of it was written
@@ -387,6 +402,15 @@ class Engine(RunState):
         self._callbacks.show(self.step, None, self._last_evaluation(past))
         self.enter("compile")
         return restored
+
+    def _trace(self) -> None:
+        """Trace the step; collective.
+
+        Before the first step: with different collectives processes add up wrong, or hang.
+        """
+        self.process_group.assert_same_lines(
+            lambda: self.loop.trace(self._iterator), first_difference
+        )
 
     def _last_evaluation(self, past: Sequence[Mapping[str, float]]) -> dict[str, float]:
         """Return the metrics of the chief's last evaluation, for callbacks; collective."""

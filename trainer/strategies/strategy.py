@@ -31,6 +31,7 @@ class Strategy:
         optimizer_reduces: whether the optimizer's own reduction over the replicas cannot be left
             out, because they all share one copy of each variable.
         uses_gpus: whether its replicas are on this machine's GPUs, or on the CPU without any.
+        allows_standby: whether another set of processes can be built beside those that train.
         input_outside: whether the input must be a tf.data pipeline outside the replicas, even for
             data in memory.
         refuses_loops: why a training loop of the user's own cannot run under it; None: it can.
@@ -55,6 +56,7 @@ class Strategy:
     asynchronous: ClassVar[bool] = False
     optimizer_reduces: ClassVar[bool] = False
     uses_gpus: ClassVar[bool] = True
+    allows_standby: ClassVar[bool] = True
     input_outside: ClassVar[bool] = False
     refuses_loops: ClassVar[str | None] = None
     refuses_streams: ClassVar[str | None] = None

@@ -38,6 +38,7 @@ class Tpu(Strategy):
         }
     )
     uses_gpus: ClassVar[bool] = False
+    allows_standby: ClassVar[bool] = False
     input_outside: ClassVar[bool] = True
     refuses_loops: ClassVar[str | None] = (
         "its cores are fed by TensorFlow's distributed iterator, whose position cannot be restored"

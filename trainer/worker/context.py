@@ -23,6 +23,8 @@ class WorkerContext:
         cluster: the cluster as this process sees it; by default it is alone.
         is_stopping: whether this process was asked to save and leave, not to go on otherwise.
         memory_files: where its state outlives it; None: nowhere.
+        stand_by: waits until this process takes part in the run; until then another attempt does,
+            and it must leave the run directory alone. None: it takes part from its start.
     """
 
     experiment: Experiment
@@ -31,3 +33,4 @@ class WorkerContext:
     cluster: Cluster = field(default_factory=Cluster)
     is_stopping: Callable[[], bool] = lambda: False
     memory_files: MemoryFiles | None = None
+    stand_by: Callable[[], object] | None = None

@@ -19,6 +19,7 @@ import signal
 import socket
 import sys
 import threading
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,14 +166,14 @@ class Assignment:
 
     content: dict[str, Any]
     memories: dict[str, int]
-    begin: queue.SimpleQueue[list[str]]
+    begin: Future[list[str]]
 
     def memory_files(self) -> MemoryFiles | None:
         """Return the memory that this process writes to and restores from; None: it has none."""
         by_process = {name: StateMemory(file) for name, file in self.memories.items()}
         if not by_process:
             return None
-        return MemoryFiles(next(iter(by_process.values())), by_process, self.begin.get)
+        return MemoryFiles(next(iter(by_process.values())), by_process, self.begin.result)
 
 
 def _listen(
@@ -188,7 +189,7 @@ def _listen(
             os.set_inheritable(file, False)
         os.dup2(log, 2)
         os.close(log)
-        begin: queue.SimpleQueue[list[str]] = queue.SimpleQueue()
+        begin: Future[list[str]] = Future()
         with connection.makefile("rb") as lines:
             content = json.loads(lines.readline())
             names = content["memories"]
@@ -200,7 +201,7 @@ def _listen(
                         send(Outcome(DONE))
                         os._exit(DONE)
                     case "begin":
-                        begin.put(arguments)
+                        begin.set_result(arguments)
                     case "lost":
                         _abort_collectives()
                     case "signal":
@@ -255,6 +256,7 @@ def work(connection: socket.socket, began: float) -> NoReturn:
         cluster,
         lambda: signals.number in STOP,
         assignment.memory_files(),
+        assignment.begin.result if content["is_standby"] else None,
     )
     code = run(context, signals, began)
     logging.shutdown()

@@ -111,6 +111,10 @@ class MemorySnapshots:
         self._due_at = float("-inf")
         self.secs = 0.0
 
+    def prepare(self) -> None:
+        """Trace what `keep` and `restore` run, without writing anything."""
+        self._reader.capture()
+
     def keep(
         self,
         position: Position,

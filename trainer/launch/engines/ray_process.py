@@ -134,6 +134,8 @@ class RayProcess:
         member: Cluster,
         messages: Messages,
         memories: Mapping[ProcessId, StateMemory] | None = None,
+        *,
+        is_standby: bool = False,
     ) -> None:
         """Send the process its assignment, see `WorkerProcess.assign`; it has no memory."""
 
@@ -162,6 +164,14 @@ class RayProcess:
     def signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""
         self._actor.call.remote("signal", int(number))
+
+    def has_ended(self) -> bool:
+        """Return whether the process has ended."""
+        return self._follower is not None and not self._follower.is_alive()
+
+    def resident_bytes(self) -> int:
+        """Return 0: the process is on another host."""
+        return 0
 
     def is_stopped(self) -> bool:
         """Return whether the process is stopped (SIGSTOP); False if its actor does not answer."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from trainer.cluster import environment, signals
 from trainer.cluster.fork_protocol import SOCKET
+from trainer.cluster.host_memory import resident_bytes
 from trainer.cluster.messages import Crash, Exit, Line, Message, Outcome, Output, decode
 from trainer.cluster.network_namespace import Namespace
 from trainer.cluster.spec import Cluster, ProcessId
@@ -121,6 +122,8 @@ class WorkerProcess:
         member: Cluster,
         messages: Messages,
         memories: Mapping[ProcessId, StateMemory] | None = None,
+        *,
+        is_standby: bool = False,
     ) -> None:
         """Send the worker its assignment.
 
@@ -131,6 +134,8 @@ class WorkerProcess:
             messages: receives the messages of the worker, the last of which is `Exit`.
             memories: the memory of each process that has one; the worker restores its state when
                 `begin` is called.
+            is_standby: whether another attempt runs until then, so that the worker must leave the
+                run directory alone.
         """
         path = log_of(directory, member.process_id)
         self._name = str(member.process_id)
@@ -153,6 +158,7 @@ class WorkerProcess:
                 "experiment": asdict(experiment),
                 "cluster": member.to_dict(),
                 "memories": list(seen),
+                "is_standby": is_standby,
             }
             self._socket.sendall(json.dumps(assignment).encode() + b"\n")
         except OSError:
@@ -163,7 +169,7 @@ class WorkerProcess:
         self._end.start()
 
     def begin(self, processes: Sequence[str]) -> None:
-        """Let a worker with a memory restore its state.
+        """Let a worker restore its state, and take part in the run.
 
         Args:
             processes: whose memory has a snapshot, the newest first.
@@ -193,6 +199,14 @@ class WorkerProcess:
         """Send a signal, unless the process has ended."""
         if self.process.poll() is None:
             self.process.send_signal(number)
+
+    def has_ended(self) -> bool:
+        """Return whether the process has ended."""
+        return self.process.poll() is not None
+
+    def resident_bytes(self) -> int:
+        """Return the memory that the process takes."""
+        return resident_bytes(self.process.pid) if self.process.pid else 0
 
     def is_stopped(self) -> bool:
         """Return whether the process is stopped (SIGSTOP); False where the system cannot say."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from trainer.cluster import messages
 from trainer.cluster.messages import Message, Phase
@@ -18,6 +18,7 @@ from trainer.launch.supervision import exit_codes
 from trainer.launch.supervision.join_wait import JoinWait
 from trainer.launch.supervision.memories import Memories
 from trainer.launch.supervision.process_set import ManagedProcess, ProcessSet
+from trainer.launch.supervision.standby import Standby
 from trainer.launch.supervision.watchdog import Watch
 from trainer.runs.crash_report import Failure
 
@@ -55,8 +56,10 @@ class Attempt:
         start: starts one process that has no assignment yet.
         may_replace: called before a lost process is restarted alone.
         memories: the memory of each process.
+        standby: the attempt that is to follow.
 
     Attributes:
+        members: the processes.
         has_begun: whether a process has joined the others, so that it may have trained.
         is_resizing: whether its processes were asked to save and leave, to go on with more.
     """
@@ -68,7 +71,9 @@ class Attempt:
         start: Callable[[ProcessId], ManagedProcess],
         may_replace: Callable[[ProcessId], bool],
         memories: Memories,
+        standby: Standby,
     ) -> None:
+        self.members = members
         self.has_begun = False
         self.is_resizing = False
         self._membership = context.membership
@@ -86,10 +91,30 @@ class Attempt:
         self._record = FailureRecord()
         self._may_replace = may_replace
         self._memories = memories
+        self._standby = standby
         self._grace_ends = float("inf")
         self._deadline: float | None = None
         self._code = DONE
         self._has_left = False
+
+    def prepare(self) -> None:
+        """Start the processes that train, ahead of `run`, while another attempt runs.
+
+        Raises:
+            OSError: one could not be started.
+        """
+        for member in self.members:
+            if not member.process_id.is_beside:
+                self._start(member, is_standby=True)
+
+    def is_usable(self, process_ids: Sequence[ProcessId]) -> bool:
+        """Return whether these are its processes, and all that `prepare` has started live."""
+        has_lost_one = any(process.has_ended() for process in self._living.values())
+        return list(self._members) == list(process_ids) and not has_lost_one
+
+    def resident_bytes(self) -> int:
+        """Return the memory that the processes take."""
+        return sum(process.resident_bytes() for process in self._living.values())
 
     def run(self) -> int:
         """Run the processes until all have ended.
@@ -98,13 +123,17 @@ class Attempt:
             The exit code of the process that decides; negative for the signal that killed it.
         """
         try:
-            for member in self._members.values():
+            prepared = list(self._living)
+            for process_id in prepared:
+                self._begin(self._members[process_id])
+            for member in self.members:
                 # Starting hundreds takes minutes, in which a stop request must be answered.
                 while self._deadline is None and not self._messages.empty():
                     self._next()
                 if self._deadline is not None:
                     break
-                self._begin(member)
+                if member.process_id not in prepared:
+                    self._begin(member)
             while self._living and (self._deadline is None or time.monotonic() < self._deadline):
                 self._next()
             self._blame_stopped_process()
@@ -133,25 +162,37 @@ class Attempt:
         log = log_of(self._directory, process_id)
         return Failure(str(process_id), self._record.how, log, cause, text)
 
-    def _begin(self, member: Cluster) -> None:
-        process = self._living.start(member.process_id)
-        self._record.reports.pop(member.process_id, None)
-        self._watch.begin(member.process_id)
-        self._console.begin(member.process_id, process.host)
-        self._memories.add(member.process_id)
-        arguments = (self._directory, self._experiment, member, self._messages)
-        process.assign(*arguments, self._memories)
-        process.begin(self._memories.newest())
-
-    def _end(self) -> None:
+    def discard(self) -> None:
         """Kill the processes that are left."""
         for process in self._living.values():
             process.signal(signal.SIGKILL)  # all of them before the first is waited for
-        for process_id, process in self._living.items():
+        for process in self._living.values():
             process.discard()
+        self._living.clear()
+
+    def _start(self, member: Cluster, *, is_standby: bool = False) -> ManagedProcess:
+        """Start a process, perhaps again."""
+        process = self._living.start(member.process_id)
+        self._memories.add(member.process_id)
+        arguments = (self._directory, self._experiment, member, self._messages)
+        process.assign(*arguments, self._memories, is_standby=is_standby)
+        return process
+
+    def _begin(self, member: Cluster) -> None:
+        """Have a process take part, which is started unless it has been."""
+        process_id = member.process_id
+        process = self._living.get(process_id) or self._start(member)
+        self._record.reports.pop(process_id, None)
+        self._watch.begin(process_id)
+        self._console.begin(process_id, process.host)
+        process.begin(self._memories.newest())
+
+    def _end(self) -> None:
+        """End the processes that are left."""
+        for process_id in self._living:
             if process_id != self._record.process_id:
                 self._console.end(process_id, "ended")
-        self._living.clear()
+        self.discard()
         self._console.refresh()
 
     def _next(self) -> None:
@@ -177,6 +218,7 @@ class Attempt:
         if self._deadline is not None:
             return [*alarms, (self._deadline, lambda: None)]
         alarms.append((self._join_wait.check_at, self._check_join))
+        alarms.append((self._standby.due_at, lambda: self._standby.start(self)))
         return [*alarms, (self._watch.alarm(), self._end_stall)]
 
     def _handle_message(self, process_id: ProcessId, message: Message) -> None:
@@ -205,6 +247,8 @@ class Attempt:
                 phase = message.phase if isinstance(message, Phase) else None
                 if phase and self._join_wait.enter_phase(process_id, phase):
                     self._leave_early()
+                if phase == "train":
+                    self._standby.expect()
                 self._show(process_id, message)
             case _:
                 self._show(process_id, message)
@@ -248,6 +292,7 @@ class Attempt:
                 grace_secs = self._experiment.preemption.grace_secs or float("inf")
                 self._grace_ends = time.monotonic() + grace_secs
                 self._living.forward(number)
+                self._standby.close()
                 self._leave_early()
 
     def _leave_early(self) -> None:

@@ -13,11 +13,12 @@ from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import CRASHED, DONE
 from trainer.launch.run_context import RunContext
-from trainer.launch.supervision import exit_codes
+from trainer.launch.supervision import exit_codes, standby
 from trainer.launch.supervision.attempt import Attempt
 from trainer.launch.supervision.membership import Membership
 from trainer.launch.supervision.memories import Memories
 from trainer.launch.supervision.process_set import ManagedProcess
+from trainer.launch.supervision.standby import Standby
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.crash_report import Failure
 from trainer.runs.ledger import Ledger
@@ -81,6 +82,8 @@ class Supervisor:
         self._membership = context.membership
         self.failures: list[Failure] = []
         self._memories = Memories.of_run(context)
+        policy = self._restart.standby if standby.is_possible(context) else "never"
+        self._standby = Standby(policy, self._attempt)
         self._attempts = RestartBudget(self._newest_step, self._restart.max_restarts)
         self._actors = RestartBudget(self._newest_step, context.experiment.actors.max_restarts)
 
@@ -93,19 +96,23 @@ class Supervisor:
         Raises:
             ConfigError: another host has taken over the run.
         """
-        with forward_to(self._stop_requests.request), closing(self._memories):
+        with (
+            forward_to(self._stop_requests.request),
+            closing(self._memories),
+            closing(self._standby),
+        ):
             while True:
                 self._context.directory.check_lock()
                 members = self._members()
                 if number := self._stop_requests.drain():  # it may have waited for places
                     return 128 + number
-                attempt = Attempt(
-                    self._context, members, self._start, self._may_replace, self._memories
-                )
+                process_ids = [member.process_id for member in members]
+                attempt = self._standby.take(process_ids) or self._attempt(members)
                 with self._stop_requests.waking(attempt.wake):
                     if number := self._stop_requests.drain():
                         return 128 + number
                     code = attempt.run()
+                self._standby.renew()
                 if failure := attempt.failure():
                     self.failures.append(failure)
                 elif attempt.is_resizing and code != DONE and not self._stop_requests.drain():
@@ -131,6 +138,17 @@ class Supervisor:
                         return CRASHED
                 if number := self._wait(secs):
                     return 128 + number
+
+    def _attempt(self, members: list[Cluster]) -> Attempt:
+        """Return an attempt with these processes."""
+        return Attempt(
+            self._context,
+            members,
+            self._start,
+            self._may_replace,
+            self._memories,
+            self._standby,
+        )
 
     def _may_restart(self, failure: Failure) -> bool:
         """Count one more restart; return whether it is allowed, and tell the user if it is not."""

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from trainer.cluster.fault_injection import Faults
 from trainer.cluster.signals import Signals
-from trainer.cluster.spec import BESIDE
+from trainer.cluster.spec import BESIDE, Cluster
 from trainer.config.rules import loop
 from trainer.engine.engine import Engine
 from trainer.engine.initial_weights.initial_weights import restore_weights
@@ -75,7 +75,8 @@ def run(context: WorkerContext, signals: Signals, began: float) -> bool:
     strategy, reason = select_strategy(experiment).resolve(cluster, devices.count_gpus)
     configured = experiment.fault if experiment.trains else {}
     faults = Faults(configured, run_dir, cluster, channel, strategy.service_jobs | BESIDE)
-    faults.reached("start")
+    if context.stand_by is None:
+        faults.reached("start")
     if cluster.process_id.is_evaluator:
         evaluator = Sidecar(run_dir, experiment, lambda: sidecar(context), channel, faults)
         return evaluator.run(signals.stop, dismissed=cluster.is_local)
@@ -83,9 +84,9 @@ def run(context: WorkerContext, signals: Signals, began: float) -> bool:
         return _act(context, signals.stop)
     if cluster.process_id.job in strategy.service_jobs:
         return server.serve(cluster, run_dir, channel, signals.stop)
-    if experiment.trains:
-        workers = max(1, len(cluster.trainers))
-        Ledger(run_dir, writes=cluster.is_chief).mark("start", at=began, workers=workers)
+    if experiment.trains and context.stand_by is None:
+        ledger = Ledger(run_dir, writes=cluster.is_chief)
+        ledger.mark("start", at=began, workers=_num_workers(cluster))
     if reason:
         channel.line(reason)
     if loop.name_of(experiment) is not None:
@@ -129,6 +130,8 @@ def _train(job: Job) -> bool:
         _load_initial_weights(job, job.context.experiment.init_from)
     for line in engine.loop.first_lines():
         job.context.channel.line(line)
+    if job.context.stand_by is not None:
+        _stand_by(job, job.context.stand_by)
     finished = engine.train(job.stop, job.save)
     if finished:
         for line in engine.loop.last_lines():
@@ -137,6 +140,23 @@ def _train(job: Job) -> bool:
             write_result(job.context.run_dir, job.context.experiment, engine.result())
     engine.ledger.mark("end", engine.step)
     return finished
+
+
+def _stand_by(job: Job, wait: Callable[[], object]) -> None:
+    """Get ready for the steps, and wait; then note what the start of a process notes."""
+    engine = job.engine
+    engine.prepare()
+    job.context.channel.log("standing by: all is compiled")
+    wait()
+    job.context.channel.log("taking over")
+    engine.ledger.refresh()
+    engine.ledger.mark("start", workers=_num_workers(job.context.cluster))
+    engine.save_timer.restart()
+    engine.faults.reached("start")
+
+
+def _num_workers(cluster: Cluster) -> int:
+    return max(1, len(cluster.trainers))
 
 
 def _has_checkpoint(engine: Engine) -> bool:
