@@ -18,6 +18,7 @@ from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.pacing import StepPacer, Stopped
 from trainer.engine.plan import StepPolicy, is_due
 from trainer.engine.run_state import RunState
+from trainer.runs.state_memory import Position
 from trainer.summaries.writers.writer import Writer
 
 
@@ -65,7 +66,7 @@ class Session(RunState):
         self.checkpointer = self.make_checkpointer(objects)
         self._restored, _ = self.restore_newest(self.checkpointer)
         if self._restored is not None:
-            self._saved = (self._restored,)
+            self._saved = Position(self._restored, self._restored)
             self.metrics = self.checkpointer.metrics(self._restored)
         self.step = self._first_step = self._agreed_until = int(step.numpy())
         self._writers = self.open_writers(self.step)
@@ -119,7 +120,7 @@ class Session(RunState):
 
     def log(self, metrics: Mapping[str, float]) -> None:
         """Write metrics of this step; what precedes a restored checkpoint was written before it."""
-        if self.step == self._first_step and self._saved == (self.step,):
+        if self.step == self._first_step and self._saved == Position(self.step, self.step):
             return
         self.metrics = dict(metrics)
         for writer in self._writers:
@@ -133,7 +134,7 @@ class Session(RunState):
 
     def save(self) -> None:
         """Save the state of this step, unless that was done; collective."""
-        self.save_version((self.step,), self.metrics)
+        self.save_at(Position(self.step, self.step), self.metrics)
 
     def close(self) -> None:
         """Close the writers, and finish a checkpoint that is being written; also after an error."""

@@ -59,7 +59,8 @@ def _violation(value: Any, rule: Rule) -> str | None:
             return problem and problem.replace("must", "each item must", 1)
         case OneOf(words, least):
             is_number = least is not None and _is_number(value) and math.isfinite(value)
-            if value in words or (is_number and value >= least):
+            word = format_value(value) if isinstance(value, bool) else value
+            if word in words or (is_number and value >= least):
                 return None
             choice = "" if least is not None else "one of "
             hint = did_you_mean(str(value), words)

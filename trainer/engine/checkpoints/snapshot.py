@@ -8,11 +8,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
+from trainer.runs.checkpoint_marker import WrittenFiles, begin_write, flush
 from trainer.runs.state_memory import StoredTensor
 
 _ATTRIBUTES = "/.ATTRIBUTES/"
@@ -109,6 +111,21 @@ class Snapshot:
                 tensors=self.values,
             )
 
+    def write_files(self, directory: Path, step: int) -> WrittenFiles:
+        """Write the files of the checkpoint of a step, and flush them to the disk.
+
+        Raises:
+            OSError: they could not be written.
+            tf.errors.OpError: likewise.
+        """
+        self.write(str(directory / begin_write(directory, step)))
+        return WrittenFiles(flush(directory, step), self.variables())
+
+    @classmethod
+    def of_stored(cls, tensors: Sequence[StoredTensor]) -> Snapshot:
+        """Return a copy of a snapshot in memory."""
+        return cls([tensor[:2] for tensor in tensors], [tensor_of(tensor) for tensor in tensors])
+
     def stored_tensors(self) -> list[StoredTensor]:
         """Return what is written to memory; valid until the next step."""
         return [
@@ -130,6 +147,16 @@ class Snapshot:
                 "crc32": f"{zlib.crc32(content):08x}",
             }
         return dict(sorted(described.items()))
+
+
+def tensor_of(stored: StoredTensor) -> tf.Tensor:
+    """Return a copy of a tensor in memory."""
+    if stored.dtype == "string":
+        return tf.io.parse_tensor(stored.content.tobytes(), tf.string)
+    dtype = tf.as_dtype(stored.dtype)
+    content = np.frombuffer(stored.content, dtype.as_numpy_dtype)
+    with tf.device("CPU:0"):
+        return tf.constant(content.reshape(stored.shape), dtype)
 
 
 def _bytes_of(value: tf.Tensor) -> np.ndarray:
