@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from trainer.engine.checkpoints.snapshot import Snapshot
+from trainer.engine.checkpoints.snapshot import write_files
 from trainer.runs.checkpoint_marker import WrittenFiles
 from trainer.runs.state_memory import Header, StateMemory
 from trainer.text import first_line
@@ -86,12 +88,23 @@ class KeptSnapshot:
             self.memory.hold(None)
 
 
-def serve(connection: socket.socket, memory: StateMemory) -> None:
-    """Write what the other end asks for, until it ends."""
+def serve(
+    connection: socket.socket,
+    memory: StateMemory,
+    call: Callable[[Callable[[], WrittenFiles]], WrittenFiles] = lambda function: function(),
+) -> None:
+    """Write what the other end asks for, until it ends.
+
+    Args:
+        connection: to a `FileWriter`.
+        memory: where its snapshots are.
+        call: calls a function, and returns what that returns.
+    """
     with connection.makefile("rw", encoding="utf-8") as lines:
         for line in lines:
             try:
-                answer: dict[str, Any] = _write(memory, **json.loads(line))._asdict()
+                request = partial(_write, memory, **json.loads(line))
+                answer: dict[str, Any] = call(request)._asdict()
             except (OSError, tf.errors.OpError) as error:
                 answer = {"problem": first_line(error)}
             lines.write(f"{json.dumps(answer)}\n")
@@ -102,4 +115,4 @@ def _write(memory: StateMemory, slot: int, directory: str, step: int) -> Written
     header = memory.header(slot)
     if header is None or (tensors := memory.read(header)) is None:
         raise OSError(f"the snapshot in slot {slot} of the memory does not verify")
-    return Snapshot.of_stored(tensors).write_files(Path(directory), step)
+    return write_files(tensors, Path(directory), step)
