@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
@@ -68,7 +69,26 @@ class ProcessGroup:
 
     def broadcast_text_from_chief(self, text: str) -> str:
         """Return the chief's text."""
-        return text if self.count == 1 else self._broadcast_text(self._chief, text)
+        return text if self.count == 1 else self.broadcast_text(self._chief, text)
+
+    def broadcast_text(self, source: int, text: str) -> str:
+        """Return the text of process `source`."""
+        return self.broadcast(source, text.encode()).decode()
+
+    def broadcast(self, source: int, content: bytes) -> bytes:
+        """Return the bytes of process `source`, sent in sums of integers of six bytes."""
+        is_source = source == self.index
+        (size,) = self.all_reduce_sum(len(content) if is_source else 0)
+        if self.count == 1 or not size:
+            return content if is_source else b""
+        count = -(-size // 6)
+        # A trace for each length, and none is ever freed: so few lengths.
+        rows = np.zeros([2 ** (count - 1).bit_length(), 8], np.uint8)
+        if is_source:
+            padded = content.ljust(6 * count, b"\0")
+            rows[:count, :6] = np.frombuffer(padded, np.uint8).reshape(count, 6)
+        sums = self._sums(tf.constant(rows.view("<i8")[:, 0])).numpy()
+        return sums.astype("<i8").view(np.uint8).reshape(-1, 8)[:count, :6].tobytes()[:size]
 
     def barrier(self) -> None:
         """Return when all processes have called it."""
@@ -129,11 +149,11 @@ class ProcessGroup:
         if self.count == 1:
             return
         lines = get_lines()
-        chiefs = self._broadcast_text(self._chief, "\n".join(lines)).split("\n")
+        chiefs = self.broadcast_text(self._chief, "\n".join(lines)).split("\n")
         problem = difference(lines, chiefs) or ""
         differing = self._gather_flags(bool(problem))
         if any(differing):
-            raise DivergedError(self._broadcast_text(differing.index(1), problem))
+            raise DivergedError(self.broadcast_text(differing.index(1), problem))
 
     @property
     def _chief(self) -> int:
@@ -144,16 +164,6 @@ class ProcessGroup:
         return self.all_reduce_sum(
             *(int(flag and number == self.index) for number in range(self.count))
         )
-
-    def _broadcast_text(self, source: int, text: str) -> str:
-        """Return the text of process `source`, sent in sums of integers of six bytes."""
-        content = text.encode() if source == self.index else b""
-        (size,) = self.all_reduce_sum(len(content))
-        content = content.ljust(size + -size % 6, b"\0")
-        numbers = self.all_reduce_sum(
-            *(int.from_bytes(content[at : at + 6]) for at in range(0, len(content), 6))
-        )
-        return b"".join(number.to_bytes(6) for number in numbers)[:size].decode()
 
     @tf.function(autograph=False)
     def _sums(self, values: tf.Tensor) -> tf.Tensor:

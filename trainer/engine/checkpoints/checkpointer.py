@@ -92,7 +92,7 @@ class Checkpointer:
         hooks: CheckpointHooks | None = None,
     ) -> None:
         self.directory = directory
-        self._keep = keep
+        self._keep = list(keep)
         self._process_group = process_group or ProcessGroup(tf.distribute.get_strategy())
         self._saved_once = saved_once
         self._hooks = hooks or CheckpointHooks()
@@ -102,6 +102,10 @@ class Checkpointer:
         self.reader = SnapshotReader(self._checkpoint)
         self._thread = ThreadPoolExecutor(1, "checkpoint") if background else None
         self._writing: Future[None] | None = None
+
+    def keep_also(self, policy: RetentionPolicy) -> None:
+        """Keep from now on what another policy keeps too."""
+        self._keep.append(policy)
 
     def save(self, step: int, metrics: Mapping[str, float] | None) -> None:
         """Save the state as the checkpoint of `step`, and apply the retention policies; collective.
