@@ -138,12 +138,12 @@ def engine_of(
     parts = loop_parts(context, strategy, tf_strategy, learner, options, process_group, faults)
     loop = build_loop(parts, dataset, loops, train)
     training = _Training(context, learner, options, loop, process_group, faults, exchange)
-    return _engine(training, inference, train, evaluated, test)
+    built = _engine(training, inference, evaluated, test)
+    built.auditor = build_auditor(context, loop, process_group, learner, train, built.checkpointer)
+    return built
 
 
-def _engine(
-    training: _Training, inference: Inference, train: Source, evaluated: Source, test: Source
-) -> Engine:
+def _engine(training: _Training, inference: Inference, evaluated: Source, test: Source) -> Engine:
     context = training.context
     learner = training.learner
     plan = learner.plan
@@ -182,9 +182,6 @@ def _engine(
         step_inspector=StepInspector(training.loop, training.options, plan, features)
         if inspects
         else None,
-        auditor=build_auditor(
-            context, training.loop, training.process_group, learner, train, checkpointer
-        ),
         checkpointer=checkpointer,
         memory=memory_snapshots(context, checkpointer, training.process_group),
         ledger=ledger,
