@@ -266,6 +266,15 @@ def test_run_with_nan_fault_has_same_bits_until_its_step(tmp_path):
     )
 
 
+def test_bit_is_flipped_once_by_its_process(tmp_path):
+    flips = []
+    for process in ("worker-0", "worker-1", "worker-0"):
+        faults = faults_of(tmp_path, Fault("flip_bit", process, at=3))
+        faults.on_flip_bit(lambda process=process: flips.append(process))
+        reach_steps(faults)
+    assert flips == ["worker-0"]
+
+
 def test_full_disk_fails_its_save_once(tmp_path):
     with pytest.raises(
         CheckpointError, match=r"the checkpoint of step 4 .* No space left on device"

@@ -6,6 +6,7 @@ from trainer.config.directions import Directions
 from trainer.config.schema import Best, Checkpoint
 from trainer.errors import ConfigError
 from trainer.runs.checkpoint_retention import (
+    KeepAudited,
     KeepBest,
     KeepEveryNth,
     KeepNewest,
@@ -32,6 +33,8 @@ def saved(*steps, **accuracies):
         ([1, 2, 3], [KeepNewest(2)], [1]),
         ([1, 2, 3], [], []),
         ([1, 2, 3, 4, 5], [KeepNewest(1), KeepEveryNth(2)], [1, 3]),
+        ([1, 2, 3, 4, 5], [KeepNewest(1), KeepAudited(lambda: 3)], [1, 2, 4]),
+        ([2, 3], [KeepNewest(1), KeepAudited(lambda: 1)], [2]),
         ([1, 2, 3, 4], [KeepNewest(2), KeepBest("accuracy", "max", 1)], [2]),
         ([1, 2, 3, 4], [KeepNewest(2), KeepBest("accuracy", "min", 1)], [1]),
     ],

@@ -41,6 +41,7 @@ _EFFECTS = {
     "nan": "trains on a batch whose loss is NaN",
     "lose": "is lost",
     "return": "is back",
+    "flip_bit": "has a bit of a variable flipped in its memory",
     "own": "calls {target}",
 }
 _END_SECS = 10.0  # how long a worker may outlive its killed supervisor
@@ -84,6 +85,7 @@ class Faults:
         self._steps_rest = False
         self._nan_switches: list[Callable[[bool], None]] = []
         self._is_nan = False
+        self._flip_bit: Callable[[], None] = lambda: None
         self.stops = frozenset(step for fault in faults.values() for step in _stops(fault))
         self.changes_steps = any(
             fault.kind == "nan" or _rests_in_step(fault) for fault in faults.values()
@@ -92,6 +94,10 @@ class Faults:
     def on_nan(self, switch: Callable[[bool], None]) -> None:
         """Have `switch` called: with True before a step whose loss is to be NaN, False after it."""
         self._nan_switches.append(switch)
+
+    def on_flip_bit(self, flip: Callable[[], None]) -> None:
+        """Have `flip` called when a bit of a variable is to be flipped."""
+        self._flip_bit = flip
 
     def take_step_delays(self) -> list[Fault]:
         """Return the rests in steps that this process injects; the caller puts them into the step.
@@ -203,6 +209,8 @@ class Faults:
                 raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} ({error})")
             case "nan":
                 self._switch_nan(True)
+            case "flip_bit":
+                self._flip_bit()
             case "return":
                 self._channel.send(Availability(fault.process, is_back=True))
             case kind:

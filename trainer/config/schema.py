@@ -372,7 +372,7 @@ class Record:
 
 @dataclass
 class Watchdog:
-    """Seconds without progress after which an attempt is ended and restarted."""
+    """What is watched: progress, and that all processes compute the same."""
 
     stall_secs: float = key(300.0, "limit while a process trains or serves parameters", Ge(0.1))
     compile_secs: float = key(
@@ -380,6 +380,12 @@ class Watchdog:
     )
     evaluate_secs: float = key(900.0, "limit between two batches of an evaluation", Ge(0.1))
     save_secs: float = key(1800.0, "limit while a process saves", Ge(0.1))
+    audit_every_steps: int | str | None = key(
+        None,
+        "steps between two audits, which compare the replicas' variables and, with batch.shards, "
+        "what all compute of one shard; auto: at one percent of the time; null: none",
+        OneOf("auto", or_at_least=1),
+    )
 
 
 @dataclass
@@ -430,6 +436,7 @@ class Fault:
             "slow",
             "full_disk",
             "corrupt",
+            "flip_bit",
             "nan",
             "lose",
             "return",
@@ -684,7 +691,9 @@ class Experiment:
     restart: Restart = key(Restart, "how a failed attempt is restarted", Free())
     preemption: Preemption = key(Preemption, "how a request to stop is handled", Free())
     watchdog: Watchdog = key(
-        Watchdog, "seconds without progress after which an attempt is restarted", Free()
+        Watchdog,
+        "seconds without progress after which an attempt is restarted, and audits",
+        Free(),
     )
     divergence: Divergence = key(Divergence, "what to do when training diverges", Semantic())
     plan: Plan = key(Plan, "settings of mode=plan", Free())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -139,6 +140,19 @@ class CallbackCaller:
             self._epochs.length,
             reporter,
         )
+
+    def show_again(self, step: int, evaluations: Sequence[Mapping[str, float]]) -> None:
+        """Have callbacks see a run that was restored at a step; collective.
+
+        Args:
+            step: number of steps made.
+            evaluations: the metrics of those until then; the chief's count, the others need not
+                see its files.
+        """
+        if self._callbacks:
+            text = json.dumps(evaluations[-1] if evaluations else {})
+            text = self._process_group.broadcast_text_from_chief(text)
+            self.show(step, None, json.loads(text))
 
     def show(
         self,

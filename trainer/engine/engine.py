@@ -8,6 +8,7 @@ while not finished:
     if decision.save: save
     if decision.stop: leave the loop
     run the steps up to the next event in one graph call    # `TrainLoop.run`: the second loop
+    audit what all replicas hold and compute, if that is due
     handle what is due: evaluate, write the metrics, run the callbacks, save
 if not finished: save, and leave
 evaluate, if the result has no metrics yet
@@ -17,9 +18,8 @@ call the callbacks: the training ends
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -301,6 +301,10 @@ class Engine(RunState):
                 with clock.working():
                     self._advance(num_steps)
                     self.faults.reached("step", self.step)
+                with self.reporter.uncounted():
+                    problem = self.audit()
+                if problem is not None:
+                    self._go_back(*problem)
                 self.handle_events(stop_requested)
         self.process_group.barrier()
         self._end_event()
@@ -339,7 +343,7 @@ class Engine(RunState):
     def _advance(self, num_steps: int) -> None:
         """Run the steps up to the next event, `num_steps` at most, in one graph call."""
         step = self.step
-        count = min(self.plan.next_event(step) - step, num_steps)
+        count = min(self.plan.next_event(step) - step, self.until_audit(num_steps))
         is_first = not self.pacer.started
         self.enter("compile" if is_first else "train")
         if is_first:
@@ -355,7 +359,7 @@ class Engine(RunState):
         if is_sound:
             self.keep(self._position)
         self.reporter.after_steps(self.step, float(waited))
-        self.pacer.record(count, secs)
+        self.record(count, secs)
         if is_first:
             self.enter("train")
             self.reporter.end_compilation(self.step)
@@ -389,6 +393,8 @@ class Engine(RunState):
         self._rollback.recall()
         self.process_group.assert_same("variables", lambda: self.state.digests(self.loop.strategy))
         self.step = int(self.state.step.numpy())
+        if self.auditor is not None:
+            self.auditor.begin(self.step)
         self._reported_step = int(self.state.last_reported_step.numpy())
         self._stopped_early = bool(self.state.stopped_early.numpy())
         self._metrics = None
@@ -399,7 +405,7 @@ class Engine(RunState):
         evaluations = read_evaluations(self.run_dir, self.split)
         past = [metrics for step, metrics in evaluations if step <= self._reported_step]
         self.reporter.lines.recall(past)
-        self._callbacks.show(self.step, None, self._last_evaluation(past))
+        self._callbacks.show_again(self.step, past)
         self.enter("compile")
         return restored
 
@@ -412,14 +418,6 @@ class Engine(RunState):
             lambda: self.loop.trace(self._iterator), first_difference
         )
 
-    def _last_evaluation(self, past: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """Return the metrics of the chief's last evaluation, for callbacks; collective."""
-        if not self.state.callbacks:
-            return {}
-        # The chief's: the others need not see its files.
-        text = self.process_group.broadcast_text_from_chief(json.dumps(past[-1] if past else {}))
-        return json.loads(text)
-
     def _roll_back(self, status: DivergenceStatus) -> None:
         """Go back to before the steps that diverged, and go on without their samples; collective.
 
@@ -428,10 +426,17 @@ class Engine(RunState):
         """
         step, blocks, problem = self._rollback.target(status)
         samples = self.state.divergence_monitor.describe_rollback(int(status.step), blocks)
-        self.channel.line(
-            f"{problem[0].upper()}{problem[1:]}; rolling back, and leaving out the samples of "
-            f"{samples}"
-        )
+        self._go_back(step, problem, f", and leaving out the samples of {samples}")
+        self._rollback.leave_out(blocks)
+        self._open_input()
+
+    def _go_back(self, step: int, problem: str, also: str = "") -> None:
+        """Restore the newest checkpoint of `step` or before, and tell why; collective.
+
+        Raises:
+            NonFiniteError: there is none.
+        """
+        self.channel.line(f"{problem[0].upper()}{problem[1:]}; rolling back{also}")
         self.finish_save()
         self.reporter.close()
         self.enter("compile")
@@ -440,8 +445,6 @@ class Engine(RunState):
                 f"{problem}, and there is no checkpoint of step {step} or before; "
                 "add checkpoint.keep=<more>"
             )
-        self._rollback.leave_out(blocks)
-        self._open_input()
 
     def _open_input(self) -> None:
         left_out = self.state.divergence_monitor.left_out.numpy()

@@ -16,12 +16,12 @@ import tensorflow as tf
 from trainer.engine.graph.exchange.collective_log import CollectiveLog
 from trainer.engine.graph.input.feature_specs import feature_words
 from trainer.engine.graph.loops.train_loop import TrainLoop
-from trainer.engine.graph.step.gradients import accumulate_gradients
-from trainer.engine.graph.step.step_options import Optimizer, StepOptions
+from trainer.engine.graph.step.metric_sums import Sums
+from trainer.engine.graph.step.moving_statistics import unchanged
+from trainer.engine.graph.step.step_options import Gradients, Optimizer, StepOptions
 from trainer.engine.graph.step.train_step import Step
 from trainer.engine.plan import Plan
 from trainer.errors import ConfigError
-from trainer.protocols import Batch, LossFn, Metrics
 from trainer.summaries.writers.writer import Writer
 
 MAX_IMAGES = 16
@@ -119,29 +119,21 @@ class StepInspector:
         """Return model -> gradients of step `index`, summed over replicas and not yet clipped."""
         log = CollectiveLog()
         strategy = self._loop.strategy
-        # A forward pass updates them: the moving statistics of batch normalization, for example.
-        variables = [
-            local
-            for model in self._state.task.models.values()
-            for variable in model.non_trainable_variables
-            for local in strategy.experimental_local_results(variable)
-        ]
-        before = [variable.read_value() for variable in variables]
 
         def on_replica(element: Any) -> dict[str, list[tf.Tensor]]:
             with self._loop.replica_batch(index, element) as batch:
                 step = GradientOnlyStep(index, self._options, log)
                 self._state.task.train_step(batch, step)
                 step.end()
+            gradients = {tuple(map(id, variables)): own for variables, own in step.updates}
             return {
-                name: step.gradients[id(model)]
+                name: gradients[key]
                 for name, model in self._state.task.models.items()
-                if id(model) in step.gradients
+                if (key := tuple(map(id, model.trainable_variables))) in gradients
             }
 
-        gradients = strategy.run(on_replica, args=(self._loop.feed.next(iterator),))
-        for variable, value in zip(variables, before, strict=True):
-            variable.assign(value)
+        with unchanged(strategy, self._state.task.models.values()):
+            gradients = strategy.run(on_replica, args=(self._loop.feed.next(iterator),))
         # Already summed: equal on all replicas.
         return tf.nest.map_structure(
             lambda gradient: strategy.experimental_local_results(gradient)[0], gradients
@@ -152,39 +144,33 @@ class GradientOnlyStep(Step):
     """A step that keeps its gradients instead of applying them.
 
     Attributes:
-        gradients: id of a model -> the gradients at its weights before the step.
+        updates: of each update that it would make, the variables and their gradients, all at the
+            weights before the step.
     """
 
     def __init__(self, index: tf.Tensor, options: StepOptions, log: CollectiveLog) -> None:
         super().__init__(index, options, log)
-        self.gradients: dict[int, list[tf.Tensor]] = {}
-
-    def minimize(
-        self, loss_fn: LossFn, batch: Batch, model: tf.keras.Model, optimizer: Optimizer
-    ) -> Metrics:
-        """Keep the gradients of the global batch; return the same metrics as `Step.minimize`."""
-        scale = self.read_loss_scale()
-        own = accumulate_gradients(
-            loss_fn, batch, model, self.options, self, self.sum_exactly, scale
-        )
-        gradients, sums = own.gradients, own.sums
-        packed = tf.stack([number for pair in sums.values() for number in pair])
-        if self.options.shards is not None:
-            gradients, (packed,) = self.sum_over_replicas(gradients, [packed])
-        elif self.num_replicas > 1:
-            # Exact, though a step may compress its gradients on their way.
-            *gradients, packed = self.all_reduce([*gradients, packed])
-        if scale is not None:
-            gradients = [gradient / scale for gradient in gradients]
-        self.gradients[id(model)] = gradients
-        return {
-            name: (packed[2 * number], packed[2 * number + 1]) for number, name in enumerate(sums)
-        }
+        self.updates: list[tuple[list[tf.Variable], Gradients]] = []
 
     def soft_update(
         self, target: tf.keras.Model, source: tf.keras.Model, tau: float | tf.Tensor
     ) -> None:
         """Leave the target as it is."""
+
+    def _exchange(
+        self, gradients: Gradients, others: list[tf.Tensor]
+    ) -> tuple[Gradients, list[tf.Tensor]]:
+        """Sum exactly, though a step may compress its gradients on their way."""
+        if self.options.shards is not None:
+            return super()._exchange(gradients, others)
+        summed = self.all_reduce([*gradients, *others])
+        return summed[: len(gradients)], summed[len(gradients) :]
+
+    def _apply(
+        self, optimizer: Optimizer, variables: list[tf.Variable], gradients: Gradients, sums: Sums
+    ) -> None:
+        """Keep the gradients."""
+        self.updates.append((variables, gradients))
 
 
 def as_images(features: np.ndarray) -> np.ndarray:

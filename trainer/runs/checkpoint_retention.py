@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -107,6 +107,22 @@ class KeepBest(RetentionPolicy):
             if not math.isnan(value := checkpoint.metrics.get(self.metric, math.nan))
         ]
         return [step for _, step in sorted(scores)[: self.count]]
+
+
+@dataclass(frozen=True)
+class KeepAudited(RetentionPolicy):
+    """Keeps the newest checkpoint from before the last clean audit, or from its step.
+
+    Attributes:
+        clean_step: returns the step of that audit.
+    """
+
+    label: ClassVar[str] = "audited"
+    clean_step: Callable[[], int]
+
+    def kept(self, checkpoints: Sequence[SavedCheckpoint]) -> set[int]:
+        clean = self.clean_step()
+        return set([saved.step for saved in checkpoints if saved.step <= clean][-1:])
 
 
 def retention_policies(checkpoint: Checkpoint, directions: Directions) -> list[RetentionPolicy]:

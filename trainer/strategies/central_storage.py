@@ -30,7 +30,13 @@ class CentralStorage(Strategy):
     """
 
     unsupported: ClassVar[frozenset[str]] = frozenset(
-        {"loss_scaling", "jit", "jit_several_models", "accumulate_statistics"}
+        {
+            "loss_scaling",
+            "jit",
+            "jit_several_models",
+            "accumulate_statistics",
+            "audit_single_copy",
+        }
     )
     optimizer_reduces: ClassVar[bool] = True
 

@@ -319,6 +319,12 @@ RULES = (
         "bad; add divergence.action=stop",
     ),
     Rule(
+        name="audit_single_copy",
+        keys={"watchdog.audit_every_steps": _is_set, "batch.shards": lambda value: value is None},
+        message="{strategy}: there is one copy of each variable, and nothing to compare it with; "
+        "add batch.shards=8, so that a shard is computed twice, or watchdog.audit_every_steps=null",
+    ),
+    Rule(
         name="slow_steps",
         keys={"fault": _rests_in_steps},
         message="{strategy}: what XLA compiles for a TPU cannot rest; remove the action slow, or "
@@ -338,15 +344,16 @@ RULES = (
     ),
     *(
         Rule(
-            name=name,
-            keys={f"summary.{name}": test},
+            name=key.partition(".")[2],
+            keys={key: test},
             message="{strategy}: its steps are handed out, and nobody runs the next one on all "
-            f"replicas; add summary.{name}={off}",
+            f"replicas; add {key}={off}",
         )
-        for name, test, off in (
-            ("histograms", _is_set, "null"),
-            ("images", _is_set, "null"),
-            ("mfu", bool, "false"),
+        for key, test, off in (
+            ("summary.histograms", _is_set, "null"),
+            ("summary.images", _is_set, "null"),
+            ("summary.mfu", bool, "false"),
+            ("watchdog.audit_every_steps", _is_set, "null"),
         )
     ),
     Rule(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from trainer.cluster.spec import Cluster
 from trainer.strategies import devices
@@ -18,6 +18,8 @@ class OneDevice(Strategy):
     Args:
         device: the device, such as CPU:0 or GPU:1; None: the first GPU, else the CPU.
     """
+
+    unsupported: ClassVar[frozenset[str]] = frozenset({"audit_single_copy"})
 
     def __init__(self, *, device: str | None = None) -> None:
         self._device = device

@@ -49,6 +49,7 @@ class ParameterServer(Strategy):
             "deterministic",
             "inline",
             "undo",
+            "audit_every_steps",
             "spikes",
             "histograms",
             "mfu",

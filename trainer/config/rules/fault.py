@@ -1,4 +1,4 @@
-"""Rules of `fault` and of `divergence`. No TensorFlow."""
+"""Rules of `fault` and of `divergence`, and of audits. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from trainer.config.options import targets
 from trainer.config.options.constraints import format_value
+from trainer.config.rules import loop
 from trainer.config.rules.run_folder import NAME_RULE
 from trainer.config.rules.values import check_values
 from trainer.config.schema import Experiment
@@ -18,6 +19,7 @@ _FIXED_FAULT_KEYS: dict[str, dict[str, Any]] = {
     "corrupt": {"process": "chief", "delay_secs": 0.0},
     "full_disk": {"process": "chief", "phase": "save", "delay_secs": 0.0},
     "nan": {"phase": "step", "delay_secs": 0.0},
+    "flip_bit": {"phase": "step", "delay_secs": 0.0},
     "own": {"delay_secs": 0.0},
 }
 """Keys of a fault that have one possible value for an action."""
@@ -27,6 +29,7 @@ def check(experiment: Experiment) -> Iterator[str]:
     """Yield the problems of an experiment, one line each."""
     yield from _check_faults(experiment)
     yield from _check_divergence(experiment)
+    yield from _check_audit(experiment)
 
 
 def _check_faults(experiment: Experiment) -> Iterator[str]:
@@ -46,8 +49,23 @@ def _check_faults(experiment: Experiment) -> Iterator[str]:
                     f"{path}.{key} ({format_value(value)}) must be {format_value(fixed)} "
                     f"where {action}"
                 )
+        if fault.kind in ("nan", "flip_bit") and (name_of_loop := loop.name_of(experiment)):
+            yield (
+                f"{action}, which needs the built-in loop, and loop is {name_of_loop}; "
+                "choose another action"
+            )
         if fault.kind == "slow" and not fault.delay_secs:
             yield f"{path}.delay_secs ({fault.delay_secs}) must be > 0 where {action}"
+
+
+def _check_audit(experiment: Experiment) -> Iterator[str]:
+    every = experiment.watchdog.audit_every_steps
+    if every is not None and experiment.divergence.action == "skip":
+        yield (
+            f"watchdog.audit_every_steps ({every}) cannot be used with divergence.action (skip): "
+            "to skip an update does not repair a variable that is wrong; add "
+            "divergence.action=rollback or stop"
+        )
 
 
 def _check_divergence(experiment: Experiment) -> Iterator[str]:

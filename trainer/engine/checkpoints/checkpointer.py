@@ -91,7 +91,7 @@ class Checkpointer:
         hooks: CheckpointHooks | None = None,
     ) -> None:
         self.directory = directory
-        self._keep = keep
+        self._keep = list(keep)
         self._process_group = process_group or ProcessGroup(tf.distribute.get_strategy())
         self._saved_once = saved_once
         self._hooks = hooks or CheckpointHooks()
@@ -102,6 +102,10 @@ class Checkpointer:
         self._background = background
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
+
+    def keep_also(self, policy: RetentionPolicy) -> None:
+        """Keep from now on what another policy keeps too."""
+        self._keep.append(policy)
 
     def save(
         self,

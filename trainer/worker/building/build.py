@@ -57,6 +57,7 @@ from trainer.strategies.select import select_strategy
 from trainer.strategies.strategy import Strategy
 from trainer.summaries.profiler import Profiler, boundary_steps
 from trainer.worker.building.announcement import announce
+from trainer.worker.building.build_audit import build_auditor
 from trainer.worker.building.build_dataset import build_dataset
 from trainer.worker.building.build_loop import build_loop, loop_parts
 from trainer.worker.building.build_model import (
@@ -121,13 +122,8 @@ def engine_of(
     sizes = _batch_sizes(context, tf_strategy)
     dataset = build_dataset(experiment, context, process_group)
     stops = faults.stops | boundary_steps(experiment.summary.profile)
-    plan = make_plan(
-        experiment,
-        dataset.train.num_examples,
-        sizes.global_size,
-        stops,
-        asynchronous=strategy.asynchronous,
-    )
+    examples, asynchronous = dataset.train.num_examples, strategy.asynchronous
+    plan = make_plan(experiment, examples, sizes.global_size, stops, asynchronous=asynchronous)
     learner = build_learner(context, strategy, tf_strategy, dataset, plan, sizes, process_group)
     compatibility.check(experiment, strategy, cluster, learner.task.models.values())
     train, evaluated, test = _sources(learner, experiment)
@@ -142,7 +138,9 @@ def engine_of(
     parts = loop_parts(context, strategy, tf_strategy, learner, options, process_group, faults)
     loop = build_loop(parts, dataset, loops, train)
     training = _Training(context, learner, options, loop, process_group, faults, exchange)
-    return _engine(training, inference, evaluated, test)
+    built = _engine(training, inference, evaluated, test)
+    built.auditor = build_auditor(context, loop, process_group, learner, train, built.checkpointer)
+    return built
 
 
 def _engine(training: _Training, inference: Inference, evaluated: Source, test: Source) -> Engine:

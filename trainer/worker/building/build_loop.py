@@ -9,6 +9,7 @@ from trainer.engine.graph.input.faulty_feed import FaultyFeed
 from trainer.engine.graph.input.feed import Feed, Source
 from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.graph.loops.train_loop import TrainLoop
+from trainer.engine.graph.state.flipped_bit import flip_bit
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.loop_parts import LoopParts
 from trainer.engine.process_group import ProcessGroup
@@ -30,6 +31,7 @@ def loop_parts(
 ) -> LoopParts:
     """Return what the training loop is built from."""
     experiment = context.experiment
+    faults.on_flip_bit(lambda: flip_bit(learner.state, tf_strategy))
 
     def with_faults(feed: Feed) -> Feed:
         delays = faults.take_step_delays()

@@ -6,7 +6,8 @@ the same, and a run that was saved and restored in between goes on with the same
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -126,6 +127,21 @@ class MovingStatistics:
         passes = (self._options.shards or self._num_replicas) * self._options.accumulate
         means = [total / passes for total in self._totals]
         return list(zip(self._variables, means, strict=True))
+
+
+@contextmanager
+def unchanged(strategy: tf.distribute.Strategy, models: Iterable[tf.keras.Model]) -> Iterator[None]:
+    """Give what a step inside assigns to models its old values back, on this process's replicas."""
+    variables = [
+        local
+        for model in models
+        for variable in model.variables
+        for local in strategy.experimental_local_results(variable)
+    ]
+    before = [variable.read_value() for variable in variables]
+    yield
+    for variable, value in zip(variables, before, strict=True):
+        variable.assign(value)
 
 
 def assign_alike(values: Values, *, adds: bool = False) -> None:

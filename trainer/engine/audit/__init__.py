@@ -1,0 +1,1 @@
+"""The audit: whether all processes and replicas still hold, and compute, the same bits."""
