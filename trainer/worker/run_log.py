@@ -2,7 +2,7 @@
 
 The chief alone writes the log, and the store has it as it was at the last upload. The state that a
 restart goes on from may be newer, in the memory of another host. So every other process writes the
-same lines in the same order to `log-copy.jsonl`, and a restart gives each what it lacks.
+same lines to `log-copy.jsonl`, and a restart gives each what it lacks.
 """
 
 from __future__ import annotations
@@ -67,15 +67,24 @@ def complete_log(path: Path, position: int, process_group: ProcessGroup) -> None
     """Give every process the lines of the log that it lacks; collective.
 
     Args:
-        path: the log, or the copy of this process: the first lines of the longest.
+        path: the log, or the copy of this process, which is whole up to its last line.
         position: number of updates already reported; lines of later steps do not count.
         process_group: the processes whose logs are compared.
     """
-    own = [json.dumps(line) for line in read_lines(path)[0] if line["step"] <= position]
-    counts = [count for (count,) in process_group.gather(len(own))]
-    fewest, most = min(counts), max(counts)
-    if fewest == most:
+    own = [line for line in read_lines(path)[0] if line["step"] <= position]
+    end = max((line["step"] for line in own), default=-1)
+    ends = [other for (other,) in process_group.gather(end)]
+    if min(ends) == max(ends):
         return
-    text = process_group.broadcast_text(counts.index(most), "\n".join(own[fewest:]))
-    if missing := text.split("\n")[len(own) - fewest :]:
-        write_atomically(path, "".join(f"{line}\n" for line in [*own, *missing]))
+    later = [line for line in own if line["step"] >= min(ends)]
+    source = ends.index(max(ends))
+    # The last upload may have been between two lines of one step.
+    last = {line["split"] for line in own if line["step"] == end}
+    missing = [
+        line
+        for line in json.loads(process_group.broadcast_text(source, json.dumps(later)))
+        if line["step"] > end or (line["step"] == end and line["split"] not in last)
+    ]
+    if missing:
+        lines = [json.dumps(line) for line in [*own, *missing]]
+        write_atomically(path, "".join(f"{line}\n" for line in lines))
