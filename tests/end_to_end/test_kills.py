@@ -22,7 +22,6 @@ from tests.support.processes import (
     log,
     only_run,
     start,
-    wait_gone,
     wait_until,
     worker_pids,
 )

@@ -236,9 +236,10 @@ class Plan:
         return self.reports_at(step) or is_due(self.callbacks, step)
 
     def changes_at(self, step: int) -> bool:
-        """Return whether more is due after `step` steps than training metrics and callbacks."""
+        """Return whether more is due after `step` steps than a report of the training metrics."""
         others = [interval for interval in self._intervals if interval is not self.summarize]
-        return self.epochs.ends_at(step) or any(interval.due(step) for interval in others)
+        is_more = self.epochs.ends_at(step) or any(interval.due(step) for interval in others)
+        return is_more or is_due(self.callbacks, step)
 
     def reports_at(self, step: int) -> bool:
         """Return whether more is due after `step` steps than a call of callbacks."""

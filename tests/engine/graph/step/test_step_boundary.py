@@ -40,7 +40,9 @@ class Loop:
 
     def go(self, count, fails_at=-1, fails_late_at=-1, diverges_at=-1):
         """Run up to a step; return whether the state of the last step that was reached is whole."""
-        arguments = [tf.constant(x, tf.int64) for x in (count, fails_at, fails_late_at, diverges_at)]
+        arguments = [
+            tf.constant(x, tf.int64) for x in (count, fails_at, fails_late_at, diverges_at)
+        ]
         self.run.get_concrete_function(*arguments)
         self.boundary.examine()
         try:
