@@ -21,8 +21,9 @@ from trainer.worker.context import WorkerContext
 RUN = (
     "model=softmax", "train.steps=8", "train.steps_per_loop=4", "batch.global_size=16",
     "summary.every_steps=2", "evaluate.every_steps=4", "evaluate.every_epochs=null",
-    "checkpoint.every_steps=4", "checkpoint.keep=9", "checkpoint.best.metric=accuracy", "train.ema_decay=0.9",
-    "+callbacks.counter._target_=tests.engine.test_run_state.Counter", "writers=[jsonl]",
+    "checkpoint.every_steps=4", "checkpoint.keep=9", "checkpoint.best.metric=accuracy",
+    "train.ema_decay=0.9", "writers=[jsonl]",
+    "+callbacks.counter._target_=tests.engine.test_run_state.Counter",
 )  # fmt: skip
 
 
