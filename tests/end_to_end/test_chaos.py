@@ -1,5 +1,7 @@
 """Faults in any process and any phase: the run ends like one without faults.
 
+Kills of synchronous runs are in test_kills.py.
+
 Each cell of the matrix is one fault, at a random moment of the phase. Cells that differ only in the
 phase happen to one run of real processes, one after the other: most of the time goes into starting
 processes. The command is repeated as long as the run stopped on request or was killed as a whole.
@@ -74,6 +76,8 @@ def cells():
         processes = ["chief", *OTHERS[strategy]]
         if action == "freeze" and (phase in ("start", "save") or strategy == "mirrored"):
             continue  # a freeze is noticed slowly; mirrored has the processes of one_device
+        if action == "kill" and strategy != "parameter_server":
+            continue
         if strategy == "parameter_server" and (action, phase) not in PARAMETER_SERVER_CELLS:
             continue
         yield from ((strategy, action, process, phase) for process in processes)
@@ -84,7 +88,7 @@ def cells():
             yield strategy, action, "supervisor", phase
 
 
-SLOW = {("multi_worker", "kill", "worker-1"), ("mirrored", "terminate", "chief")}
+SLOW = {("mirrored", "terminate", "chief")}
 """(strategy, action, process); other tests have the supervisor, a hang, and parameter servers."""
 
 
@@ -209,5 +213,5 @@ def test_run_with_faults_ends_like_the_straight_run(tmp_path, strategy, action, 
 
 def test_fault_matrix_has_enough_cells():
     matrix = list(cells())
-    assert len(matrix) == len(set(matrix)) >= 60
+    assert len(matrix) == len(set(matrix)) >= 40
     assert {cell[:3] for cell in matrix} >= SLOW

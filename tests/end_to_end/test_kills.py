@@ -5,9 +5,11 @@ memory that the supervisor keeps tells when a step is reached. `STEADFAST_KILLS_
 other moments.
 """
 
+import itertools
 import json
 import os
 import random
+import re
 import signal
 import time
 from pathlib import Path
@@ -64,6 +66,7 @@ class Fire:
         self._directory = directory
         self._command = start(directory, *overrides)
         self._memories = {}
+        self._inodes = set()
         self._dead = set()
         self._killed_at = None
 
@@ -72,6 +75,7 @@ class Fire:
         for file in Path(f"/proc/{self._command.pid}/fd").iterdir():
             if file.name not in self._memories and is_memory(file):
                 self._memories[file.name] = StateMemory(os.open(file, os.O_RDWR))
+                self._inodes.add(file.stat().st_ino)
         step = max((memory.reached for memory in self._memories.values()), default=-1)
         if self._killed_at is not None and step > self.kills[-1][1]:
             self.secs.append(round(time.monotonic() - self._killed_at, 2))
@@ -100,12 +104,16 @@ class Fire:
         """Wait for the end; check that nothing is left."""
         self.output = "".join(self._command.communicate(timeout=TIMEOUT_SECS))
         assert self._command.returncode == 0, self.output
-        inodes = {os.fstat(memory.fileno()).st_ino for memory in self._memories.values()}
         self.close()
-        assert [file for file in Path("/proc").glob("[0-9]*/fd/*") if is_memory(file, inodes)] == []
+        self.assert_nothing_left()
+
+    def assert_nothing_left(self):
+        files = Path("/proc").glob("[0-9]*/fd/*")
+        assert [file for file in files if is_memory(file, self._inodes)] == []
         assert worker_pids(self._directory) == {}
 
     def close(self):
+        """Kill the supervisor, unless it has ended; its workers end with it."""
         self._command.kill()
         self._command.wait()
         while self._memories:
@@ -156,24 +164,49 @@ def assert_like_straight(run_dir, expected):
 
 
 def schedules():
-    for layout in LAYOUTS:
-        for number in range(5):
-            is_first = number == 0 and layout in ("one_device", "two_workers")
-            mark = pytest.mark.slow if is_first else pytest.mark.long
-            yield pytest.param(layout, number, id=f"{layout}-{number}", marks=mark)
+    """Yield the layout, the number of its seed, and how many processes each moment kills."""
+    for layout, number in itertools.product(LAYOUTS, range(5)):
+        count = 2 if layout == "four_workers" and number % 2 else 1
+        is_first = number == 0 and layout in ("one_device", "two_workers")
+        mark = pytest.mark.slow if is_first else pytest.mark.long
+        yield pytest.param(layout, number, count, id=f"{layout}-{number}", marks=mark)
 
 
-@pytest.mark.parametrize(("layout", "number"), list(schedules()))
-def test_kills_of_workers_lose_no_step(tmp_path, layout, number):
+@pytest.mark.parametrize(("layout", "number", "count"), list(schedules()))
+def test_kills_of_workers_lose_no_step(tmp_path, layout, number, count):
     draw = random.Random(f"{SEED}-{layout}-{number}")
-    print(f"STEADFAST_KILLS_SEED={SEED}")
     options = [*RUN, *LAYOUTS[layout]]
-    kills = 10 if number else 4
-    fire = run_under_fire(tmp_path, kills, draw, *options)
-    print(f"KILLS {layout} {number}: {fire.kills} {fire.secs}")
+    # The first is one of the tests that are run often.
+    fire = run_under_fire(tmp_path, 12 if number else 4, draw, *options, count=count)
+    print(f"STEADFAST_KILLS_SEED={SEED}: {layout} {number} {fire.kills} {fire.secs}")
     print(fire.output)
     lines = [line for line in fire.output.splitlines() if line.startswith("Continuing from")]
-    assert all("nothing lost" in line for line in lines), lines
+    assert all(line.endswith(", nothing lost.") for line in lines), lines
     run_dir = only_run(tmp_path)
     assert marked_steps(run_dir) == sorted(marked_steps(run_dir))
     assert_like_straight(run_dir, finished(*options))
+
+
+@pytest.mark.parametrize("layout", [pytest.param(x, marks=pytest.mark.long) for x in LAYOUTS])
+def test_command_that_is_killed_goes_on_from_the_checkpoint(tmp_path, layout):
+    """With the supervisor the memories of its workers are gone."""
+    draw = random.Random(f"{SEED}-{layout}")
+    options = [*RUN, *LAYOUTS[layout]]
+    for step in sorted(draw.sample(range(20, STEPS), 5)):
+        fire = Fire(tmp_path, *options)
+        try:
+            fire.wait_for(lambda fire=fire, step=step: fire.reached() >= step)
+            time.sleep(draw.uniform(0, _STEP_SECS))
+            workers = fire.living()
+        finally:
+            fire.close()
+        for pid in workers.values():
+            wait_gone(pid)
+        fire.assert_nothing_left()
+    fire = Fire(tmp_path, *options)
+    try:
+        fire.end()
+    finally:
+        fire.close()
+    assert re.search("Continuing from the checkpoint of step [0-9]+", fire.output), fire.output
+    assert_like_straight(only_run(tmp_path), finished(*options))

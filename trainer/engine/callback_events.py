@@ -183,15 +183,6 @@ class CallbackCaller:
             evaluation=self._training.evaluation if evaluation is None else dict(evaluation),
         )
 
-    def due(self, event: str, step: int) -> dict[str, CallbackDefaults]:
-        """Return the callbacks, by name, of which a method is called at an event at `step`."""
-        return {
-            name: callback
-            for name, callback in self._callbacks.items()
-            if getattr(callback, event) is not None
-            and (event != "on_step" or step % (callback.every or 1) == 0)
-        }
-
     def call(self, event: str) -> bool:
         """Call a method of the callbacks that have it; collective.
 
@@ -205,7 +196,13 @@ class CallbackCaller:
             ConfigError: a callback changed what it may only read.
         """
         step = self._training.step
-        if not (due := self.due(event, step)):
+        due = {
+            name: callback
+            for name, callback in self._callbacks.items()
+            if getattr(callback, event) is not None
+            and (event != "on_step" or step % (callback.every or 1) == 0)
+        }
+        if not due:
             return False
         # Also in processes that do not call it: they will wait for one that does.
         self._channel.phase("evaluate", step)

@@ -174,7 +174,7 @@ class Engine(RunState):
             return
         speed = self.reporter.speed(step)
         # What is to change besides the sums of the summary, which are reset last.
-        changes = self.plan.changes_at(step) or bool(self._callbacks.due("on_step", step))
+        changes = self.plan.changes_at(step)
         self.keep(self._position, force=changes)
         self._event = _Event(changes, self.state.summary_sums.numpy(), self._reported_step)
         # Evaluation first: it can be interrupted, and then no line of this step may be written yet.

@@ -121,13 +121,10 @@ def test_little_memory_is_told_once_and_the_state_is_not_kept(memories, monkeypa
     monkeypatch.setattr(memory_snapshots, "available_bytes", lambda: 31)
     process = Process(memories, limited=limited)
     assert [process.keep(step, force=True) for step in (1, 2)] == [not limited] * 2
+    problem = r"two copies take \d+ bytes of the 31 that are free"
+    told = rf"the state is not kept in memory \({problem}\): a restart goes on from the newest .*"
     assert len(process.warnings) == limited
-    for warning in process.warnings:
-        assert re.fullmatch(
-            r"the state is not kept in memory \(two copies take \d+ bytes of the 31 that are free\): "
-            "a restart goes on from the newest checkpoint",
-            warning,
-        )
+    assert all(re.fullmatch(told, warning) for warning in process.warnings)
 
 
 def test_memory_that_is_had_already_is_used_however_little_is_free(memories, monkeypatch):
@@ -155,13 +152,15 @@ def test_newest_state_of_all_processes_is_restored(memories):
     restored = process.snapshots.restore(4)
     assert restored == Restored(Position(8, 0), "worker-1", 2, False)
     assert process.state.numpy() == 8.0
-    assert restored.line() == "Continuing from step 8 (memory of worker-1), 2 steps again."
     assert process.keep(8, force=True)  # in its own memory too
 
 
-def test_line_says_that_nothing_is_lost():
-    restored = Restored(Position(1234, 0), "worker-1", 0, False)
-    assert restored.line() == "Continuing from step 1,234 (memory of worker-1), nothing lost."
+@pytest.mark.parametrize(
+    ("again", "lost"), [(0, "nothing lost"), (1, "1 step again"), (2345, "2,345 steps again")]
+)
+def test_line_says_what_is_lost(again, lost):
+    restored = Restored(Position(1234, 0), "worker-1", again, False)
+    assert restored.line() == f"Continuing from step 1,234 (memory of worker-1), {lost}."
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,6 @@ class Simulation:
         jobs=None,
         may_replace=True,
         is_attended=False,
-        memories=None,
     ):
         self.names = names
         self.directory = directory
@@ -78,7 +77,7 @@ class Simulation:
             members,
             self.new_process,
             lambda process_id: may_replace,
-            Memories(is_on=False) if memories is None else memories,
+            Memories(is_on=False),
         )
 
     def new_process(self, process_id):
@@ -391,48 +390,55 @@ def test_stop_request_after_the_failure_is_not_lost(simulate):
 
 
 @pytest.fixture
-def memories():
+def simulate_memory(simulate):
+    """Simulate an attempt whose processes keep their state in memory."""
     memories = Memories(is_on=True)
-    yield memories
+
+    def create(*arguments):
+        simulation = simulate(*arguments)
+        simulation.attempt._memories = memories
+        return simulation
+
+    yield create
     memories.close()
 
 
 THREE = [*TWO, "worker-2"]
 
 
-def test_survivors_of_a_kill_may_leave_their_state_and_the_others_end_at_once(simulate, memories):
+def test_survivors_of_a_kill_may_leave_their_state_and_the_others_end_at_once(simulate_memory):
     script = [*TRAINING, ("worker-2", PHASE, "compile"), ("worker-0", EXIT, -9)]
-    simulation = simulate(THREE, script, memories=memories)
+    simulation = simulate_memory(THREE, script)
     assert simulation.run() == -9
     assert simulation.blamed == ("worker-0", "was killed by SIGKILL")
     assert simulation.told == ["worker-1"]
     assert simulation.killed == [("worker-2", signal.SIGKILL)]
 
 
-def test_survivor_that_does_not_end_is_killed_in_time(simulate, memories, monkeypatch):
+def test_survivor_that_does_not_end_is_killed_in_time(simulate_memory, monkeypatch):
     monkeypatch.setattr(attempt, "_STATE_SECS", 0.05)
-    simulation = simulate(TWO, [*TRAINING, ("worker-0", EXIT, -9)], memories=memories)
+    simulation = simulate_memory(TWO, [*TRAINING, ("worker-0", EXIT, -9)])
     simulation.stopped.add("worker-1")
     assert simulation.run() == -9
     assert (simulation.told, simulation.killed) == (["worker-1"], [("worker-1", signal.SIGKILL)])
 
 
-def test_process_that_may_be_the_cause_is_not_killed_before_it_tells(simulate, memories):
+def test_process_that_may_be_the_cause_is_not_killed_before_it_tells(simulate_memory):
     script = [
         ("worker-0", PHASE, "train"),
         ("worker-1", PHASE, "compile"),
         ("worker-0", EXIT, RESTARTABLE),
         ("worker-1", EXIT, CRASHED),
     ]
-    simulation = simulate(TWO, script, memories=memories)
+    simulation = simulate_memory(TWO, script)
     assert simulation.run() == CRASHED
     assert simulation.blamed == ("worker-1", "failed")
     assert (simulation.told, simulation.killed) == ([], [])
 
 
-def test_hung_process_is_killed_first_and_blamed_as_hung(simulate, memories):
+def test_hung_process_is_killed_first_and_blamed_as_hung(simulate_memory):
     script = [("worker-1", PHASE, "train"), ("worker-0", PHASE, "train")]
-    simulation = simulate(TWO, script, "watchdog.stall_secs=0.1", memories=memories)
+    simulation = simulate_memory(TWO, script, "watchdog.stall_secs=0.1")
     simulation.stopped.add("worker-1")
     assert simulation.run() == RESTARTABLE
     assert simulation.blamed == ("worker-1", "made no progress")
@@ -440,9 +446,9 @@ def test_hung_process_is_killed_first_and_blamed_as_hung(simulate, memories):
     assert simulation.told == ["worker-0"]
 
 
-def test_evaluator_beside_does_not_delay_the_restart(simulate, memories):
+def test_evaluator_beside_does_not_delay_the_restart(simulate_memory):
     script = [("worker-0", PHASE, "train"), ("worker-0", EXIT, -9)]
-    simulation = simulate(["worker-0", "evaluator-0"], script, memories=memories)
+    simulation = simulate_memory(["worker-0", "evaluator-0"], script)
     assert simulation.run() == -9
     assert simulation.states["evaluator-0"] == "ended"
     assert (simulation.told, simulation.killed) == ([], [("evaluator-0", signal.SIGKILL)])

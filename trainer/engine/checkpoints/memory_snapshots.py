@@ -65,7 +65,8 @@ class Restored:
 
     def line(self) -> str:
         """Return what the user is told."""
-        lost = f"{self.again:,} steps again" if self.again else "nothing lost"
+        steps = f"{self.again:,} step{'s' * (self.again > 1)} again"
+        lost = steps if self.again else "nothing lost"
         return f"Continuing from step {self.position.step:,} (memory of {self.process}), {lost}."
 
 
