@@ -25,19 +25,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from trainer.cluster.messages import evaluation_text
 from trainer.engine.callback_events import CallbackCaller
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.checkpoints.rollback import Rollback
 from trainer.engine.evaluation.evaluator import Evaluation, Evaluator
 from trainer.engine.evaluation.predictor import Predictor
+from trainer.engine.final_evaluation import FinalEvaluation
 from trainer.engine.graph.exchange.collective_log import first_difference
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.graph.step.divergence import DivergenceStatus
+from trainer.engine.open_event import OpenEvent
 from trainer.engine.pacing import Stopped
 from trainer.engine.plan import Plan
 from trainer.engine.reporter import Reporter
@@ -46,21 +46,6 @@ from trainer.engine.step_inspector import StepInspector
 from trainer.errors import NonFiniteError
 from trainer.runs.recorded_metrics import read_evaluations
 from trainer.runs.state_memory import Position
-
-
-@dataclass(frozen=True)
-class _Event:
-    """What an event has changed, until every process is known to have been through it.
-
-    Attributes:
-        changes: whether it is more than a report of the training metrics.
-        sums: the sums of the summary before it.
-        reported: the last step that was reported before it.
-    """
-
-    changes: bool
-    sums: np.ndarray
-    reported: int
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -91,14 +76,14 @@ class Engine(RunState):
     checkpointer: Checkpointer
     _reported_step: int = field(default=0, init=False)
     _stopped_early: bool = field(default=False, init=False)
-    _event: _Event | None = field(default=None, init=False)
     _metrics: dict[str, float] | None = field(default=None, init=False)  # at this step
-    _test: dict[int, dict[str, float]] = field(default_factory=dict, init=False)  # by step
     _iterator: Any = field(default=None, init=False)
     _is_prepared: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         group = self.process_group
+        self._event = OpenEvent(self.state)
+        self._final = FinalEvaluation(self, self.run_dir, self.reporter)
         self._rollback = Rollback(self.run_dir, self.state.divergence_monitor, group)
         self._callbacks = CallbackCaller(
             self.run_dir, self.reporter, self.state, self.loop.strategy, group, self.channel
@@ -176,7 +161,7 @@ class Engine(RunState):
         # What is to change besides the sums of the summary, which are reset last.
         changes = self.plan.changes_at(step)
         self.keep(self._position, force=changes)
-        self._event = _Event(changes, self.state.summary_sums.numpy(), self._reported_step)
+        self._event.begin(self._reported_step, changes=changes)
         # Evaluation first: it can be interrupted, and then no line of this step may be written yet.
         evaluation = self._evaluate(stop_requested)
         self._metrics = None if evaluation is None else evaluation.metrics
@@ -233,7 +218,7 @@ class Engine(RunState):
         if self.split == "test":
             return {"metrics": metrics}
         # Without test data there are no test metrics.
-        return {"metrics": self._test.get(step, {}), self.split: metrics}
+        return {"metrics": self._final.metrics.get(step, {}), self.split: metrics}
 
     def _evaluate_at_end(self, stop_requested: Callable[[], bool]) -> None:
         """Evaluate what the result lacks; collective.
@@ -250,36 +235,8 @@ class Engine(RunState):
             if not is_evaluated:
                 metrics = self.evaluator.evaluate(stop_requested, self.enter).metrics
             self._metrics = metrics
-        if self.make_test_evaluator is None:
-            return
-        evaluator = self.make_test_evaluator()
-        self._evaluate_test(evaluator, self.step, stop_requested)
-        best = next(iter(self.checkpointer.best()), self.step) if self.process_group.is_chief else 0
-        (best,) = self.process_group.broadcast_from_chief(best)
-        if best == self.step:
-            return
-        if problem := self.checkpointer.restore_chosen(best):
-            self.channel.line(f"warning: the best checkpoint is not evaluated: {problem}")
-            return
-        self._evaluate_test(evaluator, best, stop_requested)
-        # Whoever reads the state now means the last.
-        if problem := self.checkpointer.restore_chosen(self.step):
-            self.channel.line(
-                f"warning: the checkpoint of step {self.step}, the last, cannot be restored: "
-                f"{problem}"
-            )
-
-    def _evaluate_test(
-        self, evaluator: Evaluator, step: int, stop_requested: Callable[[], bool]
-    ) -> None:
-        """Evaluate the test split with the weights of a step; write it, but not a second time."""
-        self.enter("evaluate")
-        self.faults.reached("evaluate")
-        evaluation = evaluator.evaluate(stop_requested, self.enter)
-        self._test[step] = evaluation.metrics
-        if step not in (reported for reported, _ in read_evaluations(self.run_dir, "test")):
-            self.reporter.write_evaluation("test", step, evaluation)
-        self.channel.log(evaluation_text(step, evaluation.metrics, "test"))
+        if self.make_test_evaluator is not None:
+            self._final.evaluate(self.make_test_evaluator(), stop_requested)
 
     def _run(self, stop_requested: Callable[[], bool], save_requested: Callable[[], bool]) -> None:
         """Run the training loop until it is finished, or the processes agree to stop."""
@@ -310,13 +267,10 @@ class Engine(RunState):
         self._end_event()
 
     def _end_event(self) -> None:
-        """Keep the state after an event that all processes have been through.
-
-        Not before: the chief may still be writing, and what goes on from it reports nothing again.
-        """
-        if self._event is not None:
-            self.keep(self._position, force=self._event.changes)
-            self._event = None
+        """Keep the state after an event, now that all processes have been through it."""
+        changes = self._event.end()
+        if changes is not None:
+            self.keep(self._position, force=changes)
 
     @property
     def _position(self) -> Position:
@@ -332,11 +286,7 @@ class Engine(RunState):
         try:
             yield
         except tf.errors.OpError:
-            event = self._event
-            if event is not None:  # which the chief may not have been through
-                self.state.summary_sums.assign(event.sums)
-                self.state.last_reported_step.assign(event.reported)
-            if event is None or not event.changes:
+            if self._event.take_back():
                 self.leave(self.loop.position)
             raise
 

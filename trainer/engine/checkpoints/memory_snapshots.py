@@ -170,8 +170,8 @@ class MemorySnapshots:
             What was restored; None: there is none that is as new.
         """
         own = self._newest(self._files.begin())
-        told = self._group.gather(*self._tell(own, checkpointed))
-        holdings = [_Holding(*numbers) for numbers in told]
+        numbers = self._group.gather(*self._tell(own, checkpointed))
+        holdings = [_Holding(*row) for row in numbers]
         newest = max(Position(x.step, x.reported) for x in holdings)
         checkpointed = max(x.checkpointed for x in holdings)
         if newest.step < max(0, checkpointed):
