@@ -102,8 +102,7 @@ class Engine(RunState):
     def prepare(self) -> None:
         """Trace and compile what a restart runs before its first new step; collective.
 
-        It runs no step, and writes nothing: another attempt may be training. Call it before
-        `train`, in a process that waits for that one to fail.
+        It runs no step, and writes nothing: for a process that waits for another attempt to fail.
         """
         self._open_input()
         self._trace()

@@ -37,11 +37,11 @@ def work(connection: socket.socket, began: float) -> NoReturn:
             lock of the run, which is held as long as this process writes.
         began: Unix time when this process was asked for.
     """
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     import tensorflow as tf
 
     from trainer.engine.checkpoints.file_writer import serve
 
+    tf.config.set_visible_devices([], "GPU")  # they are the chief's
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     _, (memory, _lock), _, _ = socket.recv_fds(connection, 1, 2)

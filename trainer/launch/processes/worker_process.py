@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from trainer.cluster import environment, signals
 from trainer.cluster.fork_protocol import SOCKET
@@ -135,31 +135,27 @@ class WorkerProcess:
             experiment: the effective configuration.
             member: the cluster as the worker sees it.
             messages: receives the messages of the worker, the last of which is `Exit`.
-            memories: the memory of each process that has one; the worker restores its state when
-                `begin` is called.
-            is_standby: whether another attempt runs until then, so that the worker must leave the
-                run directory alone.
+            memories: the memory of each process that has one.
+            is_standby: whether another attempt runs until `begin` is called, so that the worker
+                must leave the run directory alone.
         """
-        path = log_of(directory, member.process_id)
         self._name = str(member.process_id)
 
         def put(message: Message) -> None:
             messages.put((member.process_id, message))
 
+        path = log_of(directory, member.process_id)
         log = Log(path, lambda problem: put(Line(f"warning: {problem}")))
         threads = [
             threading.Thread(target=target, args=(log, put), daemon=True)
             for target in (self._read_output, self._read_messages)
         ]
-        try:
+        with suppress(OSError):  # it has died already; its output and its exit code are read below
             seen = _seen_memories(memories or {}, member.process_id)
             descriptors = [directory.lock.fileno(), log.fileno()]
             descriptors += [memory.fileno() for memory in seen.values()]
             if member.is_chief and seen and experiment.checkpoint.writes_behind is not False:
                 descriptors += self._prepare_file_writer(descriptors)
-            socket.send_fds(self._socket, [b"!"], descriptors)
-            if self._file_writer is not None:
-                self._file_writer.connection.close()
             assignment = {
                 "run_dir": str(directory.path),
                 "experiment": asdict(experiment),
@@ -168,13 +164,17 @@ class WorkerProcess:
                 "is_standby": is_standby,
                 "has_file_writer": self._file_writer is not None,
             }
-            self._socket.sendall(json.dumps(assignment).encode() + b"\n")
-        except OSError:
-            pass  # it has died already; its output and its exit code are read below
+            self._send(descriptors, assignment)
         for thread in threads:
             thread.start()
         self._end = threading.Thread(target=self._wait, args=(threads, log, put), daemon=True)
         self._end.start()
+
+    def _send(self, descriptors: Sequence[int], assignment: Mapping[str, Any]) -> None:
+        socket.send_fds(self._socket, [b"!"], descriptors)
+        if self._file_writer is not None:
+            self._file_writer.connection.close()
+        self._socket.sendall(json.dumps(assignment).encode() + b"\n")
 
     def _prepare_file_writer(self, descriptors: Sequence[int]) -> list[int]:
         """Return the connection to a process that writes checkpoints; empty: there is no server.

@@ -15,9 +15,11 @@ from trainer.errors import CRASHED, DONE, RESTARTABLE, WRONG_INPUT
 from trainer.launch.processes.worker_process import Messages, log_of
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import exit_codes
+from trainer.launch.supervision.failure_record import FailureRecord
 from trainer.launch.supervision.join_wait import JoinWait
 from trainer.launch.supervision.memories import Memories
 from trainer.launch.supervision.process_set import ManagedProcess, ProcessSet
+from trainer.launch.supervision.shown_messages import ShownMessages
 from trainer.launch.supervision.standby import Standby
 from trainer.launch.supervision.watchdog import Watch
 from trainer.runs.crash_report import Failure
@@ -25,26 +27,6 @@ from trainer.runs.crash_report import Failure
 _CAUSE_SECS = 3.0  # how long the cause of a lost peer may take to be known
 _STATE_SECS = 5.0  # how long a process that has lost a peer may take to leave its state
 _LEAVE_SECS = 60.0  # how long after the first process the last may still be leaving
-
-
-class FailureRecord:
-    """The failure of one attempt.
-
-    Attributes:
-        process_id: the process that caused it; None: none failed.
-        how: how that process ended, as in `was killed by SIGKILL`.
-        reports: what processes have reported of their ends, in one line and in full.
-    """
-
-    def __init__(self) -> None:
-        self.process_id: ProcessId | None = None
-        self.how = ""
-        self.reports: dict[ProcessId, tuple[str, str]] = {}
-
-    def blame(self, process_id: ProcessId, how: str) -> None:
-        """Name the process that caused the failure."""
-        self.process_id = process_id
-        self.how = how
 
 
 class Attempt:
@@ -71,7 +53,7 @@ class Attempt:
         start: Callable[[ProcessId], ManagedProcess],
         may_replace: Callable[[ProcessId], bool],
         memories: Memories,
-        standby: Standby,
+        standby: Standby[Attempt],
     ) -> None:
         self.members = members
         self.has_begun = False
@@ -82,8 +64,7 @@ class Attempt:
         self._console = context.console
         self._stop_requests = context.stop_requests
         self._members = {member.process_id: member for member in members}
-        self._first = members[0].process_id
-        self._has_shown_error = False
+        self._shown = ShownMessages(members[0].process_id)
         self._messages: Messages = queue.SimpleQueue()
         self._living = ProcessSet(context.strategy, start)
         self._join_wait = JoinWait(self._members, context.strategy.start_timeout_secs)
@@ -256,26 +237,8 @@ class Attempt:
     def _show(self, process_id: ProcessId, message: Message) -> None:
         if isinstance(message, messages.Crash):
             self._record.reports[process_id] = message.cause, message.text
-        if self._is_shown(process_id, message):
+        if self._shown.includes(process_id, message):
             self._console.show(message, log_of(self._directory, process_id))
-
-    def _is_shown(self, process_id: ProcessId, message: Message) -> bool:
-        """Return whether the user sees a message: of the first process, or of the whole run."""
-        is_evaluator = process_id.is_evaluator
-        match message:
-            case messages.Crash() if process_id.is_actor:
-                return False  # it is replaced
-            case messages.Problem() | messages.Crash():
-                is_first_error = not self._has_shown_error
-                self._has_shown_error = True
-                return is_first_error
-            case messages.FaultNotice():
-                return True
-            case messages.Line() | messages.Opening() | messages.Evaluated() if is_evaluator:
-                return True
-            case messages.Line() if message.is_warning:
-                return True
-        return process_id == self._first
 
     def _handle_request(self, number: int, source: ProcessId | None) -> None:
         """Act on a stop or save signal that this process has received, or one of the run's."""

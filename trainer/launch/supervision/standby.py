@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, TypeVar
 
 from trainer.cluster import discovery
 from trainer.cluster.environment import visible_gpus
@@ -16,9 +16,6 @@ from trainer.cluster.host_memory import available_bytes
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.config.rules import loop
 from trainer.launch.run_context import RunContext
-
-if TYPE_CHECKING:
-    from trainer.launch.supervision.attempt import Attempt
 
 _FIRST_SECS = 30.0
 """How long the first attempt trains before it gets a standby: a shorter run does without."""
@@ -48,7 +45,21 @@ def is_possible(context: RunContext) -> bool:
     )
 
 
-class Standby:
+class StartedAhead(Protocol):
+    """What a standby is, an `Attempt`."""
+
+    members: list[Cluster]
+
+    def prepare(self) -> None: ...
+    def is_usable(self, process_ids: Sequence[ProcessId]) -> bool: ...
+    def resident_bytes(self) -> int: ...
+    def discard(self) -> None: ...
+
+
+AnyAttempt = TypeVar("AnyAttempt", bound=StartedAhead)
+
+
+class Standby(Generic[AnyAttempt]):
     """The next attempt of a run, if it is there.
 
     Attributes:
@@ -63,7 +74,7 @@ class Standby:
     def __init__(
         self,
         policy: str,
-        create: Callable[[list[Cluster]], Attempt],
+        create: Callable[[list[Cluster]], AnyAttempt],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.due_at = float("inf")
@@ -72,7 +83,7 @@ class Standby:
         self._clock = clock
         self._delay_secs = 0.0 if policy == "always" else _FIRST_SECS
         self._is_wanted = policy != "never"
-        self._attempt: Attempt | None = None
+        self._attempt: AnyAttempt | None = None
 
     def expect(self) -> None:
         """Have one started after a while, once for each attempt: the present one trains."""
@@ -80,7 +91,7 @@ class Standby:
             self._is_wanted = False
             self.due_at = self._clock() + self._delay_secs
 
-    def start(self, present: Attempt) -> None:
+    def start(self, present: StartedAhead) -> None:
         """Start it beside the present attempt, with as many processes, if the memory allows."""
         self.due_at = float("inf")
         free = available_bytes()
@@ -95,7 +106,7 @@ class Standby:
         else:
             self._attempt = attempt
 
-    def take(self, process_ids: Sequence[ProcessId]) -> Attempt | None:
+    def take(self, process_ids: Sequence[ProcessId]) -> AnyAttempt | None:
         """Return it for the next attempt; None: it is not there, or has other processes."""
         attempt, self._attempt = self._attempt, None
         if attempt is not None and not attempt.is_usable(process_ids):

@@ -83,7 +83,7 @@ class Supervisor:
         self.failures: list[Failure] = []
         self._memories = Memories.of_run(context)
         policy = self._restart.standby if standby.is_possible(context) else "never"
-        self._standby = Standby(policy, self._attempt)
+        self._standby: Standby[Attempt] = Standby(policy, self._attempt)
         self._attempts = RestartBudget(self._newest_step, self._restart.max_restarts)
         self._actors = RestartBudget(self._newest_step, context.experiment.actors.max_restarts)
 
@@ -123,13 +123,7 @@ class Supervisor:
                 self._console.line(
                     f"warning: {failure.process} {failure.end}; its log is {failure.log}"
                 )
-                if attempt.stopped_by():
-                    # It did not save: no exit code may say that it did.
-                    self._console.error(
-                        exit_codes.left_without_saving(self._context.directory.path)
-                    )
-                    return CRASHED
-                if not self._may_restart(failure):
+                if not self._may_restart(attempt, failure):
                     return CRASHED
                 secs = _pause_secs(self._restart.backoff_secs, self._attempts.spent)
                 if self._membership:
@@ -150,8 +144,12 @@ class Supervisor:
             self._standby,
         )
 
-    def _may_restart(self, failure: Failure) -> bool:
+    def _may_restart(self, attempt: Attempt, failure: Failure) -> bool:
         """Count one more restart; return whether it is allowed, and tell the user if it is not."""
+        if attempt.stopped_by():
+            # It did not save: no exit code may say that it did.
+            self._console.error(exit_codes.left_without_saving(self._context.directory.path))
+            return False
         if self._attempts.spend():
             return True
         self._console.error(
