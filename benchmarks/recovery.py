@@ -23,7 +23,7 @@ import re
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -40,23 +40,40 @@ from benchmarks.harness import (
 
 PARTS = ("notice", "start", "connect", "build", "restore", "step")
 _DELAY_SECS = 0.2  # at most, from the step of a kill to the kill itself
-_LOGGED = re.compile(r"^(\S+ \S+),(\d{3}) INFO \S+: (join|start|compile|train|Continuing from) ")
+_LOGGED = re.compile(
+    r"^(\S+ \S+),(\d{3}) INFO \S+: (join|start|compile|standing by|Continuing from)\b"
+)
 
 
 @dataclass(frozen=True)
-class Recoveries:
+class Recovery:
+    """What one kill has cost.
+
+    Attributes:
+        process: the process that was killed.
+        total: seconds.
+        parts: seconds of each part.
+        is_ready: whether a standby had compiled everything when the kill came.
+    """
+
+    process: str
+    total: float
+    parts: dict[str, float]
+    is_ready: bool
+
+
+@dataclass(frozen=True)
+class Run:
     """What was measured of one run.
 
     Attributes:
         cold: seconds of the cold start.
-        total: seconds of each recovery.
-        parts: seconds of each part of each recovery.
+        recoveries: of each kill.
         steps_again: steps that were made again, in all.
     """
 
     cold: float
-    total: list[float]
-    parts: dict[str, list[float]]
+    recoveries: list[Recovery]
     steps_again: int
 
 
@@ -86,32 +103,43 @@ def command(args: argparse.Namespace, data: Path, runs: str) -> list[str]:
     ]
 
 
-def measure(args: argparse.Namespace, data: Path) -> Recoveries:
+def measure(args: argparse.Namespace, data: Path) -> Run:
     """Train a run whose processes are killed."""
     with tempfile.TemporaryDirectory() as runs:
         child = run_child(command(args, data, runs))
         (run,) = Path(runs).iterdir()
-        records = [json.loads(file.read_text()) for file in (run / "faults").iterdir()]
-        delays = {name: delay for name, delay in _delays(args)}
-        kills = sorted(record["at"] + delays[record["fault"]] for record in records)
-        ledger = read_ledger(run)
-        cold, *firsts = first_steps_at(ledger)
-        restarts = [mark["time"] for mark in ledger if mark["phase"] == "restart"]
-        log = logged(run / "logs" / "worker-0.log")
-    parts: dict[str, list[float]] = {part: [] for part in PARTS}
-    for killed, restarted, first in zip(kills, restarts, firsts, strict=True):
-        for part, secs in zip(PARTS, split(killed, restarted, first, log), strict=True):
-            parts[part].append(secs)
-    totals = [first - killed for killed, first in zip(kills, firsts, strict=True)]
+        cold, recoveries = read(run, delays(command(args, data, runs)))
     again = re.findall(r"memory of \S+\), ([\d,]+) steps again", child.output)
     steps = sum(int(number.replace(",", "")) for number in again)
-    return Recoveries(cold - child.started_at, totals, parts, steps)
+    return Run(cold - child.started_at, recoveries, steps)
 
 
-def _delays(args: argparse.Namespace) -> list[tuple[str, float]]:
-    words = [word for word in command(args, Path(), "") if word.startswith("+fault.")]
-    found = [re.fullmatch(r"\+fault\.(\w+)=.*delay_secs:([\d.]+)\}", word) for word in words]
-    return [(match[1], float(match[2])) for match in found if match]
+def delays(words: Sequence[str]) -> dict[str, float]:
+    """Return the seconds from the step of each fault to its kill."""
+    found = (re.fullmatch(r"\+fault\.(\w+)=.*delay_secs:([\d.]+)\}", word) for word in words)
+    return {match[1]: float(match[2]) for match in found if match}
+
+
+def read(run: Path, delays: Mapping[str, float]) -> tuple[float, list[Recovery]]:
+    """Return when the first step was made, Unix time, and what each kill has cost."""
+    faults = [json.loads(file.read_text()) for file in (run / "faults").iterdir()]
+    kills = sorted((fault["at"] + delays[fault["fault"]], fault["who"]) for fault in faults)
+    ledger = read_ledger(run)
+    firsts = first_steps_at(ledger)
+    restarts = [mark["time"] for mark in ledger if mark["phase"] == "restart"]
+    log = logged(run / "logs" / "worker-0.log")
+    recoveries = [
+        Recovery(
+            process,
+            first - killed,
+            dict(zip(PARTS, split(killed, restarted, first, log), strict=True)),
+            any(name == "standing by" and before < at < killed for name, at in log),
+        )
+        for before, (killed, process), restarted, first in zip(
+            firsts[:-1], kills, restarts, firsts[1:], strict=True
+        )
+    ]
+    return firsts[0], recoveries
 
 
 def logged(log: Path) -> list[tuple[str, float]]:
@@ -129,27 +157,36 @@ def split(
 ) -> list[float]:
     """Return the seconds of each part; a part that a standby has made before takes none."""
     times = [killed, restarted]
-    for phase in ("join", "start", "Continuing from", "compile"):
+    for phase in ("join", "start", "Continuing", "compile"):
         after = [at for name, at in log if name == phase and times[-1] <= at <= first]
         times.append(after[0] if after else times[-1])
     times.append(first)
     return [max(0.0, end - start) for start, end in pairwise(times)]
 
 
-def table(args: argparse.Namespace, result: Recoveries) -> str:
+def table(args: argparse.Namespace, run: Run) -> str:
     """Format the median and the 95th percentile of the recovery and its parts."""
+    ready = [recovery for recovery in run.recoveries if recovery.is_ready] or run.recoveries
+    late = [recovery.total for recovery in run.recoveries if recovery not in ready]
+    options = " ".join(args.overrides)
     lines = [
-        f"{args.model}, {args.processes} processes, {args.kills} kills, one every {args.every} "
-        f"steps {' '.join(args.overrides)}".rstrip(),
-        f"steps made again: {result.steps_again}; cold start {result.cold:.2f} s",
+        f"{args.model}, {args.processes} processes, {options or 'as it is'}: cold start "
+        f"{run.cold:.2f} s; {args.kills} kills, one every {args.every} steps; "
+        f"{run.steps_again} steps made again",
         "",
         "| s | median | 95th percentile | longest |",
         "| --- | ---: | ---: | ---: |",
+        _row(f"recovery ({len(ready)})", [recovery.total for recovery in ready]),
+        *(_row(part, [recovery.parts[part] for recovery in ready]) for part in PARTS),
     ]
-    for name, secs in {"recovery": result.total, **result.parts}.items():
-        p95 = sorted(secs)[max(0, -(-95 * len(secs) // 100) - 1)]
-        lines.append(f"| {name} | {statistics.median(secs):.2f} | {p95:.2f} | {max(secs):.2f} |")
+    if late:
+        lines.append(_row(f"recovery before a standby was ready ({len(late)})", late))
     return "\n".join(lines)
+
+
+def _row(name: str, secs: Sequence[float]) -> str:
+    p95 = sorted(secs)[-(-95 * len(secs) // 100) - 1]
+    return f"| {name} | {statistics.median(secs):.2f} | {p95:.2f} | {max(secs):.2f} |"
 
 
 def main() -> None:

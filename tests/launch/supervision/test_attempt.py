@@ -16,6 +16,7 @@ from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import attempt, watchdog
 from trainer.launch.supervision.attempt import Attempt
 from trainer.launch.supervision.memories import Memories
+from trainer.launch.supervision.standby import Standby
 from trainer.strategies.strategy import Strategy
 
 PHASE, EXIT, SIGNAL, CRASH, PROBLEM = "phase", "exit", "signal", "crash", "problem"
@@ -38,6 +39,8 @@ class Simulation:
         killed: (process name, signal) of each signal sent.
         told: names of the processes that were told of a lost one.
         stopped: names of the processes that are stopped (SIGSTOP).
+        ahead: names of the processes that were assigned as a standby's.
+        begun: names of the processes that may take part.
     """
 
     def __init__(
@@ -62,6 +65,8 @@ class Simulation:
         self.killed = []
         self.told = []
         self.stopped = set()
+        self.ahead = []
+        self.begun = []
         process_ids = [ProcessId(name.split("-")[0], int(name.split("-")[1])) for name in names]
         self.stop_requests = StopRequests(is_attended=is_attended)
         context = RunContext(
@@ -78,6 +83,7 @@ class Simulation:
             self.new_process,
             lambda process_id: may_replace,
             Memories(is_on=False),
+            Standby("never", lambda members: None),
         )
 
     def new_process(self, process_id):
@@ -128,15 +134,22 @@ class FakeProcess:
     def __init__(self, simulation):
         self.simulation = simulation
 
+    has_died = False
+
     def begin(self, processes):
-        pass
+        self.simulation.begun.append(str(self.process_id))
+
+    def has_ended(self):
+        return self.has_died
 
     def lose_peer(self):
         self.simulation.told.append(str(self.process_id))
         if str(self.process_id) not in self.simulation.stopped:
             self.send(EXIT, RESTARTABLE)
 
-    def assign(self, directory, experiment, member, messages, memories):
+    def assign(self, directory, experiment, member, messages, memories, *, is_standby):
+        if is_standby:
+            self.simulation.ahead.append(str(member.process_id))
         self.process_id = member.process_id
         self.messages = messages
         self.simulation.processes[str(member.process_id)] = self
@@ -194,6 +207,31 @@ def test_stop_request_is_answered_while_processes_are_being_started(simulate):
     assert simulation.run() == 128 + signal.SIGTERM
     assert len(simulation.processes) == 4
     assert set(simulation.states.values()) == {"ended"}
+
+
+def test_attempt_that_was_started_ahead_shows_and_begins_nothing_until_it_runs(simulate):
+    names = [*TWO, "evaluator-0"]
+    simulation = simulate(names, [])
+    simulation.attempt.prepare()
+    assert simulation.ahead == TWO
+    for name in TWO:
+        simulation.processes[name].send(PHASE, "compile")
+    assert (simulation.begun, simulation.states) == ([], {})
+    simulation.script = [(name, EXIT, 0) for name in names]
+    assert simulation.run() == 0
+    assert simulation.begun == names
+    assert simulation.ahead == TWO
+    assert simulation.states == dict.fromkeys(names, "done")
+
+
+def test_attempt_that_was_started_ahead_is_usable_while_all_its_processes_live(simulate):
+    simulation = simulate(TWO, [])
+    process_ids = [ProcessId("worker", 0), ProcessId("worker", 1)]
+    simulation.attempt.prepare()
+    assert simulation.attempt.is_usable(process_ids)
+    assert not simulation.attempt.is_usable(process_ids[:1])  # an elastic cluster has shrunk
+    simulation.processes["worker-1"].has_died = True
+    assert not simulation.attempt.is_usable(process_ids)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from trainer.cli.compose import compose
+from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import SWEEP, StopRequests
 from trainer.errors import RESTARTABLE
 from trainer.launch.run_context import RunContext
@@ -23,7 +24,7 @@ def run_dir(tmp_path):
     return tmp_path
 
 
-def create_supervisor(run_dir, console, *options, stop_requests=None):
+def create_supervisor(run_dir, console, *options, stop_requests=None, members=()):
     context = RunContext(
         compose(list(options)),
         Strategy(),
@@ -31,7 +32,7 @@ def create_supervisor(run_dir, console, *options, stop_requests=None):
         console,
         stop_requests or StopRequests(),
     )
-    return Supervisor(context, list, lambda process_id: None, Ledger(run_dir))
+    return Supervisor(context, lambda: list(members), lambda process_id: None, Ledger(run_dir))
 
 
 @pytest.fixture
@@ -154,6 +155,56 @@ def test_requests_of_a_sweep_and_signals_of_the_user_have_different_sources(run_
     instance = create_supervisor(run_dir, SimpleNamespace(), stop_requests=stop_requests)
     assert instance.supervise() == 143
     assert received == [(signal.SIGTERM, SWEEP), (signal.SIGTERM, None)]
+
+
+def test_restart_takes_the_attempt_that_was_started_ahead(run_dir, monkeypatch):
+    events = []
+
+    class AheadAttempt:
+        has_begun = True
+        is_resizing = False
+        count = 0
+
+        def __init__(self, context, members, start, may_replace, memories, standby):
+            AheadAttempt.count += 1
+            self.name = AheadAttempt.count
+            self.members = members
+            self.standby = standby
+
+        def prepare(self):
+            events.append(f"{self.name} is prepared")
+
+        def resident_bytes(self):
+            return 0
+
+        def is_usable(self, process_ids):
+            return True
+
+        def run(self):
+            events.append(f"{self.name} runs")
+            if self.name < 3:
+                self.standby.start(self)
+            return -9 if self.name == 1 else 0
+
+        def discard(self):
+            events.append(f"{self.name} is discarded")
+
+        def wake(self):
+            pass
+
+        def stopped_by(self):
+            return 0
+
+        def failure(self):
+            return Failure("worker-0", "was killed", run_dir) if self.name == 1 else None
+
+    monkeypatch.setattr(supervisor, "Attempt", AheadAttempt)
+    console = SimpleNamespace(line=lambda text: None, cause="")
+    instance = create_supervisor(run_dir, console, members=[Cluster()])
+    assert instance.supervise() == 0
+    assert events == [
+        *("1 runs", "2 is prepared", "2 runs", "3 is prepared", "3 is discarded"),
+    ]
 
 
 def test_stop_request_ends_the_wait_before_a_restart(run_dir):

@@ -136,8 +136,7 @@ class WorkerProcess:
             member: the cluster as the worker sees it.
             messages: receives the messages of the worker, the last of which is `Exit`.
             memories: the memory of each process that has one.
-            is_standby: whether another attempt runs until `begin` is called, so that the worker
-                must leave the run directory alone.
+            is_standby: whether another attempt runs until `begin`, and writes to the directory.
         """
         self._name = str(member.process_id)
 
