@@ -46,17 +46,19 @@ def measure(
             save_every = None if contender.every_epoch else SAVE_EVERY
             job = Job(folder, str(data), *size, BATCH_SIZE, save_every)
             limit = LIMIT * calm_secs if calm_secs else 1800.0
-            burnt = burn(contender, job, processes, kill_times(secs, seed), limit)
+            ran_secs, is_complete, kills = burn(
+                contender, job, processes, kill_times(secs, seed), limit
+            )
             computed, misplaced = replay(job, processes)
-            weights = final_weights(job) if burnt.is_complete else None
-        calm_secs, calm_weights = calm_secs or burnt.secs, calm_weights or weights
+            weights = final_weights(job) if is_complete else None
+        calm_secs, calm_weights = calm_secs or ran_secs, calm_weights or weights
         row = {
             "contender": name,
             "processes": processes,
             "kill_every_secs": secs,
-            "kills": burnt.kills,
-            "secs": round(burnt.secs, 2),
-            "useful_share": round(calm_secs / burnt.secs, 3) if weights else None,
+            "kills": kills,
+            "secs": round(ran_secs, 2),
+            "useful_share": round(calm_secs / ran_secs, 3) if weights else None,
             "steps": job.steps,
             "computed_steps": computed,
             "examples": job.steps * job.batch_size,

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.fire.contenders import Contender
@@ -18,21 +17,6 @@ from benchmarks.fire.job import Job
 from tests.support.processes import descendants
 
 _LOOK_SECS = 0.005
-
-
-@dataclass(frozen=True)
-class Burnt:
-    """What came of a run.
-
-    Attributes:
-        secs: from the first start to the end, or to the limit.
-        is_complete: whether it has ended.
-        kills: how many processes were killed.
-    """
-
-    secs: float
-    is_complete: bool
-    kills: int
 
 
 def kill_times(every_secs: float | None, seed: int) -> Iterator[float]:
@@ -50,10 +34,13 @@ def kill_times(every_secs: float | None, seed: int) -> Iterator[float]:
 
 def burn(
     contender: Contender, job: Job, processes: int, times: Iterator[float], limit_secs: float
-) -> Burnt:
+) -> tuple[float, bool, int]:
     """Train to the end or the limit, and kill a random process at each of `times`.
 
     When a process has ended, all are started anew at once. A kill that finds none waits for one.
+
+    Returns:
+        Seconds from the first start to the end, whether it is complete, and how many were killed.
 
     Raises:
         SystemExit: it fails by itself.
@@ -68,7 +55,7 @@ def burn(
             while (secs := time.monotonic() - began) < limit_secs:
                 codes = [process.poll() for process in started]
                 if codes[0] == 0:
-                    return Burnt(secs, True, kills)
+                    return secs, True, kills
                 if any(codes):
                     if not kills:
                         raise SystemExit(f"{contender.title} fails:\n{path.read_text()[-3000:]}")
@@ -79,7 +66,7 @@ def burn(
                         os.kill(choices.choice(pids), signal.SIGKILL)
                         next_kill, kills = next(times), kills + 1
                 time.sleep(_LOOK_SECS)
-            return Burnt(limit_secs, False, kills)
+            return limit_secs, False, kills
         finally:
             end(started)
 

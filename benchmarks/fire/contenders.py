@@ -18,92 +18,70 @@ from tests.support.processes import OWN_SERVER, worker_pids
 from trainer.cluster import discovery, spec
 
 _LIFE_SECS = 3600
+_ENVIRONMENT = {
+    "TF_USE_LEGACY_KERAS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "CUDA_VISIBLE_DEVICES": "-1",
+} | OWN_SERVER
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A way to train that is started again whenever one of its processes has ended.
+    """A way to train, which is started again whenever one of its processes has ended.
 
     Attributes:
         title: for people.
         setting: when it saves, for people.
+        module: of a peer, beside this one: a process for each worker; None: `train.py`.
         every_epoch: whether it saves at the end of each epoch, not every so many steps.
+        kills_command: whether `train.py` itself is killed; otherwise the workers that it started.
     """
 
     title: str
     setting: str
+    module: str | None = None
     every_epoch: bool = False
+    kills_command: bool = False
 
     def start(self, job: Job, processes: int, log: IO[bytes]) -> list[subprocess.Popen[bytes]]:
-        """Start the training, or continue it; the first process is the one that ends it."""
-        raise NotImplementedError
-
-    def victims(self, job: Job, started: Sequence[subprocess.Popen[bytes]]) -> list[int]:
-        """Return the living processes of which one may be killed."""
-        return [process.pid for process in started if process.poll() is None]
-
-
-@dataclass(frozen=True)
-class Peer(Contender):
-    """A module beside this one: a process for each worker, started together.
-
-    Attributes:
-        module: its name.
-    """
-
-    module: str = ""
-
-    def start(self, job: Job, processes: int, log: IO[bytes]) -> list[subprocess.Popen[bytes]]:
-        command = [sys.executable, "-m", f"benchmarks.fire.{self.module}", job.to_json()]
+        """Start the training, or continue it; it is complete when the first process ends well."""
+        if self.module is None:
+            return [_start(["train.py", *_overrides(job, processes)], log, {})]
+        command = ["-m", f"benchmarks.fire.{self.module}", job.to_json()]
         if processes == 1:
             return [_start(command, log, {})]
         workers = [spec.ProcessId("worker", index) for index in range(processes)]
         clusters = discovery.local_clusters(workers)
         return [_start(command, log, {"TF_CONFIG": cluster.tf_config()}) for cluster in clusters]
 
-
-@dataclass(frozen=True)
-class Steadfast(Contender):
-    """`python train.py`, which restarts its workers itself.
-
-    Attributes:
-        kills_command: whether the command is killed, and started again; otherwise its workers are.
-    """
-
-    kills_command: bool = False
-
-    def start(self, job: Job, processes: int, log: IO[bytes]) -> list[subprocess.Popen[bytes]]:
-        overrides = [
-            "strategy=one_device"
-            if processes == 1
-            else f"strategy=multi_worker strategy.workers={processes}",
-            f"runs_dir={job.folder}/runs",
-            "model=tutorial_cnn",
-            f"dataset=mnist dataset.path={job.data}",
-            "optimizer=rmsprop optimizer.learning_rate=0.001",
-            f"batch.global_size={job.batch_size}",
-            f"train.steps={job.steps} train.epochs=null evaluate.every_epochs=null",
-            f"checkpoint=every_50_steps checkpoint.every_steps={job.save_every}",
-            "restart.backoff_secs=0 restart.max_restarts=1000000",
-            f"task._target_=benchmarks.fire.steadfast.Recorded +task.folder={job.folder}",
-        ]
-        command = [sys.executable, "train.py", *" ".join(overrides).split()]
-        return [_start(command, log, OWN_SERVER)]
-
     def victims(self, job: Job, started: Sequence[subprocess.Popen[bytes]]) -> list[int]:
-        if self.kills_command:
-            return super().victims(job, started)
+        """Return the living processes of which one may be killed."""
+        if self.module or self.kills_command:
+            return [process.pid for process in started if process.poll() is None]
         return sorted(worker_pids(Path(job.folder, "runs")).values())
 
 
-def _start(command: list[str], log: IO[bytes], more: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start a process of a contender, which ends by itself in an hour, whatever happens here."""
-    environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-    environment |= {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+def _overrides(job: Job, processes: int) -> list[str]:
+    layout = f"multi_worker strategy.workers={processes}" if processes > 1 else "one_device"
+    text = f"""
+        strategy={layout} runs_dir={job.folder}/runs
+        model=tutorial_cnn optimizer=rmsprop optimizer.learning_rate=0.001
+        dataset=mnist dataset.path={job.data} batch.global_size={job.batch_size}
+        train.steps={job.steps} train.epochs=null evaluate.every_epochs=null
+        checkpoint=every_50_steps checkpoint.every_steps={job.save_every}
+        restart.backoff_secs=0 restart.max_restarts=1000000
+        task._target_=benchmarks.fire.steadfast.Recorded +task.folder={job.folder}
+    """
+    return text.split()
+
+
+def _start(arguments: list[str], log: IO[bytes], more: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start Python for a contender; it ends by itself in an hour, whatever happens here."""
+    inherited = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
     return subprocess.Popen(
-        command,
+        [sys.executable, *arguments],
         cwd=ROOT,
-        env=environment | {"CUDA_VISIBLE_DEVICES": "-1"} | more,
+        env=inherited | _ENVIRONMENT | more,
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
@@ -111,13 +89,14 @@ def _start(command: list[str], log: IO[bytes], more: dict[str, str]) -> subproce
     )
 
 
-CONTENDERS: dict[str, Contender] = {
-    "steadfast": Steadfast("Steadfast", "every 50 steps"),
-    "fit": Peer("Keras fit, BackupAndRestore", "every 50 steps", module="fit"),
-    "fit_epoch": Peer("Keras fit, BackupAndRestore", "every epoch (default)", True, module="fit"),
-    "orbit": Peer("Orbit, CheckpointManager", "every 50 steps", module="orbit"),
-    "tutorial": Peer("TensorFlow's tutorial", "every 50 steps", module="tutorial"),
-    "command": Steadfast("Steadfast, the command is killed", "every 50 steps", kills_command=True),
+_STEPS = "every 50 steps"
+CONTENDERS = {
+    "steadfast": Contender("Steadfast", _STEPS),
+    "fit": Contender("Keras fit, BackupAndRestore", _STEPS, "fit"),
+    "fit_epoch": Contender("Keras fit, BackupAndRestore", "every epoch", "fit", every_epoch=True),
+    "orbit": Contender("Orbit, CheckpointManager", _STEPS, "orbit"),
+    "tutorial": Contender("TensorFlow's tutorial", _STEPS, "tutorial"),
+    "command": Contender("Steadfast, its command killed", _STEPS, kills_command=True),
 }
-ALONE = {"orbit", "command"}
-"""Contenders that are run with one process only."""
+ALONE = {"fit_epoch", "orbit", "command"}
+"""Those that are run with one process only."""

@@ -44,7 +44,7 @@ def main() -> None:
         callbacks=[backup],
         verbose=2,
     )
-    peer.save_weights(job, strategy, model)
+    peer.finish(job, strategy, model)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def main() -> None:
         checkpoint_manager=manager,
     )
     controller.train(job.steps)
-    peer.save_weights(job, strategy, trainer.model)
+    peer.finish(job, strategy, trainer.model)
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def main() -> None:
                 manager.save()
         epoch.assign_add(1)
         step_in_epoch.assign(0)
-    peer.save_weights(job, strategy, model)
+    peer.finish(job, strategy, model)
 
 
 if __name__ == "__main__":
