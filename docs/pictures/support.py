@@ -38,7 +38,7 @@ def train(directory: Path, *arguments: str) -> Path:
 
 def save(name: str, content: str | bytes) -> None:
     """Write a picture to docs/images if a page shows it, any other to build/pictures."""
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    pages = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *(ROOT / "docs").rglob("*.md")]
     is_shown = any(f"images/{name}" in page.read_text() for page in pages)
     folder = IMAGES if is_shown else ROOT / "build" / "pictures"
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,1 @@
+"""Training under fire: processes are killed again and again; `python -m benchmarks.fire`."""

@@ -1,0 +1,163 @@
+"""Useful time under fire: `python -m benchmarks.fire [--every SECS ...] [--quick]`.
+
+Every contender trains the same network on the same images, for as many steps: undisturbed, and
+while one of its processes, chosen at random, gets a SIGKILL every so many seconds (give or
+take a half, the same times for all). All contenders save at the same steps, but for one that saves
+as its documentation shows. The table goes to standard output, the numbers to a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.fire.burning import burn, kill_times
+from benchmarks.fire.contenders import ALONE, CONTENDERS
+from benchmarks.fire.job import Job, replay
+from benchmarks.harness import data_file, installed
+from tests.support.processes import final_variables, only_run
+
+SAVE_EVERY = 50
+BATCH_SIZE = 64
+SIZES = {1: (3, 200), 2: (2, 200)}
+QUICK_SIZES = {1: (2, 50), 2: (2, 50)}
+"""Processes -> epochs, and steps in one."""
+LIMIT = 5
+"""How many times as long as undisturbed a run may take."""
+
+
+def measure(
+    name: str, processes: int, size: tuple[int, int], data: Path, every: Sequence[float], seed: int
+) -> Iterator[dict[str, Any]]:
+    """Run a contender undisturbed, and then with kills; yield the results of each run."""
+    contender = CONTENDERS[name]
+    calm_secs, calm_weights = None, None
+    for secs in (None, *every):
+        with tempfile.TemporaryDirectory(prefix="fire-") as folder:
+            save_every = None if contender.every_epoch else SAVE_EVERY
+            job = Job(folder, str(data), *size, BATCH_SIZE, save_every)
+            limit = LIMIT * calm_secs if calm_secs else 1800.0
+            ran_secs, is_complete, kills = burn(
+                contender, job, processes, kill_times(secs, seed), limit
+            )
+            computed, misplaced = replay(job, processes)
+            weights = final_weights(job) if is_complete else None
+        calm_secs, calm_weights = calm_secs or ran_secs, calm_weights or weights
+        row = {
+            "contender": name,
+            "processes": processes,
+            "kill_every_secs": secs,
+            "kills": kills,
+            "secs": round(ran_secs, 2),
+            "useful_share": round(calm_secs / ran_secs, 3) if weights else None,
+            "steps": job.steps,
+            "computed_steps": computed,
+            "examples": job.steps * job.batch_size,
+            "misplaced_examples": misplaced if weights else None,
+            "largest_difference": difference(calm_weights, weights) if weights else None,
+        }
+        print(json.dumps(row), file=sys.stderr, flush=True)
+        yield row
+
+
+def final_weights(job: Job) -> list[np.ndarray]:
+    """Return the weights that a contender has ended with."""
+    if (file := Path(job.folder, "weights.npz")).exists():
+        with np.load(file) as archive:
+            return [archive[name] for name in archive]
+    variables = final_variables(only_run(Path(job.folder)))
+    return [variables[name] for name in sorted(variables) if name.startswith("models/")]
+
+
+def difference(one: list[np.ndarray], other: list[np.ndarray]) -> float:
+    """Return the largest difference of the weights of two runs."""
+    return max(float(abs(first - second).max()) for first, second in zip(one, other, strict=True))
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Format results in Markdown."""
+    head = (
+        "| processes | contender | saves | a kill every | kills | s | useful time "
+        "| steps computed again | examples taken too often | largest difference of a weight |"
+    )
+    lines = [head, "| ---: | --- | --- |" + " ---: |" * 7]
+    for row in rows:
+        contender, every = CONTENDERS[row["contender"]], row["kill_every_secs"]
+        end = ["does not end", "", ""]
+        if row["useful_share"] is not None:
+            share = row["misplaced_examples"] / row["examples"]
+            end = [f"{row['useful_share']:.0%}", f"{share:.1%}", f"{row['largest_difference']:.2g}"]
+        cells = [
+            row["processes"], contender.title, contender.setting, f"{every:g} s" if every else "",
+            row["kills"], f"{row['secs']:.1f}", end[0], row["computed_steps"] - row["steps"],
+            *end[1:],
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
+@contextmanager
+def images(path: Path | None, count: int) -> Iterator[Path]:
+    """Yield an .npz file of the first images of MNIST, or of what is at hand in its place."""
+    with data_file(path) as file, tempfile.TemporaryDirectory() as folder:
+        with np.load(file) as archive:
+            sizes = {"train": count, "test": BATCH_SIZE}
+            arrays = {
+                f"{kind}_{split}": archive[f"{kind}_{split}"][:size]
+                for split, size in sizes.items()
+                for kind in "xy"
+            }
+        part = Path(folder, "images.npz")
+        np.savez(part, **arrays)
+        yield part
+
+
+def main() -> None:
+    args = arguments()
+    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    rows: list[dict[str, Any]] = []
+    for processes, size in (QUICK_SIZES if args.quick else SIZES).items():
+        if processes not in args.processes:
+            continue
+        with images(args.data, size[1] * BATCH_SIZE) as data:
+            for name in args.contenders:
+                if not installed(name):
+                    print(f"{name} is not installed: see README.md", file=sys.stderr)
+                elif processes == 1 or name not in ALONE:
+                    rows += measure(name, processes, size, data, args.every, args.seed)
+    print(table(rows))
+    if args.out:
+        args.out.write_text(json.dumps({"seed": args.seed, "rows": rows}, indent=1) + "\n")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.fire", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--every", type=float, nargs="+", default=[15, 7], help="mean seconds between two kills"
+    )
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2], choices=SIZES)
+    parser.add_argument("--contenders", nargs="+", default=[*CONTENDERS], choices=CONTENDERS)
+    parser.add_argument("--seed", type=int, default=0, help="of the times of the kills")
+    parser.add_argument("--quick", action="store_true", help="fewer steps, for a smoke test")
+    parser.add_argument("--out", type=Path, help="a JSON file for the numbers")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help="an .npz file in the layout of Keras' mnist.npz; default: one at hand, else noise",
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Who is put under fire: how each is started, and which of its processes are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from benchmarks.fire.job import Job
+from benchmarks.harness import ROOT
+from tests.support.processes import OWN_SERVER, worker_pids
+from trainer.cluster import discovery, spec
+
+_LIFE_SECS = 3600
+_ENVIRONMENT = {
+    "TF_USE_LEGACY_KERAS": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "CUDA_VISIBLE_DEVICES": "-1",
+} | OWN_SERVER
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A way to train, which is started again whenever one of its processes has ended.
+
+    Attributes:
+        title: for people.
+        setting: when it saves, for people.
+        module: of a peer, beside this one: a process for each worker; None: `train.py`.
+        every_epoch: whether it saves at the end of each epoch, not every so many steps.
+        kills_command: whether `train.py` itself is killed; otherwise the workers that it started.
+    """
+
+    title: str
+    setting: str
+    module: str | None = None
+    every_epoch: bool = False
+    kills_command: bool = False
+
+    def start(self, job: Job, processes: int, log: IO[bytes]) -> list[subprocess.Popen[bytes]]:
+        """Start the training, or continue it; it is complete when the first process ends well."""
+        if self.module is None:
+            return [_start(["train.py", *_overrides(job, processes)], log, {})]
+        command = ["-m", f"benchmarks.fire.{self.module}", job.to_json()]
+        if processes == 1:
+            return [_start(command, log, {})]
+        workers = [spec.ProcessId("worker", index) for index in range(processes)]
+        clusters = discovery.local_clusters(workers)
+        return [_start(command, log, {"TF_CONFIG": cluster.tf_config()}) for cluster in clusters]
+
+    def victims(self, job: Job, started: Sequence[subprocess.Popen[bytes]]) -> list[int]:
+        """Return the living processes of which one may be killed."""
+        if self.module or self.kills_command:
+            return [process.pid for process in started if process.poll() is None]
+        return sorted(worker_pids(Path(job.folder, "runs")).values())
+
+
+def _overrides(job: Job, processes: int) -> list[str]:
+    layout = f"multi_worker strategy.workers={processes}" if processes > 1 else "one_device"
+    text = f"""
+        strategy={layout} runs_dir={job.folder}/runs
+        model=tutorial_cnn optimizer=rmsprop optimizer.learning_rate=0.001
+        dataset=mnist dataset.path={job.data} batch.global_size={job.batch_size}
+        train.steps={job.steps} train.epochs=null evaluate.every_epochs=null
+        checkpoint=every_50_steps checkpoint.every_steps={job.save_every}
+        restart.backoff_secs=0 restart.max_restarts=1000000
+        task._target_=benchmarks.fire.steadfast.Recorded +task.folder={job.folder}
+    """
+    return text.split()
+
+
+def _start(arguments: list[str], log: IO[bytes], more: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start Python for a contender; it ends by itself in an hour, whatever happens here."""
+    inherited = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=inherited | _ENVIRONMENT | more,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        preexec_fn=partial(signal.alarm, _LIFE_SECS),
+    )
+
+
+_STEPS = "every 50 steps"
+CONTENDERS = {
+    "steadfast": Contender("Steadfast", _STEPS),
+    "fit": Contender("Keras fit, BackupAndRestore", _STEPS, "fit"),
+    "fit_epoch": Contender("Keras fit, BackupAndRestore", "every epoch", "fit", every_epoch=True),
+    "orbit": Contender("Orbit, CheckpointManager", _STEPS, "orbit"),
+    "tutorial": Contender("TensorFlow's tutorial", _STEPS, "tutorial"),
+    "command": Contender("Steadfast, its command killed", _STEPS, kills_command=True),
+}
+ALONE = {"fit_epoch", "orbit", "command"}
+"""Those that are run with one process only."""
