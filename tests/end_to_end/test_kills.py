@@ -24,6 +24,7 @@ from tests.support.processes import (
     log,
     only_run,
     start,
+    wait_gone,
     wait_until,
     worker_pids,
 )

@@ -38,6 +38,7 @@ from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import attempt
 from trainer.launch.supervision.attempt import Attempt
 from trainer.launch.supervision.memories import Memories
+from trainer.launch.supervision.standby import Standby
 from trainer.strategies.strategy import Strategy
 from trainer.worker.building import build_evaluation
 from trainer.worker.context import WorkerContext
@@ -301,7 +302,12 @@ class Members:
             ALONE,
         ]
         self.attempt = Attempt(
-            context, clusters, lambda _: Member(self), lambda _: True, Memories(is_on=False)
+            context,
+            clusters,
+            lambda _: Member(self),
+            lambda _: True,
+            Memories(is_on=False),
+            Standby("never", lambda members: self.attempt),
         )
 
     def _console(self):
@@ -325,7 +331,7 @@ class Member:
     def begin(self, processes):
         pass
 
-    def assign(self, run_dir, experiment, member, messages, memories):
+    def assign(self, run_dir, experiment, member, messages, memories, *, is_standby):
         self.process_id = member.process_id
         self.messages = messages
         self.members.processes[str(member.process_id)] = self
