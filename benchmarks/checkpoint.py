@@ -123,7 +123,7 @@ def _writer(*, realtime: bool) -> Iterator[tuple[FileWriterProcess, StateMemory]
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     server = ForkServer.acquire()
     if realtime:
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(2))
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(int(os.environ.get("PRIO", "2"))))
     memory = StateMemory(os.memfd_create("benchmark"))
     with open(os.devnull, "w") as null:
         writer = FileWriterProcess(server, (memory.fileno(), null.fileno(), null.fileno()))

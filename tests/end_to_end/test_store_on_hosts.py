@@ -149,8 +149,8 @@ def test_hosts_without_a_shared_folder_are_lost_and_train_to_the_same_bits(tmp_p
         ended = [finish(process) for process in (chief, other)]
         for code, out, err in ended:
             assert code == 0, out + err
-        told = [line for line in ended[1][1].splitlines() if line.startswith("Continuing from")]
-        assert told == [
+        origins = [line for line in ended[1][1].splitlines() if line.startswith("Continuing from")]
+        assert origins == [
             "Continuing from step 4 (memory of worker-0), nothing lost.",
             "Continuing from step 8 (memory of worker-1), nothing lost.",
         ]
@@ -196,10 +196,12 @@ def test_hosts_that_are_wiped_at_ten_moments_make_no_step_again(tmp_path: Path) 
             code, out, err = finish(process)
             assert code == 0, out + err
             outputs.append(out)
-        told = [x for out in outputs for x in out.splitlines() if x.startswith("Continuing from")]
+        origins = [
+            x for out in outputs for x in out.splitlines() if x.startswith("Continuing from")
+        ]
         # On each of the two hosts.
-        assert len(told) == 2 * len(moments), told
-        assert [line for line in told if not line.endswith(", nothing lost.")] == []
+        assert len(origins) == 2 * len(moments), origins
+        assert [line for line in origins if not line.endswith(", nothing lost.")] == []
         (ended,) = {path.parent for path in job.disk(0).rglob("metrics.jsonl")}
         undisturbed = finished(*command, "strategy.workers=2")
         assert_same_bits(final_variables(ended), final_variables(undisturbed))

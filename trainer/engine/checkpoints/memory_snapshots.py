@@ -170,8 +170,8 @@ class MemorySnapshots:
             What was restored; None: there is none that is as new.
         """
         own = self._newest(self._files.begin())
-        numbers = self._group.gather(*self._tell(own, checkpointed))
-        holdings = [_Holding(*row) for row in numbers]
+        rows = self._group.gather(*self._holding(own, checkpointed))
+        holdings = [_Holding(*row) for row in rows]
         newest = max(Position(x.step, x.reported) for x in holdings)
         checkpointed = max(x.checkpointed for x in holdings)
         if newest.step < max(0, checkpointed):
@@ -235,7 +235,7 @@ class MemorySnapshots:
                 return name, header, tensors
         return None
 
-    def _tell(self, own: StoredState | None, checkpointed: int) -> _Holding:
+    def _holding(self, own: StoredState | None, checkpointed: int) -> _Holding:
         """Return what this process has, of which `own` is the newest snapshot."""
         step, reported, digest = -1, -1, -1
         if own is not None:
