@@ -233,11 +233,7 @@ class Checkpoint:
     retention_policy: Any = key(
         None, "a class of your own that says which checkpoints to keep too: _target_ and options"
     )
-    async_write: bool | str = key(
-        "auto",
-        "train on while a checkpoint is written; auto: where the state is kept in memory",
-        OneOf("auto", "true", "false"),
-    )
+    async_write: bool = key(False, "continue training while a checkpoint is written")
     best: Best = key(Best, "best checkpoints, kept besides the newest")
     memory: str = key(
         "auto",
@@ -247,11 +243,6 @@ class Checkpoint:
     memory_every_steps: int | None = key(
         None, "keep it every N steps; null: as often as costs 1 % of the time", Ge(1)
     )
-
-    @property
-    def writes_behind(self) -> bool | None:
-        """Whether training goes on while a checkpoint is written; None: if it is in memory."""
-        return {"true": True, "false": False}.get(str(self.async_write).lower())
 
 
 @dataclass

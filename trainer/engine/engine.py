@@ -331,7 +331,7 @@ class Engine(RunState):
 
     def _save(self, metrics: Mapping[str, float] | None = None) -> None:
         """Save the state, unless nothing has changed since the last save; collective."""
-        self.save_at(self._position, metrics)
+        self.save_version((self.step, self._reported_step), metrics)
 
     def _restore(self, at_most: int | None = None) -> int | None:
         """Restore the newest state, of step `at_most` at the latest; return its step, if any.
@@ -349,7 +349,7 @@ class Engine(RunState):
         self._metrics = None
         self.reporter.open(self.step, self._reported_step)
         # The initial state counts as saved: it is nobody's work.
-        self._saved = self._position if is_saved or restored is None else None
+        self._saved = (self.step, self._reported_step) if is_saved or restored is None else None
         self._open_input()
         evaluations = read_evaluations(self.run_dir, self.split)
         past = [metrics for step, metrics in evaluations if step <= self._reported_step]

@@ -232,8 +232,8 @@ class Plan:
         return self.reports_at(step) or is_due(self.callbacks, step)
 
     def changes_at(self, step: int) -> bool:
-        """Return whether more is due after `step` steps than metrics, callbacks and a save."""
-        others = filter(None, (self.evaluate, self.histograms, self.images))
+        """Return whether more is due after `step` steps than training metrics and callbacks."""
+        others = [interval for interval in self._intervals if interval is not self.summarize]
         return self.epochs.ends_at(step) or any(interval.due(step) for interval in others)
 
     def reports_at(self, step: int) -> bool:

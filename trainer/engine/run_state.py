@@ -50,7 +50,7 @@ class RunState(ABC):
     process_group: ProcessGroup
     faults: Faults
     step: int = field(default=0, init=False)
-    _saved: Position | None = field(default=None, init=False)
+    _saved: tuple[int, ...] | None = field(default=None, init=False)
 
     @abstractmethod
     def before_save(self) -> None:
@@ -149,29 +149,26 @@ class RunState(ABC):
         stops, saves, dues, num_steps = self.process_group.all_reduce_sum(stop, save, due, count)
         return stops > 0, saves > 0, dues > 0, num_steps
 
-    def save_at(self, position: Position, metrics: Mapping[str, float] | None = None) -> None:
-        """Save the state, unless that of this position has been saved or restored; collective.
+    def save_version(
+        self, version: tuple[int, ...], metrics: Mapping[str, float] | None = None
+    ) -> None:
+        """Save the state, unless this version of it has been saved or restored; collective.
 
         Args:
-            position: of the state.
+            version: what the state is known by: its step, and what else has changed at that step.
             metrics: of the evaluation at this step, which rank the checkpoint; None: there was
                 none.
         """
-        if self.checkpointer is None or position == self._saved:
+        if self.checkpointer is None or version == self._saved:
             return
         self.enter("save")
-        self.before_save()
-        kept = None
         if not self.process_group.is_chief:
             self.faults.reached("save")  # the chief reaches it when its files are written
-        elif self.memory is not None:
-            self.checkpointer.wait()
-            kept = self.memory.to_write(position)
-        self.checkpointer.save(self.step, metrics, kept)
-        # In this phase, which may be long, the others wait for the chief: it alone writes.
-        self.process_group.barrier()
+        self.before_save()
+        self.checkpointer.save(self.step, metrics)
+        self.process_group.barrier()  # the others wait for the chief, which alone writes
         self.save_timer.restart()
-        self._saved = position
+        self._saved = version
 
     def finish_save(self) -> None:
         """Return when a checkpoint that is written in the background is committed."""

@@ -77,7 +77,7 @@ class Session(RunState):
         if restored is not None:
             self._is_restored = True
             self._restored = self.checkpointer.reader.capture()
-            self._saved = Position(restored, restored) if is_saved else None
+            self._saved = (restored,) if is_saved else None
             metrics = self.checkpointer.metrics if is_saved else self.logged_metrics
             self.metrics = dict(metrics(restored))
         self.step = self._first_step = self._agreed_until = int(step.numpy())
@@ -180,7 +180,7 @@ class Session(RunState):
 
     def save(self) -> None:
         """Save the state of this step, unless that was done; collective."""
-        self.save_at(Position(self.step, self.step), self.metrics)
+        self.save_version((self.step,), self.metrics)
 
     def close(self) -> None:
         """Close the writers, and finish a checkpoint that is being written; also after an error."""

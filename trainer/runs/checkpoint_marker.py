@@ -16,7 +16,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainer.errors import DamagedError
 from trainer.files import (
@@ -45,56 +45,38 @@ def begin_write(directory: Path, step: int) -> str:
     return f"ckpt-{step}"
 
 
-class WrittenFiles(NamedTuple):
-    """What a checkpoint has on the disk, before it is committed.
-
-    Attributes:
-        files: name -> {"bytes", "sha256"}.
-        variables: name -> {"shape", "dtype", "crc32"}.
-    """
-
-    files: dict[str, dict[str, Any]]
-    variables: dict[str, dict[str, Any]]
-
-
-def flush(directory: Path, step: int) -> dict[str, dict[str, Any]]:
-    """Flush the files of a checkpoint to the disk; return name -> {"bytes", "sha256"}."""
-    files = {}
-    for path in _new_files(directory, step) or data_files(directory, step):
-        with path.open("rb+") as file:
-            os.fsync(file.fileno())
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        files[path.name.removeprefix(_NEW)] = {"bytes": path.stat().st_size, "sha256": digest}
-    fsync_directory(directory)
-    return files
-
-
 def commit(
     directory: Path,
     step: int,
     metrics: Mapping[str, float] | None,
-    written: WrittenFiles | None = None,
+    variables: Mapping[str, Any] | None = None,
 ) -> None:
-    """Commit a written checkpoint: its marker appears by rename.
+    """Commit a written checkpoint: its files are flushed, then their marker appears by rename.
 
     Args:
         directory: the directory of its files.
         step: number of updates made.
         metrics: of the test split at this step, if it was evaluated.
-        written: its files and variables; None: the files are flushed now, and variables unknown.
+        variables: name -> {"shape", "dtype", "crc32"}.
     """
-    files, variables = written or WrittenFiles(flush(directory, step), {})
+    new_files = _new_files(directory, step)
+    files = {}
+    for path in new_files or data_files(directory, step):
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        files[path.name.removeprefix(_NEW)] = {"bytes": path.stat().st_size, "sha256": digest}
+    fsync_directory(directory)
     content = {
         "step": step,
         "time": time.time(),
         "metrics": dict(metrics or {}),
         "files": files,
-        "variables": variables,
+        "variables": dict(variables or {}),
     }
     marker = marker_file(directory, step)
-    is_beside = bool(_new_files(directory, step))
-    write_json(marker.with_name(f"{_NEW}{marker.name}") if is_beside else marker, content)
-    if is_beside:
+    write_json(marker.with_name(f"{_NEW}{marker.name}") if new_files else marker, content)
+    if new_files:
         _replace(directory, step)
 
 

@@ -13,11 +13,9 @@ tensors (JSON) and their contents. A header is written last. No TensorFlow.
 
 from __future__ import annotations
 
-import errno
 import json
 import mmap
 import os
-import socket
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -112,29 +110,15 @@ class StateMemory:
 
     def newest(self) -> Header | None:
         """Return the newest snapshot that was written whole; its tensors are not verified."""
-        headers = [header for slot in (0, 1) if (header := self.header(slot))]
+        headers = [header for slot in (0, 1) if (header := self._header(slot))]
         return max(headers, key=lambda header: header.number, default=None)
-
-    def header(self, slot: int) -> Header | None:
-        """Return what a slot holds; None: nothing that was written whole."""
-        memory = self._mapped()
-        if memory is None:
-            return None
-        at = _HEADER_BYTES * (slot + 1)
-        content = memory[at : at + _SLOT.size]
-        (check,) = _CHECK.unpack_from(memory, at + _SLOT.size)
-        number, step, reported, *lengths_and_checks = _SLOT.unpack(content)
-        if not number or zlib.crc32(content) != check:
-            return None
-        description, length, first, second = lengths_and_checks
-        return Header(number, Position(step, reported), description, length, first, second, slot)
 
     def content(self, header: Header) -> Any:
         """Return the bytes of a snapshot, [n] uint8, in the memory itself; empty: it is gone."""
         import numpy as np
 
         memory = self._mapped()
-        if memory is None or self.header(header.slot) != header:
+        if memory is None or self._header(header.slot) != header:
             return np.zeros(0, np.uint8)
         size = _aligned(header.description_bytes) + header.content_bytes
         return np.frombuffer(memory, np.uint8, size, self._slot_start(header.slot))
@@ -218,8 +202,6 @@ class StateMemory:
         """Return the memory with slots of this length at least."""
         memory = self._mapped()
         if memory is None or self._slot_bytes() < slot_bytes:
-            if self._held is not None:  # its reader would fail by a bus error
-                raise OSError(errno.EBUSY, "the memory is being read, and has too little room")
             slot_bytes = -(-(slot_bytes + _ROOM) // _FIRST_SLOT) * _FIRST_SLOT
             self._map = None
             os.ftruncate(self._file, 0)
@@ -246,6 +228,19 @@ class StateMemory:
         if self._held is not None:
             return 1 - self._held
         return 0 if newest is None else 1 - newest.slot
+
+    def _header(self, slot: int) -> Header | None:
+        memory = self._mapped()
+        if memory is None:
+            return None
+        at = _HEADER_BYTES * (slot + 1)
+        content = memory[at : at + _SLOT.size]
+        (check,) = _CHECK.unpack_from(memory, at + _SLOT.size)
+        number, step, reported, *lengths_and_checks = _SLOT.unpack(content)
+        if not number or zlib.crc32(content) != check:
+            return None
+        description, length, first, second = lengths_and_checks
+        return Header(number, Position(step, reported), description, length, first, second, slot)
 
     def _write_header(self, header: Header) -> None:
         assert self._map is not None
@@ -276,13 +271,11 @@ class MemoryFiles:
         by_process: those of all processes of its supervisor, by name.
         begin: waits until this process may restore; returns the names of the processes whose
             memory holds a snapshot, the newest first.
-        writer: the process that writes checkpoints from its memory; None: there is none.
     """
 
     own: StateMemory
     by_process: Mapping[str, StateMemory]
     begin: Callable[[], Sequence[str]]
-    writer: socket.socket | None = None
 
 
 def unpack(header: Header, content: Any) -> list[StoredTensor] | None:

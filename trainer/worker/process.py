@@ -160,14 +160,12 @@ class Assignment:
     Attributes:
         content: the experiment, the cluster and the run directory.
         memories: descriptors of the memory files, by process; the first is this process's own.
-        writer: to the process that writes checkpoints from it; None: there is none.
         begin: gets the names of the processes whose memory has a snapshot, when this process may
             restore.
     """
 
     content: dict[str, Any]
     memories: dict[str, int]
-    writer: int | None
     begin: Future[list[str]]
 
     def memory_files(self) -> MemoryFiles | None:
@@ -175,9 +173,7 @@ class Assignment:
         by_process = {name: StateMemory(file) for name, file in self.memories.items()}
         if not by_process:
             return None
-        writer = None if self.writer is None else socket.socket(fileno=self.writer)
-        own = next(iter(by_process.values()))
-        return MemoryFiles(own, by_process, self.begin.result, writer)
+        return MemoryFiles(next(iter(by_process.values())), by_process, self.begin.result)
 
 
 def _listen(
@@ -197,9 +193,7 @@ def _listen(
         with connection.makefile("rb") as lines:
             content = json.loads(lines.readline())
             names = content["memories"]
-            writer = memories.pop() if content["has_file_writer"] else None
-            by_name = dict(zip(names, memories, strict=True))
-            assignments.put(Assignment(content, by_name, writer, begin))
+            assignments.put(Assignment(content, dict(zip(names, memories, strict=True)), begin))
             for line in lines:
                 word, *arguments = line.decode().split()
                 match word:

@@ -57,7 +57,7 @@ def run_checkpointer(
         objects,
         checkpoint_retention.retention_policies(checkpoint, directions),
         process_group,
-        background=checkpoint.writes_behind is True,
+        background=checkpoint.async_write,
         saved_once=context.run_dir / ".saved",
         hooks=CheckpointHooks(
             before_commit(context, faults), fetch_from_store(context), offer_by_store(context)
@@ -69,23 +69,19 @@ def memory_snapshots(
     context: WorkerContext, checkpointer: Checkpointer, process_group: ProcessGroup
 ) -> MemorySnapshots | None:
     """Return what keeps the state in memory; None: this process has no such memory."""
-    from trainer.engine.checkpoints.file_writer import FileWriter
     from trainer.engine.checkpoints.memory_snapshots import MemorySnapshots
 
-    if (files := context.memory_files) is None:
+    if context.memory_files is None:
         return None
     checkpoint = context.experiment.checkpoint
-    snapshots = MemorySnapshots(
+    return MemorySnapshots(
         checkpointer.reader,
-        files,
+        context.memory_files,
         process_group,
         every_steps=checkpoint.memory_every_steps,
         limited=checkpoint.memory == "auto",
         warn=context.channel.line,
     )
-    if checkpoint.writes_behind is not False:
-        snapshots.writer = FileWriter(files.writer)
-    return snapshots
 
 
 def before_commit(context: WorkerContext, faults: Faults) -> Callable[[], None]:

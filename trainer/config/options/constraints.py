@@ -59,8 +59,7 @@ def _violation(value: Any, rule: Rule) -> str | None:
             return problem and problem.replace("must", "each item must", 1)
         case OneOf(words, number):
             is_number = _is_number(value) and math.isfinite(value)
-            word = format_value(value) if isinstance(value, bool) else value
-            if word in words or (number is not None and is_number and number.holds(value)):
+            if value in words or (number is not None and is_number and number.holds(value)):
                 return None
             choice = "" if number is not None else "one of "
             hint = did_you_mean(str(value), words)

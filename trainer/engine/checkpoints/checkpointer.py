@@ -12,12 +12,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.engine.checkpoints.file_writer import KeptSnapshot
 from trainer.engine.checkpoints.snapshot import Snapshot, SnapshotReader
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import CheckpointError
 from trainer.runs.checkpoint_marker import (
     abort_write,
+    begin_write,
     commit,
     committed_steps,
     marker_digest,
@@ -46,7 +46,7 @@ class CheckpointHooks:
     """What else is done with the checkpoints of a run.
 
     Attributes:
-        before_commit: called when the files of a checkpoint are on the disk, before its marker.
+        before_commit: called when the files of a checkpoint are written, before its marker.
         before_restore: called in every process before it restores the newest checkpoint, with the
             step and the SHA-256 of the chief's marker; brings it to a folder that lacks it.
         before_offer: called before that in the chief alone; returns why the others will not get the
@@ -61,7 +61,8 @@ class CheckpointHooks:
 class Checkpointer:
     """Saves, restores and retains the checkpoints of one run.
 
-    The chief alone writes files, and nobody waits for anybody in a save. To restore is collective.
+    A snapshot of the state reads variables, which can make the replicas communicate: so every
+    process takes part in a save. The chief alone writes files.
 
     Attributes:
         directory: the folder of the checkpoints.
@@ -73,7 +74,7 @@ class Checkpointer:
         trackables: what is saved, by name.
         keep: the retention policies; none: every checkpoint is kept.
         process_group: the processes that save and restore together; None: this process alone.
-        background: whether training goes on while a checkpoint is written that was captured.
+        background: whether training goes on while a checkpoint is written.
         saved_once: a file outside the folder that shows that a checkpoint has been saved: if it
             exists and no checkpoint does, they were lost, and the run must not start afresh.
         hooks: what else is done with a checkpoint.
@@ -99,40 +100,33 @@ class Checkpointer:
         self._damaged: set[int] = set()
         self._checkpoint = tf.train.Checkpoint(**trackables)
         self.reader = SnapshotReader(self._checkpoint)
-        self._background = background
-        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._thread = ThreadPoolExecutor(1, "checkpoint") if background else None
         self._writing: Future[None] | None = None
 
     def keep_also(self, policy: RetentionPolicy) -> None:
         """Keep from now on what another policy keeps too."""
         self._keep.append(policy)
 
-    def save(
-        self,
-        step: int,
-        metrics: Mapping[str, float] | None,
-        kept: KeptSnapshot | None = None,
-    ) -> None:
-        """Save the state as the checkpoint of `step`, and apply the retention policies.
+    def save(self, step: int, metrics: Mapping[str, float] | None) -> None:
+        """Save the state as the checkpoint of `step`, and apply the retention policies; collective.
 
         Args:
             step: number of updates made.
             metrics: metrics of the evaluation at this step, which rank the checkpoints; None: there
                 was none.
-            kept: the state in memory, which is written in the background; None: it is captured now.
 
         Raises:
             CheckpointError: it, or the checkpoint before it, could not be written; older ones are
                 untouched.
         """
         self.wait()  # one at a time: a slow disk delays the training instead of filling the memory
+        snapshot = self.reader.capture()
         if not self._is_chief:
             return
-        snapshot = kept or self.reader.capture()
-        if kept or self._background:
-            self._writing = self._thread.submit(self._write, snapshot, step, metrics)
-        else:
+        if self._thread is None:
             self._write(snapshot, step, metrics)
+        else:
+            self._writing = self._thread.submit(self._write, snapshot, step, metrics)
 
     @property
     def is_writing(self) -> bool:
@@ -159,15 +153,13 @@ class Checkpointer:
         if writing is not None:
             writing.result()
 
-    def _write(
-        self, snapshot: Snapshot | KeptSnapshot, step: int, metrics: Mapping[str, float] | None
-    ) -> None:
+    def _write(self, snapshot: Snapshot, step: int, metrics: Mapping[str, float] | None) -> None:
         try:
             # Not its parents: a run directory that was removed must not come back half empty.
             self.directory.mkdir(exist_ok=True)
-            written = snapshot.write_files(self.directory, step)
+            snapshot.write(str(self.directory / begin_write(self.directory, step)))
             self._hooks.before_commit()
-            commit(self.directory, step, metrics, written)
+            commit(self.directory, step, metrics, snapshot.variables())
             if self._saved_once is not None:
                 self._saved_once.touch()
             # Only now that there is a newer one: before, retention would count the damaged ones

@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+import tensorflow as tf
+
 from trainer.cluster.host_memory import available_bytes
-from trainer.engine.checkpoints.file_writer import FileWriter, KeptSnapshot
-from trainer.engine.checkpoints.snapshot import Snapshot, SnapshotReader, tensor_of
+from trainer.engine.checkpoints.snapshot import Snapshot, SnapshotReader
 from trainer.engine.process_group import ProcessGroup
 from trainer.runs.state_memory import Header, MemoryFiles, Position, StoredTensor, unpack
 
@@ -75,7 +77,6 @@ class MemorySnapshots:
 
     Attributes:
         secs: what the last snapshot took.
-        writer: writes snapshots to files while training goes on; None: they are not so written.
 
     Args:
         reader: captures the state.
@@ -110,7 +111,6 @@ class MemorySnapshots:
         self._written: Position | None = None
         self._due_at = float("-inf")
         self.secs = 0.0
-        self.writer: FileWriter | None = None
 
     def prepare(self) -> None:
         """Trace what `keep` and `restore` run, without writing anything."""
@@ -144,21 +144,6 @@ class MemorySnapshots:
             self._due_at = now + self.secs * (1 / _COST - 1)
         self._written = position
 
-    def to_write(self, position: Position) -> KeptSnapshot | None:
-        """Return the state as a snapshot that stays until it is written to files.
-
-        The one before it must have been written.
-
-        Returns:
-            None: the state is not kept in memory, or is to be written from where it is.
-        """
-        if self.writer is None:
-            return None
-        self.keep(position, force=True)
-        if self._is_off or (header := self._files.own.newest()) is None:
-            return None
-        return KeptSnapshot(self._files.own, header, self.writer)
-
     def restore(self, checkpointed: int) -> Restored | None:
         """Restore the newest snapshot of all processes; collective.
 
@@ -190,7 +175,7 @@ class MemorySnapshots:
                 return None
         assert own is not None
         process, header, tensors = own
-        self._reader.restore({(x.key, x.slice_spec): tensor_of(x) for x in tensors})
+        self._reader.restore({(x.key, x.slice_spec): _tensor(x) for x in tensors})
         self._written = None  # by this process, into a memory that may be another's
         step = header.position.step
         reached = max(x.reached for x in holdings)
@@ -259,3 +244,12 @@ class MemorySnapshots:
         header = Header(number, Position(*position), *lengths_and_checks)
         tensors = unpack(header, content)
         return None if tensors is None else (name, header, tensors)
+
+
+def _tensor(stored: StoredTensor) -> tf.Tensor:
+    if stored.dtype == "string":
+        return tf.io.parse_tensor(stored.content.tobytes(), tf.string)
+    dtype = tf.as_dtype(stored.dtype)
+    content = np.frombuffer(stored.content, dtype.as_numpy_dtype)
+    with tf.device("CPU:0"):
+        return tf.constant(content.reshape(stored.shape), dtype)

@@ -8,14 +8,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from trainer.errors import CheckpointError
-from trainer.runs.checkpoint_marker import WrittenFiles, begin_write, flush
 from trainer.runs.state_memory import StoredTensor
 
 _ATTRIBUTES = "/.ATTRIBUTES/"
@@ -109,9 +107,22 @@ class Snapshot:
     entries: Sequence[Entry]
     values: Sequence[tf.Tensor]
 
-    def write_files(self, directory: Path, step: int) -> WrittenFiles:
-        """Write the files of the checkpoint of a step; see `write_files`."""
-        return write_files(self.stored_tensors(), directory, step)
+    def write(self, prefix: str) -> None:
+        """Write the files that `tf.train.Checkpoint.read` reads.
+
+        Args:
+            prefix: path of `<prefix>.index` and `<prefix>.data-00000-of-00001`.
+
+        Raises:
+            tf.errors.OpError: they could not be written.
+        """
+        with tf.device("CPU:0"):
+            tf.raw_ops.SaveV2(
+                prefix=prefix,
+                tensor_names=[key for key, _ in self.entries],
+                shape_and_slices=[slice_spec for _, slice_spec in self.entries],
+                tensors=self.values,
+            )
 
     def by_entry(self) -> dict[Entry, tf.Tensor]:
         """Return what `SnapshotReader.restore` takes."""
@@ -124,52 +135,20 @@ class Snapshot:
             for entry, value in zip(self.entries, self.values, strict=True)
         ]
 
-
-def write_files(tensors: Sequence[StoredTensor], directory: Path, step: int) -> WrittenFiles:
-    """Write the files that `tf.train.Checkpoint.read` reads, and flush them to the disk.
-
-    Args:
-        tensors: the content; TensorFlow takes numbers from the memory where they are.
-        directory: of the checkpoints.
-        step: of the checkpoint.
-
-    Raises:
-        OSError: they could not be written.
-        tf.errors.OpError: likewise.
-    """
-    with tf.device("CPU:0"):
-        tf.raw_ops.SaveV2(
-            prefix=str(directory / begin_write(directory, step)),
-            tensor_names=[tensor.key for tensor in tensors],
-            shape_and_slices=[tensor.slice_spec for tensor in tensors],
-            tensors=[_value_of(tensor) for tensor in tensors],
-        )
-    return WrittenFiles(flush(directory, step), _described(tensors))
-
-
-def _described(tensors: Sequence[StoredTensor]) -> dict[str, dict[str, Any]]:
-    """Return name -> {"shape", "dtype", "crc32"} of every variable, or of its slices."""
-    described = {}
-    for key, slice_spec, dtype, shape, content in tensors:
-        if dtype != "string":
+    def variables(self) -> dict[str, dict[str, Any]]:
+        """Return name -> {"shape", "dtype", "crc32"} of every variable, or of its slices."""
+        described = {}
+        for (key, slice_spec), value in zip(self.entries, self.values, strict=True):
+            if value.dtype == tf.string:
+                continue
+            content = value.numpy()
             name = key.removesuffix(_ATTRIBUTE) + (f" [{slice_spec}]" if slice_spec else "")
-            crc = f"{zlib.crc32(content):08x}"
-            described[name] = {"shape": list(shape), "dtype": dtype, "crc32": crc}
-    return dict(sorted(described.items()))
-
-
-def tensor_of(stored: StoredTensor) -> tf.Tensor:
-    """Return a copy of a tensor in memory."""
-    with tf.device("CPU:0"):
-        return tf.constant(_value_of(stored))
-
-
-def _value_of(stored: StoredTensor) -> Any:
-    """Return the numbers of a tensor where they are, an array; of strings a copy, a tensor."""
-    if stored.dtype == "string":
-        return tf.io.parse_tensor(stored.content.tobytes(), tf.string)
-    dtype = tf.as_dtype(stored.dtype).as_numpy_dtype
-    return np.frombuffer(stored.content, dtype).reshape(stored.shape)
+            described[name] = {
+                "shape": list(content.shape),
+                "dtype": value.dtype.name,
+                "crc32": f"{zlib.crc32(content):08x}",
+            }
+        return dict(sorted(described.items()))
 
 
 def _bytes_of(value: tf.Tensor) -> np.ndarray:

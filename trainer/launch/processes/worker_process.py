@@ -14,16 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from trainer.cluster import environment, signals
 from trainer.cluster.fork_protocol import SOCKET
 from trainer.cluster.host_memory import resident_bytes
-from trainer.cluster.messages import Crash, Exit, Line, Message, Outcome, Output, Phase, decode
+from trainer.cluster.messages import Crash, Exit, Line, Message, Outcome, Output, decode
 from trainer.cluster.network_namespace import Namespace
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.files import making_temporary_files, regular_file, writing
-from trainer.launch.processes.file_writer_process import FileWriterProcess
 from trainer.launch.processes.fork_server import ForkedProcess, ForkServer, start_process
 from trainer.launch.supervision import exit_codes
 from trainer.runs.state_memory import StateMemory
@@ -58,8 +57,6 @@ class WorkerProcess:
         self._start_error: OSError | None = None
         self._outcome: int | None = None
         self._name = ""
-        self._server = server
-        self._file_writer: FileWriterProcess | None = None
         self._socket, worker_socket = socket.socketpair()
         read_end, write_end = os.pipe()
         self._output = os.fdopen(read_end, "rb")
@@ -153,39 +150,19 @@ class WorkerProcess:
             seen = _seen_memories(memories or {}, member.process_id)
             descriptors = [directory.lock.fileno(), log.fileno()]
             descriptors += [memory.fileno() for memory in seen.values()]
-            if member.is_chief and seen and experiment.checkpoint.writes_behind is not False:
-                descriptors += self._prepare_file_writer(descriptors)
+            socket.send_fds(self._socket, [b"!"], descriptors)
             assignment = {
                 "run_dir": str(directory.path),
                 "experiment": asdict(experiment),
                 "cluster": member.to_dict(),
                 "memories": list(seen),
                 "is_standby": is_standby,
-                "has_file_writer": self._file_writer is not None,
             }
-            self._send(descriptors, assignment)
+            self._socket.sendall(json.dumps(assignment).encode() + b"\n")
         for thread in threads:
             thread.start()
         self._end = threading.Thread(target=self._wait, args=(threads, log, put), daemon=True)
         self._end.start()
-
-    def _send(self, descriptors: Sequence[int], assignment: Mapping[str, Any]) -> None:
-        socket.send_fds(self._socket, [b"!"], descriptors)
-        if self._file_writer is not None:
-            self._file_writer.connection.close()
-        self._socket.sendall(json.dumps(assignment).encode() + b"\n")
-
-    def _prepare_file_writer(self, descriptors: Sequence[int]) -> list[int]:
-        """Return the connection to a process that writes checkpoints; empty: there is no server.
-
-        Args:
-            descriptors: of the lock, the log, and the memory of the worker.
-        """
-        if self._server is None:
-            return []
-        lock, log, memory, *_ = descriptors
-        self._file_writer = FileWriterProcess(self._server, (memory, lock, log))
-        return [self._file_writer.connection.fileno()]
 
     def begin(self, processes: Sequence[str]) -> None:
         """Let a worker restore its state, and take part in the run.
@@ -258,16 +235,9 @@ class WorkerProcess:
                         case Outcome(code):
                             self._outcome = code
                         case message if message:
-                            self._start_file_writer(message)
                             put(message)
         except OSError:
             pass  # it was killed before it had read its whole assignment
-
-    def _start_file_writer(self, message: Message) -> None:
-        """Start the process when the worker trains: at its own start it would take its time."""
-        is_needed = isinstance(message, Phase) and message.phase in ("train", "save")
-        if self._file_writer is not None and is_needed:
-            self._file_writer.start()
 
     def _wait(
         self, threads: list[threading.Thread], log: Log, put: Callable[[Message], None]
@@ -276,8 +246,6 @@ class WorkerProcess:
         for thread in threads:
             # A child of the worker's could hold the pipes open; the worker itself is dead.
             thread.join(timeout=5)
-        if self._file_writer is not None:
-            self._file_writer.end()
         self._early.seek(0)
         log.write(self._early.read())
         if self._start_error is not None:
