@@ -83,7 +83,7 @@ class Engine(RunState):
     def __post_init__(self) -> None:
         group = self.process_group
         self._event = OpenEvent(self.state)
-        self._final = FinalEvaluation(self, self.run_dir, self.reporter)
+        self.final = FinalEvaluation(self, self.run_dir, self.reporter)
         self._rollback = Rollback(self.run_dir, self.state.divergence_monitor, group)
         self._callbacks = CallbackCaller(
             self.run_dir, self.reporter, self.state, self.loop.strategy, group, self.channel
@@ -217,7 +217,7 @@ class Engine(RunState):
         if self.split == "test":
             return {"metrics": metrics}
         # Without test data there are no test metrics.
-        return {"metrics": self._final.metrics.get(step, {}), self.split: metrics}
+        return {"metrics": self.final.metrics.get(step, {}), self.split: metrics}
 
     def _evaluate_at_end(self, stop_requested: Callable[[], bool]) -> None:
         """Evaluate what the result lacks; collective.
@@ -235,7 +235,7 @@ class Engine(RunState):
                 metrics = self.evaluator.evaluate(stop_requested, self.enter).metrics
             self._metrics = metrics
         if self.make_test_evaluator is not None:
-            self._final.evaluate(self.make_test_evaluator(), stop_requested)
+            self.final.evaluate(self.make_test_evaluator(), stop_requested)
 
     def _run(self, stop_requested: Callable[[], bool], save_requested: Callable[[], bool]) -> None:
         """Run the training loop until it is finished, or the processes agree to stop."""
