@@ -212,7 +212,7 @@ def test_killed_learner_refills_its_replay_and_continues(tmp_path):
         "fault=kill_chief_at_50",
     )  # fmt: skip
     assert code == 0, out + err
-    assert "Continuing from the checkpoint of step" in out
+    assert "(memory of worker-0)" in out
     result = json.loads((only_run(tmp_path) / "result.json").read_text())
     assert result["frames"] == STEPS * REPLAY_BATCH * REPLAY_LENGTH
     assert set(result["metrics"]) == {"return", "episode_length"}

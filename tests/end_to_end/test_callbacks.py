@@ -50,7 +50,7 @@ class Counting:
 OPTIONS = [
     "model=cnn", "model.width=4", "model.batch_norm=true", "train.steps=12",
     "train.steps_per_epoch=4", "batch.global_size=16", "checkpoint.every_steps=5",
-    "checkpoint.every_epochs=null", "restart.backoff_secs=0",
+    "checkpoint.every_epochs=null", "checkpoint.memory=never",
     "+callbacks.chief={_target_: counting.Counting, name: chief, kill: 9}",
     "+callbacks.all={_target_: counting.Counting, name: all, everywhere: true}",
 ]  # fmt: skip

@@ -58,6 +58,6 @@ def initial(recipe, *options):
 @pytest.mark.parametrize(("program", "layout"), first_only(CASES))
 def test_program_has_the_same_bits(program, layout):
     variables, metrics, out = trained(program, layout)
-    assert ("Continuing from the checkpoint of step 2." in out) == (layout == "killed")
+    assert ("Continuing from step " in out) == (layout == "killed")
     assert_same_bits(trained(program)[0], variables)
     assert metrics == pytest.approx(trained(program)[1], rel=1e-5)

@@ -1,6 +1,6 @@
 """The training engine: a loop on the host over graph calls, and one in each call over steps.
 
-restore the newest checkpoint
+restore the newest state: from memory, or a checkpoint
 call the callbacks: the training begins
 handle what is due at its step
 while not finished:

@@ -29,6 +29,7 @@ def test_run_on_eight_devices_that_are_not_here(tmp_path, monkeypatch):
         "Model:      650 trainable parameters, 0 others",
         "Memory:     about 17.7 kB a replica: weights 2.6 kB, optimizer 5.2 kB, averages 2.6 kB, "
         "gradients 2.6 kB, activations 4.7 kB",
+        "            about 20.8 kB a process: its state, twice, for a restart",
         "Traffic:    4.5 kB a step and replica: an all-reduce of the gradient, 2 (n - 1) / n of "
         "its size",
         "Nothing was trained or written.",

@@ -41,6 +41,7 @@ def run(command: Command) -> int:
         ("Batch", str(sizes)),
         ("Length", measured["length"]),
         *_memory(measured, resolved.strategy.parameters_apart),
+        *_kept(measured, experiment),
         ("Traffic", _traffic(resolved, sizes, measured)),
     ]
     print("\n".join(align_columns([(name and f"{name}:", text) for name, text in rows], "<<")))
@@ -104,6 +105,13 @@ def _memory(measured: Mapping[str, Any], place: str | None) -> Iterator[tuple[st
     if place:
         apart = {name: kinds[name] for name in ("weights", *_UPDATED)}
         yield "", f"about {_sum_text(apart, place)}"
+
+
+def _kept(measured: Mapping[str, Any], experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Yield the row about the state that a process keeps for a restart, if it does."""
+    if experiment.checkpoint.memory != "never":
+        size = sum(measured["bytes"][name] for name in ("weights", *_UPDATED))
+        yield "", f"about {format_bytes(2 * size)} a process: its state, twice, for a restart"
 
 
 def _sum_text(kinds: Mapping[str, int], place: str) -> str:
