@@ -1,8 +1,8 @@
 """Useful time under fire: `python -m benchmarks.fire [--every SECS ...] [--quick]`.
 
 Every contender trains the same network on the same images, for as many steps: undisturbed, and
-while one of its processes, chosen at random, gets a SIGKILL every so many seconds (give or
-take a half, the same times for all). All contenders save at the same steps, but for one that saves
+while one of its processes, chosen at random, gets a SIGKILL every so many seconds (give or take
+a half, the same times for all). All contenders save at the same steps, but for one that saves
 as its documentation shows. The table goes to standard output, the numbers to a file.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -124,12 +125,12 @@ def images(path: Path | None, count: int) -> Iterator[Path]:
 def main() -> None:
     args = arguments()
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends, too
     rows: list[dict[str, Any]] = []
     for processes, size in (QUICK_SIZES if args.quick else SIZES).items():
-        if processes not in args.processes:
-            continue
+        names = args.contenders if processes in args.processes else []
         with images(args.data, size[1] * BATCH_SIZE) as data:
-            for name in args.contenders:
+            for name in names:
                 if not installed(name):
                     print(f"{name} is not installed: see README.md", file=sys.stderr)
                 elif processes == 1 or name not in ALONE:
