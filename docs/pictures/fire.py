@@ -57,5 +57,8 @@ def chart(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Write the picture."""
+    """Write the picture, if there are results."""
+    if not RESULTS.exists():
+        print(f"no {RESULTS.relative_to(ROOT)}: run python -m benchmarks.fire --out {RESULTS}")
+        return
     save("fire.svg", chart(json.loads(RESULTS.read_text())["rows"]))
