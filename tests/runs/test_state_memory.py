@@ -155,20 +155,6 @@ def test_memory_of_another_kind_has_nothing(memory, file):
     assert stored(memory) == 1
 
 
-def test_held_snapshot_outlives_further_writes(memory, other):
-    memory.write(Position(1, 0), tensors(1))
-    held = memory.write(Position(2, 0), tensors(2))
-    memory.hold(held)
-    for value in (3, 4, 5):
-        memory.write(Position(value, 0), tensors(value))
-        assert stored(other) == value
-        assert np.frombuffer(other.read(held)[0].content, np.float32)[0] == 2
-    memory.hold(None)
-    memory.write(Position(6, 0), tensors(6))
-    assert other.read(held) is None
-    assert stored(other) == 6
-
-
 def test_cleared_memory_has_no_snapshot_and_can_be_written_again(memory, other):
     memory.write(AT, tensors(1))
     other.clear()

@@ -95,7 +95,6 @@ class StateMemory:
     def __init__(self, file: int) -> None:
         self._file = file
         self._map: mmap.mmap | None = None
-        self._held: int | None = None
 
     @property
     def reached(self) -> int:
@@ -148,7 +147,7 @@ class StateMemory:
         length = sum(_aligned(len(tensor.content)) for tensor in tensors)
         memory = self._with_room(_aligned(len(description)) + length)
         newest = self.newest()
-        slot = self._slot_to_write(newest)
+        slot = 0 if newest is None else 1 - newest.slot
         begin = self._slot_start(slot)
         self._clear_header(slot)
         memory[begin : begin + len(description)] = description
@@ -171,10 +170,6 @@ class StateMemory:
         self._write_header(header)
         self.note_reached(position.step)
         return header
-
-    def hold(self, header: Header | None) -> None:
-        """Have later writes leave a snapshot alone, which another process reads; None: none."""
-        self._held = None if header is None else header.slot
 
     def clear(self) -> None:
         """Forget all snapshots: no restart may go on from them."""
@@ -223,11 +218,6 @@ class StateMemory:
 
     def _slot_start(self, slot: int) -> int:
         return _FIRST_SLOT + slot * self._slot_bytes()
-
-    def _slot_to_write(self, newest: Header | None) -> int:
-        if self._held is not None:
-            return 1 - self._held
-        return 0 if newest is None else 1 - newest.slot
 
     def _header(self, slot: int) -> Header | None:
         memory = self._mapped()

@@ -75,9 +75,6 @@ class Restored:
 class MemorySnapshots:
     """Writes the state to this process's memory, and restores the newest of all processes.
 
-    Attributes:
-        secs: what the last snapshot took.
-
     Args:
         reader: captures the state.
         files: where it goes, and where a restart finds it.
@@ -110,7 +107,6 @@ class MemorySnapshots:
         self._is_off = False
         self._written: Position | None = None
         self._due_at = float("-inf")
-        self.secs = 0.0
 
     def prepare(self) -> None:
         """Trace what `keep` and `restore` run, without writing anything."""
@@ -139,9 +135,8 @@ class MemorySnapshots:
         before()
         self._write(position, self._reader.capture())
         now = self._clock()
-        self.secs = now - began
         if self._written is not None:  # the first one traces, and allocates
-            self._due_at = now + self.secs * (1 / _COST - 1)
+            self._due_at = now + (now - began) * (1 / _COST - 1)
         self._written = position
 
     def restore(self, checkpointed: int) -> Restored | None:
