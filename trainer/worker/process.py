@@ -40,6 +40,8 @@ from trainer.worker.error_summary import SELF_EXPLANATORY, error_cause, user_tra
 
 _MAX_DESCRIPTORS = 253  # in one message on Linux
 
+_LOST = "another process of the run is lost"
+
 _KERNEL_ERROR = "Operation received an exception"
 """What oneDNN says if it has no such kernel; TensorFlow gives it the type of a lost peer."""
 
@@ -95,7 +97,9 @@ def _report_error(error: Exception, channel: Channel) -> int:
             | tf.errors.DeadlineExceededError()
             | tf.errors.InternalError()
         ) if _is_lost_contact(error):
-            channel.line(f"warning: {error_cause(error)}")
+            # What the supervisor has told is no news to the user.
+            tell = channel.log if _LOST in str(error) else channel.line
+            tell(f"warning: {error_cause(error)}")
             return RESTARTABLE
         # An error of Python code inside the graph (tf.py_function) arrives as this type.
         case tf.errors.UnknownError() if "PeerLostError" in str(error):
@@ -213,7 +217,7 @@ def _listen(
 def _abort_collectives() -> None:
     from trainer.engine.process_group import abort_collectives
 
-    abort_collectives("another process of the run is lost")
+    abort_collectives(_LOST)
 
 
 def work(connection: socket.socket, began: float) -> NoReturn:
