@@ -188,7 +188,7 @@ class Supervisor:
         self._ledger.mark("restart")
         self._console.cause = ""  # the errors so far are not how the run ends
         pause = f" in {secs:g} s" if secs else ""
-        self._console.line(f"Restarting from {self._origin()}{pause}.")
+        self._console.line(f"Restarting{pause} from {self._origin()}.")
         return self._stop_requests.wait(secs)
 
     def _origin(self) -> str:
