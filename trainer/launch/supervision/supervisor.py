@@ -85,7 +85,10 @@ class Supervisor:
         policy = self._restart.standby if standby.is_possible(context) else "never"
         self._standby: Standby[Attempt] = Standby(policy, self._attempt)
         self._attempts = RestartBudget(self._newest_step, self._restart.max_restarts)
-        self._actors = RestartBudget(self._newest_step, context.experiment.actors.max_restarts)
+        # Not by the learner's steps: it goes on without an actor that always fails.
+        self._actors = RestartBudget(
+            self._newest_checkpoint, context.experiment.actors.max_restarts
+        )
 
     def supervise(self) -> int:
         """Run the processes.
@@ -200,8 +203,11 @@ class Supervisor:
 
     def _newest_step(self) -> int:
         """Return the newest step that a restart can go on from; 0: there is none."""
-        checkpoints = self._context.directory.path / "checkpoints"
-        return max(0, *committed_steps(checkpoints), self._memories.newest_step())
+        return max(self._newest_checkpoint(), self._memories.newest_step())
+
+    def _newest_checkpoint(self) -> int:
+        """Return the step of the newest checkpoint; 0: there is none."""
+        return max(committed_steps(self._context.directory.path / "checkpoints"), default=0)
 
 
 def _pause_secs(first_secs: float, number: int) -> float:
