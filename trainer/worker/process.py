@@ -40,8 +40,6 @@ from trainer.worker.error_summary import SELF_EXPLANATORY, error_cause, user_tra
 
 _MAX_DESCRIPTORS = 253  # in one message on Linux
 
-_LOST = "another process of the run is lost"
-
 _KERNEL_ERROR = "Operation received an exception"
 """What oneDNN says if it has no such kernel; TensorFlow gives it the type of a lost peer."""
 
@@ -80,11 +78,22 @@ def run(context: WorkerContext, signals: Signals, began: float) -> int:
         call = RuntimeError(f"your code called sys.exit({error.code!r}) in the middle of the run")
         return _crashed(call.with_traceback(error.__traceback__), channel)
     except Exception as error:
-        return _report_error(error, channel)
+        return _report_error(error, channel, is_known=context.cluster.is_local)
 
 
-def _report_error(error: Exception, channel: Channel) -> int:
-    """Report how the attempt failed; return the process's exit code."""
+def _warn(text: str, channel: Channel, is_known: bool) -> None:
+    """Tell the user of a lost peer, or only the log if the supervisor knows which one it is."""
+    (channel.log if is_known else channel.line)(text)
+
+
+def _report_error(error: Exception, channel: Channel, *, is_known: bool = False) -> int:
+    """Report how the attempt failed; return the process's exit code.
+
+    Args:
+        error: what has ended it.
+        channel: messages to the supervisor.
+        is_known: whether the supervisor itself has lost a process of which this one lost contact.
+    """
     import tensorflow as tf
 
     match error:
@@ -97,13 +106,11 @@ def _report_error(error: Exception, channel: Channel) -> int:
             | tf.errors.DeadlineExceededError()
             | tf.errors.InternalError()
         ) if _is_lost_contact(error):
-            # What the supervisor has told is no news to the user.
-            tell = channel.log if _LOST in str(error) else channel.line
-            tell(f"warning: {error_cause(error)}")
+            _warn(f"warning: {error_cause(error)}", channel, is_known)
             return RESTARTABLE
         # An error of Python code inside the graph (tf.py_function) arrives as this type.
         case tf.errors.UnknownError() if "PeerLostError" in str(error):
-            channel.line("warning: another process has gone")
+            _warn("warning: another process has gone", channel, is_known)
             return RESTARTABLE
         case tf.errors.InvalidArgumentError():
             # An error that a dataset raises inside a tf.data pipeline arrives as this type.
@@ -217,7 +224,7 @@ def _listen(
 def _abort_collectives() -> None:
     from trainer.engine.process_group import abort_collectives
 
-    abort_collectives(_LOST)
+    abort_collectives("another process of the run is lost")
 
 
 def work(connection: socket.socket, began: float) -> NoReturn:

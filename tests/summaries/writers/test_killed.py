@@ -50,7 +50,8 @@ def in_tables(run_dir):
         with (run_dir / f"metrics-{split}.csv").open(newline="") as file:
             for row in csv.DictReader(file):
                 for name, value in row.items():
-                    if name != "step":
+                    # A report right after a restart has no times: no step was made since.
+                    if name != "step" and value:
                         curves.setdefault(f"{split}/{name}", []).append(
                             (int(row["step"]), float(value))
                         )
