@@ -335,7 +335,9 @@ class Restart:
 
     max_restarts: int = key(3, "how many times a failed attempt may be restarted", Ge(0))
     backoff_secs: float = key(
-        1.0, "pause before the first restart, in seconds; it doubles each time, up to 300", Ge(0)
+        1.0,
+        "pause before the second restart in a row, in seconds; it doubles each time, up to 300",
+        Ge(0),
     )
     standby: str = key(
         "auto",

@@ -109,7 +109,7 @@ def test_audit_changes_no_bit(tmp_path, more):
 @pytest.mark.parametrize("more", [(), ("batch.shards=4",)], ids=["variables", "shards"])
 def test_audits_of_many_steps_raise_no_false_alarm(tmp_path, more):
     steps = ("train.steps=1000", "evaluate.every_steps=500", "watchdog.audit_every_steps=10")
-    train(tmp_path, *TWO, *RANDOM, *steps, *more)
+    assert train(tmp_path, *TWO, *RANDOM, *steps, *more)
 
 
 def test_single_replica_without_shards_is_refused(tmp_path):

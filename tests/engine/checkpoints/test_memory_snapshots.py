@@ -122,7 +122,7 @@ def test_little_memory_is_told_once_and_the_state_is_not_kept(memories, monkeypa
     process = Process(memories, limited=limited)
     assert [process.keep(step, force=True) for step in (1, 2)] == [not limited] * 2
     problem = r"two copies take \d+ bytes of the 31 that are free"
-    told = rf"the state is not kept in memory \({problem}\): a restart goes on from the newest .*"
+    told = rf"warning: the state is not kept in memory \({problem}\): a restart goes on from .*"
     assert len(process.warnings) == limited
     assert all(re.fullmatch(told, warning) for warning in process.warnings)
 

@@ -203,15 +203,19 @@ class MemorySnapshots:
         if problem:
             self._is_off = True
             self._warn(
-                f"the state is not kept in memory ({problem}): a restart goes on from the newest "
-                "checkpoint"
+                f"warning: the state is not kept in memory ({problem}): a restart goes on from the "
+                "newest checkpoint"
             )
 
     def _newest(self, names: Sequence[str]) -> StoredState | None:
         """Return the newest snapshot on this host that verifies."""
         for name in names:
-            memory = self._files.by_process[name]
-            if (header := memory.newest()) and (tensors := memory.read(header)) is not None:
+            memory = self._files.by_process.get(name)  # of very many processes not all are seen
+            if (
+                memory
+                and (header := memory.newest())
+                and (tensors := memory.read(header)) is not None
+            ):
                 return name, header, tensors
         return None
 
