@@ -13,6 +13,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,9 @@ def ways(
     import tensorflow as tf
 
     from trainer.engine.checkpoints.checkpointer import Checkpointer
+    from trainer.engine.checkpoints.memory_snapshots import MemorySnapshots
     from trainer.runs.checkpoint_retention import KeepNewest
+    from trainer.runs.state_memory import MemoryFiles, Position, StateMemory
 
     with tempfile.TemporaryDirectory() as folder:
         engine = _build_engine(model, optimizer, data, Path(folder))
@@ -43,16 +46,24 @@ def ways(
                 Path(folder, way),
                 engine.state.trackables(),
                 [KeepNewest(2)],
-                background=way == BACKGROUND,
+                background="auto" if way == BACKGROUND else "never",
             )
             for way in (BLOCKING, BACKGROUND)
         }
+        memory = StateMemory(os.memfd_create("benchmark"))
+        snapshots = MemorySnapshots(
+            checkpointers[BACKGROUND].reader,
+            MemoryFiles(memory, {"worker-0": memory}, list),
+            engine.process_group,
+        )
         iterator = engine.loop.feed.open(0, engine.state.divergence_monitor.left_out.numpy())
 
         def measured(way: str) -> float:
             began = time.perf_counter()
             if way in checkpointers:
-                checkpointers[way].save(int(engine.state.step.numpy()), None)
+                step = int(engine.state.step.numpy())
+                hold = partial(snapshots.hold, Position(step, step), None)
+                checkpointers[way].save(step, None, hold)
             engine.loop.run(iterator, tf.constant(every, tf.int64))[0].numpy()
             if way in checkpointers:
                 checkpointers[way].wait()

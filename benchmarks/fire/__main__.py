@@ -29,7 +29,7 @@ from tests.support.processes import final_variables, only_run
 
 SAVE_EVERY = 50
 BATCH_SIZE = 64
-SIZES = {1: (3, 200), 2: (2, 200)}
+SIZES = {1: (8, 300), 2: (6, 300)}
 QUICK_SIZES = {1: (2, 50), 2: (2, 50)}
 """Processes -> epochs, and steps in one."""
 LIMIT = 5
@@ -145,7 +145,7 @@ def arguments() -> argparse.Namespace:
         prog="python -m benchmarks.fire", description=__doc__.splitlines()[0]
     )
     parser.add_argument(
-        "--every", type=float, nargs="+", default=[15, 7], help="mean seconds between two kills"
+        "--every", type=float, nargs="+", default=[20, 8], help="mean seconds between two kills"
     )
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2], choices=SIZES)
     parser.add_argument("--contenders", nargs="+", default=[*CONTENDERS], choices=CONTENDERS)

@@ -57,9 +57,12 @@ def random_schedule(seed):
     return schedule
 
 
-@pytest.mark.parametrize("schedule", first_only(["there and back", *range(1, NUM_SCHEDULES)]))
+@pytest.mark.parametrize(
+    "schedule", first_only(["once", "there and back", *range(1, NUM_SCHEDULES)])
+)
 def test_run_that_loses_and_regains_workers_ends_like_one_device(tmp_path, schedule):
-    events = THERE_AND_BACK if schedule == "there and back" else random_schedule(schedule)
+    fixed = {"once": THERE_AND_BACK[:2], "there and back": THERE_AND_BACK}
+    events = fixed.get(schedule) or random_schedule(schedule)
     code, out, err = run(tmp_path, *TINY, *ELASTIC, *faults(events))
     assert code == 0, out + err
     run_dir = only_run(tmp_path)
@@ -67,11 +70,14 @@ def test_run_that_loses_and_regains_workers_ends_like_one_device(tmp_path, sched
     assert (sizes[0], min(sizes) < 4) == (4, True), out
     if schedule == "there and back":
         assert sizes == [4, 2, 4, 2, 1, 2, 4], out
+    if schedule == "once":
+        assert sizes == [4, 2, 4], out
     assert json.loads((run_dir / "result.json").read_text())["step"] == 24
     one_device = finished(*TINY, "strategy=one_device")
     assert_same_bits(final_variables(run_dir), final_variables(one_device))
 
 
+@pytest.mark.long
 def test_run_ends_with_one_line_if_too_few_workers_are_left(tmp_path):
     both = ["strategy.workers=2", "strategy.min_workers=2"]
     code, out, err = run(tmp_path, *TINY, *ELASTIC, *both, *faults([("lose", 1, 4)]))

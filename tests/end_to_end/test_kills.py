@@ -178,7 +178,7 @@ def test_kills_of_workers_lose_no_step(tmp_path, layout, number, count):
     draw = random.Random(f"{SEED}-{layout}-{number}")
     options = [*RUN, *LAYOUTS[layout]]
     # The first is one of the tests that are run often.
-    fire = run_under_fire(tmp_path, 12 if number else 4, draw, *options, count=count)
+    fire = run_under_fire(tmp_path, 12 if number else 3, draw, *options, count=count)
     print(f"STEADFAST_KILLS_SEED={SEED}: {layout} {number} {fire.kills} {fire.secs}")
     print(fire.output)
     lines = [line for line in fire.output.splitlines() if line.startswith("Continuing from")]

@@ -15,7 +15,6 @@ import yaml
 
 from tests.support.command_line import run_here
 from tests.support.fault_schedules import HOLD, Fault, free, hold, schedules, send_storm
-from tests.support.marks import first_only
 from tests.support.object_stores import S3_READY, S3_SERVER, s3_environment
 from tests.support.pods import Controller, pods_of
 from tests.support.processes import (
@@ -154,8 +153,9 @@ FAULTS = {
 KILLED = {"lost pod", "late name"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "faults", first_only(schedules(list(FAULTS), 2)), ids=lambda row: ", ".join(map(str, row))
+    "faults", schedules(list(FAULTS), 2), ids=lambda row: ", ".join(map(str, row))
 )
 def test_job_with_a_schedule_of_faults_ends_the_same(
     shared: Path, tmp_path: Path, straight: Path, faults: list[Fault]

@@ -65,7 +65,7 @@ def assert_histograms_end_with_final_weights(run_dir, contents, steps):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_events_are_complete_after_kill_with_two_workers(tmp_path):
     summaries = [
         "summary.histograms=6",

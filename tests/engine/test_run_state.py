@@ -107,6 +107,7 @@ MOMENTS = {
     "metrics": lambda engine: (engine.reporter, "write_train_metrics", 2),
     "callbacks": lambda engine: (engine._callbacks, "call", 4),
     "save": lambda engine: (engine.checkpointer, "save", 1),
+    "write in the background": lambda engine: (engine.checkpointer, "_write", 1),
 }
 
 

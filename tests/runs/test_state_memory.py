@@ -123,6 +123,34 @@ def test_kill_in_a_write_leaves_the_snapshot_before(memory, other, monkeypatch, 
     assert stored(other) == 5
 
 
+def test_held_snapshot_stays_until_it_is_released(memory, other):
+    memory.write(Position(1, 1), tensors(1))
+    memory.hold(Position(2, 2), tensors(2), {"loss": 0.5})
+    for value in range(3, 6):
+        memory.write(Position(value, value), tensors(value))
+        step, metrics, held = other.held()
+        assert (step, metrics) == (2, {"loss": 0.5})
+        assert set(np.frombuffer(held[0].content, np.float32)) == {2}
+        assert stored(other) == value
+    other.release()
+    assert memory.held() is None
+    assert stored(memory) == 5
+    slots = [memory.write(Position(value, value), tensors(value)).slot for value in (6, 7)]
+    assert sorted(slots) == [0, 1]
+
+
+def test_kill_in_a_write_beside_a_held_snapshot_leaves_that(memory, other, monkeypatch):
+    memory.hold(Position(1, 1), tensors(1), None)
+    memory.write(Position(2, 2), tensors(2))
+    monkeypatch.setattr(StateMemory, "_write_header", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        memory.write(Position(3, 3), tensors(3))
+    assert stored(other) == 1
+    assert other.held()[:2] == (1, None)
+    memory.clear()
+    assert other.held() is None
+
+
 def first_bytes(memory):
     """Yield a byte of each part of the newest snapshot: (part, offset)."""
     header = memory.newest()

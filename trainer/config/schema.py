@@ -233,7 +233,11 @@ class Checkpoint:
     retention_policy: Any = key(
         None, "a class of your own that says which checkpoints to keep too: _target_ and options"
     )
-    async_write: bool = key(False, "continue training while a checkpoint is written")
+    async_write: str = key(
+        "auto",
+        "continue training while a checkpoint is written; auto: if the state is in memory, too",
+        OneOf("auto", "always", "never"),
+    )
     best: Best = key(Best, "best checkpoints, kept besides the newest")
     memory: str = key(
         "auto",

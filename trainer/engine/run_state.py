@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel
@@ -72,6 +73,10 @@ class RunState(ABC):
             Its step, None if there is none; and whether a checkpoint has it.
         """
         if self.memory is not None:
+            if self.process_group.is_chief and (held := self.memory.held()):
+                self.enter("save")
+                checkpointer.finish(*held)
+                self.memory.release()
             newest = max(checkpointer.steps(), default=-1)
             if at_most is None and (restored := self.memory.restore(newest)):
                 self.channel.line(restored.line())
@@ -165,7 +170,10 @@ class RunState(ABC):
         if not self.process_group.is_chief:
             self.faults.reached("save")  # the chief reaches it when its files are written
         self.before_save()
-        self.checkpointer.save(self.step, metrics)
+        hold = None
+        if (memory := self.memory) is not None:
+            hold = partial(memory.hold, Position(version[0], version[-1]), metrics)
+        self.checkpointer.save(self.step, metrics, hold)
         self.process_group.barrier()  # the others wait for the chief, which alone writes
         self.save_timer.restart()
         self._saved = version

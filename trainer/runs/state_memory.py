@@ -4,11 +4,13 @@ The memory is an anonymous file (`memfd_create`) that the supervisor owns and it
 has no name, and is gone when the last of them is. Two slots are written in turns, so a kill in the
 middle of a write leaves the snapshot before it:
 
-    magic, bytes of a slot, step reached | header of slot 0 | header of slot 1 | slot 0 | slot 1
+    magic, bytes of a slot, step reached, slot held | header of slot 0 | header of slot 1
+    | slot 0 | slot 1
 
 A header has the number of the write, the step, the last reported step, the length of the two parts
 of its slot and their checksums, and a checksum of its own. The slot has a description of the
-tensors (JSON) and their contents. A header is written last. No TensorFlow.
+tensors (JSON) and their contents. A header is written last. A slot is held while a checkpoint of
+its snapshot is being written: then all writes go to the other one. No TensorFlow.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 _MAGIC = b"steadfst"
-_FILE = struct.Struct("<8sqq")
+_FILE = struct.Struct("<8sqqq")
+_REACHED_AT, _HELD_AT = 16, 24
 _SLOT = struct.Struct("<qqqqqIQ")
 _CHECK = struct.Struct("<I")
 _HEADER_BYTES = 128
@@ -85,6 +88,20 @@ class Header:
     slot: int
 
 
+class Held(NamedTuple):
+    """A snapshot of which a checkpoint is being written.
+
+    Attributes:
+        step: number of updates made.
+        metrics: what is saved beside the state; None: nothing.
+        tensors: the state, in the memory itself.
+    """
+
+    step: int
+    metrics: dict[str, float] | None
+    tensors: list[StoredTensor]
+
+
 class StateMemory:
     """The memory of one process.
 
@@ -105,7 +122,7 @@ class StateMemory:
     def note_reached(self, step: int) -> None:
         """Note the number of updates made; before the first write it is not kept."""
         if (memory := self._mapped()) is not None:
-            struct.pack_into("<q", memory, _FILE.size - 8, step)
+            struct.pack_into("<q", memory, _REACHED_AT, step)
 
     def newest(self) -> Header | None:
         """Return the newest snapshot that was written whole; its tensors are not verified."""
@@ -126,12 +143,55 @@ class StateMemory:
         """Return the tensors of a snapshot, in the memory itself; None: it does not verify."""
         return unpack(header, self.content(header))
 
-    def write(self, position: Position, tensors: Sequence[StoredTensor]) -> Header:
-        """Write a snapshot in place of the older of the two.
+    def held(self) -> Held | None:
+        """Return the snapshot that is held; None: none is, or it does not verify."""
+        memory = self._mapped()
+        slot = -1 if memory is None else _FILE.unpack_from(memory)[3]
+        header = self._header(slot) if slot >= 0 else None
+        if header is None or (tensors := self.read(header)) is None:
+            return None
+        metrics = _description(header, self.content(header))["metrics"]
+        return Held(header.position.step, metrics, tensors)
+
+    def hold(
+        self,
+        position: Position,
+        tensors: Sequence[StoredTensor],
+        metrics: Mapping[str, float] | None,
+    ) -> None:
+        """Write a snapshot that stays until `release` is called, or another one is held.
+
+        Args:
+            position: of the state.
+            tensors: as for `write`.
+            metrics: what is saved beside the state; None: nothing.
+
+        Raises:
+            OSError: there is not so much memory.
+        """
+        self.release()
+        self._set_held(self.write(position, tensors, metrics).slot)
+
+    def release(self) -> None:
+        """Let the snapshot that is held, if any, be replaced; from any thread."""
+        self._set_held(-1)
+
+    def _set_held(self, slot: int) -> None:
+        if (memory := self._mapped()) is not None:
+            struct.pack_into("<q", memory, _HELD_AT, slot)
+
+    def write(
+        self,
+        position: Position,
+        tensors: Sequence[StoredTensor],
+        metrics: Mapping[str, float] | None = None,
+    ) -> Header:
+        """Write a snapshot in place of the older of the two, or of the one that is not held.
 
         Args:
             position: of the state.
             tensors: what it consists of; the same names and sizes in each call.
+            metrics: see `hold`.
 
         Returns:
             What was written.
@@ -141,13 +201,14 @@ class StateMemory:
         """
         import numpy as np
 
-        description = json.dumps(
-            [[*tensor[:3], list(tensor.shape), len(tensor.content)] for tensor in tensors]
-        ).encode()
+        described = [[*tensor[:3], list(tensor.shape), len(tensor.content)] for tensor in tensors]
+        description = json.dumps({"metrics": metrics, "tensors": described}).encode()
         length = sum(_aligned(len(tensor.content)) for tensor in tensors)
         memory = self._with_room(_aligned(len(description)) + length)
         newest = self.newest()
-        slot = 0 if newest is None else 1 - newest.slot
+        _, _, _, held = _FILE.unpack_from(memory)
+        taken = held if held >= 0 or newest is None else newest.slot
+        slot = 1 - taken if taken >= 0 else 0
         begin = self._slot_start(slot)
         self._clear_header(slot)
         memory[begin : begin + len(description)] = description
@@ -174,6 +235,7 @@ class StateMemory:
     def clear(self) -> None:
         """Forget all snapshots: no restart may go on from them."""
         if self._mapped() is not None:
+            self.release()
             for slot in (0, 1):
                 self._clear_header(slot)
 
@@ -208,12 +270,12 @@ class StateMemory:
                 os.ftruncate(self._file, 0)
                 raise
             memory = self._map = mmap.mmap(self._file, size)
-            _FILE.pack_into(memory, 0, _MAGIC, slot_bytes, -1)
+            _FILE.pack_into(memory, 0, _MAGIC, slot_bytes, -1, -1)
         return memory
 
     def _slot_bytes(self) -> int:
         assert self._map is not None
-        magic, slot_bytes, _ = _FILE.unpack_from(self._map)
+        magic, slot_bytes, *_ = _FILE.unpack_from(self._map)
         return slot_bytes if magic == _MAGIC else 0
 
     def _slot_start(self, slot: int) -> int:
@@ -279,12 +341,16 @@ def unpack(header: Header, content: Any) -> list[StoredTensor] | None:
     start = _aligned(header.description_bytes)
     if len(content) != start + header.content_bytes:
         return None
-    description = content[: header.description_bytes].tobytes()
-    if zlib.crc32(description) != header.description_check:
+    if zlib.crc32(content[: header.description_bytes]) != header.description_check:
         return None
     if _checksum(content[start:]) != header.checksum:
         return None
-    return list(_tensors(content[start:], json.loads(description)))
+    return list(_tensors(content[start:], _description(header, content)["tensors"]))
+
+
+def _description(header: Header, content: Any) -> dict[str, Any]:
+    description: dict[str, Any] = json.loads(content[: header.description_bytes].tobytes())
+    return description
 
 
 def _aligned(size: int) -> int:

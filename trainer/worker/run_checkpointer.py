@@ -57,12 +57,22 @@ def run_checkpointer(
         objects,
         checkpoint_retention.retention_policies(checkpoint, directions),
         process_group,
-        background=checkpoint.async_write,
+        background=background_policy(context),
         saved_once=context.run_dir / ".saved",
         hooks=CheckpointHooks(
             before_commit(context, faults), fetch_from_store(context), offer_by_store(context)
         ),
     )
+
+
+def background_policy(context: WorkerContext) -> str:
+    """Return whether checkpoints are written in the background: auto, always or never.
+
+    The state that is held for a restart meanwhile would be lost with its host: of several hosts,
+    the others go on from a later step, and the checkpoint would be missing.
+    """
+    policy = context.experiment.checkpoint.async_write
+    return "never" if policy == "auto" and context.cluster.is_declared else policy
 
 
 def memory_snapshots(

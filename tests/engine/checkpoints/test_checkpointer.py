@@ -98,7 +98,7 @@ def test_background_save_writes_state_of_its_step_while_training_continues(tmp_p
     save(tmp_path, 1)
     trackables = state(2)
     checkpointer = Checkpointer(
-        tmp_path, trackables, [KeepNewest(1)], background=True, hooks=CheckpointHooks(hook)
+        tmp_path, trackables, [KeepNewest(1)], background="always", hooks=CheckpointHooks(hook)
     )
     checkpointer.save(2, None)
     trackables["step"].assign(3)
@@ -118,7 +118,9 @@ def test_fused_updates_do_not_change_pending_snapshot(tmp_path):
     variable = tf.Variable(tf.ones([4]))
     slots = [tf.Variable(tf.zeros([4])), tf.Variable(tf.zeros([4]))]
     trackables = {"x": variable, "slots": slots}
-    checkpointer = Checkpointer(tmp_path, trackables, background=True, hooks=CheckpointHooks(hook))
+    checkpointer = Checkpointer(
+        tmp_path, trackables, background="always", hooks=CheckpointHooks(hook)
+    )
     checkpointer.save(1, None)
     for _ in range(3):
         tf.raw_ops.ResourceApplyAdam(
@@ -140,6 +142,26 @@ def test_fused_updates_do_not_change_pending_snapshot(tmp_path):
     np.testing.assert_array_equal([variable, *slots], [[1.0] * 4, [0.0] * 4, [0.0] * 4])
 
 
+def test_write_goes_on_in_the_background_only_if_its_state_is_held_until_it_is_committed(tmp_path):
+    hook, reached, released = blocking_hook()
+    checkpointer = Checkpointer(tmp_path, state(1), background="auto", hooks=CheckpointHooks(hook))
+    holding = []
+
+    def hold(snapshot):
+        holding.append("held")
+        return lambda: holding.append(committed_steps(tmp_path))
+
+    checkpointer.save(1, None, hold)
+    assert reached.wait(60)
+    assert (checkpointer.is_writing, holding) == (True, ["held"])
+    released.set()
+    checkpointer.wait()
+    assert holding == ["held", [1]]
+    checkpointer.save(2, None, lambda snapshot: None)
+    assert not checkpointer.is_writing
+    assert committed_steps(tmp_path) == [1, 2]
+
+
 def test_failed_background_write_is_reported_and_leaves_older_checkpoints(tmp_path):
     save(tmp_path, 1)
 
@@ -147,7 +169,7 @@ def test_failed_background_write_is_reported_and_leaves_older_checkpoints(tmp_pa
         raise OSError(errno.ENOSPC, "No space left on device")
 
     checkpointer = Checkpointer(
-        tmp_path, state(2), background=True, hooks=CheckpointHooks(full_disk)
+        tmp_path, state(2), background="always", hooks=CheckpointHooks(full_disk)
     )
     checkpointer.save(2, None)
     with pytest.raises(

@@ -8,6 +8,7 @@ import pytest
 from hydra.core.config_store import ConfigStore
 
 from tests.support.command_line import run_here
+from tests.support.marks import first_only
 from tests.support.processes import OPTIONS, finish, run, start
 from trainer.cli.compose import compose
 from trainer.cluster.spec import Cluster
@@ -111,7 +112,7 @@ def assert_continued(project, command, out):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
+@pytest.mark.parametrize("is_killed", first_only([True, False]), ids=["killed", "stopped"])
 def test_points_save_when_their_sweep_ends_and_are_continued(project, submitit, is_killed):
     command = [*SWEEP, *submitit]
     process = start(project, *command)

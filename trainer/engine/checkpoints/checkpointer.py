@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -39,6 +39,10 @@ CONNECTION_ERRORS = (
 
 _RETIRED = ("peak",)
 """Variables that former versions saved; a checkpoint that has them fits all the same."""
+
+
+Hold: TypeAlias = Callable[[Snapshot], "Callable[[], None] | None"]
+"""Keeps what is being written, if it can, until the function that it returns is called."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,8 @@ class Checkpointer:
         trackables: what is saved, by name.
         keep: the retention policies; none: every checkpoint is kept.
         process_group: the processes that save and restore together; None: this process alone.
-        background: whether training goes on while a checkpoint is written.
+        background: whether training goes on while a checkpoint is written: always, never, or (auto)
+            if the state is held meanwhile, so that no kill loses the checkpoint.
         saved_once: a file outside the folder that shows that a checkpoint has been saved: if it
             exists and no checkpoint does, they were lost, and the run must not start afresh.
         hooks: what else is done with a checkpoint.
@@ -87,7 +92,7 @@ class Checkpointer:
         keep: Sequence[RetentionPolicy] = (),
         process_group: ProcessGroup | None = None,
         *,
-        background: bool = False,
+        background: str = "never",
         saved_once: Path | None = None,
         hooks: CheckpointHooks | None = None,
     ) -> None:
@@ -100,20 +105,25 @@ class Checkpointer:
         self._damaged: set[int] = set()
         self._checkpoint = tf.train.Checkpoint(**trackables)
         self.reader = SnapshotReader(self._checkpoint)
-        self._thread = ThreadPoolExecutor(1, "checkpoint") if background else None
+        self._background = background
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
 
     def keep_also(self, policy: RetentionPolicy) -> None:
         """Keep from now on what another policy keeps too."""
         self._keep.append(policy)
 
-    def save(self, step: int, metrics: Mapping[str, float] | None) -> None:
+    def save(
+        self, step: int, metrics: Mapping[str, float] | None, hold: Hold | None = None
+    ) -> None:
         """Save the state as the checkpoint of `step`, and apply the retention policies; collective.
 
         Args:
             step: number of updates made.
             metrics: metrics of the evaluation at this step, which rank the checkpoints; None: there
                 was none.
+            hold: called in the chief before a write in the background; keeps what is written until
+                the function that it returns is called; None: nothing can.
 
         Raises:
             CheckpointError: it, or the checkpoint before it, could not be written; older ones are
@@ -123,10 +133,11 @@ class Checkpointer:
         snapshot = self.reader.capture()
         if not self._is_chief:
             return
-        if self._thread is None:
+        release = hold(snapshot) if hold and self._background != "never" else None
+        if release is None and self._background != "always":
             self._write(snapshot, step, metrics)
         else:
-            self._writing = self._thread.submit(self._write, snapshot, step, metrics)
+            self._writing = self._thread.submit(self._write, snapshot, step, metrics, release)
 
     @property
     def is_writing(self) -> bool:
@@ -153,7 +164,22 @@ class Checkpointer:
         if writing is not None:
             writing.result()
 
-    def _write(self, snapshot: Snapshot, step: int, metrics: Mapping[str, float] | None) -> None:
+    def finish(self, snapshot: Snapshot, step: int, metrics: Mapping[str, float] | None) -> None:
+        """Write a checkpoint that a kill has interrupted, in the chief alone.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        recover(self.directory)
+        self._write(snapshot, step, metrics)
+
+    def _write(
+        self,
+        snapshot: Snapshot,
+        step: int,
+        metrics: Mapping[str, float] | None,
+        release: Callable[[], None] | None = None,
+    ) -> None:
         try:
             # Not its parents: a run directory that was removed must not come back half empty.
             self.directory.mkdir(exist_ok=True)
@@ -168,6 +194,8 @@ class Checkpointer:
                 remove(self.directory, damaged)
             self._damaged.clear()
             self._retain()
+            if release is not None:
+                release()
         except (OSError, tf.errors.OpError) as error:
             with contextlib.suppress(OSError):
                 abort_write(self.directory, step)

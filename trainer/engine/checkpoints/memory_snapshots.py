@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -133,11 +133,47 @@ class MemorySnapshots:
             return
         began = self._clock()
         before()
-        self._write(position, self._reader.capture())
+        self._write(position, self._reader.capture(), self._files.own.write)
         now = self._clock()
         if self._written is not None:  # the first one traces, and allocates
             self._due_at = now + (now - began) * (1 / _COST - 1)
         self._written = position
+
+    def hold(
+        self, position: Position, metrics: Mapping[str, float] | None, snapshot: Snapshot
+    ) -> Callable[[], None] | None:
+        """Keep a state until its checkpoint is written, for a restart to write it if it is not.
+
+        Args:
+            position: of the state.
+            metrics: what is saved beside it; None: nothing.
+            snapshot: its content.
+
+        Returns:
+            What to call when the checkpoint is written; None: the state could not be kept.
+        """
+        if not self._is_off:
+            self._write(position, snapshot, lambda *parts: self._files.own.hold(*parts, metrics))
+        if self._is_off:
+            return None
+        self._written = position
+        return self._files.own.release
+
+    def held(self) -> tuple[Snapshot, int, Mapping[str, float] | None] | None:
+        """Return what `hold` has kept for an earlier process whose checkpoint was not written.
+
+        Returns:
+            Its content, step and metrics; None: there is nothing.
+        """
+        self._files.begin()
+        if (held := self._files.own.held()) is None:
+            return None
+        entries = [(tensor.key, tensor.slice_spec) for tensor in held.tensors]
+        return Snapshot(entries, [*map(_tensor, held.tensors)]), held.step, held.metrics
+
+    def release(self) -> None:
+        """Let go of what `held` has returned: its checkpoint is written."""
+        self._files.own.release()
 
     def restore(self, checkpointed: int) -> Restored | None:
         """Restore the newest snapshot of all processes; collective.
@@ -187,7 +223,12 @@ class MemorySnapshots:
             return step % self._every_steps == 0
         return self._clock() >= self._due_at
 
-    def _write(self, position: Position, snapshot: Snapshot) -> None:
+    def _write(
+        self,
+        position: Position,
+        snapshot: Snapshot,
+        write: Callable[[Position, list[StoredTensor]], object],
+    ) -> None:
         tensors = snapshot.stored_tensors()
         size = sum(len(tensor.content) for tensor in tensors)
         is_new = self._files.own.reached < 0
@@ -197,7 +238,7 @@ class MemorySnapshots:
             problem = f"two copies take {2 * size:,} bytes of the {free:,} that are free"
         else:
             try:
-                self._files.own.write(position, tensors)
+                write(position, tensors)
             except OSError as error:
                 problem = f"{error.strerror}; two copies take {2 * size:,} bytes"
         if problem:

@@ -141,12 +141,11 @@ class Snapshot:
         for (key, slice_spec), value in zip(self.entries, self.values, strict=True):
             if value.dtype == tf.string:
                 continue
-            content = value.numpy()
             name = key.removesuffix(_ATTRIBUTE) + (f" [{slice_spec}]" if slice_spec else "")
             described[name] = {
-                "shape": list(content.shape),
+                "shape": value.shape.as_list(),
                 "dtype": value.dtype.name,
-                "crc32": f"{zlib.crc32(content):08x}",
+                "crc32": f"{zlib.crc32(_bytes_of(value)):08x}",
             }
         return dict(sorted(described.items()))
 

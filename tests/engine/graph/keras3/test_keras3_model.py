@@ -67,7 +67,7 @@ def train(run_dir, model, *overrides):
     ("model", "shards", "layouts"),
     [
         ("conv_net", 4, [FOUR]),
-        pytest.param("everything", 4, [TWO, FOUR], marks=pytest.mark.slow),
+        pytest.param("everything", 4, [TWO, FOUR], marks=pytest.mark.long),
     ],
 )
 def test_with_shards_replicas_have_the_bits_of_one_device(tmp_path, model, shards, layouts):
