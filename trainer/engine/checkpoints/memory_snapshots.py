@@ -109,8 +109,9 @@ class MemorySnapshots:
         self._due_at = float("-inf")
 
     def prepare(self) -> None:
-        """Trace what `keep` and `restore` run, without writing anything."""
+        """Trace what `keep` and `restore` run, without writing anything; collective."""
         self._reader.capture()
+        self._group.gather(*_Holding(-1, -1, -1, -1, -1))
 
     def keep(
         self,
@@ -207,7 +208,10 @@ class MemorySnapshots:
         assert own is not None
         process, header, tensors = own
         self._reader.restore({(x.key, x.slice_spec): _tensor(x) for x in tensors})
-        self._written = None  # by this process, into a memory that may be another's
+        # What is restored may be of another process, whose memory is not used from now on.
+        kept = self._files.own.newest()
+        is_own = kept is not None and kept.checksum == header.checksum
+        self._written = header.position if is_own else None
         step = header.position.step
         reached = max(x.reached for x in holdings)
         return Restored(header.position, process, max(0, reached - step), step == checkpointed)

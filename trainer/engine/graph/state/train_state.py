@@ -202,7 +202,7 @@ def digests(
         for name, variable in variables.items()
     }
     return {
-        name: int.from_bytes(hashlib.sha256(value.numpy().tobytes()).digest()[:5])
+        name: int.from_bytes(hashlib.sha256(value.numpy().reshape(-1).view("u1")).digest()[:5])
         for name, value in local.items()
     }
 
