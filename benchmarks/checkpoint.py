@@ -46,7 +46,7 @@ def ways(
                 Path(folder, way),
                 engine.state.trackables(),
                 [KeepNewest(2)],
-                background="auto" if way == BACKGROUND else "never",
+                background=None if way == BACKGROUND else False,
             )
             for way in (BLOCKING, BACKGROUND)
         }

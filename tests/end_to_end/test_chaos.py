@@ -48,7 +48,7 @@ OPTIONS = [
 ]  # fmt: skip
 STRATEGIES = {
     "one_device": ["strategy=one_device"],
-    "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2", "checkpoint.async_write=never"],
+    "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2", "checkpoint.async_write=false"],
     "multi_worker": ["strategy=multi_worker"],
     "parameter_server": ["strategy=parameter_server", "strategy.workers=2", "strategy.ps=1"],
 }

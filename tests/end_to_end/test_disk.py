@@ -23,7 +23,7 @@ OPTIONS = [
 ]  # fmt: skip
 # Nothing else is written between the save that fails in the background and the next one.
 IN_BACKGROUND = [
-    "checkpoint.async_write=always", "summary.every_steps=24", "evaluate.every_steps=8"
+    "checkpoint.async_write=true", "summary.every_steps=24", "evaluate.every_steps=8"
 ]  # fmt: skip
 MULTI = ["strategy=multi_worker"]
 NO_SPACE, GONE = "No space left on device", "No such file or directory"

@@ -24,7 +24,7 @@ def engine_with_phases(run_dir, *overrides):
 
 def test_checkpoint_in_the_background_is_committed_though_closing_fails(tmp_path, monkeypatch):
     engine, phases = engine_with_phases(
-        tmp_path, "checkpoint.async_write=always", "train.steps_per_loop=1"
+        tmp_path, "checkpoint.async_write=true", "train.steps_per_loop=1"
     )
     checkpointer = engine.checkpointer
     is_awaited = threading.Event()

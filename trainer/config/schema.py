@@ -233,10 +233,8 @@ class Checkpoint:
     retention_policy: Any = key(
         None, "a class of your own that says which checkpoints to keep too: _target_ and options"
     )
-    async_write: str = key(
-        "auto",
-        "continue training while a checkpoint is written; auto: if the state is in memory, too",
-        OneOf("auto", "always", "never"),
+    async_write: bool | None = key(
+        None, "continue training while a checkpoint is written; null: if the state is in memory too"
     )
     best: Best = key(Best, "best checkpoints, kept besides the newest")
     memory: str = key(

@@ -57,7 +57,7 @@ def run_checkpointer(
         objects,
         checkpoint_retention.retention_policies(checkpoint, directions),
         process_group,
-        background=background_policy(context),
+        background=writes_in_background(context),
         saved_once=context.run_dir / ".saved",
         hooks=CheckpointHooks(
             before_commit(context, faults), fetch_from_store(context), offer_by_store(context)
@@ -65,14 +65,14 @@ def run_checkpointer(
     )
 
 
-def background_policy(context: WorkerContext) -> str:
-    """Return whether checkpoints are written in the background: auto, always or never.
+def writes_in_background(context: WorkerContext) -> bool | None:
+    """Return whether checkpoints are written in the background; None: if the state is held.
 
     The state that is held for a restart meanwhile would be lost with its host: of several hosts,
     the others go on from a later step, and the checkpoint would be missing.
     """
-    policy = context.experiment.checkpoint.async_write
-    return "never" if policy == "auto" and context.cluster.is_declared else policy
+    chosen = context.experiment.checkpoint.async_write
+    return False if chosen is None and context.cluster.is_declared else chosen
 
 
 def memory_snapshots(

@@ -98,7 +98,7 @@ def test_background_save_writes_state_of_its_step_while_training_continues(tmp_p
     save(tmp_path, 1)
     trackables = state(2)
     checkpointer = Checkpointer(
-        tmp_path, trackables, [KeepNewest(1)], background="always", hooks=CheckpointHooks(hook)
+        tmp_path, trackables, [KeepNewest(1)], background=True, hooks=CheckpointHooks(hook)
     )
     checkpointer.save(2, None)
     trackables["step"].assign(3)
@@ -118,9 +118,7 @@ def test_fused_updates_do_not_change_pending_snapshot(tmp_path):
     variable = tf.Variable(tf.ones([4]))
     slots = [tf.Variable(tf.zeros([4])), tf.Variable(tf.zeros([4]))]
     trackables = {"x": variable, "slots": slots}
-    checkpointer = Checkpointer(
-        tmp_path, trackables, background="always", hooks=CheckpointHooks(hook)
-    )
+    checkpointer = Checkpointer(tmp_path, trackables, background=True, hooks=CheckpointHooks(hook))
     checkpointer.save(1, None)
     for _ in range(3):
         tf.raw_ops.ResourceApplyAdam(
@@ -144,7 +142,7 @@ def test_fused_updates_do_not_change_pending_snapshot(tmp_path):
 
 def test_write_goes_on_in_the_background_only_if_its_state_is_held_until_it_is_committed(tmp_path):
     hook, reached, released = blocking_hook()
-    checkpointer = Checkpointer(tmp_path, state(1), background="auto", hooks=CheckpointHooks(hook))
+    checkpointer = Checkpointer(tmp_path, state(1), background=None, hooks=CheckpointHooks(hook))
     holding = []
 
     def hold(snapshot):
@@ -169,7 +167,7 @@ def test_failed_background_write_is_reported_and_leaves_older_checkpoints(tmp_pa
         raise OSError(errno.ENOSPC, "No space left on device")
 
     checkpointer = Checkpointer(
-        tmp_path, state(2), background="always", hooks=CheckpointHooks(full_disk)
+        tmp_path, state(2), background=True, hooks=CheckpointHooks(full_disk)
     )
     checkpointer.save(2, None)
     with pytest.raises(

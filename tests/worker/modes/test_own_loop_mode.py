@@ -216,7 +216,7 @@ def test_what_was_logged_and_saved_is_complete_after_an_error(tmp_path):
     def step_fn():
         return tf.constant(1.0)
 
-    options = ("checkpoint.every_steps=3", "checkpoint.async_write=always")
+    options = ("checkpoint.every_steps=3", "checkpoint.async_write=true")
     with pytest.raises(ZeroDivisionError):
         run_loop(main, tmp_path / "run", *options)
     assert [line["value"] for line in metrics(tmp_path / "run")] == [1, 2, 3, 4]

@@ -78,8 +78,8 @@ class Checkpointer:
         trackables: what is saved, by name.
         keep: the retention policies; none: every checkpoint is kept.
         process_group: the processes that save and restore together; None: this process alone.
-        background: whether training goes on while a checkpoint is written: always, never, or (auto)
-            if the state is held meanwhile, so that no kill loses the checkpoint.
+        background: whether training goes on while a checkpoint is written; None: if the state is
+            held meanwhile, so that no kill loses the checkpoint.
         saved_once: a file outside the folder that shows that a checkpoint has been saved: if it
             exists and no checkpoint does, they were lost, and the run must not start afresh.
         hooks: what else is done with a checkpoint.
@@ -92,7 +92,7 @@ class Checkpointer:
         keep: Sequence[RetentionPolicy] = (),
         process_group: ProcessGroup | None = None,
         *,
-        background: str = "never",
+        background: bool | None = False,
         saved_once: Path | None = None,
         hooks: CheckpointHooks | None = None,
     ) -> None:
@@ -133,8 +133,8 @@ class Checkpointer:
         snapshot = self.reader.capture()
         if not self._is_chief:
             return
-        release = hold(snapshot) if hold and self._background != "never" else None
-        if release is None and self._background != "always":
+        release = hold(snapshot) if hold and self._background is not False else None
+        if release is None and not self._background:
             self._write(snapshot, step, metrics)
         else:
             self._writing = self._thread.submit(self._write, snapshot, step, metrics, release)
