@@ -76,12 +76,12 @@ def test_state_that_is_held_is_found_by_the_next_attempt_until_it_is_released(me
     release = process.snapshots.hold(Position(5, 5), {"loss": 0.25}, snapshot)
     for step in (6, 7, 8):
         process.keep(step, force=True)
-    found, step, metrics = Process(memories).snapshots.held()
+    found, step, metrics = Process(memories, "worker-1").snapshots.held()  # the next chief
     assert (step, metrics) == (5, {"loss": 0.25})
     assert 5.0 in [value.numpy() for value in found.values if value.dtype == tf.float32]
     assert found.entries == snapshot.entries
     release()
-    assert Process(memories).snapshots.held() is None
+    assert Process(memories, "worker-1").snapshots.held() is None
 
 
 def test_values_of_all_types_are_restored(memories):

@@ -161,20 +161,22 @@ class MemorySnapshots:
         return self._files.own.release
 
     def held(self) -> tuple[Snapshot, int, Mapping[str, float] | None] | None:
-        """Return what `hold` has kept for an earlier process whose checkpoint was not written.
+        """Return what `hold` has kept for an earlier chief whose checkpoint was not written.
 
         Returns:
             Its content, step and metrics; None: there is nothing.
         """
         self._files.begin()
-        if (held := self._files.own.held()) is None:
-            return None
-        entries = [(tensor.key, tensor.slice_spec) for tensor in held.tensors]
-        return Snapshot(entries, [*map(_tensor, held.tensors)]), held.step, held.metrics
+        for memory in self._files.by_process.values():  # another process may have been the chief
+            if (held := memory.held()) is not None:
+                entries = [(tensor.key, tensor.slice_spec) for tensor in held.tensors]
+                return Snapshot(entries, [*map(_tensor, held.tensors)]), held.step, held.metrics
+        return None
 
     def release(self) -> None:
         """Let go of what `held` has returned: its checkpoint is written."""
-        self._files.own.release()
+        for memory in self._files.by_process.values():
+            memory.release()
 
     def restore(self, checkpointed: int) -> Restored | None:
         """Restore the newest snapshot of all processes; collective.
