@@ -1,8 +1,9 @@
 """Cost of checkpoints: `python -m benchmarks.checkpoint [--model ...] [--rounds N] [--every N]`.
 
 One process trains and saves every so many steps, in turn not at all, synchronously and in the
-background. The time until the next turn is measured: a save in the background must be complete by
-then. Turns are interleaved, so that other load on the machine affects all alike.
+background; in a fourth turn it keeps its state in memory, as often as a run does. The time until
+the next turn is measured: a save in the background must be complete by then. Turns are interleaved,
+so that other load on the machine affects all alike.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 NOTHING = "no saving"
 BLOCKING = "synchronous"
 BACKGROUND = "in the background"
+MEMORY = "no saving, but in memory"
 
 
 @contextlib.contextmanager
@@ -65,12 +67,16 @@ def ways(
                 hold = partial(snapshots.hold, Position(step, step), None)
                 checkpointers[way].save(step, None, hold)
             engine.loop.run(iterator, tf.constant(every, tf.int64))[0].numpy()
+            if way == MEMORY:
+                step = int(engine.state.step.numpy())
+                snapshots.keep(Position(step, step))
             if way in checkpointers:
                 checkpointers[way].wait()
             return 1000 * (time.perf_counter() - began) / every
 
         measured(NOTHING)  # the first call compiles
-        yield {way: (lambda way=way: measured(way)) for way in (NOTHING, BLOCKING, BACKGROUND)}
+        ways = (NOTHING, BLOCKING, BACKGROUND, MEMORY)
+        yield {way: (lambda way=way: measured(way)) for way in ways}
         # Two checkpoints are kept.
         size = sum(file.stat().st_size for file in Path(folder, BLOCKING).glob("ckpt-*")) / 2
         print(f"A checkpoint has {size / 1e6:.1f} MB.")
