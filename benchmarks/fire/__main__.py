@@ -29,7 +29,7 @@ from tests.support.processes import final_variables, only_run
 
 SAVE_EVERY = 50
 BATCH_SIZE = 64
-SIZES = {1: (8, 300), 2: (6, 300)}
+SIZES = {1: (8, 300), 2: (3, 300)}
 QUICK_SIZES = {1: (2, 50), 2: (2, 50)}
 """Processes -> epochs, and steps in one."""
 LIMIT = 5
