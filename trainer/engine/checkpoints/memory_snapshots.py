@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -154,7 +155,8 @@ class MemorySnapshots:
             What to call when the checkpoint is written; None: the state could not be kept.
         """
         if not self._is_off:
-            self._write(position, snapshot, lambda *parts: self._files.own.hold(*parts, metrics))
+            hold = partial(self._files.own.hold, metrics=metrics)
+            self._write(position, snapshot, hold)
         if self._is_off:
             return None
         self._written = position

@@ -145,7 +145,7 @@ class Snapshot:
             described[name] = {
                 "shape": value.shape.as_list(),
                 "dtype": value.dtype.name,
-                "crc32": f"{zlib.crc32(_bytes_of(value)):08x}",
+                "crc32": f"{zlib.crc32(_bytes_of(value).data):08x}",
             }
         return dict(sorted(described.items()))
 
