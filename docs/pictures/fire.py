@@ -10,7 +10,7 @@ from benchmarks.fire.contenders import CONTENDERS
 from docs.pictures.support import ROOT, card, label, save
 
 RESULTS = ROOT / "benchmarks" / "fire" / "results.json"
-WIDTH, LEFT, BAR, FULL = 860, 330, 22, 300
+WIDTH, LEFT, BAR, FULL = 860, 300, 22, 250
 """FULL is the length of a bar of 100 %."""
 
 
@@ -29,7 +29,8 @@ def bar(row: dict[str, Any], y: int) -> list[str]:
         *body,
         f'<rect x="{LEFT}" y="{y + 3}" width="{wide:.1f}" height="15" class="{color}"/>',
         label(LEFT + wide + 6, y + 14, f"{row['useful_share']:.0%}", font_weight=600),
-        label(LEFT + wide + 46, y + 14, note, "faint", font_size=12),
+        label(LEFT + wide + 44, y + 14, f"of {row['secs']:.0f} s", font_size=12),
+        label(LEFT + wide + 96, y + 14, note, "faint", font_size=12),
     ]
 
 
