@@ -153,7 +153,8 @@ def test_actor_on_another_host_is_killed_and_another_one_started(tmp_path):
         learner.terminate()
         assert finish(learner)[0] == 143
         actor.terminate()  # unless it was told in time, it waits for the learner to come back
-        assert finish(actor)[0] == 143
+        # The same to a shell: a command that is leaving already may die of the signal.
+        assert finish(actor)[0] in (143, -signal.SIGTERM)
         run_dir = only_run(tmp_path)
         variables = final_variables(run_dir)
         step = int(variables["step/.ATTRIBUTES/VARIABLE_VALUE"])

@@ -206,9 +206,7 @@ class StateMemory:
         length = sum(_aligned(len(tensor.content)) for tensor in tensors)
         memory = self._with_room(_aligned(len(description)) + length)
         newest = self.newest()
-        _, _, _, held = _FILE.unpack_from(memory)
-        taken = held if held >= 0 or newest is None else newest.slot
-        slot = 1 - taken if taken >= 0 else 0
+        slot = self._free_slot(newest)
         begin = self._slot_start(slot)
         self._clear_header(slot)
         memory[begin : begin + len(description)] = description
@@ -277,6 +275,14 @@ class StateMemory:
         assert self._map is not None
         magic, slot_bytes, *_ = _FILE.unpack_from(self._map)
         return slot_bytes if magic == _MAGIC else 0
+
+    def _free_slot(self, newest: Header | None) -> int:
+        """Return the slot that is written next."""
+        assert self._map is not None
+        _, _, _, held = _FILE.unpack_from(self._map)
+        if held >= 0:
+            return 1 - int(held)
+        return 0 if newest is None else 1 - newest.slot
 
     def _slot_start(self, slot: int) -> int:
         return _FIRST_SLOT + slot * self._slot_bytes()
