@@ -74,7 +74,7 @@ class RunState(ABC):
         """
         if self.memory is not None:
             if self.process_group.is_chief and (held := self.memory.held()):
-                self.enter("save")
+                # No phase of its own: the ledger would have a step that was passed long ago.
                 checkpointer.finish(*held)
                 self.memory.release()
             newest = max(checkpointer.steps(), default=-1)
