@@ -38,6 +38,8 @@ RUN = [
     *OPTIONS, f"train.steps={STEPS}", "summary.every_steps=1", "restart.max_restarts=40",
     "evaluate.every_steps=20", "checkpoint.every_steps=15", "evaluate.every_epochs=null",
     "callbacks=early_stopping", "callbacks.early_stopping.patience=99",
+    # A standby's processes would be taken for those that train: they have the same logs.
+    "restart.standby=never",
 ]  # fmt: skip
 LAYOUTS = {
     "one_device": ["strategy=one_device", "checkpoint.memory_every_steps=1"],

@@ -139,6 +139,18 @@ def test_held_snapshot_stays_until_it_is_released(memory, other):
     assert sorted(slots) == [0, 1]
 
 
+def test_kill_while_a_snapshot_is_held_leaves_the_one_before_and_nothing_held(memory, other):
+    memory.write(Position(1, 1), tensors(1))
+    memory._write_header = lambda header: 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        memory.hold(Position(2, 2), tensors(2), None)
+    assert other.held() is None
+    assert stored(other) == 1
+    other.release()  # as the next attempt does
+    other.write(Position(3, 3), tensors(3))
+    assert sorted(header.position.step for header in map(other._header, (0, 1))) == [1, 3]
+
+
 def test_kill_in_a_write_beside_a_held_snapshot_leaves_that(memory, other, monkeypatch):
     memory.hold(Position(1, 1), tensors(1), None)
     memory.write(Position(2, 2), tensors(2))

@@ -73,9 +73,10 @@ class RunState(ABC):
             Its step, None if there is none; and whether a checkpoint has it.
         """
         if self.memory is not None:
-            if self.process_group.is_chief and (held := self.memory.held()):
-                # No phase of its own: the ledger would have a step that was passed long ago.
-                checkpointer.finish(*held)
+            if self.process_group.is_chief:
+                if held := self.memory.held():
+                    # No phase of its own: the ledger would have a step that was passed long ago.
+                    checkpointer.finish(*held)
                 self.memory.release()
             newest = max(checkpointer.steps(), default=-1)
             if at_most is None and (restored := self.memory.restore(newest)):

@@ -170,7 +170,7 @@ class StateMemory:
             OSError: there is not so much memory.
         """
         self.release()
-        self._set_held(self.write(position, tensors, metrics).slot)
+        self.write(position, tensors, metrics, holds=True)
 
     def release(self) -> None:
         """Let the snapshot that is held, if any, be replaced; from any thread."""
@@ -185,6 +185,8 @@ class StateMemory:
         position: Position,
         tensors: Sequence[StoredTensor],
         metrics: Mapping[str, float] | None = None,
+        *,
+        holds: bool = False,
     ) -> Header:
         """Write a snapshot in place of the older of the two, or of the one that is not held.
 
@@ -192,6 +194,7 @@ class StateMemory:
             position: of the state.
             tensors: what it consists of; the same names and sizes in each call.
             metrics: see `hold`.
+            holds: whether it is held; known before it counts, so that no kill comes between.
 
         Returns:
             What was written.
@@ -201,8 +204,7 @@ class StateMemory:
         """
         import numpy as np
 
-        described = [[*tensor[:3], list(tensor.shape), len(tensor.content)] for tensor in tensors]
-        description = json.dumps({"metrics": metrics, "tensors": described}).encode()
+        description = _describe(tensors, metrics)
         length = sum(_aligned(len(tensor.content)) for tensor in tensors)
         memory = self._with_room(_aligned(len(description)) + length)
         newest = self.newest()
@@ -226,6 +228,8 @@ class StateMemory:
             _checksum(target[start : start + length]),
             slot,
         )
+        if holds:
+            self._set_held(slot)
         self._write_header(header)
         self.note_reached(position.step)
         return header
@@ -352,6 +356,11 @@ def unpack(header: Header, content: Any) -> list[StoredTensor] | None:
     if _checksum(content[start:]) != header.checksum:
         return None
     return list(_tensors(content[start:], _description(header, content)["tensors"]))
+
+
+def _describe(tensors: Sequence[StoredTensor], metrics: Mapping[str, float] | None) -> bytes:
+    described = [[*tensor[:3], list(tensor.shape), len(tensor.content)] for tensor in tensors]
+    return json.dumps({"metrics": metrics, "tensors": described}).encode()
 
 
 def _description(header: Header, content: Any) -> dict[str, Any]:
