@@ -212,20 +212,16 @@ class StateMemory:
         begin = self._slot_start(slot)
         self._clear_header(slot)
         memory[begin : begin + len(description)] = description
-        start = at = begin + _aligned(len(description))
-        target = np.frombuffer(memory, np.uint8)
-        for tensor in tensors:
-            end = at + len(tensor.content)
-            target[at:end] = tensor.content
-            at += _aligned(len(tensor.content))
-            target[end:at] = 0  # the same state has the same checksum in all processes
+        start = begin + _aligned(len(description))
+        content = np.frombuffer(memory, np.uint8, length, start)
+        _fill(content, tensors)
         header = Header(
             newest.number + 1 if newest else 1,
             position,
             len(description),
             length,
             zlib.crc32(description),
-            _checksum(target[start : start + length]),
+            _checksum(content),
             slot,
         )
         if holds:
@@ -356,6 +352,15 @@ def unpack(header: Header, content: Any) -> list[StoredTensor] | None:
     if _checksum(content[start:]) != header.checksum:
         return None
     return list(_tensors(content[start:], _description(header, content)["tensors"]))
+
+
+def _fill(target: Any, tensors: Sequence[StoredTensor]) -> None:
+    at = 0
+    for tensor in tensors:
+        end = at + len(tensor.content)
+        target[at:end] = tensor.content
+        at += _aligned(len(tensor.content))
+        target[end:at] = 0  # the same state has the same checksum in all processes
 
 
 def _describe(tensors: Sequence[StoredTensor], metrics: Mapping[str, float] | None) -> bytes:
