@@ -75,8 +75,8 @@ def ways(
             return 1000 * (time.perf_counter() - began) / every
 
         measured(NOTHING)  # the first call compiles
-        ways = (NOTHING, BLOCKING, BACKGROUND, MEMORY)
-        yield {way: (lambda way=way: measured(way)) for way in ways}
+        names = (NOTHING, BLOCKING, BACKGROUND, MEMORY)
+        yield {way: (lambda way=way: measured(way)) for way in names}
         # Two checkpoints are kept.
         size = sum(file.stat().st_size for file in Path(folder, BLOCKING).glob("ckpt-*")) / 2
         print(f"A checkpoint has {size / 1e6:.1f} MB.")

@@ -60,7 +60,10 @@ def run_each(
     every: Sequence[float | None],
     seed: int,
 ) -> Iterator[dict[str, Any]]:
-    """Run a contender with a kill every so many seconds, the first time without."""
+    """Run a contender once for each of `every`, seconds between two kills; yield the results.
+
+    None: undisturbed, which the first run must be: the others are compared with it.
+    """
     contender = CONTENDERS[name]
     calm_secs, calm_weights = None, None
     for secs in every:

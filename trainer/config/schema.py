@@ -234,7 +234,9 @@ class Checkpoint:
         None, "a class of your own that says which checkpoints to keep too: _target_ and options"
     )
     async_write: bool | None = key(
-        None, "continue training while a checkpoint is written; null: if the state is in memory too"
+        None,
+        "continue training while a checkpoint is written; null: where one command starts all "
+        "processes, if the state is in memory too",
     )
     best: Best = key(Best, "best checkpoints, kept besides the newest")
     memory: str = key(
