@@ -160,6 +160,9 @@ class Runs:
         for section, times in ((short.evaluate, 8), (short.checkpoint, 6), (short.summary, 20)):
             every = section.every_steps if isinstance(section.every_steps, int) else num_steps
             section.every_steps = min(every, max(1, num_steps // times))
+        if short.checkpoint.async_write is None:
+            # Else it depends on the disk which checkpoint a kill of the supervisor leaves.
+            short.checkpoint.async_write = False
         short.writers = {**_JSON_LINES, **short.writers}
         short.restart.max_restarts += 2 * len(kills)
         short.restart.backoff_secs = 0.0
