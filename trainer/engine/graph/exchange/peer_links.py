@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.engine.graph.exchange.rendezvous import SILENT_SECS, PeerLostError
+
 _MAGIC = b"steadfast exchange 1"
 _NONCE_BYTES = 32
 _HELLO = struct.Struct(f"<{len(_MAGIC)}sq{_NONCE_BYTES}s")
@@ -27,10 +29,6 @@ _HANDSHAKE_SECS = 10.0
 _LOOK_SECS = 0.2
 _HEADER = struct.Struct("<qqq")
 _BUFFER_BYTES = 4 << 20  # of a socket: enough for both directions to flow at once
-
-
-class PeerLostError(ConnectionError):
-    """Another process has gone, or does not answer."""
 
 
 @dataclass
@@ -69,7 +67,7 @@ class PeerLinks:
         names: Sequence[str],
         host: str,
         token: bytes,
-        silent_secs: float = 600.0,
+        silent_secs: float = SILENT_SECS,
     ) -> None:
         self.rank = rank
         self.count = len(names)
