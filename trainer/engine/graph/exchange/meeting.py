@@ -46,21 +46,19 @@ class Notices:
         return text
 
 
-def connect(
-    addresses: Sequence[str], index: int, notices: Notices, secs: float, *, in_tree: bool
-) -> Peers:
+def connect(addresses: Sequence[str], index: int, secs: float, *, in_tree: bool) -> Peers:
     """Connect the processes of a run; each of them calls this.
 
     Args:
         addresses: of all processes, in order, as the cluster names them: `<host>:<port>`.
         index: which of them this process is.
-        notices: what they tell one another.
         secs: how long that may take.
         in_tree: see `groups_of_hosts`.
 
     Raises:
         PeerLostError: a process does not come.
     """
+    notices = Notices(secs)
     hosts = [address.rpartition(":")[0].strip("[]") for address in addresses]
     groups = groups_of_hosts(hosts, in_tree=in_tree)
     group = next(number for number, members in enumerate(groups) if index in members)

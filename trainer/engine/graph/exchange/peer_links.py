@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import itertools
 import os
 import selectors
 import socket
@@ -123,7 +124,7 @@ class PeerLinks:
         import numpy as np
 
         ends = [len(values) * rank // self.count for rank in range(self.count + 1)]
-        parts = [values[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+        parts = [values[begin:end] for begin, end in itertools.pairwise(ends)]
         own = parts[self.rank]
         received = {rank: np.empty_like(own) for rank in self._links}
         self._exchange({rank: parts[rank] for rank in self._links}, received)
