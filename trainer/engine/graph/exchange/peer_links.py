@@ -102,7 +102,7 @@ class PeerLinks:
         finally:
             arrivals.close()
         if missing := [name for i, name in enumerate(self._names) if self._is_missing(i)]:
-            raise PeerLostError(f"{', '.join(missing)} did not connect within {secs:.0f} s")
+            raise PeerLostError(f"{', '.join(missing)} did not connect within {secs:g} s")
         for link in self._links.values():
             link.setblocking(False)
 
@@ -172,7 +172,7 @@ class PeerLinks:
                 ready = selector.select(self._silent_secs)
                 if not ready:
                     silent = ", ".join(self._names[key.data] for key in selector.get_map().values())
-                    raise PeerLostError(f"{silent}: silent for {self._silent_secs:.0f} s")
+                    raise PeerLostError(f"{silent}: silent for {self._silent_secs:g} s")
                 for key, events in ready:
                     self._advance(selector, transfers[key.data], key.data, events)
         for vector in outgoing.values():
