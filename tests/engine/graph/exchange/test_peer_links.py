@@ -64,7 +64,9 @@ def test_as_few_bytes_are_sent_as_are_possible():
 
 def test_who_does_not_know_the_token_is_not_connected():
     with (
-        pytest.raises(PeerLostError, match=r"^worker-(1 did not connect|0 at 127.0.0.1:\d+ cannot)"),
+        pytest.raises(
+            PeerLostError, match=r"^worker-(1 did not connect|0 at 127.0.0.1:\d+ cannot)"
+        ),
         connected(2, token=lambda rank: TOKEN[rank:], secs=0.5),
     ):
         pass
