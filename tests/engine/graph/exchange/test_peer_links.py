@@ -91,7 +91,7 @@ def test_strangers_keep_nobody_out():
 
 def test_peer_that_does_not_come_is_named():
     first = PeerLinks(0, ["worker-0", "worker-1", "worker-2"], HOST, TOKEN)
-    with pytest.raises(PeerLostError, match="^worker-1, worker-2 did not connect within 0.2 s$"):
+    with pytest.raises(PeerLostError, match=r"^worker-1, worker-2 did not connect within 0.2 s$"):
         first.open({}, 0.2)
 
 
@@ -103,7 +103,7 @@ def test_lost_peer_is_named_by_all_others():
         ]
         links[2].close()
         for waits in waiting:
-            with pytest.raises(PeerLostError, match="^worker-2 has gone: "):
+            with pytest.raises(PeerLostError, match=r"^worker-2 has gone: "):
                 waits.result(10)
 
 
@@ -120,5 +120,5 @@ def test_different_vectors_are_an_error_and_no_hang():
             for own, size in zip(links, (40, 44), strict=True)
         ]
         for waits in waiting:
-            with pytest.raises(ValueError, match="^the processes add up different vectors: "):
+            with pytest.raises(ValueError, match=r"^the processes add up different vectors: "):
                 waits.result(10)

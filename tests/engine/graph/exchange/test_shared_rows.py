@@ -82,7 +82,10 @@ def test_sum_that_is_held_does_not_change_and_none_is_copied_before_all_are_held
         mine = gradients(2, seed)
         results = one_sum(rows, pool, mine)
         held.append((results[0], [a + b for a, b in zip(*mine, strict=True)]))
-        shared = [np.shares_memory(result[0], own._rows) for result, own in zip(results, rows)]
+        shared = [
+            np.shares_memory(result[0], own._rows)
+            for result, own in zip(results, rows, strict=True)
+        ]
         assert shared == [seed < 3] * 2  # the other process holds nothing, but all use the same
         del results
     for result, expected in held:

@@ -53,6 +53,7 @@ class PeerLinks:
         count: the number of peers, this one included.
         port: where it listens.
         sent: what it has sent so far.
+        waited_secs: how long it has waited for the others to come to an exchange.
 
     Args:
         rank: see above.
@@ -73,6 +74,7 @@ class PeerLinks:
         self.rank = rank
         self.count = len(names)
         self.sent = Count()
+        self.waited_secs = 0.0
         self._names = names
         self._token = token
         self._silent_secs = silent_secs
@@ -161,6 +163,7 @@ class PeerLinks:
     def _exchange(self, outgoing: Mapping[int, Any], incoming: Mapping[int, Any]) -> None:
         """Send a vector to each peer while one is received from each."""
         self._calls += 1
+        began = time.monotonic()
         transfers = {
             rank: _Transfer(link, self._calls, outgoing[rank], incoming[rank])
             for rank, link in self._links.items()
@@ -175,6 +178,7 @@ class PeerLinks:
                     raise PeerLostError(f"{silent}: silent for {self._silent_secs:g} s")
                 for key, events in ready:
                     self._advance(selector, transfers[key.data], key.data, events)
+        self.waited_secs += max((x.met_at for x in transfers.values()), default=began) - began
         for vector in outgoing.values():
             self.sent.messages += 1
             self.sent.num_bytes += memoryview(vector).nbytes
@@ -198,10 +202,16 @@ class PeerLinks:
 
 
 class _Transfer:
-    """One vector to a peer, and one from it, each after a header."""
+    """One vector to a peer, and one from it, each after a header.
+
+    Attributes:
+        link: the connection.
+        met_at: when the peer's header has come, by the monotonic clock.
+    """
 
     def __init__(self, link: socket.socket, call: int, outgoing: Any, incoming: Any) -> None:
         self.link = link
+        self.met_at = 0.0
         out, into = memoryview(outgoing).cast("B"), memoryview(incoming).cast("B")
         self._expected = _HEADER.pack(call, len(into), 0)
         self._header = bytearray(_HEADER.size)
@@ -222,9 +232,11 @@ class _Transfer:
         count, *_ = self.link.recvmsg_into(self._into)
         if count == 0:
             raise ConnectionResetError("it has closed the connection")
-        was_header = len(self._into) == 2
         self._into = _without(self._into, count)
-        if was_header and len(self._into) < 2 and bytes(self._header) != self._expected:
+        if self.met_at or len(self._into) == 2:
+            return
+        self.met_at = time.monotonic()
+        if bytes(self._header) != self._expected:
             mine, theirs = _HEADER.unpack(self._expected), _HEADER.unpack(self._header)
             raise ValueError(
                 f"the processes add up different vectors: number {mine[0]} of {mine[1]} bytes "
