@@ -250,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
     print(f"2 (n - 1) / n S: {2 * (args.workers - 1) / args.workers * 4 * size / 1e6:.2f} MB")
     contenders = {
-        _STEADFAST: partial(_steadfast_secs, args.workers, size, "shared_memory"),
+        _STEADFAST: partial(_steadfast_secs, args.workers, size, "direct"),
         _TENSORFLOW: partial(_steadfast_secs, args.workers, size, "ring"),
         _REFERENCE: partial(_reference_secs, args.workers, size),
     }

@@ -36,7 +36,7 @@ def main() -> None:
         }
         print(table("one device", "ms", interleave(one, args.rounds), NONE), flush=True)
         for workers in (2, 4):
-            for communication in ("shared_memory", "ring"):
+            for communication in ("direct", "ring"):
                 options = (
                     "strategy=multi_worker", f"strategy.workers={workers}",
                     f"strategy.communication={communication}",

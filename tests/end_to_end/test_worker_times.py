@@ -38,7 +38,7 @@ def times_of(run_dir):
 
 # The time of one exchange is measured within the step, that of the other beside it.
 @pytest.mark.slow
-@pytest.mark.parametrize("exchange", first_only(["shared_memory", "ring"]))
+@pytest.mark.parametrize("exchange", first_only(["direct", "ring"]))
 def test_others_wait_for_a_slow_worker_whatever_the_exchange(tmp_path, exchange):
     communication = f"strategy.communication={exchange}"
     run_dir = train(tmp_path / "run", "strategy=multi_worker", communication)

@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.engine.graph.exchange import gradient_exchange
 from trainer.errors import ConfigError
 from trainer.strategies import devices
 from trainer.strategies.multi_worker import MultiWorker
@@ -21,14 +20,6 @@ def local(index=0):
 DECLARED = Cluster(ProcessId("worker", 0), JOBS, "TF_CONFIG")
 
 
-class FakeRendezvous:
-    def __init__(self, address, index, count):
-        assert (address, count) == (JOBS["worker"][0], 2)
-
-    def open(self):
-        pass
-
-
 @pytest.fixture(autouse=True)
 def no_cluster(monkeypatch):
     """Let TensorFlow's strategy exist without any other process."""
@@ -37,7 +28,6 @@ def no_cluster(monkeypatch):
         "MultiWorkerMirroredStrategy",
         lambda communication_options: SimpleNamespace(num_replicas_in_sync=2),
     )
-    monkeypatch.setattr(gradient_exchange, "Rendezvous", FakeRendezvous)
 
 
 def communication(cluster, **options):
@@ -51,7 +41,7 @@ def communication(cluster, **options):
     ("options", "text"),
     [
         ({}, "shared memory"),
-        ({"communication": "shared_memory"}, "shared memory"),
+        ({"communication": "direct"}, "shared memory"),
         ({"communication": "ring"}, "ring"),
         ({"compress": "bfloat16"}, "ring, gradients in bfloat16"),
     ],
@@ -71,8 +61,15 @@ def test_exchange_of_ones_own_is_used_and_named(two_gpus):
         MultiWorker(communication=lambda: max, compress="float16").check(local())
 
 
-def test_declared_cluster_communicates_by_ring():
-    assert communication(DECLARED) == "ring"
+def test_declared_cluster_communicates_by_tcp_between_hosts():
+    hosts = Cluster(ProcessId("worker", 1), {"worker": ["a:1", "b:1"]}, "TF_CONFIG")
+    assert communication(hosts) == "shared memory, and TCP between hosts"
+    assert communication(DECLARED) == "shared memory"  # of one host
+
+
+def test_direct_communication_is_refused_where_it_is_impossible(two_gpus):
+    with pytest.raises(ConfigError, match=r"^strategy.communication \(direct\) is for several"):
+        communication(local(), communication="direct")
 
 
 @pytest.mark.parametrize(("option", "text"), [("auto", "ring"), ("nccl", "NCCL")])

@@ -17,7 +17,7 @@ from trainer.strategies.strategy import Strategy
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from trainer.engine.graph.exchange.gradient_exchange import Rendezvous
+    from trainer.engine.graph.exchange.process_sum import Peers
     from trainer.engine.graph.step.step_options import Exchange
 
 
@@ -27,9 +27,10 @@ class MultiWorker(Strategy):
     Args:
         workers: how many processes to start here, on free ports, the GPUs divided between them.
             Ignored where a cluster is declared.
-        communication: ring (gRPC); nccl (GPUs); shared_memory, for gradients between processes that
-            were started here and have no GPU; auto: shared_memory where possible, else
-            TensorFlow's choice; or a class or function that returns an exchange of your own.
+        communication: how gradients are added up. direct: in shared memory within a host, over TCP
+            between hosts, for processes without GPUs; ring (TensorFlow's, over gRPC); nccl (GPUs);
+            auto: direct where possible, else TensorFlow's choice; or a class or function that
+            returns an exchange of your own.
         timeout_secs: seconds after which a reduction that is not finished is an error; None: when
             TensorFlow notices.
         bytes_per_pack: TensorFlow's hint for splitting a reduction; 0: as one.
@@ -64,7 +65,7 @@ class MultiWorker(Strategy):
         *,
         workers: Annotated[int, Ge(1)] = 2,
         communication: Annotated[
-            str | Callable[[], Exchange], OneOf("auto", "ring", "nccl", "shared_memory")
+            str | Callable[[], Exchange], OneOf("auto", "direct", "ring", "nccl")
         ] = "auto",
         timeout_secs: Annotated[float | None, Gt(0), Free()] = None,
         bytes_per_pack: Annotated[int, Ge(0)] = 0,
@@ -89,7 +90,8 @@ class MultiWorker(Strategy):
         self._timeout_secs = timeout_secs
         self._bytes_per_pack = bytes_per_pack
         self._compress = None if compress == "none" else compress
-        self._rendezvous: Rendezvous | None = None
+        self._cluster: Cluster | None = None  # whose processes add up directly, if they do
+        self._peers: Peers | None = None
 
     def process_ids(self, count: int | None) -> list[ProcessId]:
         """Return `count` workers, or as many as are configured."""
@@ -121,10 +123,12 @@ class MultiWorker(Strategy):
             )
 
     def gradient_exchange(self, *, in_tree: bool) -> Exchange | None:
-        """Return the user's own exchange, that in 16 bits, or that through shared memory."""
+        """Return the user's own exchange, that in 16 bits, or the direct one; collective."""
         import tensorflow as tf
 
-        from trainer.engine.graph.exchange.gradient_exchange import CompressedExchange, SharedMemory
+        from trainer.engine.graph.exchange import meeting
+        from trainer.engine.graph.exchange.compressed_exchange import CompressedExchange
+        from trainer.engine.graph.exchange.process_sum import ProcessSum
         from trainer.engine.graph.step.shard_tree import chain_sum, tree_sum
 
         if callable(self._communication):
@@ -136,14 +140,17 @@ class MultiWorker(Strategy):
             return self._communication()
         if self._compress is not None:
             return CompressedExchange(tf.as_dtype(self._compress))
-        if self._rendezvous is None:
+        if self._cluster is None:
             return None
-        return SharedMemory(self._rendezvous, tree_sum if in_tree else chain_sum)
+        addresses = [self._cluster.jobs[x.job][x.index] for x in self._cluster.trainers]
+        index = self._cluster.trainers.index(self._cluster.process_id)
+        self._peers = meeting.connect(addresses, index, self.start_timeout_secs, in_tree=in_tree)
+        return ProcessSum(self._peers, tree_sum if in_tree else chain_sum)
 
     def exchange_wait(self) -> Callable[[], float] | None:
-        """Return the wait for the others where the processes share memory."""
-        rendezvous = self._rendezvous
-        return None if rendezvous is None else lambda: rendezvous.waited_secs
+        """Return the wait for the others where the processes add up directly."""
+        peers = self._peers
+        return None if peers is None else lambda: peers.waited_secs
 
     def traffic(
         self, gradients: float, weights: float, num_replicas: int, *, in_tree: bool
@@ -168,7 +175,7 @@ class MultiWorker(Strategy):
                 "use auto or ring"
             )
         names = self._replica_names(len(gpus))
-        self._rendezvous = self._prepare_shared_memory(cluster, len(gpus))
+        self._cluster = cluster if self._is_direct(cluster, len(gpus)) else None
         is_named = self._communication in ("ring", "nccl")
         implementation = str(self._communication) if is_named else "auto"
         options = tf.distribute.experimental.CommunicationOptions(
@@ -186,8 +193,6 @@ class MultiWorker(Strategy):
         if self.devices_per_replica > 1:
             groups = devices.device_groups(names, self.devices_per_replica, self._placement)
             register(strategy, groups)
-        if self._rendezvous is not None:
-            self._rendezvous.open()  # the first one listens: the strategy has waited for it
         if strategy.num_replicas_in_sync > 1:
             self.communication = self._communication_text()
         return strategy
@@ -234,26 +239,31 @@ class MultiWorker(Strategy):
         tf.config.set_visible_devices(gpus, "GPU")
         return gpus
 
-    def _prepare_shared_memory(self, cluster: Cluster, num_gpus: int) -> Rendezvous | None:
-        """Return where the processes meet to share memory; None: they communicate otherwise."""
-        from trainer.engine.graph.exchange.gradient_exchange import Rendezvous
+    def _is_direct(self, cluster: Cluster, num_gpus: int) -> bool:
+        """Return whether the processes add up directly.
 
-        count = len(cluster.trainers)
-        is_local = cluster.is_local and sys.platform == "linux"
-        possible = is_local and count > 1 and not num_gpus and self._compress is None
-        if self._communication == "shared_memory" and not possible:
+        Raises:
+            ConfigError: that is asked for, and not possible.
+        """
+        is_possible = (
+            sys.platform == "linux"
+            and len(cluster.trainers) > 1
+            and not num_gpus
+            and self._compress is None
+        )
+        if self._communication == "direct" and not is_possible:
             raise ConfigError(
-                "strategy.communication (shared_memory) is for several processes started here, "
-                "without GPUs and strategy.compress; use auto"
+                "strategy.communication (direct) is for several processes on Linux, without GPUs "
+                "and strategy.compress; use auto"
             )
-        if not possible or self._communication not in ("auto", "shared_memory"):
-            return None
-        # The address is this attempt's alone.
-        return Rendezvous(cluster.jobs["worker"][0], cluster.process_id.index, count)
+        return is_possible and self._communication in ("auto", "direct")
 
     def _communication_text(self) -> str:
-        if self._rendezvous is not None:
-            return "shared memory"
+        if self._cluster is not None:
+            hosts = {address.rpartition(":")[0] for address in self._cluster.others.values()}
+            own = self._cluster.jobs[self._cluster.process_id.job][self._cluster.process_id.index]
+            is_one_host = hosts == {own.rpartition(":")[0]}
+            return "shared memory" if is_one_host else "shared memory, and TCP between hosts"
         if callable(self._communication):
             return "an exchange of your own"
         # TensorFlow's own choice is the ring: it uses NCCL between processes only on request.

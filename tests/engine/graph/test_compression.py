@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.engine.graph.exchange.gradient_exchange import CompressedExchange
+from trainer.engine.graph.exchange.compressed_exchange import CompressedExchange
 
 RELATIVE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 """One rounding: bfloat16 has 8 bits, float16 has 11."""

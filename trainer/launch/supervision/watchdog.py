@@ -33,7 +33,8 @@ _DUMP_SECS = 5.0  # how long stacks may take to be written
 _POLL_SECS = 0.02  # between two looks whether they are
 _WAITING_FILES = (
     "trainer/engine/process_group.py",
-    "trainer/engine/graph/exchange/gradient_exchange.py",
+    "trainer/engine/graph/exchange/peer_links.py",
+    "trainer/engine/graph/exchange/rendezvous.py",
 )
 """Files of this package in which a process waits for others."""
 

@@ -24,7 +24,7 @@ from trainer.engine.evaluation.inference import Inference
 from trainer.engine.graph.asynchronous.async_loops import AsyncLoops
 from trainer.engine.graph.asynchronous.chunks import ChunkScheduler
 from trainer.engine.graph.checks.graph_check import GraphCheck
-from trainer.engine.graph.exchange.gradient_exchange import ExchangeTimer
+from trainer.engine.graph.exchange.exchange_timer import ExchangeTimer
 from trainer.engine.graph.input.feature_specs import feature_specs
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.input.mixed_order import sample_order

@@ -4,7 +4,7 @@ import time
 
 import tensorflow as tf
 
-from trainer.engine.graph.exchange.gradient_exchange import ExchangeTimer
+from trainer.engine.graph.exchange.exchange_timer import ExchangeTimer
 from trainer.engine.graph.input.faulty_feed import _rest
 
 

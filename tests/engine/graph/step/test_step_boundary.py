@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from trainer.engine.graph.exchange.gradient_exchange import UNSAVED
+from trainer.engine.graph.exchange.exchange_timer import UNSAVED
 from trainer.engine.graph.step.step_boundary import StepBoundary
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.engine.graph.checks.traced_operations import all_graphs
-from trainer.engine.graph.exchange.gradient_exchange import UNSAVED
+from trainer.engine.graph.exchange.exchange_timer import UNSAVED
 
 _WRITES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter", "ResourceStrided")
 """How the names of operations begin that change a variable."""

@@ -1,0 +1,124 @@
+"""Links between hosts: sums to the bit, strangers kept out, lost and silent peers named."""
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import reduce
+
+import numpy as np
+import pytest
+
+from trainer.engine.graph.exchange.peer_links import PeerLinks
+from trainer.engine.graph.exchange.rendezvous import PeerLostError
+
+TOKEN = b"a token of 32 bytes, or whatever"
+HOST = "127.0.0.1"
+
+
+def in_order(parts, add_two):
+    return reduce(add_two, parts)
+
+
+def backward(parts, add_two):
+    return reduce(add_two, parts[::-1])
+
+
+@contextmanager
+def connected(count, token=lambda rank: TOKEN, secs=10.0, silent_secs=10.0):
+    """Yield the links of so many processes, played by threads, and their pool."""
+    names = [f"worker-{rank}" for rank in range(count)]
+    links = [PeerLinks(rank, names, HOST, token(rank), silent_secs) for rank in range(count)]
+
+    def open_one(own):
+        own.open({rank: (HOST, links[rank].port) for rank in range(own.rank)}, secs)
+
+    with ExitStack() as stack, ThreadPoolExecutor(count) as pool:
+        for own in links:
+            stack.callback(own.close)
+        list(pool.map(open_one, links))
+        yield links, pool
+
+
+def vectors(count, size):
+    draw = np.random.default_rng(size)
+    return [draw.normal(size=size).astype(np.float32) for _ in range(count)]
+
+
+@pytest.mark.parametrize("add_up", [in_order, backward])
+@pytest.mark.parametrize(("count", "size"), [(2, 1000), (3, 1001), (5, 3), (4, 0)])
+def test_every_peer_gets_the_sum_in_the_given_order(add_up, count, size):
+    mine = vectors(count, size)
+    expected = add_up([x.copy() for x in mine], np.add)
+    with connected(count) as (links, pool):
+        for _ in range(2):
+            values = [x.copy() for x in mine]
+            list(pool.map(lambda own, x: own.all_reduce(x, add_up), links, values))
+            assert all(x.tobytes() == expected.tobytes() for x in values)
+
+
+def test_as_few_bytes_are_sent_as_are_possible():
+    with connected(4) as (links, pool):
+        list(pool.map(lambda own, x: own.all_reduce(x, in_order), links, vectors(4, 1 << 20)))
+        assert [own.sent.num_bytes for own in links] == [2 * 3 * (1 << 20)] * 4
+
+
+def test_who_does_not_know_the_token_is_not_connected():
+    with (
+        pytest.raises(
+            PeerLostError, match=r"^worker-(1 did not connect|0 at 127.0.0.1:\d+ cannot)"
+        ),
+        connected(2, token=lambda rank: TOKEN[rank:], secs=0.5),
+    ):
+        pass
+
+
+def test_strangers_keep_nobody_out():
+    names = ["worker-0", "worker-1"]
+    first = PeerLinks(0, names, HOST, TOKEN)
+    with (
+        socket.create_connection((HOST, first.port)),  # says nothing
+        socket.create_connection((HOST, first.port)) as loud,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        loud.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
+        second = PeerLinks(1, names, HOST, TOKEN)
+        opened = [pool.submit(first.open, {}, 5.0)]
+        opened.append(pool.submit(second.open, {0: (HOST, first.port)}, 5.0))
+        assert [done.result(10) for done in opened] == [None, None]
+        first.close()
+        second.close()
+
+
+def test_peer_that_does_not_come_is_named():
+    first = PeerLinks(0, ["worker-0", "worker-1", "worker-2"], HOST, TOKEN)
+    with pytest.raises(PeerLostError, match=r"^worker-1, worker-2 did not connect within 0.2 s$"):
+        first.open({}, 0.2)
+
+
+def test_lost_peer_is_named_by_all_others():
+    with connected(3) as (links, pool):
+        waiting = [
+            pool.submit(own.all_reduce, x, in_order)
+            for own, x in zip(links[:2], vectors(2, 100), strict=True)
+        ]
+        links[2].close()
+        for waits in waiting:
+            with pytest.raises(PeerLostError, match=r"^worker-2 has gone: "):
+                waits.result(10)
+
+
+def test_silent_peer_is_named():
+    with connected(2, silent_secs=0.2) as (links, _):
+        with pytest.raises(PeerLostError, match=r"^worker-1: silent for 0.2 s$"):
+            links[0].all_reduce(vectors(1, 10)[0], in_order)
+
+
+def test_different_vectors_are_an_error_and_no_hang():
+    with connected(2) as (links, pool):
+        waiting = [
+            pool.submit(own.all_reduce, np.zeros(size, np.float32), in_order)
+            for own, size in zip(links, (40, 44), strict=True)
+        ]
+        for waits in waiting:
+            with pytest.raises(ValueError, match=r"^the processes add up different vectors: "):
+                waits.result(10)

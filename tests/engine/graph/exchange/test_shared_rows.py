@@ -1,0 +1,167 @@
+"""Sums in shared memory: right to the bit, given away without a copy; lost processes are found."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from trainer.engine.graph.exchange import rendezvous as meeting
+from trainer.engine.graph.exchange.rendezvous import PeerLostError, Rendezvous
+from trainer.engine.graph.exchange.shared_rows import SharedRows
+from trainer.engine.graph.step.shard_tree import chain_sum, tree_sum
+
+
+@pytest.fixture
+def rendezvous(request):
+    """The opened rendezvous of as many processes as the parameter says, played by threads."""
+    count = request.param
+    opened = [
+        Rendezvous(f"test-{threading.get_native_id()}-{request.node.name}", rank, count)
+        for rank in range(count)
+    ]
+    with ThreadPoolExecutor(count) as pool:
+        list(pool.map(Rendezvous.open, opened))
+        yield opened, pool
+        for member in opened:
+            for link in member._links:
+                link.close()
+
+
+def rows_of(members, tensors, call=1):
+    return [SharedRows(member, call, [x.size for x in tensors]) for member in members]
+
+
+def one_sum(rows, pool, tensors, add_up=chain_sum):
+    """Sum `tensors[rank]`, a list for each process; return the list that each gets."""
+
+    def run(rank):
+        own, mine = rows[rank], tensors[rank]
+        number = own.write(mine)
+        own.add_up(own.columns(rank, len(rows)), number, add_up)
+        own.wait()
+        return own.tensors(number, [x.shape for x in mine])
+
+    return list(pool.map(run, range(len(rows))))
+
+
+def gradients(count, seed=0):
+    random = np.random.default_rng(seed)
+    return [
+        [random.normal(size=shape).astype(np.float32) for shape in ((3, 5), (7,), (), (1,), (40,))]
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("add_up", [chain_sum, tree_sum])
+@pytest.mark.parametrize("rendezvous", [2, 5], indirect=True)
+def test_every_process_gets_sum_in_the_given_order(rendezvous, add_up):
+    members, pool = rendezvous
+    mine = gradients(len(members))
+    expected = [add_up(values, np.add) for values in zip(*mine, strict=True)]
+    for result in one_sum(rows_of(members, mine[0]), pool, mine, add_up):
+        for total, wanted in zip(result, expected, strict=True):
+            assert total.shape == wanted.shape
+            assert total.tobytes() == wanted.astype(np.float32).tobytes()
+
+
+def test_process_alone_gets_its_own_values():
+    (mine,) = gradients(1)
+    rows = SharedRows(None, 1, [x.size for x in mine])
+    with ThreadPoolExecutor(1) as pool:
+        (result,) = one_sum([rows], pool, [mine])
+    assert all(x.tobytes() == y.tobytes() for x, y in zip(mine, result, strict=True))
+
+
+@pytest.mark.parametrize("rendezvous", [2], indirect=True)
+def test_sum_that_is_held_does_not_change_and_none_is_copied_before_all_are_held(rendezvous):
+    members, pool = rendezvous
+    rows = rows_of(members, gradients(2)[0])
+    held = []
+    for seed in range(6):
+        mine = gradients(2, seed)
+        results = one_sum(rows, pool, mine)
+        held.append((results[0], [a + b for a, b in zip(*mine, strict=True)]))
+        shared = [
+            np.shares_memory(result[0], own._rows)
+            for result, own in zip(results, rows, strict=True)
+        ]
+        assert shared == [seed < 3] * 2  # the other process holds nothing, but all use the same
+        del results
+    for result, expected in held:
+        assert all((x == y).all() for x, y in zip(result, expected, strict=True))
+    held.clear()
+    results = one_sum(rows, pool, gradients(2))
+    assert np.shares_memory(results[0][0], rows[0]._rows)
+
+
+@pytest.mark.parametrize("rendezvous", [2], indirect=True)
+def test_tensors_lie_where_tensorflow_uses_them_without_a_copy(rendezvous):
+    members, pool = rendezvous
+    mine = gradients(2)
+    for result in one_sum(rows_of(members, mine[0]), pool, mine):
+        assert all(x.ctypes.data % 64 == 0 for x in result)
+
+
+@pytest.mark.parametrize("rendezvous", [2], indirect=True)
+def test_two_sums_of_a_step_do_not_mix(rendezvous):
+    members, pool = rendezvous
+    one, other = gradients(2, 1), gradients(2, 2)
+    first, second = rows_of(members, one[0], 1), rows_of(members, one[0], 2)
+    assert one_sum(first, pool, one)[0][0] == pytest.approx(one[0][0] + one[1][0])
+    assert one_sum(second, pool, other)[1][0] == pytest.approx(other[0][0] + other[1][0])
+
+
+@pytest.mark.parametrize("rendezvous", [2], indirect=True)
+def test_wait_is_measured_between_arrival_and_the_last_one(rendezvous, monkeypatch):
+    members, pool = rendezvous
+    clock = {"now": 0.0}
+    monkeypatch.setattr(meeting.time, "monotonic", lambda: clock["now"])
+    receive = members[0]._receive
+
+    def other_comes_late(link):
+        clock["now"] += 7.0
+        return receive(link)
+
+    monkeypatch.setattr(members[0], "_receive", other_comes_late)
+    list(pool.map(lambda member: member.wait(1, 8), members))
+    assert members[0].waited_secs == 7.0
+
+
+@pytest.mark.parametrize("rendezvous", [3], indirect=True)
+def test_mask_has_the_bits_that_all_have(rendezvous):
+    members, pool = rendezvous
+    masks = pool.map(lambda member, mask: member.wait(1, 8, mask), members, (7, 6, 12))
+    assert list(masks) == [4, 4, 4]
+
+
+@pytest.mark.parametrize("rendezvous", [2], indirect=True)
+def test_different_gradients_are_an_error_and_no_hang(rendezvous):
+    members, pool = rendezvous
+    waiting = [
+        pool.submit(SharedRows(member, 1, [size]).write, [np.zeros(size, np.float32)])
+        for member, size in zip(members, (16, 32), strict=True)
+    ]
+    with pytest.raises(
+        ValueError,
+        match=r"^the processes add up different gradients: number 1 of 384 bytes here, "
+        r"number 1 of 768 there$",
+    ):
+        waiting[0].result(timeout=30)
+    for link in members[0]._links:
+        link.close()
+    with pytest.raises((PeerLostError, ValueError)):
+        waiting[1].result(timeout=30)
+
+
+@pytest.mark.parametrize("rendezvous", [3], indirect=True)
+def test_lost_process_is_noticed_by_all(rendezvous):
+    members, pool = rendezvous
+    waiting = [pool.submit(member.wait, 1, 8) for member in members[:2]]
+    members[2]._links[0].close()
+    with pytest.raises(PeerLostError):
+        waiting[0].result(timeout=30)
+    for link in members[0]._links:  # as when its process ends
+        link.close()
+    with pytest.raises(PeerLostError):
+        waiting[1].result(timeout=30)

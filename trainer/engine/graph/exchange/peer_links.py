@@ -1,0 +1,348 @@
+"""Connections between processes of different hosts, which prove that they are of the same run.
+
+Every process listens at the address that the cluster names for it, on a port of its own, and
+connects to those before it. Both ends prove with an HMAC that they know the run's token, without
+sending it; whoever cannot is disconnected. What travels afterward is not encrypted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import itertools
+import os
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.engine.graph.exchange.rendezvous import SILENT_SECS, PeerLostError
+
+_MAGIC = b"steadfast exchange 1"
+_NONCE_BYTES = 32
+_HELLO = struct.Struct(f"<{len(_MAGIC)}sq{_NONCE_BYTES}s")
+_PROOF_BYTES = 32
+_HANDSHAKE_SECS = 10.0
+_LOOK_SECS = 0.2
+_HEADER = struct.Struct("<qqq")
+_BUFFER_BYTES = 4 << 20  # of a socket: enough for both directions to flow at once
+
+
+@dataclass
+class Count:
+    """What a process has sent, the headers left out.
+
+    Attributes:
+        messages: how many.
+        num_bytes: of their contents.
+    """
+
+    messages: int = 0
+    num_bytes: int = 0
+
+
+class PeerLinks:
+    """The connections of one process to its peers.
+
+    Attributes:
+        rank: this process's number among the peers, from 0.
+        count: the number of peers, this one included.
+        port: where it listens.
+        sent: what it has sent so far.
+        waited_secs: how long it has waited for the others to come to an exchange.
+
+    Args:
+        rank: see above.
+        names: of the peers, in order, for errors.
+        host: the address of this process, by which the cluster names it.
+        token: the secret of the run.
+        silent_secs: how long a peer may neither send nor take anything.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        names: Sequence[str],
+        host: str,
+        token: bytes,
+        silent_secs: float = SILENT_SECS,
+    ) -> None:
+        self.rank = rank
+        self.count = len(names)
+        self.sent = Count()
+        self.waited_secs = 0.0
+        self._names = names
+        self._token = token
+        self._silent_secs = silent_secs
+        self._links: dict[int, socket.socket] = {}
+        self._calls = 0
+        self._listener = socket.create_server(
+            (host, 0), family=_family(host), backlog=max(1, self.count)
+        )
+        self.port: int = self._listener.getsockname()[1]
+
+    def open(self, addresses: Mapping[int, tuple[str, int]], secs: float) -> None:
+        """Connect all peers; each of them calls this.
+
+        Args:
+            addresses: host and port of each peer before this one, by rank.
+            secs: how long that may take.
+
+        Raises:
+            PeerLostError: a peer could not be reached, or did not come; names it.
+        """
+        deadline = time.monotonic() + secs
+        arrivals = _Arrivals(self._listener, self.rank, self.count, self._token)
+        try:
+            for rank in range(self.rank):
+                self._links[rank] = self._connect(rank, addresses[rank], deadline)
+            self._links |= arrivals.wait(deadline)
+        finally:
+            arrivals.close()
+        if missing := [name for i, name in enumerate(self._names) if self._is_missing(i)]:
+            raise PeerLostError(f"{', '.join(missing)} did not connect within {secs:g} s")
+        for link in self._links.values():
+            link.setblocking(False)
+
+    def all_reduce(self, values: Any, add_up: Any) -> None:
+        """Replace a contiguous float32 vector by the sum of those of all peers.
+
+        Each peer gets its part of all vectors, adds them up in the order of the peers, and sends
+        the sum to all: 2 (n - 1) messages of 1/n of the vector, as few bytes as are possible
+        (Patarasuk and Yuan 2009), and one order of additions for all elements.
+
+        Args:
+            values: the vector.
+            add_up: adds up vectors of equal length, in order, with a function that adds two.
+
+        Raises:
+            PeerLostError: a peer has gone, or is silent; `values` has an undefined content.
+            ValueError: a peer adds up another vector.
+        """
+        import numpy as np
+
+        ends = [len(values) * rank // self.count for rank in range(self.count + 1)]
+        parts = [values[begin:end] for begin, end in itertools.pairwise(ends)]
+        own = parts[self.rank]
+        received = {rank: np.empty_like(own) for rank in self._links}
+        self._exchange({rank: parts[rank] for rank in self._links}, received)
+        ordered = [own if rank == self.rank else received[rank] for rank in range(self.count)]
+        first = ordered[0]
+        total = add_up(ordered, lambda a, b: np.add(a, b, out=a))
+        if total is not own:
+            own[:] = first if total is first else total
+        self._exchange(dict.fromkeys(self._links, own), {r: parts[r] for r in self._links})
+
+    def close(self) -> None:
+        """Close all connections; from any thread: an exchange that is under way fails."""
+        self._listener.close()
+        for link in self._links.values():
+            with contextlib.suppress(OSError):
+                link.shutdown(socket.SHUT_RDWR)
+
+    def _is_missing(self, rank: int) -> bool:
+        return rank != self.rank and rank not in self._links
+
+    def _connect(self, rank: int, address: tuple[str, int], deadline: float) -> socket.socket:
+        name = self._names[rank]
+        problem: Exception | None = None
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                link = socket.create_connection(address, min(left, _HANDSHAKE_SECS))
+                _prove(link, self._token, self.rank, rank, is_caller=True)
+                return link
+            except (OSError, ValueError) as error:
+                problem = error
+                time.sleep(_LOOK_SECS)
+        raise PeerLostError(f"{name} at {address[0]}:{address[1]} cannot be reached: {problem}")
+
+    def _exchange(self, outgoing: Mapping[int, Any], incoming: Mapping[int, Any]) -> None:
+        """Send a vector to each peer while one is received from each."""
+        self._calls += 1
+        began = time.monotonic()
+        transfers = {
+            rank: _Transfer(link, self._calls, outgoing[rank], incoming[rank])
+            for rank, link in self._links.items()
+        }
+        with selectors.DefaultSelector() as selector:
+            for rank, transfer in transfers.items():
+                selector.register(transfer.link, transfer.events(), rank)
+            while selector.get_map():
+                ready = selector.select(self._silent_secs)
+                if not ready:
+                    silent = ", ".join(self._names[key.data] for key in selector.get_map().values())
+                    raise PeerLostError(f"{silent}: silent for {self._silent_secs:g} s")
+                for key, events in ready:
+                    self._advance(selector, transfers[key.data], key.data, events)
+        self.waited_secs += max((x.met_at for x in transfers.values()), default=began) - began
+        for vector in outgoing.values():
+            self.sent.messages += 1
+            self.sent.num_bytes += memoryview(vector).nbytes
+
+    def _advance(
+        self, selector: selectors.BaseSelector, transfer: _Transfer, rank: int, events: int
+    ) -> None:
+        try:
+            if events & selectors.EVENT_WRITE:
+                transfer.send()
+            if events & selectors.EVENT_READ:
+                transfer.receive()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise PeerLostError(f"{self._names[rank]} has gone: {reason}") from error
+        wanted = transfer.events()
+        if not wanted:
+            selector.unregister(transfer.link)
+        elif wanted != selector.get_key(transfer.link).events:
+            selector.modify(transfer.link, wanted, rank)
+
+
+class _Transfer:
+    """One vector to a peer, and one from it, each after a header.
+
+    Attributes:
+        link: the connection.
+        met_at: when the peer's header has come, by the monotonic clock.
+    """
+
+    def __init__(self, link: socket.socket, call: int, outgoing: Any, incoming: Any) -> None:
+        self.link = link
+        self.met_at = 0.0
+        out, into = memoryview(outgoing).cast("B"), memoryview(incoming).cast("B")
+        self._expected = _HEADER.pack(call, len(into), 0)
+        self._header = bytearray(_HEADER.size)
+        self._out = [memoryview(_HEADER.pack(call, len(out), 0)), out]
+        self._into = [memoryview(self._header), into]
+
+    def events(self) -> int:
+        """Return what the transfer waits for; 0: it is over."""
+        return selectors.EVENT_WRITE * bool(self._out) | selectors.EVENT_READ * bool(self._into)
+
+    def send(self) -> None:
+        """Send what the socket takes."""
+        count = self.link.sendmsg(self._out)
+        self._out = _without(self._out, count)
+
+    def receive(self) -> None:
+        """Receive what has come."""
+        count, *_ = self.link.recvmsg_into(self._into)
+        if count == 0:
+            raise ConnectionResetError("it has closed the connection")
+        self._into = _without(self._into, count)
+        if self.met_at or len(self._into) == 2:
+            return
+        self.met_at = time.monotonic()
+        if bytes(self._header) != self._expected:
+            mine, theirs = _HEADER.unpack(self._expected), _HEADER.unpack(self._header)
+            raise ValueError(
+                f"the processes add up different vectors: number {mine[0]} of {mine[1]} bytes "
+                f"here, number {theirs[0]} of {theirs[1]} there"
+            )
+
+
+class _Arrivals:
+    """Accepts the peers that connect to this process, and nobody else."""
+
+    def __init__(self, listener: socket.socket, rank: int, count: int, token: bytes) -> None:
+        self._listener = listener
+        self._rank = rank
+        self._awaited = count - rank - 1
+        self._token = token
+        self._links: dict[int, socket.socket] = {}
+        self._changed = threading.Condition()
+        self._is_closed = False
+        listener.settimeout(_LOOK_SECS)
+        self._thread = threading.Thread(target=self._accept, daemon=True, name="peers")
+        self._thread.start()
+
+    def wait(self, deadline: float) -> dict[int, socket.socket]:
+        """Return the connections when all have come, or those that have by the deadline."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: len(self._links) == self._awaited, deadline - time.monotonic()
+            )
+            return dict(self._links)
+
+    def close(self) -> None:
+        """Accept no more."""
+        self._is_closed = True
+        self._thread.join()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while not self._is_closed:
+            try:
+                link, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            # A thread for each: one that connects and says nothing must not keep the others out.
+            threading.Thread(target=self._admit, args=(link,), daemon=True).start()
+
+    def _admit(self, link: socket.socket) -> None:
+        try:
+            link.settimeout(_HANDSHAKE_SECS)
+            rank = _prove(link, self._token, self._rank, None, is_caller=False)
+        except (OSError, ValueError):
+            link.close()
+            return
+        with self._changed:
+            self._links[rank] = link
+            self._changed.notify_all()
+
+
+def _prove(
+    link: socket.socket, token: bytes, rank: int, peer: int | None, *, is_caller: bool
+) -> int:
+    """Prove to know the token, and have the other end prove it; return its rank.
+
+    Each end sends its rank and a number that was never used, then an HMAC over both numbers, its
+    own role first: so no proof can be sent back, or used a second time.
+
+    Raises:
+        OSError: it says too little, too late, or cannot prove it.
+        ValueError: it is another peer.
+    """
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        link.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
+    own = _HELLO.pack(_MAGIC, rank, os.urandom(_NONCE_BYTES))
+    link.sendall(own)
+    other = _receive(link, _HELLO.size)
+    magic, other_rank, _ = _HELLO.unpack(other)
+    if magic != _MAGIC or (peer is not None and other_rank != peer) or other_rank == rank:
+        raise ValueError("it is no peer of this run")
+    roles = (b"caller", b"listener") if is_caller else (b"listener", b"caller")
+    hellos = own + other if is_caller else other + own
+    link.sendall(hmac.digest(token, roles[0] + hellos, "sha256"))
+    expected = hmac.digest(token, roles[1] + hellos, "sha256")
+    if not hmac.compare_digest(_receive(link, _PROOF_BYTES), expected):
+        raise ConnectionRefusedError("it does not know the token of the run")
+    return int(other_rank)
+
+
+def _receive(link: socket.socket, size: int) -> bytes:
+    content = b""
+    while len(content) < size:
+        more = link.recv(size - len(content))
+        if not more:
+            raise ConnectionResetError("it has closed the connection")
+        content += more
+    return content
+
+
+def _without(parts: list[memoryview], count: int) -> list[memoryview]:
+    """Return parts of memory without their first `count` bytes."""
+    while parts and count >= len(parts[0]):
+        count -= len(parts[0])
+        parts = parts[1:]
+    return [parts[0][count:], *parts[1:]] if parts else []
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.getaddrinfo(host, None)[0][0]

@@ -1,0 +1,120 @@
+"""Sums over processes that have no faster way than sockets: in shared memory, and between hosts.
+
+The processes of a host write their gradients into memory that they share. Each of them adds up its
+part of the columns there, exchanges that part with the process of the same number on every other
+host, and all read the whole sum:
+
+    own row <- gradient                        (all of a host wait for all)
+    sum of own columns of the rows, on this host
+    sum of that over the hosts                 (`PeerLinks.all_reduce`)
+    gradient <- sum                            (all of a host wait for all)
+
+A column is added up in the order of the processes of a host and then of the hosts, or of the tree
+over shards. So the sum has the same bits everywhere and in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.engine.graph.exchange.peer_links import PeerLinks
+from trainer.engine.graph.exchange.rendezvous import Rendezvous
+from trainer.engine.graph.exchange.shared_rows import AddUp, SharedRows
+
+
+@dataclass(frozen=True)
+class Peers:
+    """The other processes, as this one reaches them.
+
+    Attributes:
+        on_host: those of this host; None: there are none.
+        between_hosts: one of each other host; None: there are none, or others of this host
+            exchange with them.
+        num_parts: how many processes of each host exchange with other hosts, each a part.
+    """
+
+    on_host: Rendezvous | None
+    between_hosts: PeerLinks | None
+    num_parts: int
+
+    @property
+    def waited_secs(self) -> float:
+        """How long this process has waited for the others."""
+        on_host = 0.0 if self.on_host is None else self.on_host.waited_secs
+        return on_host + (0.0 if self.between_hosts is None else self.between_hosts.waited_secs)
+
+
+class ProcessSum:
+    """Sums tensors over the processes; each has one replica, on the CPU.
+
+    Args:
+        peers: the other processes, connected.
+        add_up: see `SharedRows`.
+    """
+
+    def __init__(self, peers: Peers, add_up: AddUp) -> None:
+        self._peers = peers
+        self._add_up = add_up
+        self._calls = 0
+
+    def __call__(
+        self,
+        replica: tf.distribute.ReplicaContext,
+        gradients: list[tf.Tensor],
+        others: list[tf.Tensor],
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Sum float32 tensors over the processes; in replica context."""
+        self._calls += 1
+        tensors = [*gradients, *others]
+        sizes = [x.shape.num_elements() for x in tensors]
+        rows = SharedRows(self._peers.on_host, self._calls, sizes)
+        # Not as one flat buffer: the rows are that already, and to pack it would be one more copy.
+        summed = tf.numpy_function(
+            lambda *values: self.sum(rows, values), tensors, [tf.float32] * len(tensors)
+        )
+        for total, tensor in zip(summed, tensors, strict=True):
+            total.set_shape(tensor.shape)
+        return summed[: len(gradients)], summed[len(gradients) :]
+
+    def sum(self, rows: SharedRows, tensors: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the sums of tensors over the processes; all of them call this."""
+        on_host, links = self._peers.on_host, self._peers.between_hosts
+        number = rows.write(tensors)
+        rank = 0 if on_host is None else on_host.rank
+        if rank < self._peers.num_parts:
+            total = rows.add_up(rows.columns(rank, self._peers.num_parts), number, self._add_up)
+            if links is not None:
+                links.all_reduce(total, self._add_up)
+        rows.wait()
+        return rows.tensors(number, [tensor.shape for tensor in tensors])
+
+
+def groups_of_hosts(hosts: Sequence[str], *, in_tree: bool) -> list[list[int]]:
+    """Return the processes that add up first, in memory that they share.
+
+    Args:
+        hosts: the host of each process, in order.
+        in_tree: whether sums are in the order of a tree over processes. Then those of a host must
+            be a subtree of it; else each process is a group by itself.
+
+    Returns:
+        The numbers of the processes of each group, ascending.
+    """
+    groups = [
+        [number for number, other in enumerate(hosts) if other == host]
+        for host in dict.fromkeys(hosts)
+    ]
+    if in_tree and len(groups) > 1:
+        size = len(groups[0])
+        is_aligned = size & (size - 1) == 0 and all(
+            group == list(range(size * index, size * index + len(group)))
+            and (len(group) == size or (len(group) < size and index == len(groups) - 1))
+            for index, group in enumerate(groups)
+        )
+        if not is_aligned:
+            return [[number] for number in range(len(hosts))]
+    return groups
