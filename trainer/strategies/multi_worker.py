@@ -129,6 +129,7 @@ class MultiWorker(Strategy):
         from trainer.engine.graph.exchange import meeting
         from trainer.engine.graph.exchange.compressed_exchange import CompressedExchange
         from trainer.engine.graph.exchange.process_sum import ProcessSum
+        from trainer.engine.graph.exchange.rendezvous import Patience
         from trainer.engine.graph.step.shard_tree import chain_sum, tree_sum
 
         if callable(self._communication):
@@ -142,9 +143,14 @@ class MultiWorker(Strategy):
             return CompressedExchange(tf.as_dtype(self._compress))
         if self._cluster is None:
             return None
-        addresses = [self._cluster.jobs[x.job][x.index] for x in self._cluster.trainers]
-        index = self._cluster.trainers.index(self._cluster.process_id)
-        self._peers = meeting.connect(addresses, index, self.start_timeout_secs, in_tree=in_tree)
+        trainers = self._cluster.trainers
+        self._peers = meeting.connect(
+            {str(x): self._cluster.jobs[x.job][x.index] for x in trainers},
+            trainers.index(self._cluster.process_id),
+            self.start_timeout_secs,
+            Patience(self.warn_secs),
+            in_tree=in_tree,
+        )
         return ProcessSum(self._peers, tree_sum if in_tree else chain_sum)
 
     def exchange_wait(self) -> Callable[[], float] | None:
@@ -260,10 +266,12 @@ class MultiWorker(Strategy):
 
     def _communication_text(self) -> str:
         if self._cluster is not None:
-            hosts = {address.rpartition(":")[0] for address in self._cluster.others.values()}
-            own = self._cluster.jobs[self._cluster.process_id.job][self._cluster.process_id.index]
-            is_one_host = hosts == {own.rpartition(":")[0]}
-            return "shared memory" if is_one_host else "shared memory, and TCP between hosts"
+            trainers = self._cluster.trainers
+            hosts = [self._cluster.jobs[x.job][x.index].rpartition(":")[0] for x in trainers]
+            places = len(set(hosts))
+            if places == len(hosts):
+                return "TCP"
+            return "shared memory" if places == 1 else "shared memory, TCP between hosts"
         if callable(self._communication):
             return "an exchange of your own"
         # TensorFlow's own choice is the ring: it uses NCCL between processes only on request.

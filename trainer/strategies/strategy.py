@@ -37,6 +37,7 @@ class Strategy:
         refuses_loops: why a training loop of the user's own cannot run under it; None: it can.
         refuses_streams: why it cannot train on a stream; None: it can.
         start_timeout_secs: how long a process waits for the others to start.
+        warn_secs: for how long a process waits for another one in a step before it warns.
         isolate: whether a cluster that is started here gets a network of its own: auto, True or
             False.
         hosts: the hosts to print commands for.
@@ -61,6 +62,7 @@ class Strategy:
     refuses_loops: ClassVar[str | None] = None
     refuses_streams: ClassVar[str | None] = None
     start_timeout_secs: float = 0.0
+    warn_secs: float = 150.0
     isolate: str | bool = False
     hosts: list[str] | None = None
     min_workers: int | None = None

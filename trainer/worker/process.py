@@ -96,6 +96,8 @@ def _report_error(error: Exception, channel: Channel, *, is_known: bool = False)
     """
     import tensorflow as tf
 
+    from trainer.engine.graph.exchange.rendezvous import PeerLostError
+
     match error:
         case ConfigError():
             channel.send(Problem(list(error.problems)))
@@ -110,7 +112,11 @@ def _report_error(error: Exception, channel: Channel, *, is_known: bool = False)
             return RESTARTABLE
         # An error of Python code inside the graph (tf.py_function) arrives as this type.
         case tf.errors.UnknownError() if "PeerLostError" in str(error):
-            _warn("warning: another process has gone", channel, is_known)
+            reason = re.search(r"PeerLostError: (.+)", str(error))
+            _warn(f"warning: {reason[1] if reason else error}", channel, is_known)
+            return RESTARTABLE
+        case PeerLostError():
+            _warn(f"warning: {error}", channel, is_known)
             return RESTARTABLE
         case tf.errors.InvalidArgumentError():
             # An error that a dataset raises inside a tf.data pipeline arrives as this type.

@@ -88,6 +88,7 @@ def create_strategy(context: WorkerContext, strategy: Strategy) -> tf.distribute
     if experiment.deterministic:
         tf.config.experimental.enable_op_determinism()
     devices.set_threads(num_threads(context))
+    strategy.warn_secs = experiment.watchdog.stall_secs / 2  # before anybody is stopped for it
     # Both ways: of several runs in one process each has its own setting.
     tf.config.run_functions_eagerly(experiment.eager)
     context.channel.phase("join", 0)
@@ -100,12 +101,16 @@ def create_strategy(context: WorkerContext, strategy: Strategy) -> tf.distribute
 def num_threads(context: WorkerContext) -> int | None:
     """Return how many threads an operation has; None: TensorFlow's default.
 
-    With shards they are fixed when the run begins: a sum that is divided among more threads is
-    rounded otherwise.
+    The processes that were started here share the cores. With shards the number is fixed when the
+    run begins: a sum that is divided among more threads is rounded otherwise.
     """
     experiment = context.experiment
-    if experiment.devices.threads is not None or experiment.batch.shards is None:
+    if experiment.devices.threads is not None:
         return experiment.devices.threads
+    if experiment.batch.shards is None:
+        workers = context.cluster.jobs.get("worker", ())
+        count = len(workers) if context.cluster.is_local else 1
+        return max(1, default_threads() // count) if count > 1 else None
     return provenance.num_threads(context.run_dir) or default_threads()
 
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from trainer.engine.graph.exchange.peer_links import PeerLinks
-from trainer.engine.graph.exchange.rendezvous import PeerLostError
+from trainer.engine.graph.exchange.rendezvous import Patience, PeerLostError
 
 TOKEN = b"a token of 32 bytes, or whatever"
 HOST = "127.0.0.1"
+PATIENCE = Patience(1.0, 10.0)
 
 
 def in_order(parts, add_two):
@@ -27,7 +28,10 @@ def backward(parts, add_two):
 def connected(count, token=lambda rank: TOKEN, secs=10.0, silent_secs=10.0):
     """Yield the links of so many processes, played by threads, and their pool."""
     names = [f"worker-{rank}" for rank in range(count)]
-    links = [PeerLinks(rank, names, HOST, token(rank), silent_secs) for rank in range(count)]
+    links = [
+        PeerLinks(rank, names, HOST, token(rank), Patience(1.0, silent_secs))
+        for rank in range(count)
+    ]
 
     def open_one(own):
         own.open({rank: (HOST, links[rank].port) for rank in range(own.rank)}, secs)
@@ -74,14 +78,14 @@ def test_who_does_not_know_the_token_is_not_connected():
 
 def test_strangers_keep_nobody_out():
     names = ["worker-0", "worker-1"]
-    first = PeerLinks(0, names, HOST, TOKEN)
+    first = PeerLinks(0, names, HOST, TOKEN, PATIENCE)
     with (
         socket.create_connection((HOST, first.port)),  # says nothing
         socket.create_connection((HOST, first.port)) as loud,
         ThreadPoolExecutor(2) as pool,
     ):
         loud.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
-        second = PeerLinks(1, names, HOST, TOKEN)
+        second = PeerLinks(1, names, HOST, TOKEN, PATIENCE)
         opened = [pool.submit(first.open, {}, 5.0)]
         opened.append(pool.submit(second.open, {0: (HOST, first.port)}, 5.0))
         assert [done.result(10) for done in opened] == [None, None]
@@ -90,7 +94,7 @@ def test_strangers_keep_nobody_out():
 
 
 def test_peer_that_does_not_come_is_named():
-    first = PeerLinks(0, ["worker-0", "worker-1", "worker-2"], HOST, TOKEN)
+    first = PeerLinks(0, ["worker-0", "worker-1", "worker-2"], HOST, TOKEN, PATIENCE)
     with pytest.raises(PeerLostError, match=r"^worker-1, worker-2 did not connect within 0.2 s$"):
         first.open({}, 0.2)
 

@@ -1,5 +1,6 @@
 """Sums in shared memory: right to the bit, given away without a copy; lost processes are found."""
 
+import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from trainer.engine.graph.exchange import rendezvous as meeting
-from trainer.engine.graph.exchange.rendezvous import PeerLostError, Rendezvous
+from trainer.engine.graph.exchange.rendezvous import Patience, PeerLostError, Rendezvous
 from trainer.engine.graph.exchange.shared_rows import SharedRows
 from trainer.engine.graph.step.shard_tree import chain_sum, tree_sum
 
@@ -16,33 +17,29 @@ from trainer.engine.graph.step.shard_tree import chain_sum, tree_sum
 def rendezvous(request):
     """The opened rendezvous of as many processes as the parameter says, played by threads."""
     count = request.param
-    opened = [
-        Rendezvous(f"test-{threading.get_native_id()}-{request.node.name}", rank, count)
-        for rank in range(count)
-    ]
+    address = f"test-{threading.get_native_id()}-{request.node.name}"
+    names = [f"worker-{rank}" for rank in range(count)]
+    opened = [Rendezvous(address, rank, names, Patience(1.0, 30.0)) for rank in range(count)]
     with ThreadPoolExecutor(count) as pool:
-        list(pool.map(Rendezvous.open, opened))
+        list(pool.map(lambda member: member.open(10.0), opened))
         yield opened, pool
         for member in opened:
-            for link in member._links:
-                link.close()
+            close(member)
 
 
-def rows_of(members, tensors, call=1):
-    return [SharedRows(member, call, [x.size for x in tensors]) for member in members]
+def close(member):
+    """Close the links of a process, as when it ends."""
+    for link in member._links.values():
+        link.shutdown(socket.SHUT_RDWR)
 
 
-def one_sum(rows, pool, tensors, add_up=chain_sum):
+def rows_of(members, call=1, num_parts=None):
+    return [SharedRows(member, call, num_parts or len(members)) for member in members]
+
+
+def one_sum(rows, pool, tensors, add_up=chain_sum, all_reduce=None):
     """Sum `tensors[rank]`, a list for each process; return the list that each gets."""
-
-    def run(rank):
-        own, mine = rows[rank], tensors[rank]
-        number = own.write(mine)
-        own.add_up(own.columns(rank, len(rows)), number, add_up)
-        own.wait()
-        return own.tensors(number, [x.shape for x in mine])
-
-    return list(pool.map(run, range(len(rows))))
+    return list(pool.map(lambda own, mine: own.sum(mine, add_up, all_reduce), rows, tensors))
 
 
 def gradients(count, seed=0):
@@ -59,7 +56,7 @@ def test_every_process_gets_sum_in_the_given_order(rendezvous, add_up):
     members, pool = rendezvous
     mine = gradients(len(members))
     expected = [add_up(values, np.add) for values in zip(*mine, strict=True)]
-    for result in one_sum(rows_of(members, mine[0]), pool, mine, add_up):
+    for result in one_sum(rows_of(members), pool, mine, add_up):
         for total, wanted in zip(result, expected, strict=True):
             assert total.shape == wanted.shape
             assert total.tobytes() == wanted.astype(np.float32).tobytes()
@@ -67,7 +64,7 @@ def test_every_process_gets_sum_in_the_given_order(rendezvous, add_up):
 
 def test_process_alone_gets_its_own_values():
     (mine,) = gradients(1)
-    rows = SharedRows(None, 1, [x.size for x in mine])
+    rows = SharedRows(None, 1, 1)
     with ThreadPoolExecutor(1) as pool:
         (result,) = one_sum([rows], pool, [mine])
     assert all(x.tobytes() == y.tobytes() for x, y in zip(mine, result, strict=True))
@@ -76,7 +73,7 @@ def test_process_alone_gets_its_own_values():
 @pytest.mark.parametrize("rendezvous", [2], indirect=True)
 def test_sum_that_is_held_does_not_change_and_none_is_copied_before_all_are_held(rendezvous):
     members, pool = rendezvous
-    rows = rows_of(members, gradients(2)[0])
+    rows = rows_of(members)
     held = []
     for seed in range(6):
         mine = gradients(2, seed)
@@ -99,7 +96,7 @@ def test_sum_that_is_held_does_not_change_and_none_is_copied_before_all_are_held
 def test_tensors_lie_where_tensorflow_uses_them_without_a_copy(rendezvous):
     members, pool = rendezvous
     mine = gradients(2)
-    for result in one_sum(rows_of(members, mine[0]), pool, mine):
+    for result in one_sum(rows_of(members), pool, mine):
         assert all(x.ctypes.data % 64 == 0 for x in result)
 
 
@@ -107,7 +104,7 @@ def test_tensors_lie_where_tensorflow_uses_them_without_a_copy(rendezvous):
 def test_two_sums_of_a_step_do_not_mix(rendezvous):
     members, pool = rendezvous
     one, other = gradients(2, 1), gradients(2, 2)
-    first, second = rows_of(members, one[0], 1), rows_of(members, one[0], 2)
+    first, second = rows_of(members, 1), rows_of(members, 2)
     assert one_sum(first, pool, one)[0][0] == pytest.approx(one[0][0] + one[1][0])
     assert one_sum(second, pool, other)[1][0] == pytest.approx(other[0][0] + other[1][0])
 
@@ -119,9 +116,9 @@ def test_wait_is_measured_between_arrival_and_the_last_one(rendezvous, monkeypat
     monkeypatch.setattr(meeting.time, "monotonic", lambda: clock["now"])
     receive = members[0]._receive
 
-    def other_comes_late(link):
+    def other_comes_late(rank):
         clock["now"] += 7.0
-        return receive(link)
+        return receive(rank)
 
     monkeypatch.setattr(members[0], "_receive", other_comes_late)
     list(pool.map(lambda member: member.wait(1, 8), members))
@@ -139,7 +136,7 @@ def test_mask_has_the_bits_that_all_have(rendezvous):
 def test_different_gradients_are_an_error_and_no_hang(rendezvous):
     members, pool = rendezvous
     waiting = [
-        pool.submit(SharedRows(member, 1, [size]).write, [np.zeros(size, np.float32)])
+        pool.submit(SharedRows(member, 1, 2).sum, [np.zeros(size, np.float32)], chain_sum, None)
         for member, size in zip(members, (16, 32), strict=True)
     ]
     with pytest.raises(
@@ -148,8 +145,7 @@ def test_different_gradients_are_an_error_and_no_hang(rendezvous):
         r"number 1 of 768 there$",
     ):
         waiting[0].result(timeout=30)
-    for link in members[0]._links:
-        link.close()
+    close(members[0])
     with pytest.raises((PeerLostError, ValueError)):
         waiting[1].result(timeout=30)
 
@@ -158,10 +154,42 @@ def test_different_gradients_are_an_error_and_no_hang(rendezvous):
 def test_lost_process_is_noticed_by_all(rendezvous):
     members, pool = rendezvous
     waiting = [pool.submit(member.wait, 1, 8) for member in members[:2]]
-    members[2]._links[0].close()
-    with pytest.raises(PeerLostError):
+    close(members[2])
+    with pytest.raises(PeerLostError, match=r"^worker-2 has gone$"):
         waiting[0].result(timeout=30)
-    for link in members[0]._links:  # as when its process ends
-        link.close()
-    with pytest.raises(PeerLostError):
+    close(members[0])
+    with pytest.raises(PeerLostError, match=r"^worker-0 has gone"):
         waiting[1].result(timeout=30)
+
+
+@pytest.mark.parametrize("rendezvous", [3], indirect=True)
+def test_size_may_change_from_step_to_step(rendezvous):
+    members, pool = rendezvous
+    rows = rows_of(members)
+    for size in (100, 5000, 3, 70_000, 0):
+        mine = [[np.full([size, 2], rank + 1, np.float32)] for rank in range(3)]
+        for result in one_sum(rows, pool, mine):
+            assert result[0].shape == (size, 2)
+            assert (result[0] == 6).all()
+
+
+@pytest.mark.parametrize("rendezvous", [3], indirect=True)
+def test_parts_are_summed_over_hosts_by_the_processes_that_add_up(rendezvous):
+    members, pool = rendezvous
+    mine = gradients(3)
+    expected = [2 * (a + b + c) for a, b, c in zip(*mine, strict=True)]
+
+    def all_reduce(part):
+        part *= 2
+
+    for result in one_sum(rows_of(members, num_parts=2), pool, mine, all_reduce=all_reduce):
+        assert all((x == y).all() for x, y in zip(result, expected, strict=True))
+
+
+@pytest.mark.parametrize("rendezvous", [2], indirect=True)
+def test_process_that_is_waited_for_is_named(rendezvous, caplog):
+    members, _ = rendezvous
+    members[0]._patience = Patience(0.05, 0.1)
+    with pytest.raises(PeerLostError, match=r"^worker-1: silent for 0.1 s$"):
+        members[0].wait(1, 8)
+    assert caplog.messages == ["worker-1: not heard of for 0.05 s; this process waits"]

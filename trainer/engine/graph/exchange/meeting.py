@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tensorflow.python.eager import context
 
 from trainer.engine.graph.exchange.peer_links import PeerLinks
 from trainer.engine.graph.exchange.process_sum import Peers, groups_of_hosts
-from trainer.engine.graph.exchange.rendezvous import Rendezvous
+from trainer.engine.graph.exchange.rendezvous import Patience, Rendezvous
 
 _TOKEN_BYTES = 32
 _meetings = itertools.count()
@@ -23,12 +23,12 @@ _meetings = itertools.count()
 class Notices:
     """What the processes of an attempt tell one another before they are connected.
 
-    Args:
+    Attributes:
         secs: how long one waits for a notice.
     """
 
     def __init__(self, secs: float) -> None:
-        self._secs = secs
+        self.secs = secs
         self._prefix = f"steadfast/{next(_meetings)}"
 
     def put(self, name: str, text: str) -> None:
@@ -42,24 +42,28 @@ class Notices:
             tf.errors.DeadlineExceededError: nobody does.
         """
         key = f"{self._prefix}/{name}"
-        text: str = context.context().get_config_key_value(key, int(1000 * self._secs))
+        text: str = context.context().get_config_key_value(key, int(1000 * self.secs))
         return text
 
 
-def connect(addresses: Sequence[str], index: int, secs: float, *, in_tree: bool) -> Peers:
+def connect(
+    addresses: Mapping[str, str], index: int, secs: float, patience: Patience, *, in_tree: bool
+) -> Peers:
     """Connect the processes of a run; each of them calls this.
 
     Args:
-        addresses: of all processes, in order, as the cluster names them: `<host>:<port>`.
+        addresses: name -> `<host>:<port>` of all processes, in order, as the cluster has them.
         index: which of them this process is.
         secs: how long that may take.
+        patience: how long a process is waited for afterward.
         in_tree: see `groups_of_hosts`.
 
     Raises:
         PeerLostError: a process does not come.
     """
     notices = Notices(secs)
-    hosts = [address.rpartition(":")[0].strip("[]") for address in addresses]
+    names = list(addresses)
+    hosts = [address.rpartition(":")[0].strip("[]") for address in addresses.values()]
     groups = groups_of_hosts(hosts, in_tree=in_tree)
     group = next(number for number, members in enumerate(groups) if index in members)
     rank = groups[group].index(index)
@@ -70,10 +74,9 @@ def connect(addresses: Sequence[str], index: int, secs: float, *, in_tree: bool)
             notices.put("token", os.urandom(_TOKEN_BYTES).hex())
         token = bytes.fromhex(notices.get("token"))
         peers = [members[rank] for members in groups]
-        names = [f"worker-{number}" for number in peers]
-        links = PeerLinks(group, names, hosts[index], token)
+        links = PeerLinks(group, [names[x] for x in peers], hosts[index], token, patience)
         notices.put(f"port/{index}", str(links.port))
-    on_host = _on_host(groups[group], rank, notices)
+    on_host = _on_host([names[x] for x in groups[group]], rank, notices, patience)
     if links is not None:
         before = {
             number: (hosts[peer], int(notices.get(f"port/{peer}")))
@@ -83,14 +86,16 @@ def connect(addresses: Sequence[str], index: int, secs: float, *, in_tree: bool)
     return Peers(on_host, links, num_parts)
 
 
-def _on_host(members: Sequence[int], rank: int, notices: Notices) -> Rendezvous | None:
+def _on_host(
+    names: Sequence[str], rank: int, notices: Notices, patience: Patience
+) -> Rendezvous | None:
     """Connect the processes of a host."""
-    if len(members) == 1:
+    if len(names) == 1:
         return None
-    key = f"host/{members[0]}"
-    name = os.urandom(16).hex() if rank == 0 else notices.get(key)
-    rendezvous = Rendezvous(name, rank, len(members))
+    key = f"host/{names[0]}"
+    address = os.urandom(16).hex() if rank == 0 else notices.get(key)
+    rendezvous = Rendezvous(address, rank, names, patience)
     if rank == 0:
-        notices.put(key, name)  # it listens by now
-    rendezvous.open()
+        notices.put(key, address)  # it listens by now
+    rendezvous.open(notices.secs)
     return rendezvous

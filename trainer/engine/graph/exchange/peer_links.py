@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.engine.graph.exchange.rendezvous import SILENT_SECS, PeerLostError
+from trainer.engine.graph.exchange.rendezvous import Patience, PeerLostError
 
 _MAGIC = b"steadfast exchange 1"
 _NONCE_BYTES = 32
@@ -29,7 +29,7 @@ _PROOF_BYTES = 32
 _HANDSHAKE_SECS = 10.0
 _LOOK_SECS = 0.2
 _HEADER = struct.Struct("<qqq")
-_BUFFER_BYTES = 4 << 20  # of a socket: enough for both directions to flow at once
+_CUT_OFF_SECS = 30  # without a sign of life from the other machine
 
 
 @dataclass
@@ -60,7 +60,7 @@ class PeerLinks:
         names: of the peers, in order, for errors.
         host: the address of this process, by which the cluster names it.
         token: the secret of the run.
-        silent_secs: how long a peer may neither send nor take anything.
+        patience: how long a peer may neither send nor take anything.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class PeerLinks:
         names: Sequence[str],
         host: str,
         token: bytes,
-        silent_secs: float = SILENT_SECS,
+        patience: Patience,
     ) -> None:
         self.rank = rank
         self.count = len(names)
@@ -77,7 +77,8 @@ class PeerLinks:
         self.waited_secs = 0.0
         self._names = names
         self._token = token
-        self._silent_secs = silent_secs
+        self._patience = patience
+        self._received: list[Any] = []
         self._links: dict[int, socket.socket] = {}
         self._calls = 0
         self._listener = socket.create_server(
@@ -128,7 +129,11 @@ class PeerLinks:
         ends = [len(values) * rank // self.count for rank in range(self.count + 1)]
         parts = [values[begin:end] for begin, end in itertools.pairwise(ends)]
         own = parts[self.rank]
-        received = {rank: np.empty_like(own) for rank in self._links}
+        if not self._received or len(self._received[0]) < len(own):
+            # Kept from step to step: new memory costs as much as to receive into it.
+            self._received = [np.empty_like(own) for _ in self._links]
+        buffers = [buffer[: len(own)] for buffer in self._received]
+        received = dict(zip(self._links, buffers, strict=True))
         self._exchange({rank: parts[rank] for rank in self._links}, received)
         ordered = [own if rank == self.rank else received[rank] for rank in range(self.count)]
         first = ordered[0]
@@ -172,16 +177,23 @@ class PeerLinks:
             for rank, transfer in transfers.items():
                 selector.register(transfer.link, transfer.events(), rank)
             while selector.get_map():
-                ready = selector.select(self._silent_secs)
-                if not ready:
-                    silent = ", ".join(self._names[key.data] for key in selector.get_map().values())
-                    raise PeerLostError(f"{silent}: silent for {self._silent_secs:g} s")
+                ready = self._wait(selector)
                 for key, events in ready:
                     self._advance(selector, transfers[key.data], key.data, events)
         self.waited_secs += max((x.met_at for x in transfers.values()), default=began) - began
         for vector in outgoing.values():
             self.sent.messages += 1
             self.sent.num_bytes += memoryview(vector).nbytes
+
+    def _wait(self, selector: selectors.BaseSelector) -> list[tuple[selectors.SelectorKey, int]]:
+        warn_secs, silent_secs = self._patience.warn_secs, self._patience.silent_secs
+        if ready := selector.select(min(warn_secs, silent_secs)):
+            return ready
+        silent = ", ".join(self._names[key.data] for key in selector.get_map().values())
+        self._patience.warn(silent)
+        if ready := selector.select(max(0.0, silent_secs - warn_secs)):
+            return ready
+        raise PeerLostError(f"{silent}: silent for {silent_secs:g} s")
 
     def _advance(
         self, selector: selectors.BaseSelector, transfer: _Transfer, rank: int, events: int
@@ -309,8 +321,7 @@ def _prove(
         ValueError: it is another peer.
     """
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-        link.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
+    _notice_silence(link)
     own = _HELLO.pack(_MAGIC, rank, os.urandom(_NONCE_BYTES))
     link.sendall(own)
     other = _receive(link, _HELLO.size)
@@ -324,6 +335,19 @@ def _prove(
     if not hmac.compare_digest(_receive(link, _PROOF_BYTES), expected):
         raise ConnectionRefusedError("it does not know the token of the run")
     return int(other_rank)
+
+
+def _notice_silence(link: socket.socket) -> None:
+    """Have a connection fail when the other machine is cut off, also where nothing is sent."""
+    interval = _CUT_OFF_SECS // 5
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, interval),
+        (socket.TCP_KEEPINTVL, interval),
+        (socket.TCP_KEEPCNT, 4),
+        (socket.TCP_USER_TIMEOUT, 1000 * _CUT_OFF_SECS),
+    ):
+        link.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _receive(link: socket.socket, size: int) -> bytes:

@@ -4,10 +4,10 @@ The processes of a host write their gradients into memory that they share. Each 
 part of the columns there, exchanges that part with the process of the same number on every other
 host, and all read the whole sum:
 
-    own row <- gradient                        (all of a host wait for all)
-    sum of own columns of the rows, on this host
-    sum of that over the hosts                 (`PeerLinks.all_reduce`)
-    gradient <- sum                            (all of a host wait for all)
+    own row <- what others add up of the gradient      (all of a host wait for all)
+    sum of own columns of all rows, on this host
+    sum of that over the hosts                          (`PeerLinks.all_reduce`)
+    gradient <- sum, where it lies                      (all of a host wait for all)
 
 A column is added up in the order of the processes of a host and then of the hosts, or of the tree
 over shards. So the sum has the same bits everywhere and in every run.
@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
-import numpy as np
 import tensorflow as tf
 
 from trainer.engine.graph.exchange.peer_links import PeerLinks
@@ -70,27 +70,18 @@ class ProcessSum:
         """Sum float32 tensors over the processes; in replica context."""
         self._calls += 1
         tensors = [*gradients, *others]
-        sizes = [x.shape.num_elements() for x in tensors]
-        rows = SharedRows(self._peers.on_host, self._calls, sizes)
+        rows = SharedRows(self._peers.on_host, self._calls, self._peers.num_parts)
+        links = self._peers.between_hosts
+        all_reduce = None if links is None else partial(links.all_reduce, add_up=self._add_up)
         # Not as one flat buffer: the rows are that already, and to pack it would be one more copy.
         summed = tf.numpy_function(
-            lambda *values: self.sum(rows, values), tensors, [tf.float32] * len(tensors)
+            lambda *values: rows.sum(values, self._add_up, all_reduce),
+            tensors,
+            [tf.float32] * len(tensors),
         )
         for total, tensor in zip(summed, tensors, strict=True):
             total.set_shape(tensor.shape)
         return summed[: len(gradients)], summed[len(gradients) :]
-
-    def sum(self, rows: SharedRows, tensors: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return the sums of tensors over the processes; all of them call this."""
-        on_host, links = self._peers.on_host, self._peers.between_hosts
-        number = rows.write(tensors)
-        rank = 0 if on_host is None else on_host.rank
-        if rank < self._peers.num_parts:
-            total = rows.add_up(rows.columns(rank, self._peers.num_parts), number, self._add_up)
-            if links is not None:
-                links.all_reduce(total, self._add_up)
-        rows.wait()
-        return rows.tensors(number, [tensor.shape for tensor in tensors])
 
 
 def groups_of_hosts(hosts: Sequence[str], *, in_tree: bool) -> list[list[int]]:

@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
+import logging
 import mmap
 import os
+import select
 import socket
 import struct
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-# A process that compiles keeps the others waiting; one that is stopped should not do so for ever.
-SILENT_SECS = 600.0
+logger = logging.getLogger(__name__)
+
 _HEADER = struct.Struct("<qqq")
+_RANK = struct.Struct("<q")
+_CREDENTIALS = struct.Struct("3i")
 _ALL = -1  # every bit of a mask
 
 
 class PeerLostError(ConnectionError):
     """Another process has gone, or does not answer."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a process waits for another one, which may only be compiling.
+
+    Attributes:
+        warn_secs: after these a warning names it.
+        silent_secs: after these it counts as lost.
+    """
+
+    warn_secs: float = 150.0
+    silent_secs: float = 600.0
+
+    def warn(self, names: str) -> None:
+        """Warn of processes for which this one has waited."""
+        logger.warning("%s: not heard of for %g s; this process waits", names, self.warn_secs)
 
 
 class Rendezvous:
@@ -29,42 +52,61 @@ class Rendezvous:
         waited_secs: how long this process has waited here for the others.
 
     Args:
-        name: unique on this machine.
+        address: unique on this machine.
         rank: see above.
-        count: see above.
+        names: of all processes, in order, for errors.
+        patience: how long one is waited for.
     """
 
-    def __init__(self, name: str, rank: int, count: int) -> None:
+    def __init__(self, address: str, rank: int, names: Sequence[str], patience: Patience) -> None:
         self.rank = rank
-        self.count = count
+        self.count = len(names)
         self.waited_secs = 0.0
+        self._names = names
+        self._patience = patience
         # No file: a name that begins with a zero byte exists as long as a process listens.
-        self._address = f"\0steadfast-{name}"
-        self._links: list[socket.socket] = []
+        self._address = f"\0steadfast-{address}"
+        self._links: dict[int, socket.socket] = {}
         self._listener = socket.socket(socket.AF_UNIX)
         if rank == 0:
             self._listener.bind(self._address)
-            self._listener.listen(count)
+            self._listener.listen(self.count)
 
-    def open(self) -> None:
-        """Connect all; the first process must have been created before any other calls this."""
+    def open(self, secs: float) -> None:
+        """Connect all; the first process must have been created before any other calls this.
+
+        Args:
+            secs: how long the first one waits for each of the others.
+
+        Raises:
+            PeerLostError: one does not come.
+        """
+        self._listener.settimeout(secs)
         if self.rank:
             self._listener.connect(self._address)
-            self._links = [self._listener]
+            self._listener.sendall(_RANK.pack(self.rank))
+            self._links = {0: self._listener}
         else:
-            while len(self._links) < self.count - 1:
-                link = self._listener.accept()[0]
-                _, user, _ = struct.unpack(
-                    "3i",
-                    link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")),
-                )
-                if user == os.getuid():
-                    self._links.append(link)
-                else:
-                    link.close()  # other users of this machine can see the name
+            try:
+                while len(self._links) < self.count - 1:
+                    self._admit(self._listener.accept()[0], secs)
+            except OSError as error:
+                missing = [x for i, x in enumerate(self._names) if i and i not in self._links]
+                raise PeerLostError(f"{', '.join(missing)} did not connect: {error}") from error
             self._listener.close()
-        for link in self._links:
-            link.settimeout(SILENT_SECS)
+        for link in self._links.values():
+            link.settimeout(None)
+
+    def _admit(self, link: socket.socket, secs: float) -> None:
+        """Take a process that has connected, unless it is another user's, who can see the name."""
+        credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        _, user, _ = _CREDENTIALS.unpack(credentials)
+        if user == os.getuid():
+            link.settimeout(secs)
+            (rank,) = _RANK.unpack(link.recv(_RANK.size, socket.MSG_WAITALL))
+            self._links[rank] = link
+        else:
+            link.close()
 
     def share(self, call: int, num_bytes: int) -> mmap.mmap:
         """Return memory that all processes share, the same for the same `call`."""
@@ -75,7 +117,7 @@ class Rendezvous:
             memory = os.memfd_create("gradients")
             # Fails now, and not with a bus error later, if there is not enough.
             os.posix_fallocate(memory, 0, num_bytes)
-            for link in self._links:
+            for link in self._links.values():
                 socket.send_fds(link, [b"m"], [memory])
         try:
             return mmap.mmap(memory, num_bytes)
@@ -98,26 +140,38 @@ class Rendezvous:
             ValueError: one came with another call or size.
         """
         arrived = time.monotonic()
-        try:
-            if self.rank:
-                self._links[0].sendall(_HEADER.pack(call, size, mask))
-                mask = self._compare(call, size, self._receive(self._links[0]))
-            else:
-                for link in self._links:
-                    mask &= self._compare(call, size, self._receive(link))
-                for link in self._links:
-                    link.sendall(_HEADER.pack(call, size, mask))
-            self.waited_secs += time.monotonic() - arrived
-            return mask
-        except OSError as error:
-            raise PeerLostError(
-                f"another process does not answer: {error or type(error).__name__}"
-            ) from error
+        own = _HEADER.pack(call, size, mask)
+        if self.rank:
+            self._send(0, own)
+            mask = self._compare(call, size, self._receive(0))
+        else:
+            others = range(1, self.count)
+            for rank in others:
+                mask &= self._compare(call, size, self._receive(rank))
+            for rank in others:
+                self._send(rank, _HEADER.pack(call, size, mask))
+        self.waited_secs += time.monotonic() - arrived
+        return mask
 
-    def _receive(self, link: socket.socket) -> bytes:
-        received = link.recv(_HEADER.size, socket.MSG_WAITALL)
+    def _send(self, rank: int, header: bytes) -> None:
+        try:
+            self._links[rank].sendall(header)
+        except OSError as error:
+            raise PeerLostError(f"{self._names[rank]} has gone: {error.strerror}") from error
+
+    def _receive(self, rank: int) -> bytes:
+        link, name = self._links[rank], self._names[rank]
+        warn_secs, silent_secs = self._patience.warn_secs, self._patience.silent_secs
+        if not _is_readable(link, min(warn_secs, silent_secs)):
+            self._patience.warn(name)
+            if not _is_readable(link, max(0.0, silent_secs - warn_secs)):
+                raise PeerLostError(f"{name}: silent for {silent_secs:g} s")
+        try:
+            received = link.recv(_HEADER.size, socket.MSG_WAITALL)
+        except OSError as error:
+            raise PeerLostError(f"{name} has gone: {error.strerror}") from error
         if len(received) < _HEADER.size:
-            raise PeerLostError("another process has gone")
+            raise PeerLostError(f"{name} has gone")
         return received
 
     def _compare(self, call: int, size: int, theirs: bytes) -> int:
@@ -129,3 +183,10 @@ class Rendezvous:
                 f"number {other_call} of {other_size} there"
             )
         return int(mask)
+
+
+def _is_readable(link: socket.socket, secs: float) -> bool:
+    """Wait until there is something to read, or the end; return whether there is."""
+    poll = select.poll()  # not select, which takes no descriptor from 1024 on
+    poll.register(link, select.POLLIN)
+    return bool(poll.poll(1000 * secs))
