@@ -2,8 +2,8 @@
 
 N processes, two by default, take steps together. Steadfast is measured by what `mode=benchmark`
 measures with; its ceiling is the speed of as many processes without any communication. The bound is
-the least time that the bytes of a ring all-reduce take on this machine's loopback (Patarasuk and
-Yuan 2009).
+the least time that the bytes of a ring all-reduce take on the machine's network (Patarasuk and
+Yuan 2009). With `--hosts` the processes are divided between two hosts, each with its own network.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ import json
 import os
 import statistics
 import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import interleave
-from benchmarks.scaling.jobs import JOBS, STEADFAST, TITLES, TUTORIAL, Job
+from benchmarks.scaling.hosts import host_of, two_hosts
+from benchmarks.scaling.jobs import JOBS, OF_TUTORIAL, STEADFAST, TITLES, Job
 from benchmarks.scaling.team import Team, network
 from trainer.cli.compose import compose
-from trainer.cluster import discovery, spec
+from trainer.cluster import discovery, environment, spec
 from trainer.launch.modes.benchmark import measure_size
-from trainer.launch.modes.benchmark_processes import Variants
+from trainer.launch.modes.benchmark_processes import Host, Variants
 from trainer.launch.processes.fork_server import ForkServer
 from trainer.launch.resolved_run import resolve
 
@@ -31,7 +34,7 @@ LINK = "link"
 
 
 def measure_steadfast(
-    name: str, job: Job, workers: int, secs: float, server: ForkServer
+    name: str, job: Job, workers: int, secs: float, server: ForkServer, hosts: Sequence[Host] = ()
 ) -> dict[str, Any]:
     """Measure a contestant of Steadfast's once.
 
@@ -41,11 +44,13 @@ def measure_steadfast(
         processes.
     """
     _, overrides = STEADFAST[name]
-    experiment = compose([*job.overrides(workers, secs), *overrides])
+    # As many threads on two hosts as on one: they share this machine's cores.
+    threads = [f"devices.threads={environment.default_threads(workers)}"] if hosts else []
+    experiment = compose([*job.overrides(workers, secs), *threads, *overrides])
     strategy = resolve(experiment).strategy
     with tempfile.TemporaryDirectory() as folder:
         variants = Variants(experiment, strategy, Path(folder))
-        size = measure_size(variants, workers, server)
+        size = measure_size(variants, workers, server, hosts)
     return {
         "ms": 1000 * size.step_secs,
         "ceiling_ms": 1000 * size.alone_step_secs,
@@ -55,32 +60,42 @@ def measure_steadfast(
     }
 
 
-def measure_tutorial(name: str, job: Job, workers: int, secs: float) -> dict[str, Any]:
+def measure_tutorial(
+    name: str, model: str, workers: int, secs: float, hosts: Sequence[Host] = ()
+) -> dict[str, Any]:
     """Measure the tutorial's loop once; return the same, without the ceiling."""
-    clusters = discovery.local_clusters(
-        [spec.ProcessId("worker", index) for index in range(workers)]
-    )
-    module = "benchmarks.scaling.tutorial"
+    process_ids = [spec.ProcessId("worker", index) for index in range(workers)]
+    clusters = discovery.local_clusters(process_ids)
+    places = [host_of(index, workers, hosts) if hosts else None for index in range(workers)]
+    if hosts:
+        addresses = [f"{place.address}:{20_000 + i}" for i, place in enumerate(places) if place]
+        clusters = discovery.clusters_of(process_ids, addresses, "the benchmark")
     with network() as namespace, Team(namespace) as team:
-        for cluster in clusters:
-            environment = {"TF_CONFIG": cluster.tf_config()}
-            team.start(module, name, job.model, str(secs), environment=environment)
+        for cluster, place in zip(clusters, places, strict=True):
+            team.start(
+                "benchmarks.scaling.tutorial",
+                *(name, model, str(secs)),
+                environment={"TF_CONFIG": cluster.tf_config()},
+                namespace=place and place.namespace,
+            )
         team.hear()
         team.tell("go")
         reports = team.hear()
     sent = [report["sent"] for report in reports]
     return {
         **{key: statistics.fmean(report[key] for report in reports) for key in ("ms", "cpu_ms")},
-        # Each has counted the bytes of all.
-        "sent": None if None in sent else statistics.fmean(sent) / workers,
+        # Each has counted the bytes of all on its host.
+        "sent": None if None in sent else statistics.fmean(sent) * max(1, len(hosts)) / workers,
     }
 
 
-def measure_link() -> dict[str, float]:
-    """Measure bytes a second over loopback, each way while both are used, and of memory copies."""
+def measure_link(hosts: Sequence[Host] = ()) -> dict[str, float]:
+    """Measure bytes a second over the network, each way while both are used, and of copies."""
     with network() as namespace, Team(namespace) as team:
         for rank in range(2):
-            team.start("benchmarks.scaling.link", str(rank))
+            address = hosts[0].address if hosts else "127.0.0.1"
+            place = hosts[rank].namespace if hosts else None
+            team.start("benchmarks.scaling.link", str(rank), address, namespace=place)
         port, _ = team.hear()
         team.tell(port)
         reports = team.hear()
@@ -151,7 +166,7 @@ def bounds(summary: dict[str, Any]) -> list[str]:
     link = summary["link_bytes_per_sec"]
     memory = summary["memory_bytes_per_sec"]
     lines = [
-        f"Loopback: {link / 1e9:.2f} GB/s each way when both are used. "
+        f"Network: {link / 1e9:.2f} GB/s each way when both are used. "
         f"Memory: {memory / 1e9:.2f} GB/s copied by each process."
     ]
     if summary["ring_bytes"] is None:
@@ -163,9 +178,9 @@ def bounds(summary: dict[str, Any]) -> list[str]:
         f"Ceiling: {ceiling:.1f} ms without any exchange. A ring sends {ring / 1e6:.2f} MB "
         f"from each process, {ring / 2e6:.2f} MB in 16 bits.",
         *lines,
-        f"By loopback that is at least {exact:.1f} ms a step, {short:.1f} ms in 16 bits; "
+        f"By network that is at least {exact:.1f} ms a step, {short:.1f} ms in 16 bits; "
         f"by memory {1000 * ring / memory:.1f} ms.",
-        f"Ceiling and loopback one after the other: {ceiling + exact:.1f} ms "
+        f"Ceiling and network one after the other: {ceiling + exact:.1f} ms "
         f"({ceiling / (ceiling + exact):.0%} of the ceiling), in 16 bits {ceiling + short:.1f} ms "
         f"({ceiling / (ceiling + short):.0%}).",
     ]
@@ -175,25 +190,38 @@ def main() -> None:
     args = _arguments()
     os.environ.pop("TF_CONFIG", None)
     summaries = {}
-    server = ForkServer.acquire()
-    try:
+    with ExitStack() as stack:
+        server = ForkServer.acquire()
+        stack.callback(server.release)
+        hosts = []
+        if args.hosts is not None:
+            gbit = None if args.hosts == "veth" else float(args.hosts)
+            hosts = stack.enter_context(two_hosts(gbit))
         for model in args.models or JOBS:
             job = JOBS[model]
-            contenders = {LINK: measure_link} | {
-                name: partial(measure_tutorial, name, job, args.workers, args.secs)
-                if name in TUTORIAL
-                else partial(measure_steadfast, name, job, args.workers, args.secs, server)
-                for name in args.contestants.split(",")
-            }
+            contenders: dict[str, Any] = {LINK: partial(measure_link, hosts)}
+            for name in args.contestants.split(","):
+                if name in STEADFAST:
+                    contenders[name] = partial(
+                        measure_steadfast, name, job, args.workers, args.secs, server, hosts
+                    )
+                elif model in OF_TUTORIAL:
+                    contenders[name] = partial(
+                        measure_tutorial, name, model, args.workers, args.secs, hosts
+                    )
             summaries[model] = summarize(interleave(contenders, args.rounds), args.workers)
+            places = "one host" if args.hosts is None else f"two hosts ({args.hosts})"
             title = (
-                f"{model}, {job.optimizer}, {args.workers} processes, {job.per_worker} images "
-                f"each: {args.rounds} rounds of {args.secs:g} s"
+                f"{model}, {job.optimizer}, {args.workers} processes on {places}, "
+                f"{job.per_worker} images each: {args.rounds} rounds of {args.secs:g} s"
             )
             print(table(title, summaries[model]), end="\n\n", flush=True)
-    finally:
-        server.release()
-    content = {"benchmark": "scaling", "workers": args.workers, "rounds": args.rounds}
+    content = {
+        "benchmark": "scaling",
+        "workers": args.workers,
+        "hosts": args.hosts,
+        "rounds": args.rounds,
+    }
     print(json.dumps({**content, "models": summaries}))
 
 
@@ -203,6 +231,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("models", nargs="*", metavar="model", help=f"default: {' '.join(JOBS)}")
     parser.add_argument("--workers", type=int, default=2, help="default: %(default)s")
+    parser.add_argument(
+        "--hosts", choices=("veth", "1", "10"), help="two hosts; the cable's rate, Gbit/s"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--secs", type=float, default=3.0, help="length of each measurement")
     parser.add_argument("--contestants", default=",".join(TITLES), help="default: %(default)s")

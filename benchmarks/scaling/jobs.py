@@ -19,14 +19,16 @@ class Job:
     """What every contestant trains, on the same synthetic images.
 
     Attributes:
-        model: a function of `trainer.models`.
+        model: a choice of `model`.
         optimizer: a key of `LEARNING_RATES`.
         shape: height, width and channels of an image.
+        classes: how many there are.
     """
 
     model: str
     optimizer: str
     shape: tuple[int, int, int]
+    classes: int = 10
 
     @property
     def per_worker(self) -> int:
@@ -45,6 +47,7 @@ class Job:
             f"dataset.num_examples={EXAMPLES}",
             f"dataset.image_size=[{height},{width}]",
             f"dataset.channels={channels}",
+            f"dataset.num_classes={self.classes}",
             f"optimizer={self.optimizer}",
             f"optimizer.learning_rate={LEARNING_RATES[self.optimizer]}",
             "batch.global_size=null",
@@ -55,22 +58,24 @@ class Job:
 
 
 JOBS = {
-    job.model: job
-    for job in (
-        Job("tutorial_cnn", "rmsprop", (28, 28, 1)),
-        Job("mobilenet", "adam", (32, 32, 3)),
-    )
+    "tutorial_cnn": Job("tutorial_cnn", "rmsprop", (28, 28, 1)),
+    "mobilenet": Job("mobilenet", "adam", (32, 32, 3)),
+    "wide": Job("softmax", "sgd", (64, 64, 3), 1000),
+    "adam50m": Job("softmax", "adam", (128, 128, 1), 3052),
 }
+"""Name -> job: `wide` has 12 million weights and little to compute, `adam50m` 50 million."""
 
 TUTORIAL = {
     "tutorial": "tutorial's loop",
     "tutorial_fused": "tutorial's loop, fused optimizer",
 }
-"""TensorFlow's own: name -> title."""
+"""TensorFlow's own: name -> title. They train the models of the tutorial alone."""
+
+OF_TUTORIAL = ("tutorial_cnn", "mobilenet")
 
 _RING = "strategy.communication=ring"
 STEADFAST: dict[str, tuple[str, Sequence[str]]] = {
-    "steadfast": ("Steadfast, shared memory", ()),
+    "steadfast": ("Steadfast", ()),
     "ring": ("Steadfast, ring", (_RING,)),
     "bfloat16": ("Steadfast, compress=bfloat16", (_RING, "strategy.compress=bfloat16")),
     "float16": ("Steadfast, compress=float16", (_RING, "strategy.compress=float16")),

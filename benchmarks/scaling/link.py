@@ -1,6 +1,8 @@
 """The machine's bandwidth: one of two processes that exchange bytes, and then copy them.
 
-Loopback: both send and receive the same number of bytes at once, over one TCP connection, as
+python -m benchmarks.scaling.link <rank> <address of the first> <descriptor>
+
+Link: both send and receive the same number of bytes at once, over one TCP connection, as
 neighbors in a ring do. Memory: both copy, each on its own core.
 """
 
@@ -21,15 +23,15 @@ CHUNK = 2**18  # at a time: the fastest of those that were tried
 REPEATS = 30
 
 
-def connected(parent: Connection, rank: int) -> socket.socket:
+def connected(parent: Connection, rank: int, address: str) -> socket.socket:
     """Connect the two; the first listens."""
     if rank == 0:
-        with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_server((address, 0)) as server:
             parent.send(server.getsockname()[1])
             parent.recv()
             return server.accept()[0]
     parent.send(None)
-    return socket.create_connection(("127.0.0.1", parent.recv()))
+    return socket.create_connection((address, parent.recv()))
 
 
 def rate(move: Callable[[], object]) -> float:
@@ -57,10 +59,10 @@ def exchange(peer: socket.socket, ours: memoryview, theirs: memoryview) -> None:
 
 def main() -> None:
     rank = int(sys.argv[1])
-    parent = Connection(int(sys.argv[2]))
+    parent = Connection(int(sys.argv[3]))
     ours = np.ones(SIZE, np.uint8)
     theirs = np.zeros(SIZE, np.uint8)
-    with connected(parent, rank) as peer:
+    with connected(parent, rank, sys.argv[2]) as peer:
         both = partial(exchange, peer, memoryview(ours), memoryview(theirs))
         both()
         parent.send({"link": rate(both), "memory": rate(partial(np.copyto, theirs, ours))})

@@ -42,20 +42,26 @@ class Team:
     """
 
     def __init__(self, namespace: Namespace | None = None, limit_secs: int = LIMIT_SECS) -> None:
-        self._within = namespace.command if namespace else list
+        self._namespace = namespace
         self._limit_secs = limit_secs
         self._deadline = time.monotonic() + limit_secs
         self._members: list[_Member] = []
 
     def start(
-        self, module: str, *arguments: str, environment: Mapping[str, str] | None = None
+        self,
+        module: str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        namespace: Namespace | None = None,
     ) -> None:
-        """Start `python -m <module> <arguments> <descriptor>`."""
+        """Start `python -m <module> <arguments> <descriptor>`, in a network of its own if given."""
+        network = namespace or self._namespace
+        within = network.command if network else list
         ours, theirs = Pipe()
         log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its process
         with theirs:
             process = subprocess.Popen(
-                self._within([sys.executable, "-m", module, *arguments, str(theirs.fileno())]),
+                within([sys.executable, "-m", module, *arguments, str(theirs.fileno())]),
                 cwd=ROOT,
                 env=_environment() | dict(environment or {}),
                 stdin=subprocess.DEVNULL,

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from benchmarks.harness import LEARNING_RATES
 from benchmarks.scaling.jobs import EXAMPLES, JOBS, STEPS_PER_LOOP, Job
-from trainer.cluster.network_namespace import loopback_bytes
+from trainer.cluster.network_namespace import sent_bytes
 
 
 class LockStep:
@@ -42,7 +42,7 @@ class LockStep:
             return
         float(loss)  # waits until it is computed
         if self._began is None:
-            sent = loopback_bytes()
+            sent = sent_bytes()
             self._parent.send("warm")
             self._parent.recv()
             self._began = step, sent, time.process_time(), time.perf_counter()
@@ -54,7 +54,7 @@ class LockStep:
         assert self._began is not None
         now = time.perf_counter()
         busy = time.process_time()
-        sent = loopback_bytes()
+        sent = sent_bytes()
         first, sent_before, busy_before, before = self._began
         steps = step - first
         is_counted = sent is not None and sent_before is not None
@@ -114,7 +114,7 @@ def train(job: Job, clock: LockStep, *, fused: bool) -> None:
 
 def _build_model(job: Job) -> tf.keras.Model:
     module = importlib.import_module(f"trainer.models.{job.model}")
-    return getattr(module, job.model)(job.shape, 10)
+    return getattr(module, job.model)(job.shape, job.classes)
 
 
 def _build_optimizer(job: Job, *, fused: bool) -> Any:

@@ -20,7 +20,12 @@ from typing import Any
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, ConfigError
 from trainer.files import write_json
-from trainer.launch.modes.benchmark_processes import MeasurementError, Variants, measure_together
+from trainer.launch.modes.benchmark_processes import (
+    Host,
+    MeasurementError,
+    Variants,
+    measure_together,
+)
 from trainer.launch.processes.fork_server import ForkServer
 from trainer.launch.resolved_run import Command, ResolvedRun, refuse_declared_cluster, resolve
 from trainer.runs import identity
@@ -194,14 +199,22 @@ def run(command: Command) -> int:
     return DONE
 
 
-def measure_size(variants: Variants, count: int, server: ForkServer) -> Size:
+def measure_size(
+    variants: Variants, count: int, server: ForkServer, hosts: Sequence[Host] = ()
+) -> Size:
     """Measure the run with so many processes or devices, then its replicas alone.
+
+    Args:
+        variants: of the experiment.
+        count: how many processes or devices.
+        server: forks the processes.
+        hosts: see `measure_together`.
 
     Raises:
         ConfigError: a process finds something wrong with the configuration.
         MeasurementError: a process has failed.
     """
-    together = measure_together([variants.together(count)], server)
+    together = measure_together([variants.together(count)], server, hosts)
     replicas = together[0]["replicas"]
     alone = together
     if replicas > 1:
@@ -217,8 +230,10 @@ def measure_size(variants: Variants, count: int, server: ForkServer) -> Size:
         alone_step_secs=fmean(report["step_secs"] for report in alone),
         exchange_secs=together[0]["exchange_secs"],
         gradient_bytes=together[0]["gradient_bytes"],
-        # Each process has counted the bytes of all.
-        network_bytes=None if len(sent) == 1 or None in sent else fmean(sent) / replicas,
+        # Each process has counted the bytes of all on its host.
+        network_bytes=None
+        if len(sent) == 1 or None in sent
+        else fmean(sent) * max(1, len(hosts)) / replicas,
     )
 
 

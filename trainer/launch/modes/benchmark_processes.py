@@ -7,12 +7,12 @@ import queue
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trainer.cluster import discovery, environment, messages
-from trainer.cluster.network_namespace import open_ports_warning
+from trainer.cluster.network_namespace import Namespace, open_ports_warning
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.cluster.stop_requests import SAVE
 from trainer.config.rules.batch_sizes import BatchSizes, resolve_batch_sizes
@@ -26,6 +26,7 @@ from trainer.strategies.strategy import Strategy
 
 _ENDLESS_STEPS = 10**9
 _MOST_SIZES = 4
+_FIRST_PORT = 20_000  # in a network in which nobody else is
 
 
 class MeasurementError(Exception):
@@ -38,6 +39,19 @@ def counts(number: int) -> list[int]:
         return list(range(1, number + 1))
     powers = [2**exponent for exponent in range(number.bit_length())]
     return sorted({*(power for power in powers if power < number), number})
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host on which processes are measured.
+
+    Attributes:
+        address: by which the other hosts reach it.
+        namespace: its network.
+    """
+
+    address: str
+    namespace: Namespace
 
 
 class Variants:
@@ -90,7 +104,11 @@ class Variants:
         """Return the work of one replica, on a device of its own if there are GPUs."""
         device = f"GPU:{number}" if self._gpus else None
         strategy = {"_target_": "trainer.strategies.one_device.OneDevice", "device": device}
-        return self._endless(f"alone-{number}", strategy, 1)
+        variant = self._endless(f"alone-{number}", strategy, 1)
+        if self.count > 1 and variant.devices.threads is None and self.sizes.shards is None:
+            threads = environment.default_threads(self.count)  # as many as beside the others
+            variant.devices = replace(variant.devices, threads=threads)
+        return variant
 
     def _endless(self, name: str, strategy: dict[str, Any], replicas: int) -> Experiment:
         variant = copy.deepcopy(self._experiment)
@@ -126,7 +144,9 @@ class Variants:
         return variant
 
 
-def measure_together(runs: Sequence[Experiment], server: ForkServer) -> list[dict[str, Any]]:
+def measure_together(
+    runs: Sequence[Experiment], server: ForkServer, hosts: Sequence[Host] = ()
+) -> list[dict[str, Any]]:
     """Run all processes of some runs at the same time; return what each has measured.
 
     All begin to measure when all are warm, and are ended when all have measured.
@@ -134,6 +154,7 @@ def measure_together(runs: Sequence[Experiment], server: ForkServer) -> list[dic
     Args:
         runs: the variants; one of several processes has a network of its own.
         server: forks the processes.
+        hosts: among which the processes of each run are divided; none: they are on one.
 
     Raises:
         ConfigError: a process finds something wrong with the configuration.
@@ -144,15 +165,10 @@ def measure_together(runs: Sequence[Experiment], server: ForkServer) -> list[dic
     limit_secs = runs[0].watchdog.compile_secs
     with ExitStack() as stack:
         for experiment in runs:
-            resolved = resolve(experiment)
-            network = stack.enter_context(open_network(experiment, resolved))
-            clusters = discovery.local_clusters(resolved.strategy.process_ids(None))
-            if network.why_open and len(clusters) > 1:
-                warnings.append(open_ports_warning(clusters[0].jobs, network.why_open))
-            for cluster in clusters or [Cluster(ProcessId("worker", 0))]:
+            for cluster, namespace in _places(experiment, hosts, stack, warnings):
                 directory = join_run(experiment, str(cluster.process_id))
                 stack.callback(directory.release)
-                process = WorkerProcess(server, network.namespace)
+                process = WorkerProcess(server, namespace)
                 stack.callback(process.discard)
                 members.append((process, directory, queue.SimpleQueue()))
                 process.assign(directory, experiment, cluster, members[-1][2])
@@ -167,6 +183,28 @@ def measure_together(runs: Sequence[Experiment], server: ForkServer) -> list[dic
     for warning in warnings:
         print(warning, file=sys.stderr)
     return reports
+
+
+def _places(
+    experiment: Experiment, hosts: Sequence[Host], stack: ExitStack, warnings: list[str]
+) -> list[tuple[Cluster, Namespace | None]]:
+    """Return the cluster that each process of a run sees, and its network."""
+    resolved = resolve(experiment)
+    process_ids = resolved.strategy.process_ids(None)
+    if not process_ids:
+        return [(Cluster(ProcessId("worker", 0)), None)]
+    if hosts:
+        numbers = [index * len(hosts) // len(process_ids) for index in range(len(process_ids))]
+        addresses = [
+            f"{hosts[number].address}:{_FIRST_PORT + index}" for index, number in enumerate(numbers)
+        ]
+        clusters = discovery.clusters_of(process_ids, addresses, "the benchmark")
+        return [(x, hosts[n].namespace) for x, n in zip(clusters, numbers, strict=True)]
+    network = stack.enter_context(open_network(experiment, resolved))
+    clusters = discovery.local_clusters(process_ids)
+    if network.why_open and len(clusters) > 1:
+        warnings.append(open_ports_warning(clusters[0].jobs, network.why_open))
+    return [(cluster, network.namespace) for cluster in clusters]
 
 
 def _next_report(

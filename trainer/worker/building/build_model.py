@@ -108,9 +108,8 @@ def num_threads(context: WorkerContext) -> int | None:
     if experiment.devices.threads is not None:
         return experiment.devices.threads
     if experiment.batch.shards is None:
-        workers = context.cluster.jobs.get("worker", ())
-        count = len(workers) if context.cluster.is_local else 1
-        return max(1, default_threads() // count) if count > 1 else None
+        workers = context.cluster.jobs.get("worker", ()) if context.cluster.is_local else ()
+        return default_threads(len(workers)) if len(workers) > 1 else None
     return provenance.num_threads(context.run_dir) or default_threads()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.cluster.messages import Channel, Measured
-from trainer.cluster.network_namespace import loopback_bytes
+from trainer.cluster.network_namespace import sent_bytes
 from trainer.engine.engine import Engine
 from trainer.engine.graph.exchange.collectives import flat_sum
 
@@ -81,7 +81,7 @@ def _between_calls(
 
 
 def _readings(engine: Engine) -> tuple[int, float, float, int | None]:
-    return engine.step, time.monotonic(), time.process_time(), loopback_bytes()
+    return engine.step, time.monotonic(), time.process_time(), sent_bytes()
 
 
 def exchange_times(engine: Engine) -> dict[str, Any]:

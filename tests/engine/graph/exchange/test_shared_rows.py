@@ -83,7 +83,7 @@ def test_sum_that_is_held_does_not_change_and_none_is_copied_before_all_are_held
             np.shares_memory(result[0], own._rows)
             for result, own in zip(results, rows, strict=True)
         ]
-        assert shared == [seed < 3] * 2  # the other process holds nothing, but all use the same
+        assert shared == [seed < 2] * 2  # the other process holds nothing, but all use the same
         del results
     for result, expected in held:
         assert all((x == y).all() for x, y in zip(result, expected, strict=True))

@@ -18,7 +18,7 @@ AddUp: TypeAlias = Callable[[Sequence[Any], Callable[[Any, Any], Any]], Any]
 
 _ALIGNMENT = 16  # float32 numbers: what TensorFlow needs to use memory without copying it
 _BLOCK = 1 << 15  # float32 numbers: what several rows have of it stays in the processor's caches
-_NUM_SUMS = 3
+_NUM_SUMS = 2
 """A step reads a sum while the next one is made, and frees the one before it a moment later."""
 
 
