@@ -3,13 +3,14 @@
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 import pytest
 
 from trainer.engine.graph.exchange.peer_links import PeerLinks
 from trainer.engine.graph.exchange.rendezvous import Patience, PeerLostError
+from trainer.engine.graph.step.shard_tree import chain_sum, tree_sum
 
 TOKEN = b"a token of 32 bytes, or whatever"
 HOST = "127.0.0.1"
@@ -43,6 +44,11 @@ def connected(count, token=lambda rank: TOKEN, secs=10.0, silent_secs=10.0):
         yield links, pool
 
 
+def add(own, values, add_up=in_order):
+    """Sum a vector over the peers in place."""
+    own.all_reduce(values, [(slice(0, len(values)), values)], add_up)
+
+
 def vectors(count, size):
     draw = np.random.default_rng(size)
     return [draw.normal(size=size).astype(np.float32) for _ in range(count)]
@@ -56,13 +62,37 @@ def test_every_peer_gets_the_sum_in_the_given_order(add_up, count, size):
     with connected(count) as (links, pool):
         for _ in range(2):
             values = [x.copy() for x in mine]
-            list(pool.map(lambda own, x: own.all_reduce(x, add_up), links, values))
+            list(pool.map(partial(add, add_up=add_up), links, values))
             assert all(x.tobytes() == expected.tobytes() for x in values)
+
+
+@pytest.mark.parametrize("add_up", [chain_sum, tree_sum])
+def test_what_is_sent_lies_elsewhere_and_is_not_changed(add_up):
+    columns = [slice(0, 5), slice(16, 1000), slice(1008, 90_000)]
+    mine = [[x[c] for c in columns] for x in vectors(5, 90_000)]
+    for values in mine:
+        for x in values:
+            x.flags.writeable = False
+    with connected(5) as (links, pool):
+        totals = [np.zeros(90_000, np.float32) for _ in links]
+        list(
+            pool.map(
+                lambda own, total, x: own.all_reduce(
+                    total, list(zip(columns, x, strict=True)), add_up
+                ),
+                links,
+                totals,
+                mine,
+            )
+        )
+    for number, c in enumerate(columns):
+        expected = add_up([values[number] for values in mine], np.add)
+        assert all(total[c].tobytes() == expected.tobytes() for total in totals)
 
 
 def test_as_few_bytes_are_sent_as_are_possible():
     with connected(4) as (links, pool):
-        list(pool.map(lambda own, x: own.all_reduce(x, in_order), links, vectors(4, 1 << 20)))
+        list(pool.map(add, links, vectors(4, 1 << 20)))
         assert [own.sent.num_bytes for own in links] == [2 * 3 * (1 << 20)] * 4
 
 
@@ -102,8 +132,7 @@ def test_peer_that_does_not_come_is_named():
 def test_lost_peer_is_named_by_all_others():
     with connected(3) as (links, pool):
         waiting = [
-            pool.submit(own.all_reduce, x, in_order)
-            for own, x in zip(links[:2], vectors(2, 100), strict=True)
+            pool.submit(add, own, x) for own, x in zip(links[:2], vectors(2, 100), strict=True)
         ]
         links[2].close()
         for waits in waiting:
@@ -114,13 +143,13 @@ def test_lost_peer_is_named_by_all_others():
 def test_silent_peer_is_named():
     with connected(2, silent_secs=0.2) as (links, _):
         with pytest.raises(PeerLostError, match=r"^worker-1: silent for 0.2 s$"):
-            links[0].all_reduce(vectors(1, 10)[0], in_order)
+            add(links[0], vectors(1, 10)[0])
 
 
 def test_different_vectors_are_an_error_and_no_hang():
     with connected(2) as (links, pool):
         waiting = [
-            pool.submit(own.all_reduce, np.zeros(size, np.float32), in_order)
+            pool.submit(add, own, np.zeros(size, np.float32))
             for own, size in zip(links, (40, 44), strict=True)
         ]
         for waits in waiting:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hmac
-import itertools
 import os
 import selectors
 import socket
@@ -20,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainer.engine.graph.exchange.additions import AddUp, Pieces, add_rows, part_of, within
 from trainer.engine.graph.exchange.rendezvous import Patience, PeerLostError
 
 _MAGIC = b"steadfast exchange 1"
@@ -28,7 +28,8 @@ _HELLO = struct.Struct(f"<{len(_MAGIC)}sq{_NONCE_BYTES}s")
 _PROOF_BYTES = 32
 _HANDSHAKE_SECS = 10.0
 _LOOK_SECS = 0.2
-_HEADER = struct.Struct("<qqq")
+_HEADER = struct.Struct("<qq")
+_MOST_VECTORS = 512  # in one call of the system
 _CUT_OFF_SECS = 30  # without a sign of life from the other machine
 
 
@@ -109,38 +110,48 @@ class PeerLinks:
         for link in self._links.values():
             link.setblocking(False)
 
-    def all_reduce(self, values: Any, add_up: Any) -> None:
-        """Replace a contiguous float32 vector by the sum of those of all peers.
+    def all_reduce(self, total: Any, own: Pieces, add_up: AddUp) -> None:
+        """Write the sum over all peers into a contiguous float32 vector.
 
         Each peer gets its part of all vectors, adds them up in the order of the peers, and sends
         the sum to all: 2 (n - 1) messages of 1/n of the vector, as few bytes as are possible
         (Patarasuk and Yuan 2009), and one order of additions for all elements.
 
         Args:
-            values: the vector.
+            total: the vector.
+            own: what this peer has in its columns, sent from where it lies, or in `total` itself.
+                All peers have the same columns; what is in others is undefined.
             add_up: adds up vectors of equal length, in order, with a function that adds two.
 
         Raises:
-            PeerLostError: a peer has gone, or is silent; `values` has an undefined content.
+            PeerLostError: a peer has gone, or is silent; `total` has an undefined content.
             ValueError: a peer adds up another vector.
         """
+        parts = [part_of(len(total), rank, self.count) for rank in range(self.count)]
+        part = parts[self.rank]
+        mine = [(slice(x.start - part.start, x.stop - part.start), y) for x, y in within(own, part)]
+        rows = self._buffers(part.stop - part.start)
+        self._exchange(
+            len(total),
+            {rank: [y for _, y in within(own, parts[rank])] for rank in self._links},
+            {rank: [rows[rank][x] for x, _ in mine] for rank in self._links},
+        )
+        ordered = [None if rank == self.rank else rows[rank] for rank in range(self.count)]
+        add_rows(ordered, mine, total[part], add_up)
+        self._exchange(
+            len(total),
+            {rank: [total[part]] for rank in self._links},
+            {rank: [total[parts[rank]]] for rank in self._links},
+        )
+
+    def _buffers(self, size: int) -> dict[int, Any]:
+        """Return what is received into, for each peer; kept, for new memory is slow at first."""
         import numpy as np
 
-        ends = [len(values) * rank // self.count for rank in range(self.count + 1)]
-        parts = [values[begin:end] for begin, end in itertools.pairwise(ends)]
-        own = parts[self.rank]
-        if not self._received or len(self._received[0]) < len(own):
-            # Kept from step to step: new memory costs as much as to receive into it.
-            self._received = [np.empty_like(own) for _ in self._links]
-        buffers = [buffer[: len(own)] for buffer in self._received]
-        received = dict(zip(self._links, buffers, strict=True))
-        self._exchange({rank: parts[rank] for rank in self._links}, received)
-        ordered = [own if rank == self.rank else received[rank] for rank in range(self.count)]
-        first = ordered[0]
-        total = add_up(ordered, lambda a, b: np.add(a, b, out=a))
-        if total is not own:
-            own[:] = first if total is first else total
-        self._exchange(dict.fromkeys(self._links, own), {r: parts[r] for r in self._links})
+        if not self._received or len(self._received[0]) < size:
+            self._received = [np.empty(size, np.float32) for _ in self._links]
+        rows = [row[:size] for row in self._received]
+        return dict(zip(self._links, rows, strict=True))
 
     def close(self) -> None:
         """Close all connections; from any thread: an exchange that is under way fails."""
@@ -165,12 +176,15 @@ class PeerLinks:
                 time.sleep(_LOOK_SECS)
         raise PeerLostError(f"{name} at {address[0]}:{address[1]} cannot be reached: {problem}")
 
-    def _exchange(self, outgoing: Mapping[int, Any], incoming: Mapping[int, Any]) -> None:
-        """Send a vector to each peer while one is received from each."""
+    def _exchange(
+        self, size: int, outgoing: Mapping[int, list[Any]], incoming: Mapping[int, list[Any]]
+    ) -> None:
+        """Send parts of a vector to each peer while others are received from each."""
         self._calls += 1
+        header = _HEADER.pack(self._calls, size)
         began = time.monotonic()
         transfers = {
-            rank: _Transfer(link, self._calls, outgoing[rank], incoming[rank])
+            rank: _Transfer(link, header, outgoing[rank], incoming[rank])
             for rank, link in self._links.items()
         }
         with selectors.DefaultSelector() as selector:
@@ -181,9 +195,9 @@ class PeerLinks:
                 for key, events in ready:
                     self._advance(selector, transfers[key.data], key.data, events)
         self.waited_secs += max((x.met_at for x in transfers.values()), default=began) - began
-        for vector in outgoing.values():
+        for vectors in outgoing.values():
             self.sent.messages += 1
-            self.sent.num_bytes += memoryview(vector).nbytes
+            self.sent.num_bytes += sum(memoryview(vector).nbytes for vector in vectors)
 
     def _wait(self, selector: selectors.BaseSelector) -> list[tuple[selectors.SelectorKey, int]]:
         warn_secs, silent_secs = self._patience.warn_secs, self._patience.silent_secs
@@ -214,21 +228,24 @@ class PeerLinks:
 
 
 class _Transfer:
-    """One vector to a peer, and one from it, each after a header.
+    """Vectors to a peer, and others from it, both after the same header.
 
     Attributes:
         link: the connection.
         met_at: when the peer's header has come, by the monotonic clock.
     """
 
-    def __init__(self, link: socket.socket, call: int, outgoing: Any, incoming: Any) -> None:
+    def __init__(
+        self, link: socket.socket, header: bytes, outgoing: list[Any], incoming: list[Any]
+    ) -> None:
         self.link = link
         self.met_at = 0.0
-        out, into = memoryview(outgoing).cast("B"), memoryview(incoming).cast("B")
-        self._expected = _HEADER.pack(call, len(into), 0)
+        out, into = ([memoryview(x).cast("B") for x in some] for some in (outgoing, incoming))
+        self._expected = header
         self._header = bytearray(_HEADER.size)
-        self._out = [memoryview(_HEADER.pack(call, len(out), 0)), out]
-        self._into = [memoryview(self._header), into]
+        self._out = [memoryview(header), *out]
+        self._into = [memoryview(self._header), *into]
+        self._num_into = len(into)
 
     def events(self) -> int:
         """Return what the transfer waits for; 0: it is over."""
@@ -236,22 +253,22 @@ class _Transfer:
 
     def send(self) -> None:
         """Send what the socket takes."""
-        count = self.link.sendmsg(self._out)
+        count = self.link.sendmsg(self._out[:_MOST_VECTORS])
         self._out = _without(self._out, count)
 
     def receive(self) -> None:
         """Receive what has come."""
-        count, *_ = self.link.recvmsg_into(self._into)
+        count, *_ = self.link.recvmsg_into(self._into[:_MOST_VECTORS])
         if count == 0:
             raise ConnectionResetError("it has closed the connection")
         self._into = _without(self._into, count)
-        if self.met_at or len(self._into) == 2:
+        if self.met_at or len(self._into) > self._num_into:
             return
         self.met_at = time.monotonic()
         if bytes(self._header) != self._expected:
             mine, theirs = _HEADER.unpack(self._expected), _HEADER.unpack(self._header)
             raise ValueError(
-                f"the processes add up different vectors: number {mine[0]} of {mine[1]} bytes "
+                f"the processes add up different vectors: number {mine[0]} of {mine[1]} elements "
                 f"here, number {theirs[0]} of {theirs[1]} there"
             )
 

@@ -21,9 +21,10 @@ from functools import partial
 
 import tensorflow as tf
 
+from trainer.engine.graph.exchange.additions import AddUp
 from trainer.engine.graph.exchange.peer_links import PeerLinks
 from trainer.engine.graph.exchange.rendezvous import Rendezvous
-from trainer.engine.graph.exchange.shared_rows import AddUp, SharedRows
+from trainer.engine.graph.exchange.shared_rows import SharedRows
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class ProcessSum:
 
     Args:
         peers: the other processes, connected.
-        add_up: see `SharedRows`.
+        add_up: see `AddUp`.
     """
 
     def __init__(self, peers: Peers, add_up: AddUp) -> None:
@@ -72,10 +73,10 @@ class ProcessSum:
         tensors = [*gradients, *others]
         rows = SharedRows(self._peers.on_host, self._calls, self._peers.num_parts)
         links = self._peers.between_hosts
-        all_reduce = None if links is None else partial(links.all_reduce, add_up=self._add_up)
+        over_hosts = None if links is None else partial(links.all_reduce, add_up=self._add_up)
         # Not as one flat buffer: the rows are that already, and to pack it would be one more copy.
         summed = tf.numpy_function(
-            lambda *values: rows.sum(values, self._add_up, all_reduce),
+            lambda *values: rows.sum(values, self._add_up, over_hosts),
             tensors,
             [tf.float32] * len(tensors),
         )

@@ -2,57 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import mmap
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from trainer.engine.graph.exchange.additions import AddUp, Layout, Pieces, add_rows, within
 from trainer.engine.graph.exchange.rendezvous import Rendezvous
 
-AddUp: TypeAlias = Callable[[Sequence[Any], Callable[[Any, Any], Any]], Any]
-"""Adds up parts of equal shape, in order, with a function that adds two: see `shard_tree`."""
-
-_ALIGNMENT = 16  # float32 numbers: what TensorFlow needs to use memory without copying it
-_BLOCK = 1 << 15  # float32 numbers: what several rows have of it stays in the processor's caches
 _NUM_SUMS = 2
-"""A step reads a sum while the next one is made, and frees the one before it a moment later."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where tensors lie in a row.
-
-    Attributes:
-        size: elements of the row.
-        columns: those of each tensor.
-    """
-
-    size: int
-    columns: list[slice] = field(repr=False)
-
-    @classmethod
-    def of(cls, tensors: Sequence[np.ndarray]) -> Layout:
-        """Return the layout of some tensors, each where TensorFlow can use it as it is."""
-        starts = [0, *itertools.accumulate(_aligned(x.size) for x in tensors)]
-        columns = [slice(at, at + x.size) for at, x in zip(starts, tensors, strict=False)]
-        return cls(starts[-1], columns)
-
-    def part(self, number: int, count: int) -> slice:
-        """Return one of `count` parts of the row."""
-        ends = [_aligned(self.size * end // count) for end in (number, number + 1)]
-        return slice(min(ends[0], self.size), min(ends[1], self.size))
-
-    def pieces(self, part: slice) -> Iterator[tuple[int, slice, slice]]:
-        """Yield what tensors have in a part: a tensor's number, its elements, and the columns."""
-        for number, columns in enumerate(self.columns):
-            start, stop = max(columns.start, part.start), min(columns.stop, part.stop)
-            if start < stop:
-                own = slice(start - columns.start, stop - columns.start)
-                yield number, own, slice(start, stop)
+"""A step reads a sum while the next one is made."""
 
 
 class SharedRows:
@@ -77,7 +37,7 @@ class SharedRows:
         self,
         tensors: Sequence[np.ndarray],
         add_up: AddUp,
-        all_reduce: Callable[[np.ndarray], None] | None,
+        over_hosts: Callable[[np.ndarray, Pieces], None] | None,
     ) -> list[np.ndarray]:
         """Return the sums of float32 tensors over the processes; all of them call this.
 
@@ -87,19 +47,28 @@ class SharedRows:
         Args:
             tensors: those of this process; their shapes are the same in all.
             add_up: the order in which processes are added.
-            all_reduce: replaces a part by its sum over the hosts.
+            over_hosts: writes the sum over the hosts of what is in a part into the part.
         """
         layout = Layout.of(tensors)
+        pieces = layout.pieces(tensors)
         part = slice(0, 0)
         if self._rank < self._num_parts:
             part = layout.part(self._rank, self._num_parts)
         self._reserve(layout.size)
-        self._write(layout, tensors, part)
+        row = self._rows[self._rank]
+        for others in (slice(0, part.start), slice(part.stop, layout.size)):
+            for columns, values in within(pieces, others):
+                row[columns] = values
         number = self._agree_on_sum(layout.size)
         total = self._rows[self._count + number]
-        self._add_up(layout, tensors, part, total, add_up)
-        if all_reduce is not None and self._rank < self._num_parts:
-            all_reduce(total[part])
+        own = within(pieces, part)
+        if self._count > 1 or over_hosts is None:
+            rows = [x if i != self._rank else None for i, x in enumerate(self._rows[: self._count])]
+            add_rows(rows, own, total, add_up)
+            own = [(part, total[part])]
+        if over_hosts is not None and self._rank < self._num_parts:
+            inside = [(slice(x.start - part.start, x.stop - part.start), y) for x, y in own]
+            over_hosts(total[part], inside)
         self._wait(layout.size)
         views = [
             total[columns].reshape(x.shape)
@@ -109,36 +78,6 @@ class SharedRows:
             return [view.copy() for view in views]
         self._given[number] = [weakref.ref(view) for view in views]
         return views
-
-    def _write(self, layout: Layout, tensors: Sequence[np.ndarray], part: slice) -> None:
-        """Write what others add up into this process's row."""
-        row = self._rows[self._rank]
-        for others in (slice(0, part.start), slice(part.stop, layout.size)):
-            for number, own, columns in layout.pieces(others):
-                row[columns] = tensors[number].reshape(-1)[own]
-
-    def _add_up(
-        self,
-        layout: Layout,
-        tensors: Sequence[np.ndarray],
-        part: slice,
-        total: np.ndarray,
-        add_up: AddUp,
-    ) -> None:
-        """Add up a part of all rows, this process's from its tensors, which are in none."""
-        scratch = np.empty(_BLOCK, np.float32)
-        for number, own, columns in layout.pieces(part):
-            tensor = tensors[number].reshape(-1)[own]
-            length = columns.stop - columns.start
-            for start in range(0, length, _BLOCK):
-                block = slice(start, min(start + _BLOCK, length))
-                parts = [row[columns][block] for row in self._rows[: self._count]]
-                parts[self._rank] = mine = tensor[block]
-                into = total[columns][block]
-                if len(parts) == 1:
-                    into[:] = mine
-                else:
-                    _add_in_place(parts, mine, into, scratch[: len(mine)], add_up)
 
     def _agree_on_sum(self, size: int) -> int:
         """Wait until all have written; return which sum is free, or the one never given away."""
@@ -167,30 +106,3 @@ class SharedRows:
             memory = self._rendezvous.share(self._call, num_bytes)
         self._rows = np.frombuffer(memory, np.float32).reshape(shape)
         self._given = [[] for _ in range(_NUM_SUMS)]
-
-
-def _add_in_place(
-    parts: Sequence[np.ndarray],
-    mine: np.ndarray,
-    total: np.ndarray,
-    scratch: np.ndarray,
-    add_up: AddUp,
-) -> None:
-    """Add up parts into a sum without allocating: into what a pair's left part lies in.
-
-    The first lies in the sum then, and what TensorFlow owns in a buffer: it may not be changed.
-    """
-
-    def add_two(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        into = left
-        if left is parts[0]:
-            into = total
-        elif left is mine:
-            into = scratch
-        return np.add(left, right, out=into)
-
-    add_up(parts, add_two)
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
