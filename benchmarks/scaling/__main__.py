@@ -24,7 +24,7 @@ from benchmarks.scaling.hosts import host_of, two_hosts
 from benchmarks.scaling.jobs import JOBS, OF_TUTORIAL, STEADFAST, TITLES, Job
 from benchmarks.scaling.team import Team, network
 from trainer.cli.compose import compose
-from trainer.cluster import discovery, environment, spec
+from trainer.cluster import discovery, spec
 from trainer.launch.modes.benchmark import measure_size
 from trainer.launch.modes.benchmark_processes import Host, Variants
 from trainer.launch.processes.fork_server import ForkServer
@@ -44,9 +44,7 @@ def measure_steadfast(
         processes.
     """
     _, overrides = STEADFAST[name]
-    # As many threads on two hosts as on one: they share this machine's cores.
-    threads = [f"devices.threads={environment.default_threads(workers)}"] if hosts else []
-    experiment = compose([*job.overrides(workers, secs), *threads, *overrides])
+    experiment = compose([*job.overrides(workers, secs), *overrides])
     strategy = resolve(experiment).strategy
     with tempfile.TemporaryDirectory() as folder:
         variants = Variants(experiment, strategy, Path(folder))

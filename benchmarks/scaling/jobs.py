@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.harness import BATCH_SIZES, LEARNING_RATES
+from trainer.cluster.environment import default_threads
 
 EXAMPLES = 4096
 STEPS_PER_LOOP = 10
@@ -54,6 +55,7 @@ class Job:
             f"batch.per_replica={self.per_worker}",
             f"train.steps_per_loop={STEPS_PER_LOOP}",
             "devices.gpus=0",
+            f"devices.threads={max(1, default_threads() // workers)}",
         ]
 
 

@@ -37,7 +37,6 @@ S3 = f"{ADDRESSES[0]}:5000"
 ENVIRONMENT = {**s3_environment(0), "AWS_ENDPOINT_URL": f"http://{S3}"}
 TRAINING = [
     *OPTIONS, "train.steps=12", "checkpoint.every_steps=2", "strategy=multi_worker",
-    "strategy.communication=ring",
 ]  # fmt: skip
 
 REFUSE = """

@@ -63,7 +63,7 @@ def test_exchange_of_ones_own_is_used_and_named(two_gpus):
 
 def test_declared_cluster_communicates_by_tcp_between_hosts():
     hosts = Cluster(ProcessId("worker", 1), {"worker": ["a:1", "b:1"]}, "TF_CONFIG")
-    assert communication(hosts) == "shared memory, and TCP between hosts"
+    assert communication(hosts) == "TCP"
     assert communication(DECLARED) == "shared memory"  # of one host
 
 

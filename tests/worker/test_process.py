@@ -69,6 +69,20 @@ def test_worker_imports_the_module_that_the_parent_has_checked(tmp_path):
             RESTARTABLE,
             Line,
         ),
+        (
+            tf.errors.InvalidArgumentError,
+            "Collective ops is aborted by: Task with task_name=/job:worker/replica:0/task:2 must "
+            "be registered before sending heartbeat messages. RPC: "
+            "/tensorflow.CoordinationService/Heartbeat",
+            RESTARTABLE,
+            Line,
+        ),
+        (
+            tf.errors.UnknownError,
+            "Graph execution error: PeerLostError: worker-1 has gone",
+            RESTARTABLE,
+            Line,
+        ),
         (tf.errors.InternalError, "NCCL: unhandled cuda error", RESTARTABLE, Line),
         (tf.errors.InternalError, "Failed to run the kernel: no workspace", CRASHED, Crash),
     ],

@@ -139,16 +139,8 @@ def point_environment(threads: int | None, gpus: Sequence[str] | None) -> dict[s
     return environment
 
 
-def default_threads(workers: int = 1) -> int:
-    """Return the number of threads into which an operation is divided by default.
-
-    Args:
-        workers: how many workers share this machine's cores.
-    """
-    return max(1, _machine_threads() // workers)
-
-
-def _machine_threads() -> int:
+def default_threads() -> int:
+    """Return the number of threads into which TensorFlow divides an operation by default."""
     if (configured := os.environ.get("TF_NUM_INTRAOP_THREADS", "")).isdigit() and int(configured):
         return int(configured)
     affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()

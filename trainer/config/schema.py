@@ -516,8 +516,8 @@ class Devices:
     )
     threads: int | None = key(
         None,
-        "threads into which a process divides an operation on the CPU; null: one a core, divided "
-        "among the workers that are started here; with batch.shards as many as when the run began",
+        "threads into which a process divides an operation on the CPU; null: one a core, and with "
+        "batch.shards as many as when the run began",
         Ge(1),
     )
 

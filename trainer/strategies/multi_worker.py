@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from trainer.annotations import Free, Ge, Gt, OneOf
+from trainer.cluster import environment
 from trainer.cluster.signals import preserve_sigterm
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import ConfigError
@@ -161,8 +162,9 @@ class MultiWorker(Strategy):
     def traffic(
         self, gradients: float, weights: float, num_replicas: int, *, in_tree: bool
     ) -> tuple[float, str]:
-        """Return the size of an all-reduce; of an all-gather between hosts for the tree."""
-        if in_tree:
+        """Return the size of an all-reduce; of an all-gather where TensorFlow's is not in order."""
+        is_direct = self._communication in ("auto", "direct") and not environment.visible_gpus()
+        if in_tree and not is_direct:
             text = "each gets the gradients of all others, n - 1 times their size"
             return (num_replicas - 1) * gradients, text
         if self._compress is None:

@@ -110,6 +110,10 @@ def _report_error(error: Exception, channel: Channel, *, is_known: bool = False)
         ) if _is_lost_contact(error):
             _warn(f"warning: {error_cause(error)}", channel, is_known)
             return RESTARTABLE
+        # A process that joins in the moment in which the chief starts again.
+        case tf.errors.InvalidArgumentError() if "CoordinationService" in str(error):
+            _warn(f"warning: {error_cause(error)}", channel, is_known)
+            return RESTARTABLE
         # An error of Python code inside the graph (tf.py_function) arrives as this type.
         case tf.errors.UnknownError() if "PeerLostError" in str(error):
             reason = re.search(r"PeerLostError: (.+)", str(error))

@@ -71,7 +71,8 @@ def test_number_of_replicas(monkeypatch, overrides, gpus, count, told):
         (Strategy(), False, 1500.0),  # 2 * 3 / 4 of 1000
         (MultiWorker(), False, 1500.0),
         (MultiWorker(compress="float16"), False, 750.0),
-        (MultiWorker(), True, 3000.0),
+        (MultiWorker(), True, 1500.0),
+        (MultiWorker(communication="ring"), True, 3000.0),
         (CentralStorage(), False, 2200.0),
         (ParameterServer(), False, 2200.0),
         (Mirrored(cross_device_ops="reduction_to_one_device"), False, 1000.0),

@@ -104,11 +104,7 @@ class Variants:
         """Return the work of one replica, on a device of its own if there are GPUs."""
         device = f"GPU:{number}" if self._gpus else None
         strategy = {"_target_": "trainer.strategies.one_device.OneDevice", "device": device}
-        variant = self._endless(f"alone-{number}", strategy, 1)
-        if self.count > 1 and variant.devices.threads is None and self.sizes.shards is None:
-            threads = environment.default_threads(self.count)  # as many as beside the others
-            variant.devices = replace(variant.devices, threads=threads)
-        return variant
+        return self._endless(f"alone-{number}", strategy, 1)
 
     def _endless(self, name: str, strategy: dict[str, Any], replicas: int) -> Experiment:
         variant = copy.deepcopy(self._experiment)

@@ -101,15 +101,12 @@ def create_strategy(context: WorkerContext, strategy: Strategy) -> tf.distribute
 def num_threads(context: WorkerContext) -> int | None:
     """Return how many threads an operation has; None: TensorFlow's default.
 
-    The processes that were started here share the cores. With shards the number is fixed when the
-    run begins: a sum that is divided among more threads is rounded otherwise.
+    With shards they are fixed when the run begins: a sum that is divided among more threads is
+    rounded otherwise.
     """
     experiment = context.experiment
-    if experiment.devices.threads is not None:
+    if experiment.devices.threads is not None or experiment.batch.shards is None:
         return experiment.devices.threads
-    if experiment.batch.shards is None:
-        workers = context.cluster.jobs.get("worker", ()) if context.cluster.is_local else ()
-        return default_threads(len(workers)) if len(workers) > 1 else None
     return provenance.num_threads(context.run_dir) or default_threads()
 
 

@@ -1,0 +1,63 @@
+"""Two hosts of two processes: the bits of one device, whoever is killed or stopped, and who it is.
+
+Gradients are added up in shared memory within a host, and over TCP between them.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.hosts import two_hosts
+from tests.support.processes import OPTIONS, SIGNALER, final_variables, finish, finished, log
+from tests.support.training import assert_same_bits
+
+ADDRESSES = ("10.78.0.10", "10.78.0.11")
+TRAINING = [*OPTIONS, "train.steps=12", "checkpoint.every_steps=2", "batch.shards=4"]
+WATCHED = ["watchdog.stall_secs=8", "strategy=multi_worker", "runs_dir=runs"]
+
+
+def signaler(name: str, step: int, number: int, index: int) -> str:
+    """Return the option of a callback that sends a signal to a worker at an evaluation."""
+    return (
+        f"+callbacks.{name}={{_target_:signaler.Signaler,at:[{step}],"
+        f"number:{int(number)},index:{index}}}"
+    )
+
+
+@pytest.mark.slow
+def test_workers_that_are_killed_and_stopped_are_named_and_the_bits_are_those_of_one_device(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "signaler.py").write_text(SIGNALER)
+    command = [
+        *TRAINING, *WATCHED, signaler("killed", 4, signal.SIGKILL, 3),
+        "+fault.stopped={action:freeze,process:worker-2,phase:step,at:7}",
+    ]  # fmt: skip
+    workers = [f"{ADDRESSES[index // 2]}:{23456 + index}" for index in range(4)]
+
+    def tf_config(index: int) -> str:
+        task = {"type": "worker", "index": index}
+        return json.dumps({"cluster": {"worker": workers}, "task": task})
+
+    with two_hosts() as hosts:
+        processes = [
+            hosts.start(index // 2, tmp_path, *command, TF_CONFIG=tf_config(index))
+            for index in range(4)
+        ]
+        outputs = []
+        for code, out, err in map(finish, processes):
+            assert code == 0, out + err
+            outputs.append(out)
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    assert "Communication: shared memory, TCP between hosts" in outputs[0]
+    # Worker 1 of the first host exchanges with worker 3 of the second, worker 0 with worker 2.
+    assert "warning: worker-3 has gone" in outputs[1]
+    assert "warning: worker-2: not heard of for 4 s; this process waits" in outputs[0]
+    assert "worker-2 makes no progress" in outputs[2]
+    one = finished(*TRAINING)
+    assert_same_bits(final_variables(run_dir), final_variables(one))
+    assert log(run_dir) == log(one)
