@@ -1,4 +1,4 @@
-"""Two hosts of two processes: the bits of one device, whoever is killed or stopped, and who it is.
+"""Two hosts of two processes: the bits of one device, whoever is killed or stopped.
 
 Gradients are added up in shared memory within a host, and over TCP between them.
 """
@@ -28,15 +28,22 @@ def signaler(name: str, step: int, number: int, index: int) -> str:
     )
 
 
-@pytest.mark.slow
-def test_workers_that_are_killed_and_stopped_are_named_and_the_bits_are_those_of_one_device(
-    tmp_path: Path,
-) -> None:
+FAULTS = [
+    signaler("killed", 4, signal.SIGKILL, 3),
+    "+fault.stopped={action:freeze,process:worker-2,phase:step,at:7}",
+]
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param([], marks=pytest.mark.slow, id="undisturbed"),
+        pytest.param(FAULTS, marks=pytest.mark.long, id="killed-and-stopped"),
+    ],
+)
+def test_run_ends_with_the_bits_of_one_device(tmp_path: Path, faults: list[str]) -> None:
     (tmp_path / "signaler.py").write_text(SIGNALER)
-    command = [
-        *TRAINING, *WATCHED, signaler("killed", 4, signal.SIGKILL, 3),
-        "+fault.stopped={action:freeze,process:worker-2,phase:step,at:7}",
-    ]  # fmt: skip
+    command = [*TRAINING, *WATCHED, *faults]
     workers = [f"{ADDRESSES[index // 2]}:{23456 + index}" for index in range(4)]
 
     def tf_config(index: int) -> str:
@@ -54,10 +61,8 @@ def test_workers_that_are_killed_and_stopped_are_named_and_the_bits_are_those_of
             outputs.append(out)
     (run_dir,) = (tmp_path / "runs").iterdir()
     assert "Communication: shared memory, TCP between hosts" in outputs[0]
-    # Worker 1 of the first host exchanges with worker 3 of the second, worker 0 with worker 2.
-    assert "warning: worker-3 has gone" in outputs[1]
-    assert "warning: worker-2: not heard of for 4 s; this process waits" in outputs[0]
-    assert "worker-2 makes no progress" in outputs[2]
+    assert ("worker-3 was killed by SIGKILL" in outputs[3]) == bool(faults)
+    assert ("worker-2 makes no progress" in outputs[2]) == bool(faults)
     one = finished(*TRAINING)
     assert_same_bits(final_variables(run_dir), final_variables(one))
     assert log(run_dir) == log(one)

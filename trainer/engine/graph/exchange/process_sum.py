@@ -26,6 +26,9 @@ from trainer.engine.graph.exchange.peer_links import PeerLinks
 from trainer.engine.graph.exchange.rendezvous import Rendezvous
 from trainer.engine.graph.exchange.shared_rows import SharedRows
 
+_BUCKET_BYTES = 2_000_000
+"""What is sent at a time: less takes as long, and more is there too late to be sent meanwhile."""
+
 
 @dataclass(frozen=True)
 class Peers:
@@ -69,20 +72,50 @@ class ProcessSum:
         others: list[tf.Tensor],
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Sum float32 tensors over the processes; in replica context."""
-        self._calls += 1
         tensors = [*gradients, *others]
+        sums: list[tf.Tensor] = [None] * len(tensors)
+        before: list[tf.Tensor] = []
+        for bucket in self._buckets(tensors, len(gradients)):
+            # In the same order in all processes.
+            with tf.control_dependencies(before):
+                before = self._sum([tensors[i] for i in bucket])
+            for i, total in zip(bucket, before, strict=True):
+                sums[i] = total
+        return sums[: len(gradients)], sums[len(gradients) :]
+
+    def _buckets(self, tensors: list[tf.Tensor], num_gradients: int) -> list[list[int]]:
+        """Return which tensors are summed together, one bucket after the other.
+
+        Between hosts those that the backward pass makes first, of the last layers, are sent while
+        it makes the others. On one host it would only wait for the same processors.
+        """
+        if self._peers.between_hosts is None:
+            return [list(range(len(tensors)))]
+        buckets: list[list[int]] = [[]]
+        size = 0
+        for i in reversed(range(num_gradients)):
+            size += 4 * (tensors[i].shape.num_elements() or 0)
+            buckets[-1].append(i)
+            if size >= _BUCKET_BYTES:
+                buckets.append([])
+                size = 0
+        buckets[-1] += range(num_gradients, len(tensors))
+        return [bucket for bucket in buckets if bucket]
+
+    def _sum(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+        self._calls += 1
         rows = SharedRows(self._peers.on_host, self._calls, self._peers.num_parts)
         links = self._peers.between_hosts
         over_hosts = None if links is None else partial(links.all_reduce, add_up=self._add_up)
         # Not as one flat buffer: the rows are that already, and to pack it would be one more copy.
-        summed = tf.numpy_function(
+        summed: list[tf.Tensor] = tf.numpy_function(
             lambda *values: rows.sum(values, self._add_up, over_hosts),
             tensors,
             [tf.float32] * len(tensors),
         )
         for total, tensor in zip(summed, tensors, strict=True):
             total.set_shape(tensor.shape)
-        return summed[: len(gradients)], summed[len(gradients) :]
+        return summed
 
 
 def groups_of_hosts(hosts: Sequence[str], *, in_tree: bool) -> list[list[int]]:
