@@ -13,7 +13,6 @@ from trainer.cluster.network_namespace import IsolationError, Namespace
 from trainer.launch.modes.benchmark_processes import Host
 
 _ADDRESSES = ("10.80.0.1", "10.80.0.2")
-_CONGESTION_CONTROL = "cubic"  # Linux's default
 _LIMIT_SECS = 60
 
 
@@ -41,7 +40,6 @@ def two_hosts(gbit: float | None) -> Iterator[list[Host]]:
         for network, address in zip(networks, _ADDRESSES, strict=True):
             _run(network, f"ip addr add {address}/24 dev eth0")
             _run(network, "ip link set eth0 up")
-            _run(network, f"sysctl -w net.ipv4.tcp_congestion_control={_CONGESTION_CONTROL}")
             if gbit is not None:
                 limit = f"rate {gbit}gbit burst {max(256, round(256 * gbit))}kb latency 50ms"
                 _run(network, f"tc qdisc add dev eth0 root tbf {limit}")
