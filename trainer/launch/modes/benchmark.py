@@ -115,7 +115,7 @@ class BenchmarkRecord:
                 "exchange less often, with a larger batch.per_replica"
             )
             if self.unit == "processes":
-                text += ", less (strategy.compress), or another way (strategy.communication)"
+                text += ", or give each worker only its share of the cores (devices.threads)"
         return {"name": name, "text": text}
 
     def content(self) -> dict[str, Any]:

@@ -1,0 +1,71 @@
+"""What is summed together, and which processes do it in memory that they share."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer.engine.graph.exchange.process_sum import Peers, ProcessSum, groups_of_hosts
+from trainer.engine.graph.step.shard_tree import chain_sum
+
+MB = 250_000  # float32 numbers
+
+
+class Links:
+    """The links of a process whose peers have the same gradients; notes what is summed."""
+
+    def __init__(self):
+        self.sizes = []
+
+    def all_reduce(self, total, own, add_up):
+        self.sizes.append(sum(values.size for _, values in own))
+        for columns, values in own:
+            total[columns] = 2 * values
+
+
+def summed(links, gradients, others):
+    exchange = ProcessSum(Peers(None, links, 1), chain_sum)
+    return tf.function(lambda: exchange(None, gradients, others), autograph=False)()
+
+
+def test_last_layers_are_sent_first_and_all_get_their_own_sum():
+    links = Links()
+    gradients = [tf.fill([size], float(i)) for i, size in enumerate((5, MB, MB, 3 * MB, 7))]
+    sums, others = summed(links, gradients, [tf.fill([3], 9.0)])
+    assert links.sizes == [7 + 3 * MB, 2 * MB, 5 + 3]
+    for number, (total, gradient) in enumerate(zip(sums, gradients, strict=True)):
+        assert total.shape == gradient.shape
+        assert (total.numpy() == 2 * number).all()
+    assert (others[0].numpy() == 18).all()
+
+
+def test_rows_whose_number_is_unknown_before_the_step_are_summed():
+    links = Links()
+
+    def step(count):
+        exchange = ProcessSum(Peers(None, links, 1), chain_sum)
+        rows = tf.fill([count, 4], 1.5)
+        return exchange(None, [rows, tf.ones([2])], [])[0]
+
+    function = tf.function(step, autograph=False, input_signature=[tf.TensorSpec([], tf.int32)])
+    for count in (3, 50, 0):
+        rows, vector = function(tf.constant(count))
+        np.testing.assert_array_equal(rows, np.full([count, 4], 3.0))
+        assert vector.shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "in_tree", "groups"),
+    [
+        ("aabb", False, [[0, 1], [2, 3]]),
+        ("abab", False, [[0, 2], [1, 3]]),
+        ("aaab", False, [[0, 1, 2], [3]]),
+        ("aabb", True, [[0, 1], [2, 3]]),
+        ("abab", True, [[0], [1], [2], [3]]),  # no subtrees
+        ("aaabbb", True, [[0], [1], [2], [3], [4], [5]]),
+        ("aabbc", True, [[0, 1], [2, 3], [4]]),
+        ("abb", True, [[0], [1], [2]]),
+        ("aaa", True, [[0, 1, 2]]),
+    ],
+)
+def test_processes_of_a_host_are_a_group_if_they_may_be_added_first(hosts, in_tree, groups):
+    assert groups_of_hosts(hosts, in_tree=in_tree) == groups
