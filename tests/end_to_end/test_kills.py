@@ -170,7 +170,7 @@ def schedules():
     """Yield the layout, the number of its seed, and how many processes each moment kills."""
     for layout, number in itertools.product(LAYOUTS, range(5)):
         count = 2 if layout == "four_workers" and number % 2 else 1
-        is_first = number == 0 and layout in ("one_device", "two_workers")
+        is_first = number == 0 and layout == "two_workers"
         mark = pytest.mark.slow if is_first else pytest.mark.long
         yield pytest.param(layout, number, count, id=f"{layout}-{number}", marks=mark)
 

@@ -38,7 +38,7 @@ def test_slow_dataset_is_named_as_the_limit(tmp_path):
     assert size["exchange_secs"] is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_slow_exchange_of_a_wide_softmax_is_named_as_the_limit(tmp_path):
     wide = ["dataset=synthetic", "dataset.num_classes=100", "dataset.num_examples=256"]
     code, out, err = run(tmp_path, *BENCHMARK, *wide, *SLOW_LINK)

@@ -95,7 +95,7 @@ def test_with_shards_central_storage_has_the_bits_of_one_device(tmp_path):
             # Adam takes the gradient of a key's bias, which has no effect, for one.
             ["+model.synchronized=true", "optimizer=sgd", "optimizer.learning_rate=0.05"],
             [TWO, CENTRAL],
-            marks=pytest.mark.slow,
+            marks=pytest.mark.long,
         ),
         pytest.param("subclassed", [], [FOUR], marks=pytest.mark.slow),
     ],
