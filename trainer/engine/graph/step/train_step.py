@@ -20,6 +20,16 @@ from trainer.engine.graph.step.moving_statistics import (
     assign_alike,
     soft_update,
 )
+from trainer.engine.graph.step.row_gradients import (
+    Gradient,
+    as_dense,
+    first_replicas,
+    in_order,
+    map_values,
+    reunited,
+    unite,
+    values_of,
+)
 from trainer.engine.graph.step.shard_tree import add_beside, tree_sum
 from trainer.engine.graph.step.step_options import Gradients, Optimizer, StepOptions
 from trainer.errors import ConfigError
@@ -208,16 +218,24 @@ class Step(Collectives):
     ) -> tuple[Gradients, list[tf.Tensor]]:
         """Sum float32 tensors over the replicas as one flat buffer: a single collective.
 
+        Gradients in rows need one more before it, for the replicas to tell which rows they have.
+
         Args:
-            gradients: may be rounded on the way, if the strategy's exchange compresses them.
+            gradients: may be rounded on the way, if the strategy's exchange compresses them. Those
+                in rows have their rows by ascending index afterwards.
             others: are never rounded.
         """
         if self.num_replicas == 1:
-            return gradients, others
+            return [on_own_device(in_order, x) for x in gradients], others
+        number = self._context.replica_id_in_sync_group
+        tensors, united = unite(gradients, number, self.num_replicas, self.sum_exactly)
         timer = self.options.exchange_timer
         if timer is None:
-            return self._exchange(gradients, others)
-        return timer.measure([*gradients, *others], lambda: self._exchange(gradients, others))
+            summed, others = self._exchange(tensors, others)
+        else:
+            inputs = [*tensors, *others]
+            summed, others = timer.measure(inputs, lambda: self._exchange(tensors, others))
+        return reunited(summed, united), others
 
     def sum_exactly(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         """Sum float32 tensors over the replicas, none of them rounded on the way."""
@@ -229,8 +247,8 @@ class Step(Collectives):
         return sums if boundary is None else boundary.begin_update(self.index, sums)
 
     def _exchange(
-        self, gradients: Gradients, others: list[tf.Tensor]
-    ) -> tuple[Gradients, list[tf.Tensor]]:
+        self, gradients: list[tf.Tensor], others: list[tf.Tensor]
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         if self.options.exchange is not None:
             self.note(f"the sum of {len(gradients)} gradients")
             return self.options.exchange(self._context, gradients, others)
@@ -298,16 +316,27 @@ class Step(Collectives):
         self, optimizer: Optimizer, variables: list[tf.Variable], gradients: Gradients
     ) -> None:
         """Update variables by gradients that are the same on all replicas."""
-        if self.options.optimizer_reduces and self.options.shards is not None:
-            # The whole sum from one replica: the sum of three thirds may be another number.
+        by_rows = getattr(optimizer, "updates_rows", lambda variable: False)
+        gradients = [
+            x if by_rows(variable) else on_own_device(as_dense, x, variable.shape)
+            for x, variable in zip(gradients, variables, strict=True)
+        ]
+        if self.options.optimizer_reduces:
             is_first = tf.equal(self._context.replica_id_in_sync_group, 0)
-            gradients = [tf.where(is_first, gradient, -0.0) for gradient in gradients]
-        elif self.options.optimizer_reduces:
-            gradients = [gradient / self.num_replicas for gradient in gradients]
+            gradients = [self._own_share(gradient, is_first) for gradient in gradients]
         optimizer.apply_gradients(
             zip(gradients, variables, strict=True),
             experimental_aggregate_gradients=self.options.optimizer_reduces,
         )
+
+    def _own_share(self, gradient: Gradient, is_first: tf.Tensor) -> Gradient:
+        """Return what this replica adds to the optimizer's own sum over the replicas."""
+        if isinstance(gradient, tf.IndexedSlices):
+            return first_replicas(gradient, is_first)
+        if self.options.shards is None:
+            return gradient / self.num_replicas
+        # The whole sum from one replica: the sum of three thirds may be another number.
+        return tf.where(is_first, gradient, -0.0)
 
     def split(self, batch: Batch, count: int) -> list[Batch]:
         """Cut this replica's batch into `count` equal parts, for an update with each.
@@ -369,8 +398,8 @@ def _add_all(left: Gradients, right: Gradients) -> Gradients:
 
 
 def _scaled(gradients: Gradients, factor: float | tf.Tensor) -> Gradients:
-    return [on_own_device(tf.multiply, gradient, factor) for gradient in gradients]
+    return [on_own_device(map_values, x, lambda values: values * factor) for x in gradients]
 
 
-def _is_finite(gradient: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_all(tf.math.is_finite(gradient))
+def _is_finite(gradient: Gradient) -> tf.Tensor:
+    return tf.reduce_all(tf.math.is_finite(values_of(gradient)))

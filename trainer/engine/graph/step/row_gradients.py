@@ -1,0 +1,188 @@
+"""Gradients of tables of which a step looks up few rows: the rows alone, as `tf.IndexedSlices`.
+
+A tape returns a row for each lookup. Here they become one row for each that is touched, and stay so
+through all sums, the exchange and the update. A sum adds, row by row, what the dense computation
+adds, and leaves out zeros: so it has the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import tensorflow as tf
+
+Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices
+
+SHARE = 4
+"""A gradient stays in rows if the table has at least so many times the rows that are looked up."""
+
+LEAST_SIZE = 2**17
+"""Numbers of the smallest table whose gradient stays in rows."""
+
+_HALF = 2**16  # of an identifier: float32 has each half exactly
+
+
+def may_have_rows(shape: tf.TensorShape) -> bool:
+    """Return whether the gradient of a variable of this shape may stay in rows."""
+    return shape.rank >= 2 and shape.num_elements() >= LEAST_SIZE and shape[0] >= SHARE
+
+
+def stays_in_rows(gradient: Gradient, shape: tf.TensorShape, passes: int) -> bool:
+    """Return whether a gradient stays in rows; it follows from what all layouts have in common.
+
+    Args:
+        gradient: that of one pass, as the tape returns it.
+        shape: that of the variable.
+        passes: passes over the global batch, of all replicas.
+    """
+    if not isinstance(gradient, tf.IndexedSlices) or not may_have_rows(shape):
+        return False
+    lookups = gradient.indices.shape.num_elements()
+    return lookups is not None and 0 < lookups * passes * SHARE <= shape[0]
+
+
+def combine(rows: tf.IndexedSlices) -> tf.IndexedSlices:
+    """Add up the rows of each index, in their order; each index is once in the result."""
+    indices, positions = tf.unique(rows.indices)
+    values = tf.math.unsorted_segment_sum(rows.values, positions, tf.size(indices))
+    return tf.IndexedSlices(values, indices)
+
+
+def add_rows(left: tf.IndexedSlices, right: tf.IndexedSlices) -> tf.IndexedSlices:
+    """Add two gradients in which each index is once."""
+    return combine(
+        tf.IndexedSlices(
+            tf.concat([left.values, right.values], axis=0),
+            tf.concat([left.indices, right.indices], axis=0),
+        )
+    )
+
+
+def in_order(gradient: Gradient) -> Gradient:
+    """Return a gradient with its rows by ascending index; one that is dense as it is."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    order = tf.argsort(gradient.indices)
+    return tf.IndexedSlices(tf.gather(gradient.values, order), tf.gather(gradient.indices, order))
+
+
+def of_static_size(rows: tf.IndexedSlices, size: int) -> tf.IndexedSlices:
+    """Return rows of a static number, `size` or more than there are: further ones are of zeros."""
+    missing = size - tf.size(rows.indices)
+    indices = tf.concat([rows.indices, tf.fill([missing], rows.indices[0])], axis=0)
+    values = tf.pad(rows.values, [[0, missing], *[[0, 0]] * (rows.values.shape.rank - 1)])
+    return tf.IndexedSlices(
+        tf.ensure_shape(values, [size, *rows.values.shape[1:]]), tf.ensure_shape(indices, [size])
+    )
+
+
+def unite(
+    gradients: Sequence[Gradient],
+    number: tf.Tensor,
+    count: int,
+    sum_exactly: Callable[[list[tf.Tensor]], list[tf.Tensor]],
+) -> tuple[list[tf.Tensor], list[tf.Tensor | None]]:
+    """Give gradients in rows the same rows on all replicas, so that these can be summed as tensors.
+
+    Args:
+        gradients: those of this replica; rows are of a static number, equal everywhere.
+        number: number of this replica, int32 scalar.
+        count: number of replicas.
+        sum_exactly: sums float32 tensors of static shapes over the replicas.
+
+    Returns:
+        The gradients as tensors; those in rows with `count` times as many, of zeros at the end.
+        And for each of these the indices of all replicas, ascending; None for the others.
+    """
+    rows = [x for x in gradients if isinstance(x, tf.IndexedSlices)]
+    if not rows:
+        return list(gradients), [None] * len(gradients)
+    is_own = tf.cast(tf.equal(tf.range(count), number), tf.float32)[:, None]
+    halves = [
+        tf.cast(half, tf.float32)[None] * is_own
+        for x in rows
+        for half in (x.indices // _HALF, x.indices % _HALF)
+    ]
+    halves = [tf.cast(half, tf.int64) for half in sum_exactly(halves)]
+    gathered = iter(zip(halves[::2], halves[1::2], strict=True))
+    tensors: list[tf.Tensor] = []
+    united: list[tf.Tensor | None] = []
+    for gradient in gradients:
+        indices = None
+        if isinstance(gradient, tf.IndexedSlices):
+            high, low = next(gathered)
+            indices = tf.sort(tf.unique(tf.reshape(high * _HALF + low, [-1]))[0])
+            size = count * gradient.indices.shape[0]
+            positions = tf.searchsorted(indices, tf.cast(gradient.indices, tf.int64))
+            gradient = tf.math.unsorted_segment_sum(gradient.values, positions, size)
+        tensors.append(gradient)
+        united.append(indices)
+    return tensors, united
+
+
+def reunited(summed: Sequence[tf.Tensor], united: Sequence[tf.Tensor | None]) -> list[Gradient]:
+    """Return the sums of what `unite` returned, in rows again."""
+    return [
+        x if indices is None else tf.IndexedSlices(x[: tf.size(indices)], indices)
+        for x, indices in zip(summed, united, strict=True)
+    ]
+
+
+def flat(values: Sequence[Gradient], variable: Sequence[bool]) -> list[tf.Tensor]:
+    """Return values as the state of a loop.
+
+    Args:
+        values: the values.
+        variable: for each, whether it may be in rows; such a one is two tensors: its indices, none
+            if it is dense, and its values.
+    """
+    tensors = []
+    for value, is_variable in zip(values, variable, strict=True):
+        if is_variable:
+            has_rows = isinstance(value, tf.IndexedSlices)
+            tensors.append(value.indices if has_rows else tf.zeros([0], tf.int64))
+        tensors.append(values_of(value))
+    return tensors
+
+
+def restored(
+    tensors: Sequence[tf.Tensor], variable: Sequence[bool], like: Sequence[Gradient]
+) -> list[Gradient]:
+    """Return what `flat` was given, each value in rows or dense as one of `like`."""
+    rest = iter(tensors)
+    values: list[Gradient] = []
+    for is_variable, other in zip(variable, like, strict=True):
+        indices = next(rest) if is_variable else None
+        value = next(rest)
+        if isinstance(other, tf.IndexedSlices):
+            value = tf.IndexedSlices(value, indices)
+        elif is_variable:
+            value = tf.ensure_shape(value, other.shape)
+        values.append(value)
+    return values
+
+
+def map_values(gradient: Gradient, function: Callable[[tf.Tensor], tf.Tensor]) -> Gradient:
+    """Apply a function that keeps shapes and zeros to a gradient, or to its rows."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(function(gradient.values), gradient.indices)
+    return function(gradient)
+
+
+def values_of(gradient: Gradient) -> tf.Tensor:
+    """Return a gradient that is dense, or the values of its rows."""
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def first_replicas(rows: tf.IndexedSlices, is_first: tf.Tensor) -> tf.IndexedSlices:
+    """Return rows on the first replica, and none on others: their concatenation is the rows."""
+    count = tf.where(is_first, tf.size(rows.indices), 0)
+    return tf.IndexedSlices(rows.values[:count], rows.indices[:count])
+
+
+def as_dense(gradient: Gradient, shape: tf.TensorShape) -> tf.Tensor:
+    """Return a gradient of a variable of this shape as a tensor."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, shape[0])
