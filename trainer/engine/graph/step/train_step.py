@@ -328,6 +328,11 @@ class Step(Collectives):
             zip(gradients, variables, strict=True),
             experimental_aggregate_gradients=self.options.optimizer_reduces,
         )
+        if not self.options.optimizer_reduces:
+            for gradient, variable in zip(gradients, variables, strict=True):
+                if isinstance(gradient, tf.IndexedSlices):
+                    # Whoever reads a whole table would copy it from now on: replicas' lookups do.
+                    tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
 
     def _own_share(self, gradient: Gradient, is_first: tf.Tensor) -> Gradient:
         """Return what this replica adds to the optimizer's own sum over the replicas."""
