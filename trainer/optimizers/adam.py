@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import tensorflow as tf
 
 from trainer.annotations import Ge, Gt, Lt
-from trainer.optimizers.row_updates import RowUpdates, add_to_rows
+from trainer.optimizers.row_updates import RowUpdates, add_to_rows, read_rows
 
 
 def adam(
@@ -31,7 +31,7 @@ class Adam(RowUpdates, tf.keras.optimizers.legacy.Adam):
     ) -> tf.Operation:
         numbers = apply_state[(var.device, var.dtype.base_dtype)]
         mean_slot, square_slot = self.get_slot(var, "m"), self.get_slot(var, "v")
-        mean, square = tf.gather(mean_slot, indices), tf.gather(square_slot, indices)
+        mean, square = read_rows(mean_slot, indices), read_rows(square_slot, indices)
         mean_change = (grad - mean) * (1.0 - numbers["beta_1_t"])
         square_change = (tf.square(grad) - square) * (1.0 - numbers["beta_2_t"])
         mean += mean_change

@@ -43,3 +43,10 @@ def add_to_rows(variable: tf.Variable, indices: tf.Tensor, change: tf.Tensor) ->
     return tf.raw_ops.ResourceScatterAdd(
         resource=variable.handle, indices=indices, updates=change
     )
+
+
+def read_rows(variable: tf.Variable, indices: tf.Tensor) -> tf.Tensor:
+    """Return rows of a variable; `tf.gather` would read the whole of one that is mirrored."""
+    return tf.raw_ops.ResourceGather(
+        resource=variable.handle, indices=indices, dtype=variable.dtype.base_dtype
+    )

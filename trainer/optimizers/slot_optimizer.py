@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from trainer.optimizers.row_updates import RowUpdates, add_to_rows
+from trainer.optimizers.row_updates import RowUpdates, add_to_rows, read_rows
 from trainer.optimizers.weight_decay import is_decayed
 
 Slots: TypeAlias = dict[str, tf.Tensor]
@@ -87,8 +87,8 @@ class SlotOptimizer(RowUpdates, tf.keras.optimizers.legacy.Optimizer):
         self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor, apply_state: Any = None
     ) -> tf.Operation:
         kept = {slot: self.get_slot(var, slot) for slot in self._slot_shapes(var)}
-        values = {slot: tf.gather(variable, indices) for slot, variable in kept.items()}
-        change, slots = self._changes(grad, var, tf.gather(var, indices), values, apply_state)
+        values = {slot: read_rows(variable, indices) for slot, variable in kept.items()}
+        change, slots = self._changes(grad, var, read_rows(var, indices), values, apply_state)
         with tf.control_dependencies([change]):
             updates = [
                 tf.raw_ops.ResourceScatterUpdate(

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.optimizers.row_updates import RowUpdates, add_to_rows
+from trainer.optimizers.row_updates import RowUpdates, add_to_rows, read_rows
 
 
 def is_decayed(value: tf.Tensor) -> bool:
@@ -49,7 +49,7 @@ class WeightDecay(RowUpdates):
         if not self._decays(var):
             return optimizer._resource_apply_sparse(grad, var, indices, apply_state)
         rate = apply_state[(var.device, var.dtype.base_dtype)]["lr_t"]
-        decay = -rate * self.weight_decay * tf.gather(var, indices)
+        decay = -rate * self.weight_decay * read_rows(var, indices)
         with tf.control_dependencies([add_to_rows(var, indices, decay)]):
             return optimizer._resource_apply_sparse(grad, var, indices, apply_state)
 
