@@ -37,7 +37,10 @@ class Adam(RowUpdates, tf.keras.optimizers.legacy.Adam):
         mean += mean_change
         if self.nesterov:
             mean = grad * (1.0 - numbers["beta_1_t"]) + numbers["beta_1_t"] * mean
-        change = mean * numbers["lr"] / (tf.sqrt(square + square_change) + numbers["epsilon"])
+        # In the order of the kernel's: the same bits.
+        rate = numbers["lr_t"] * tf.sqrt(1.0 - numbers["beta_2_power"])
+        rate /= 1.0 - numbers["beta_1_power"]
+        change = mean * rate / (tf.sqrt(square + square_change) + numbers["epsilon"])
         with tf.control_dependencies([change]):
             return tf.group(
                 add_to_rows(mean_slot, indices, mean_change),
