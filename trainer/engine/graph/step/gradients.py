@@ -297,26 +297,36 @@ class _Passes:
             )
             if is_sharded:
                 keep_apart(graph.get_operations()[num_before:])
-            gradients = self._in_rows_or_dense(gradients, trained)
+            gradients = self._in_rows_or_dense(gradients, trained, batch)
         self.updated.update(captured.updated())
         self.names[:] = sums
         numbers = tf.stack([number for pair in sums.values() for number in pair])
         return [*gradients, *captured.means(), numbers]
 
     def _in_rows_or_dense(
-        self, gradients: list[Gradient], weights: list[tf.Variable]
+        self, gradients: list[Gradient], weights: list[tf.Variable], batch: Batch
     ) -> list[Gradient]:
         """Return the gradients of a pass, those of large tables of few lookups in rows."""
-        self._lookups[:] = [0] * len(weights)
+        self._lookups[:] = [self._lookups_of(gradient, batch) for gradient in gradients]
         result = []
-        for i, (gradient, weight) in enumerate(zip(gradients, weights, strict=True)):
-            if self._options.rows and stays_in_rows(gradient, weight.shape, self.statistics.passes):
-                self._lookups[i] = gradient.indices.shape[0]
-                values = tf.reshape(gradient.values, [self._lookups[i], *weight.shape[1:]])
+        for gradient, weight, count in zip(gradients, weights, self._lookups, strict=True):
+            if stays_in_rows(gradient, weight.shape, count * self.statistics.passes):
+                values = tf.reshape(gradient.values, [-1, *weight.shape[1:]])
                 result.append(tf.IndexedSlices(values, tf.cast(gradient.indices, tf.int64)))
             else:
                 result.append(tf.convert_to_tensor(gradient))
         return result
+
+    def _lookups_of(self, gradient: Gradient, batch: Batch) -> int:
+        """Return how many rows a pass looks up; 0 if its gradient cannot stay in rows."""
+        if not self._options.rows or not isinstance(gradient, tf.IndexedSlices):
+            return 0
+        count = gradient.indices.shape.num_elements()
+        if count is None and self._collectives.num_replicas == 1:
+            # A part of a table that servers divide among them: at most all integers of the batch.
+            tensors = tf.nest.flatten(batch, expand_composites=True)
+            count = sum(x.shape.num_elements() or 0 for x in tensors if x.dtype.is_integer)
+        return count or 0
 
     def _captured(self) -> CapturedUpdates:
         if not self._notes:

@@ -28,18 +28,16 @@ def may_have_rows(shape: tf.TensorShape) -> bool:
     return shape.rank >= 2 and shape.num_elements() >= LEAST_SIZE and shape[0] >= SHARE
 
 
-def stays_in_rows(gradient: Gradient, shape: tf.TensorShape, passes: int) -> bool:
+def stays_in_rows(gradient: Gradient, shape: tf.TensorShape, lookups: int) -> bool:
     """Return whether a gradient stays in rows; it follows from what all layouts have in common.
 
     Args:
         gradient: that of one pass, as the tape returns it.
         shape: that of the variable.
-        passes: passes over the global batch, of all replicas.
+        lookups: how many rows the global batch looks up, a row that comes again included.
     """
-    if not isinstance(gradient, tf.IndexedSlices) or not may_have_rows(shape):
-        return False
-    lookups = gradient.indices.shape.num_elements()
-    return lookups is not None and 0 < lookups * passes * SHARE <= shape[0]
+    is_in_rows = isinstance(gradient, tf.IndexedSlices) and may_have_rows(shape)
+    return is_in_rows and 0 < lookups * SHARE <= shape[0]
 
 
 def combine(rows: tf.IndexedSlices) -> tf.IndexedSlices:
