@@ -1,7 +1,7 @@
 """Steps with large embeddings: `python -m benchmarks.sparse [--rounds N]`.
 
-Each step looks up 128 random rows of 32 numbers. Steadfast, on one device and on several replicas,
-against Keras' `fit` with the same optimizer, which updates by rows too: the time of a step, of those
+Each step looks up 128 random rows of 32 numbers. Steadfast, on one device and on two, against
+Keras' `fit` with the same optimizer, which has gradients in rows too: the time of a step, of those
 after the first ones.
 """
 

@@ -1,4 +1,4 @@
-"""Updates of a table by the rows of its gradient, for optimizers with TensorFlow's fused kernels."""
+"""Updates of a table by the rows of its gradient, without a look at its other rows."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ class RowUpdates:
 
 def add_to_rows(variable: tf.Variable, indices: tf.Tensor, change: tf.Tensor) -> tf.Operation:
     """Add to rows of a variable, in one operation: no update of another worker is lost."""
-    return tf.raw_ops.ResourceScatterAdd(
-        resource=variable.handle, indices=indices, updates=change
-    )
+    return tf.raw_ops.ResourceScatterAdd(resource=variable.handle, indices=indices, updates=change)
 
 
 def read_rows(variable: tf.Variable, indices: tf.Tensor) -> tf.Tensor:

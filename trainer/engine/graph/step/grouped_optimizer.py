@@ -96,7 +96,8 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
 
     def updates_rows(self, variable: tf.Variable) -> bool:
         """Return whether the optimizer of a variable's group takes its gradient in rows."""
-        return getattr(self._member(variable), "updates_rows", lambda variable: False)(variable)
+        by_rows = getattr(self.member_of(variable), "updates_rows", lambda variable: False)
+        return bool(by_rows(variable))
 
     def is_trained(self, start: int) -> tf.Tensor:
         """Return whether weights are updated that begin at an update, bool scalar."""
@@ -128,7 +129,7 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
         Raises:
             KeyError: it has none of this name.
         """
-        return self._member(var).get_slot(var, slot_name)
+        return self.member_of(var).get_slot(var, slot_name)
 
     def variables(self) -> list[tf.Variable]:
         """Return the count of updates, and all slots."""
@@ -143,7 +144,8 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
         self._members.append(member)
         self._starts.append(start)
 
-    def _member(self, variable: tf.Variable) -> Optimizer:
+    def member_of(self, variable: tf.Variable) -> Optimizer:
+        """Return the optimizer of a variable's group."""
         return self._members[self._member_of[variable_key(variable)]]
 
     def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:

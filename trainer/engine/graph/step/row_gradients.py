@@ -8,9 +8,11 @@ adds, and leaves out zeros: so it has the same bits.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import tensorflow as tf
+
+from trainer.engine.graph.placement.step_devices import on_own_device
 
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices
 
@@ -173,10 +175,26 @@ def values_of(gradient: Gradient) -> tf.Tensor:
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
-def first_replicas(rows: tf.IndexedSlices, is_first: tf.Tensor) -> tf.IndexedSlices:
-    """Return rows on the first replica, and none on others: their concatenation is the rows."""
-    count = tf.where(is_first, tf.size(rows.indices), 0)
-    return tf.IndexedSlices(rows.values[:count], rows.indices[:count])
+def own_shares(
+    gradients: Sequence[Gradient], is_first: tf.Tensor, count: int, *, in_tree: bool
+) -> list[Gradient]:
+    """Return what a replica gives to an optimizer that adds up over the replicas itself.
+
+    Args:
+        gradients: those of all replicas together.
+        is_first: whether this is the first replica, bool scalar.
+        count: number of replicas.
+        in_tree: whether the sum must have the gradients' bits: of three thirds it may not.
+    """
+
+    def share(gradient: Gradient) -> Gradient:
+        if isinstance(gradient, tf.IndexedSlices):
+            # It concatenates rows: all of one replica, and none of others.
+            size = tf.where(is_first, tf.size(gradient.indices), 0)
+            return tf.IndexedSlices(gradient.values[:size], gradient.indices[:size])
+        return tf.where(is_first, gradient, -0.0) if in_tree else gradient / count
+
+    return [share(gradient) for gradient in gradients]
 
 
 def as_dense(gradient: Gradient, shape: tf.TensorShape) -> tf.Tensor:
@@ -184,3 +202,25 @@ def as_dense(gradient: Gradient, shape: tf.TensorShape) -> tf.Tensor:
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, shape[0])
+
+
+def for_optimizer(
+    gradients: Sequence[Gradient], variables: Sequence[tf.Variable], optimizer: Any
+) -> list[Gradient]:
+    """Return gradients as an optimizer takes them: in rows if it `updates_rows` of a variable."""
+    by_rows = getattr(optimizer, "updates_rows", lambda variable: False)
+    return [
+        x if by_rows(variable) else on_own_device(as_dense, x, variable.shape)
+        for x, variable in zip(gradients, variables, strict=True)
+    ]
+
+
+def allow_reads(gradients: Sequence[Gradient], variables: Sequence[tf.Variable]) -> None:
+    """Have whole tables read again without a copy after an update by rows.
+
+    TensorFlow copies what is read once a table was read or updated by rows; and a mirrored table,
+    or one of Keras 3, is read as a whole to look up some rows.
+    """
+    for gradient, variable in zip(gradients, variables, strict=True):
+        if isinstance(gradient, tf.IndexedSlices):
+            tf.raw_ops.DisableCopyOnRead(resource=variable.handle)

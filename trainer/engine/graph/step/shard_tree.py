@@ -48,7 +48,7 @@ def chain_sum(parts: Sequence[T], add_two: Callable[[T, T], T]) -> T:
 
 
 def add(left: Gradient, right: Gradient) -> Gradient:
-    """Add two tensors, or two gradients in rows, in a graph that TensorFlow does not put into another order.
+    """Add two tensors in a graph that TensorFlow does not put into another order, or two in rows.
 
     Its optimizer makes one AddN of additions that feed each other, and AddN goes from left to
     right. A snapshot between them hides that, and copies nothing.

@@ -57,6 +57,8 @@ class StepOptions:
         boundary: notes where the step is, for a process that loses another; None: nobody asks.
         rows: whether gradients of large tables may stay in rows, of which nobody knows the number
             before a step.
+        note_rows: called while an update is traced, with the optimizer and each variable whose
+            gradient is in rows.
     """
 
     accumulate: int = 1
@@ -73,6 +75,7 @@ class StepOptions:
     adds_differences: bool = False
     boundary: StepBoundary | None = None
     rows: bool = True
+    note_rows: Callable[[Optimizer, tf.Variable], None] = lambda optimizer, variable: None
 
     @property
     def captures_updates(self) -> bool:

@@ -22,10 +22,11 @@ from trainer.engine.graph.step.moving_statistics import (
 )
 from trainer.engine.graph.step.row_gradients import (
     Gradient,
-    as_dense,
-    first_replicas,
+    allow_reads,
+    for_optimizer,
     in_order,
     map_values,
+    own_shares,
     reunited,
     unite,
     values_of,
@@ -316,32 +317,20 @@ class Step(Collectives):
         self, optimizer: Optimizer, variables: list[tf.Variable], gradients: Gradients
     ) -> None:
         """Update variables by gradients that are the same on all replicas."""
-        by_rows = getattr(optimizer, "updates_rows", lambda variable: False)
-        gradients = [
-            x if by_rows(variable) else on_own_device(as_dense, x, variable.shape)
-            for x, variable in zip(gradients, variables, strict=True)
-        ]
+        for gradient, variable in zip(gradients, variables, strict=True):
+            if isinstance(gradient, tf.IndexedSlices):
+                self.options.note_rows(optimizer, variable)
+        gradients = for_optimizer(gradients, variables, optimizer)
         if self.options.optimizer_reduces:
             is_first = tf.equal(self._context.replica_id_in_sync_group, 0)
-            gradients = [self._own_share(gradient, is_first) for gradient in gradients]
+            in_tree = self.options.shards is not None
+            gradients = own_shares(gradients, is_first, self.num_replicas, in_tree=in_tree)
         optimizer.apply_gradients(
             zip(gradients, variables, strict=True),
             experimental_aggregate_gradients=self.options.optimizer_reduces,
         )
         if not self.options.optimizer_reduces:
-            for gradient, variable in zip(gradients, variables, strict=True):
-                if isinstance(gradient, tf.IndexedSlices):
-                    # Whoever reads a whole table would copy it from now on: replicas' lookups do.
-                    tf.raw_ops.DisableCopyOnRead(resource=variable.handle)
-
-    def _own_share(self, gradient: Gradient, is_first: tf.Tensor) -> Gradient:
-        """Return what this replica adds to the optimizer's own sum over the replicas."""
-        if isinstance(gradient, tf.IndexedSlices):
-            return first_replicas(gradient, is_first)
-        if self.options.shards is None:
-            return gradient / self.num_replicas
-        # The whole sum from one replica: the sum of three thirds may be another number.
-        return tf.where(is_first, gradient, -0.0)
+            allow_reads(gradients, variables)
 
     def split(self, batch: Batch, count: int) -> list[Batch]:
         """Cut this replica's batch into `count` equal parts, for an update with each.
