@@ -68,7 +68,7 @@ def row_announcer(channel: Channel) -> Callable[[Any, tf.Variable], None]:
         if not getattr(own, "updates_rows", lambda variable: False)(variable):
             can_be_lazy = getattr(own, "can_be_lazy", False)
             hint = " (optimizer.lazy=true: only those of the batch)" if can_be_lazy else ""
-            line += f"; {type(own).__name__} moves every row at each step{hint}"
+            line += f"; {own._name} moves every row at each step{hint}"
         channel.line(line)
 
     return announce_rows

@@ -279,7 +279,7 @@ def _optimizer(options: Mapping[str, Any], key: str, rate: Schedule) -> Any:
         if not getattr(optimizer, "can_be_lazy", False):
             raise ConfigError(
                 f"{key}.lazy (true) updates rows of a table alone, and this optimizer "
-                f"({type(optimizer).__name__}) needs the whole table; remove it"
+                f"({optimizer._name}) needs the whole table; remove it"
             )
         optimizer.lazy = True
     return optimizer

@@ -146,6 +146,13 @@ def flat(values: Sequence[Gradient], variable: Sequence[bool]) -> list[tf.Tensor
     return tensors
 
 
+def flat_specs(specs: Sequence[tf.TensorSpec], variable: Sequence[bool]) -> list[tf.TensorSpec]:
+    """Return shapes and types of what `flat` returns, from those of the values."""
+    indices = tf.TensorSpec([None], tf.int64)
+    pairs = zip(specs, variable, strict=True)
+    return [x for spec, is_variable in pairs for x in ([indices] if is_variable else []) + [spec]]
+
+
 def restored(
     tensors: Sequence[tf.Tensor], variable: Sequence[bool], like: Sequence[Gradient]
 ) -> list[Gradient]:

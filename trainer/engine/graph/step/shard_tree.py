@@ -20,7 +20,7 @@ from tensorflow.python.eager import backprop
 
 from trainer.engine.graph.exchange.collectives import packed
 from trainer.engine.graph.placement.step_devices import beside
-from trainer.engine.graph.step.row_gradients import Gradient, add_rows, flat, restored
+from trainer.engine.graph.step.row_gradients import Gradient, add_rows, flat, flat_specs, restored
 
 T = TypeVar("T")
 
@@ -127,9 +127,7 @@ def sum_overlapping(
 
 
 def sum_over_shards(
-    compute: Callable[[int | tf.Tensor], list[Gradient]],
-    count: int,
-    specs: Sequence[tf.TensorSpec],
+    compute: Callable[[int | tf.Tensor], list[Gradient]], count: int, specs: Sequence[tf.TensorSpec]
 ) -> list[Gradient]:
     """Add up the tensors of `count` shards in the order of the tree, shard after shard.
 
@@ -147,11 +145,7 @@ def sum_over_shards(
     heights = range(count.bit_length())
     carries = tf.constant([_carries(number) for number in range(count)])
     variable = [spec.shape.rank > 1 and spec.shape[0] is None for spec in specs]
-    state = [
-        part
-        for spec, is_variable in zip(specs, variable, strict=True)
-        for part in ([tf.TensorSpec([None], tf.int64), spec] if is_variable else [spec])
-    ]
+    state = flat_specs(specs, variable)
     like: list[Gradient] = []
 
     def one_shard(number: tf.Tensor, subtrees: list[list[tf.Tensor]]) -> tuple[Any, ...]:
