@@ -45,8 +45,9 @@ class Contribution:
     """What one replica adds to a step.
 
     Attributes:
-        gradients: of the model's trainable variables: dense, or in rows; if there are several
-            replicas, these have a static number of rows, and an index may come again with zeros.
+        gradients: of the model's trainable variables: dense, or in rows. Of several replicas these
+            have a static number of rows, and an index may come again with zeros; of the only pass
+            of all a row may come again.
         sums: name -> (sum, weight) of the loss and the metrics.
         updated: where updates are captured, or of a model that notes them: the variables that the
             forward passes update.
@@ -163,7 +164,7 @@ class _Passes:
         self._notes = notes_updates(model)
         captures = self._notes or options.captures_updates
         self.moving = moving_variables(model) if captures else []
-        num_passes = (options.shards or num_replicas) * options.accumulate
+        num_passes = options.passes(num_replicas)
         self.statistics = GlobalStatistics(options.synchronized, num_passes, self.add_up, reduce)
         self.updated: set[int] = set()
         self.names: list[str] = []
@@ -263,10 +264,12 @@ class _Passes:
         if self._options.jit:
             # A new function for each trace: replicas have different variables and cannot share one.
             compute = tf.function(self._gradients, jit_compile=True, autograph=False)
+        results = compute(batch, self._scale, values)
+        if self.statistics.passes == 1:
+            return list(results)
         # XLA knows no tensors whose shape depends on values, such as the rows that are touched.
         return [
-            on_own_device(combine, x) if isinstance(x, tf.IndexedSlices) else x
-            for x in compute(batch, self._scale, values)
+            on_own_device(combine, x) if isinstance(x, tf.IndexedSlices) else x for x in results
         ]
 
     def _gradients(

@@ -16,10 +16,10 @@ from trainer.engine.graph.placement.step_devices import on_own_device
 
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices
 
-SHARE = 4
+SHARE = 8
 """A gradient stays in rows if the table has at least so many times the rows that are looked up."""
 
-LEAST_SIZE = 2**17
+LEAST_SIZE = 2**16
 """Numbers of the smallest table whose gradient stays in rows."""
 
 _HALF = 2**16  # of an identifier: float32 has each half exactly
@@ -60,11 +60,18 @@ def add_rows(left: tf.IndexedSlices, right: tf.IndexedSlices) -> tf.IndexedSlice
 
 
 def in_order(gradient: Gradient) -> Gradient:
-    """Return a gradient with its rows by ascending index; one that is dense as it is."""
+    """Return a gradient with each index once, ascending; one that is dense as it is."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
-    order = tf.argsort(gradient.indices)
-    return tf.IndexedSlices(tf.gather(gradient.values, order), tf.gather(gradient.indices, order))
+    order = tf.argsort(gradient.indices, stable=True)
+    indices = tf.gather(gradient.indices, order)
+    begins = tf.concat([[True], indices[1:] != indices[:-1]], axis=0)
+    values = tf.math.unsorted_segment_sum(
+        tf.gather(gradient.values, order),
+        tf.cumsum(tf.cast(begins, tf.int32)) - 1,
+        tf.math.count_nonzero(begins, dtype=tf.int32),
+    )
+    return tf.IndexedSlices(values, tf.boolean_mask(indices, begins))
 
 
 def of_static_size(rows: tf.IndexedSlices, size: int) -> tf.IndexedSlices:
@@ -204,6 +211,16 @@ def own_shares(
     return [share(gradient) for gradient in gradients]
 
 
+def scaled(gradients: Sequence[Gradient], factor: float | tf.Tensor) -> list[Gradient]:
+    """Return gradients times a factor."""
+    return [on_own_device(map_values, x, lambda values: values * factor) for x in gradients]
+
+
+def is_finite(gradient: Gradient) -> tf.Tensor:
+    """Return whether all numbers of a gradient are finite, bool scalar."""
+    return tf.reduce_all(tf.math.is_finite(values_of(gradient)))
+
+
 def as_dense(gradient: Gradient, shape: tf.TensorShape) -> tf.Tensor:
     """Return a gradient of a variable of this shape as a tensor."""
     if not isinstance(gradient, tf.IndexedSlices):
@@ -212,14 +229,28 @@ def as_dense(gradient: Gradient, shape: tf.TensorShape) -> tf.Tensor:
 
 
 def for_optimizer(
-    gradients: Sequence[Gradient], variables: Sequence[tf.Variable], optimizer: Any
+    gradients: Sequence[Gradient],
+    variables: Sequence[tf.Variable],
+    optimizer: Any,
+    note_rows: Callable[[Any, tf.Variable], None],
 ) -> list[Gradient]:
-    """Return gradients as an optimizer takes them: in rows if it `updates_rows` of a variable."""
+    """Return gradients as an optimizer takes them: in rows if it `updates_rows` of a variable.
+
+    Args:
+        gradients: the gradients.
+        variables: their variables.
+        optimizer: the optimizer.
+        note_rows: called with it and each variable whose gradient is in rows.
+    """
     by_rows = getattr(optimizer, "updates_rows", lambda variable: False)
-    return [
-        x if by_rows(variable) else on_own_device(as_dense, x, variable.shape)
-        for x, variable in zip(gradients, variables, strict=True)
-    ]
+    result = []
+    for gradient, variable in zip(gradients, variables, strict=True):
+        if isinstance(gradient, tf.IndexedSlices):
+            note_rows(optimizer, variable)
+            if not by_rows(variable):
+                gradient = on_own_device(as_dense, gradient, variable.shape)
+        result.append(gradient)
+    return result
 
 
 def allow_reads(gradients: Sequence[Gradient], variables: Sequence[tf.Variable]) -> None:

@@ -77,6 +77,10 @@ class StepOptions:
     rows: bool = True
     note_rows: Callable[[Optimizer, tf.Variable], None] = lambda optimizer, variable: None
 
+    def passes(self, num_replicas: int) -> int:
+        """Return how many passes compute a global batch, on all replicas."""
+        return (self.shards or num_replicas) * self.accumulate
+
     @property
     def captures_updates(self) -> bool:
         """Whether what forward passes would assign is captured, and assigned with the update."""

@@ -21,15 +21,14 @@ from trainer.engine.graph.step.moving_statistics import (
     soft_update,
 )
 from trainer.engine.graph.step.row_gradients import (
-    Gradient,
     allow_reads,
     for_optimizer,
     in_order,
-    map_values,
+    is_finite,
     own_shares,
     reunited,
+    scaled,
     unite,
-    values_of,
 )
 from trainer.engine.graph.step.shard_tree import add_beside, tree_sum
 from trainer.engine.graph.step.step_options import Gradients, Optimizer, StepOptions
@@ -110,13 +109,13 @@ class Step(Collectives):
             loss_fn, batch, model, self.options, self, self.sum_exactly, scale
         )
         gradients, (packed, *totals) = self.sum_over_replicas(
-            own.gradients, [own.packed_sums(), *statistics.added(own)]
+            self._to_sum(own, model, optimizer), [own.packed_sums(), *statistics.added(own)]
         )
         gradients, packed, totals, moved = self.begin_update(
             (gradients, packed, totals, [value for _, value in own.moving])
         )
         if scale is not None:
-            gradients = _scaled(gradients, 1.0 / scale)
+            gradients = scaled(gradients, 1.0 / scale)
         statistics.assign(totals)
         assign_alike([(variable, x) for (variable, _), x in zip(own.moving, moved, strict=True)])
         reduced = own.unpack_sums(packed)
@@ -146,7 +145,7 @@ class Step(Collectives):
         gradients, (loss,) = self.sum_over_replicas(own[:-1], [own[-1]])
         gradients, loss = self.begin_update((gradients, loss))
         if count > 1:
-            gradients = _scaled(gradients, 1.0 / count)
+            gradients = scaled(gradients, 1.0 / count)
         sums = {"loss": (loss, tf.constant(float(count)))}
         self._apply(optimizer, variables, gradients, sums)
 
@@ -214,6 +213,13 @@ class Step(Collectives):
         loss_scale = self.options.loss_scale
         return None if loss_scale is None else loss_scale.value.read_value()
 
+    def _to_sum(self, own: Contribution, model: tf.keras.Model, optimizer: Optimizer) -> Gradients:
+        """Return this replica's gradients; in rows only where that pays."""
+        if self.options.passes(self.num_replicas) > 1:
+            return own.gradients
+        variables = model.trainable_variables
+        return for_optimizer(own.gradients, variables, optimizer, self.options.note_rows)
+
     def sum_over_replicas(
         self, gradients: Gradients, others: list[tf.Tensor]
     ) -> tuple[Gradients, list[tf.Tensor]]:
@@ -264,7 +270,7 @@ class Step(Collectives):
         monitor = self.options.divergence_monitor
         conditions = []  # of the update: all of them
         if loss_scale is not None:
-            finite = [on_own_device(_is_finite, gradient) for gradient in gradients]
+            finite = [on_own_device(is_finite, gradient) for gradient in gradients]
             conditions.append(tf.reduce_all(finite))
         if hasattr(optimizer, "without_held"):
             gradients = optimizer.without_held(gradients, variables)
@@ -317,10 +323,7 @@ class Step(Collectives):
         self, optimizer: Optimizer, variables: list[tf.Variable], gradients: Gradients
     ) -> None:
         """Update variables by gradients that are the same on all replicas."""
-        for gradient, variable in zip(gradients, variables, strict=True):
-            if isinstance(gradient, tf.IndexedSlices):
-                self.options.note_rows(optimizer, variable)
-        gradients = for_optimizer(gradients, variables, optimizer)
+        gradients = for_optimizer(gradients, variables, optimizer, self.options.note_rows)
         if self.options.optimizer_reduces:
             is_first = tf.equal(self._context.replica_id_in_sync_group, 0)
             in_tree = self.options.shards is not None
@@ -389,11 +392,3 @@ class Step(Collectives):
 
 def _add_all(left: Gradients, right: Gradients) -> Gradients:
     return [add_beside(a, b) for a, b in zip(left, right, strict=True)]
-
-
-def _scaled(gradients: Gradients, factor: float | tf.Tensor) -> Gradients:
-    return [on_own_device(map_values, x, lambda values: values * factor) for x in gradients]
-
-
-def _is_finite(gradient: Gradient) -> tf.Tensor:
-    return tf.reduce_all(tf.math.is_finite(values_of(gradient)))
