@@ -767,10 +767,10 @@ class _OfOptimizer:
         Gt(0),
         Le(1),
     )
-    lazy: bool = key(
-        False,
-        "update only those rows of a large embedding that the batch looks up; false: all rows move "
-        "as in the dense computation, e.g. by Adam's momentum",
+    lazy: bool | None = key(
+        None,
+        "true: update only those rows of a large embedding that the batch looks up; null: all rows "
+        "move, e.g. by Adam's momentum",
     )
 
 
