@@ -267,10 +267,7 @@ class _Passes:
         results = compute(batch, self._scale, values)
         if self.statistics.passes == 1:
             return list(results)
-        # XLA knows no tensors whose shape depends on values, such as the rows that are touched.
-        return [
-            on_own_device(combine, x) if isinstance(x, tf.IndexedSlices) else x for x in results
-        ]
+        return [on_own_device(combine, x) for x in results]
 
     def _gradients(
         self, batch: Batch, scale: tf.Tensor | None, values: list[tf.Tensor]

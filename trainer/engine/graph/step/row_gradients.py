@@ -42,10 +42,15 @@ def stays_in_rows(gradient: Gradient, shape: tf.TensorShape, lookups: int) -> bo
     return is_in_rows and 0 < lookups * SHARE <= shape[0]
 
 
-def combine(rows: tf.IndexedSlices) -> tf.IndexedSlices:
-    """Add up the rows of each index, in their order; each index is once in the result."""
-    indices, positions = tf.unique(rows.indices)
-    values = tf.math.unsorted_segment_sum(rows.values, positions, tf.size(indices))
+def combine(gradient: Gradient) -> Gradient:
+    """Add up the rows of each index, in their order: it is there once; dense ones are as they are.
+
+    XLA cannot do it: it knows no tensors whose shape depends on values.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    indices, positions = tf.unique(gradient.indices)
+    values = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(indices))
     return tf.IndexedSlices(values, indices)
 
 
@@ -60,18 +65,11 @@ def add_rows(left: tf.IndexedSlices, right: tf.IndexedSlices) -> tf.IndexedSlice
 
 
 def in_order(gradient: Gradient) -> Gradient:
-    """Return a gradient with each index once, ascending; one that is dense as it is."""
+    """Return a gradient with its rows by ascending index; one that is dense as it is."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
-    order = tf.argsort(gradient.indices, stable=True)
-    indices = tf.gather(gradient.indices, order)
-    begins = tf.concat([[True], indices[1:] != indices[:-1]], axis=0)
-    values = tf.math.unsorted_segment_sum(
-        tf.gather(gradient.values, order),
-        tf.cumsum(tf.cast(begins, tf.int32)) - 1,
-        tf.math.count_nonzero(begins, dtype=tf.int32),
-    )
-    return tf.IndexedSlices(values, tf.boolean_mask(indices, begins))
+    order = tf.argsort(gradient.indices)
+    return tf.IndexedSlices(tf.gather(gradient.values, order), tf.gather(gradient.indices, order))
 
 
 def of_static_size(rows: tf.IndexedSlices, size: int) -> tf.IndexedSlices:

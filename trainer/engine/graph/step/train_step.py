@@ -22,6 +22,7 @@ from trainer.engine.graph.step.moving_statistics import (
 )
 from trainer.engine.graph.step.row_gradients import (
     allow_reads,
+    combine,
     for_optimizer,
     in_order,
     is_finite,
@@ -229,11 +230,13 @@ class Step(Collectives):
 
         Args:
             gradients: may be rounded on the way, if the strategy's exchange compresses them. Those
-                in rows have their rows by ascending index afterwards.
+                in rows have each index once afterwards.
             others: are never rounded.
         """
         if self.num_replicas == 1:
-            return [on_own_device(in_order, x) for x in gradients], others
+            # The norm is the same on all layouts if rows are in one order; one pass has one layout.
+            unique = combine if self.options.passes(1) == 1 else in_order
+            return [on_own_device(unique, x) for x in gradients], others
         number = self._context.replica_id_in_sync_group
         tensors, united = unite(gradients, number, self.num_replicas, self.sum_exactly)
         timer = self.options.exchange_timer
