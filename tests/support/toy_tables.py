@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -24,10 +25,8 @@ def model(input_shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
     return _model(tf.keras, input_shape, num_classes)
 
 
-def keras_3(input_shape: tuple[int, ...], num_classes: int) -> Any:
+def keras_3(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
     """Build the same model of Keras 3."""
-    import keras
-
     return _model(keras, input_shape, num_classes)
 
 
