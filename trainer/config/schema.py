@@ -767,6 +767,11 @@ class _OfOptimizer:
         Gt(0),
         Le(1),
     )
+    lazy: bool | None = key(
+        None,
+        "true: update only those rows of a large embedding that the batch looks up; null: all rows "
+        "move, e.g. by Adam's momentum",
+    )
 
 
 @dataclass

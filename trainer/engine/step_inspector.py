@@ -18,6 +18,7 @@ from trainer.engine.graph.input.feature_specs import feature_words
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.step.metric_sums import Sums
 from trainer.engine.graph.step.moving_statistics import unchanged
+from trainer.engine.graph.step.row_gradients import as_dense
 from trainer.engine.graph.step.step_options import Gradients, Optimizer, StepOptions
 from trainer.engine.graph.step.train_step import Step
 from trainer.engine.plan import Plan
@@ -150,7 +151,7 @@ class GradientOnlyStep(Step):
 
     def __init__(self, index: tf.Tensor, options: StepOptions, log: CollectiveLog) -> None:
         super().__init__(index, options, log)
-        self.updates: list[tuple[list[tf.Variable], Gradients]] = []
+        self.updates: list[tuple[list[tf.Variable], list[tf.Tensor]]] = []
 
     def soft_update(
         self, target: tf.keras.Model, source: tf.keras.Model, tau: float | tf.Tensor
@@ -158,8 +159,8 @@ class GradientOnlyStep(Step):
         """Leave the target as it is."""
 
     def _exchange(
-        self, gradients: Gradients, others: list[tf.Tensor]
-    ) -> tuple[Gradients, list[tf.Tensor]]:
+        self, gradients: list[tf.Tensor], others: list[tf.Tensor]
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Sum exactly, though a step may compress its gradients on their way."""
         if self.options.shards is not None:
             return super()._exchange(gradients, others)
@@ -170,7 +171,8 @@ class GradientOnlyStep(Step):
         self, optimizer: Optimizer, variables: list[tf.Variable], gradients: Gradients, sums: Sums
     ) -> None:
         """Keep the gradients."""
-        self.updates.append((variables, gradients))
+        dense = [as_dense(x, v.shape) for x, v in zip(gradients, variables, strict=True)]
+        self.updates.append((variables, dense))
 
 
 def as_images(features: np.ndarray) -> np.ndarray:

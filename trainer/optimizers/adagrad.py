@@ -35,3 +35,6 @@ def adagrad(
 
 class Adagrad(WeightDecay, tf.keras.optimizers.legacy.Adagrad):
     """Adagrad's fused kernel after the decay."""
+
+    def _keeps_other_rows(self, variable: tf.Variable) -> bool:
+        return not self._decays(variable)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import tensorflow as tf
 
 from trainer.annotations import Ge, Gt, Lt
+from trainer.optimizers.adam import Adam
 from trainer.optimizers.weight_decay import WeightDecay
 
 
@@ -29,5 +30,5 @@ def adamw(
     )
 
 
-class AdamW(WeightDecay, tf.keras.optimizers.legacy.Adam):
+class AdamW(WeightDecay, Adam):
     """Adam's fused kernel after the decay."""

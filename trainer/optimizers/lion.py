@@ -30,4 +30,4 @@ def lion(
         direction = tf.sign(beta_1 * slots["m"] + (1.0 - beta_1) * grad)
         return rate * direction, {"m": beta_2 * slots["m"] + (1.0 - beta_2) * grad}
 
-    return SlotOptimizer("Lion", learning_rate, change, ("m",), weight_decay)
+    return SlotOptimizer("Lion", learning_rate, change, ("m",), weight_decay, by_rows=True)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import tensorflow as tf
 
 from trainer.annotations import Ge, Gt, Lt
+from trainer.optimizers.adam import Adam
 from trainer.optimizers.weight_decay import WeightDecay
 
 
@@ -29,8 +30,10 @@ def nadam(
     )
 
 
-class _NesterovAdam(tf.keras.optimizers.legacy.Adam):
+class _NesterovAdam(Adam):
     """Adam whose kernel is asked for Nesterov's momentum, which Keras never does."""
+
+    nesterov = True
 
     def _resource_apply_dense(
         self, grad: tf.Tensor, var: tf.Variable, apply_state: Any = None

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import tensorflow as tf
 
 from trainer.annotations import Ge, Lt, Semantic
+from trainer.optimizers.row_updates import add_to_rows
 from trainer.optimizers.weight_decay import WeightDecay
 
 
@@ -21,5 +22,20 @@ def sgd(
     return SGD(learning_rate, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay)
 
 
-class SGD(WeightDecay, tf.keras.optimizers.legacy.SGD):
+class _GradientDescent(tf.keras.optimizers.legacy.SGD):
+    """The fused kernels of gradient descent, also for rows without momentum."""
+
+    def _resource_apply_sparse(
+        self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor, apply_state: Any = None
+    ) -> tf.Operation:
+        if self._momentum:
+            return super()._resource_apply_sparse(grad, var, indices, apply_state)
+        rate = apply_state[(var.device, var.dtype.base_dtype)]["lr_t"]
+        return add_to_rows(var, indices, -grad * rate)
+
+
+class SGD(WeightDecay, _GradientDescent):
     """The fused kernel of gradient descent, with or without momentum, after the decay."""
+
+    def _keeps_other_rows(self, variable: tf.Variable) -> bool:
+        return not self._momentum and not self._decays(variable)

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from trainer.optimizers.row_updates import RowUpdates, add_to_rows, read_rows
 from trainer.optimizers.weight_decay import is_decayed
 
 Slots: TypeAlias = dict[str, tf.Tensor]
@@ -23,7 +24,7 @@ update, from 1.
 SlotShapes: TypeAlias = Callable[[tf.Variable], Mapping[str, tf.TensorShape]]
 
 
-class SlotOptimizer(tf.keras.optimizers.legacy.Optimizer):
+class SlotOptimizer(RowUpdates, tf.keras.optimizers.legacy.Optimizer):
     """Computes an update in TensorFlow, from a variable, its gradient and its slots.
 
     The change is subtracted from the variable in one operation, so no update is lost where workers
@@ -37,6 +38,7 @@ class SlotOptimizer(tf.keras.optimizers.legacy.Optimizer):
         weight_decay: decoupled, of matrices and kernels alone.
         shapes: returns the shapes of a variable's slots by name, of all or of some; None: all are
             as large as the variable.
+        by_rows: whether a row's change follows from that row alone.
     """
 
     def __init__(
@@ -47,6 +49,8 @@ class SlotOptimizer(tf.keras.optimizers.legacy.Optimizer):
         slots: Sequence[str],
         weight_decay: float = 0.0,
         shapes: SlotShapes | None = None,
+        *,
+        by_rows: bool = False,
     ) -> None:
         super().__init__(name)
         self._set_hyper("learning_rate", learning_rate)
@@ -54,6 +58,7 @@ class SlotOptimizer(tf.keras.optimizers.legacy.Optimizer):
         self._all_slots = list(slots)
         self._shapes = shapes
         self._weight_decay = weight_decay
+        self.can_be_lazy = by_rows
 
     def get_slot_names(self) -> list[str]:
         """Return the names of all slots, also if no variable has one of them."""
@@ -72,20 +77,37 @@ class SlotOptimizer(tf.keras.optimizers.legacy.Optimizer):
     def _resource_apply_dense(
         self, grad: tf.Tensor, var: tf.Variable, apply_state: Any = None
     ) -> tf.Operation:
-        rate = apply_state[(var.device, var.dtype.base_dtype)]["lr_t"]
         kept = {slot: self.get_slot(var, slot) for slot in self._slot_shapes(var)}
-        value = var.read_value()
-        change, slots = self._change(
-            grad=grad,
-            value=value,
-            slots={slot: variable.read_value() for slot, variable in kept.items()},
-            rate=rate,
-            count=tf.cast(self.iterations + 1, value.dtype),
-        )
-        if self._weight_decay and is_decayed(value):
-            change += rate * self._weight_decay * value
+        values = {slot: variable.read_value() for slot, variable in kept.items()}
+        change, slots = self._changes(grad, var, var.read_value(), values, apply_state)
         updates = [variable.assign(slots[slot]) for slot, variable in kept.items()]
         return tf.group(var.assign_sub(change), *updates)
+
+    def _resource_apply_sparse(
+        self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor, apply_state: Any = None
+    ) -> tf.Operation:
+        kept = {slot: self.get_slot(var, slot) for slot in self._slot_shapes(var)}
+        values = {slot: read_rows(variable, indices) for slot, variable in kept.items()}
+        change, slots = self._changes(grad, var, read_rows(var, indices), values, apply_state)
+        with tf.control_dependencies([change]):
+            updates = [
+                tf.raw_ops.ResourceScatterUpdate(
+                    resource=variable.handle, indices=indices, updates=slots[slot]
+                )
+                for slot, variable in kept.items()
+            ]
+            return tf.group(add_to_rows(var, indices, -change), *updates)
+
+    def _changes(
+        self, grad: tf.Tensor, var: tf.Variable, value: tf.Tensor, slots: Slots, apply_state: Any
+    ) -> tuple[tf.Tensor, Slots]:
+        """Return what is subtracted from a variable's value, and the new values of its slots."""
+        rate = apply_state[(var.device, var.dtype.base_dtype)]["lr_t"]
+        count = tf.cast(self.iterations + 1, value.dtype)
+        change, slots = self._change(grad=grad, value=value, slots=slots, rate=rate, count=count)
+        if self._weight_decay and is_decayed(value):
+            change += rate * self._weight_decay * value
+        return change, slots
 
 
 def norm_ratio(value: tf.Tensor, update: tf.Tensor) -> tf.Tensor:

@@ -6,13 +6,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.optimizers.row_updates import RowUpdates, add_to_rows, read_rows
+
 
 def is_decayed(value: tf.Tensor) -> bool:
     """Return whether weight decay applies: not to biases, nor to scales of normalizations."""
     return value.shape.rank >= 2
 
 
-class WeightDecay:
+class WeightDecay(RowUpdates):
     """Precedes a fused kernel by `variable -= learning_rate * weight_decay * variable`.
 
     For a subclass of it and then of an optimizer of `tf.keras.optimizers.legacy`. Only matrices and
@@ -33,9 +35,23 @@ class WeightDecay:
         self, grad: tf.Tensor, var: tf.Variable, apply_state: Any = None
     ) -> tf.Operation:
         optimizer: Any = super()
-        if not is_decayed(var) or not self.weight_decay:
+        if not self._decays(var):
             return optimizer._resource_apply_dense(grad, var, apply_state)
         rate = apply_state[(var.device, var.dtype.base_dtype)]["lr_t"]
         # The decay must come before the kernel reads the variable.
         with tf.control_dependencies([var.assign_sub(rate * self.weight_decay * var)]):
             return optimizer._resource_apply_dense(grad, var, apply_state)
+
+    def _resource_apply_sparse(
+        self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor, apply_state: Any = None
+    ) -> tf.Operation:
+        optimizer: Any = super()
+        if not self._decays(var):
+            return optimizer._resource_apply_sparse(grad, var, indices, apply_state)
+        rate = apply_state[(var.device, var.dtype.base_dtype)]["lr_t"]
+        decay = -rate * self.weight_decay * read_rows(var, indices)
+        with tf.control_dependencies([add_to_rows(var, indices, decay)]):
+            return optimizer._resource_apply_sparse(grad, var, indices, apply_state)
+
+    def _decays(self, variable: tf.Variable) -> bool:
+        return bool(self.weight_decay) and is_decayed(variable)

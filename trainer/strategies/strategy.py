@@ -28,6 +28,7 @@ class Strategy:
             process ends the attempt.
         asynchronous: whether the chief hands out chunks of steps, instead of all processes running
             the same step together.
+        static_shapes: whether its devices know no tensors whose shape depends on values.
         optimizer_reduces: whether the optimizer's own reduction over the replicas cannot be left
             out, because they all share one copy of each variable.
         uses_gpus: whether its replicas are on this machine's GPUs, or on the CPU without any.
@@ -55,6 +56,7 @@ class Strategy:
     service_jobs: ClassVar[frozenset[str]] = frozenset()
     restartable_jobs: ClassVar[frozenset[str]] = frozenset()
     asynchronous: ClassVar[bool] = False
+    static_shapes: ClassVar[bool] = False
     optimizer_reduces: ClassVar[bool] = False
     uses_gpus: ClassVar[bool] = True
     allows_standby: ClassVar[bool] = True

@@ -37,6 +37,7 @@ class Tpu(Strategy):
             "actor_feed",
         }
     )
+    static_shapes: ClassVar[bool] = True
     uses_gpus: ClassVar[bool] = False
     allows_standby: ClassVar[bool] = False
     input_outside: ClassVar[bool] = True

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
+from trainer.cluster.messages import Channel
 from trainer.config.rules import env, loop
 from trainer.config.rules.checkpoint import biased_selection
 from trainer.config.schema import Experiment
@@ -16,6 +17,9 @@ from trainer.runs.identity import run_address, trained_choice
 from trainer.strategies.strategy import Strategy
 from trainer.worker.building.build_model import Learner
 from trainer.worker.context import WorkerContext
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def announce(
@@ -44,6 +48,30 @@ def announce_loop(
     _announce(context, strategy, str(loop.name_of(context.experiment)), num_replicas, group)
     steps = context.experiment.train.steps or 0
     context.channel.opening(f"{_count(num_replicas, 'replica')}; {_count(steps, 'step')}")
+
+
+def row_announcer(channel: Channel) -> Callable[[Any, tf.Variable], None]:
+    """Return the function that sends a line for each table whose gradient is in rows, once.
+
+    It is called with an optimizer and a variable when a step is traced.
+    """
+    announced: set[str] = set()
+
+    def announce_rows(optimizer: Any, variable: tf.Variable) -> None:
+        name = variable.name.partition(":")[0]
+        if name in announced:
+            return
+        announced.add(name)
+        own = getattr(optimizer, "member_of", lambda variable: optimizer)(variable)
+        rows, *columns = variable.shape
+        line = f"{name} ({' x '.join([f'{rows:,}', *map(str, columns)])}): gradients by rows"
+        if not getattr(own, "updates_rows", lambda variable: False)(variable):
+            can_be_lazy = getattr(own, "can_be_lazy", False)
+            hint = " (optimizer.lazy=true: only those of the batch)" if can_be_lazy else ""
+            line += f"; {own._name} moves every row at each step{hint}"
+        channel.line(line)
+
+    return announce_rows
 
 
 def _announce(

@@ -56,7 +56,7 @@ from trainer.strategies import compatibility, devices
 from trainer.strategies.select import select_strategy
 from trainer.strategies.strategy import Strategy
 from trainer.summaries.profiler import Profiler, boundary_steps
-from trainer.worker.building.announcement import announce
+from trainer.worker.building.announcement import announce, row_announcer
 from trainer.worker.building.build_audit import build_auditor
 from trainer.worker.building.build_dataset import build_dataset
 from trainer.worker.building.build_loop import build_loop, loop_parts
@@ -129,6 +129,8 @@ def engine_of(
     train, evaluated, test = _sources(learner, experiment)
     loops = _loops(context, strategy, tf_strategy, learner)
     options, exchange = _step_options(experiment, strategy, learner, process_group)
+    if process_group.is_chief:
+        options = replace(options, note_rows=row_announcer(context.channel))
     inference = make_inference(context, learner, loops, process_group)
     for callback in learner.state.callbacks.values():
         if hasattr(callback, "directions"):
@@ -309,6 +311,7 @@ def _options(experiment: Experiment, strategy: Strategy, learner: Learner) -> St
         overlap=strategy.devices_per_replica > 1,
         synchronized=layers if shards or learner.sizes.accumulate > 1 else (),
         adds_differences=strategy.asynchronous,
+        rows=not strategy.static_shapes,
     )
 
 

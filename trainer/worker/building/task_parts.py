@@ -275,4 +275,11 @@ def _optimizer(options: Mapping[str, Any], key: str, rate: Schedule) -> Any:
     """Build an optimizer of these options, which follows a learning rate."""
     optimizer = instantiate(options, key, rate, leave_out=tuple(ENGINE_KEYS["optimizer"]))
     returned_model.check_optimizer(key, optimizer)
+    if options.get("lazy"):
+        if not getattr(optimizer, "can_be_lazy", False):
+            raise ConfigError(
+                f"{key}.lazy (true) updates rows of a table alone, and this optimizer "
+                f"({optimizer._name}) needs the whole table; remove it"
+            )
+        optimizer.lazy = True
     return optimizer

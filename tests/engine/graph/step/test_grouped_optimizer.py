@@ -129,6 +129,34 @@ def test_group_that_begins_later_is_updated_as_by_an_optimizer_that_does(name):
         assert value.tobytes() == wanted.tobytes()
 
 
+def test_rows_are_updated_as_a_dense_gradient_by_group_and_from_a_step_on():
+    results = []
+    for in_rows in (True, False):
+        model = network()
+        variables = model.trainable_variables
+        groups = {"head": {"learning_rate": "10x"}}
+        optimizer = grouped(model, lambda rate: sgd(rate, momentum=0.0), groups, {"first": 2})
+        assert optimizer.updates_rows(variables[0])
+
+        @tf.function
+        def update(*values, optimizer=optimizer, variables=variables, in_rows=in_rows):
+            if in_rows:
+                values = [tf.IndexedSlices(x, tf.range(x.shape[0])) for x in values]
+            values = optimizer.without_held(values, variables)
+            optimizer.apply_gradients(
+                zip(values, variables, strict=True), experimental_aggregate_gradients=False
+            )
+
+        before = values(model, [0])
+        for number in range(4):
+            update(*gradients(number, variables))
+            if number < 2:
+                assert values(model, [0])[0].tobytes() == before[0].tobytes()
+        results.append(values(model, range(6)))
+    for value, wanted in zip(*results, strict=True):
+        assert value.tobytes() == wanted.tobytes()
+
+
 def test_layer_decay_multiplies_the_rate_from_layer_to_layer():
     model = network()
     before = values(model, range(6))

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from trainer.engine.graph.placement.step_devices import on_own_device
 from trainer.engine.graph.state.weight_paths import variable_key
+from trainer.engine.graph.step.row_gradients import Gradient, map_values
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Clip:
     norm: float | None = None
     value: float | None = None
 
-    def apply(self, gradients: list[tf.Tensor], norm: tf.Tensor | None = None) -> list[tf.Tensor]:
+    def apply(self, gradients: list[Gradient], norm: tf.Tensor | None = None) -> list[Gradient]:
         """Return the clipped gradients.
 
         Args:
@@ -35,17 +36,21 @@ class Clip:
             return list(tf.clip_by_global_norm(gradients, self.norm, norm)[0])
         if self.value is not None:
             bound = self.value
-            return [on_own_device(tf.clip_by_value, x, -bound, bound) for x in gradients]
+
+            def clipped(values: tf.Tensor) -> tf.Tensor:
+                return tf.clip_by_value(values, -bound, bound)
+
+            return [on_own_device(map_values, x, clipped) for x in gradients]
         return gradients
 
 
 def clip(
-    gradients: list[tf.Tensor],
+    gradients: list[Gradient],
     norm: tf.Tensor,
     variables: Sequence[tf.Variable],
     optimizer: Any,
     common: Clip,
-) -> list[tf.Tensor]:
+) -> list[Gradient]:
     """Return the gradients of a model, clipped as the groups of its optimizer say.
 
     Args:

@@ -11,11 +11,21 @@ import tensorflow as tf
 from trainer.config.options import constraints
 from trainer.engine.graph.exchange.collectives import Collectives
 from trainer.engine.graph.placement.requested_devices import check_operations
-from trainer.engine.graph.placement.step_devices import backward_pass
+from trainer.engine.graph.placement.step_devices import backward_pass, on_own_device
 from trainer.engine.graph.randomness import randomness
 from trainer.engine.graph.step.captured_updates import CapturedUpdates
 from trainer.engine.graph.step.global_statistics import Compute, GlobalStatistics, Reduce
 from trainer.engine.graph.step.metric_sums import Sums, sums_of
+from trainer.engine.graph.step.row_gradients import (
+    Gradient,
+    add_rows,
+    combine,
+    flat,
+    may_have_rows,
+    of_static_size,
+    restored,
+    stays_in_rows,
+)
 from trainer.engine.graph.step.shard_tree import (
     add_beside,
     chain_sum,
@@ -35,7 +45,9 @@ class Contribution:
     """What one replica adds to a step.
 
     Attributes:
-        gradients: dense, of the model's trainable variables.
+        gradients: of the model's trainable variables: dense, or in rows. Of several replicas these
+            have a static number of rows, and an index may come again with zeros; of the only pass
+            of all a row may come again.
         sums: name -> (sum, weight) of the loss and the metrics.
         updated: where updates are captured, or of a model that notes them: the variables that the
             forward passes update.
@@ -88,7 +100,8 @@ def accumulate_gradients(
             layer.before_update()
     passes = _Passes(loss_fn, batch, model, options, collectives, reduce, scale)
     weights = model.trainable_variables
-    specs = [tf.TensorSpec(variable.shape, tf.float32) for variable in [*weights, *passes.moving]]
+    specs = [passes.spec_of(variable) for variable in weights]
+    specs += [tf.TensorSpec(variable.shape, tf.float32) for variable in passes.moving]
     specs.append(tf.TensorSpec([None], tf.float32))  # the metrics, known when a pass is traced
     with randomness.part_of_size(passes.size):
         passes.statistics.compute(passes.objective, model)
@@ -98,7 +111,7 @@ def accumulate_gradients(
     positions = sorted(passes.updated)
     updates = tensors[len(weights) :]
     return Contribution(
-        tensors[: len(weights)],
+        passes.of_static_sizes(tensors[: len(weights)]),
         {name: (numbers[2 * i], numbers[2 * i + 1]) for i, name in enumerate(names)},
         [passes.moving[i] for i in positions],
         [updates[i] for i in positions],
@@ -151,10 +164,11 @@ class _Passes:
         self._notes = notes_updates(model)
         captures = self._notes or options.captures_updates
         self.moving = moving_variables(model) if captures else []
-        num_passes = (options.shards or num_replicas) * options.accumulate
+        num_passes = options.passes(num_replicas)
         self.statistics = GlobalStatistics(options.synchronized, num_passes, self.add_up, reduce)
         self.updated: set[int] = set()
         self.names: list[str] = []
+        self._lookups: list[int] = []  # of a pass, for each weight
 
     def _check_size(self) -> None:
         """Check that the batch can be cut into its shards and micro-batches."""
@@ -168,7 +182,26 @@ class _Passes:
                 "into how many parts the task splits a batch"
             )
 
-    def add_up(self, compute: Compute, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor]:
+    def spec_of(self, weight: tf.Variable) -> tf.TensorSpec:
+        """Return shape and type of a weight's gradient, of an unknown number of rows if it may."""
+        shape = weight.shape
+        may_vary = self._options.rows and may_have_rows(shape)
+        return tf.TensorSpec([None, *shape[1:]] if may_vary else shape, tf.float32)
+
+    def of_static_sizes(self, gradients: list[Gradient]) -> list[Gradient]:
+        """Return gradients whose rows are of a number that all replicas have, if there are several.
+
+        It is that of the lookups, of which some may have been of the same row.
+        """
+        if self._collectives.num_replicas == 1:
+            return gradients
+        passes = self._num_shards * self._options.accumulate
+        return [
+            of_static_size(x, count * passes) if isinstance(x, tf.IndexedSlices) else x
+            for x, count in zip(gradients, self._lookups, strict=True)
+        ]
+
+    def add_up(self, compute: Compute, specs: Sequence[tf.TensorSpec]) -> list[Gradient]:
         """Add up what `compute` returns for each part: over shards in the order of a tree."""
         if self._options.shards is None:
             return self._over_micro_batches(compute, self._batch)
@@ -176,14 +209,14 @@ class _Passes:
         shards = cut(self._batch, count)
         enter = randomness.split_part(count)
 
-        def compute_shard(number: int | tf.Tensor) -> list[tf.Tensor]:
+        def compute_shard(number: int | tf.Tensor) -> list[Gradient]:
             with enter(number):
                 return self._over_micro_batches(compute, shards(number))
 
         sum_all = sum_overlapping if self._options.overlap else sum_over_shards
         return sum_all(compute_shard, count, specs)
 
-    def _over_micro_batches(self, compute: Compute, batch: Batch) -> list[tf.Tensor]:
+    def _over_micro_batches(self, compute: Compute, batch: Batch) -> list[Gradient]:
         """Add up the micro-batches, one after the other."""
         count = self._options.accumulate
         if count == 1:
@@ -191,24 +224,29 @@ class _Passes:
         micro = cut(batch, count)
         enter = randomness.split_part(count)
 
-        def compute_part(part: int | tf.Tensor) -> list[tf.Tensor]:
+        def compute_part(part: int | tf.Tensor) -> list[Gradient]:
             with enter(part):
                 return compute(micro(part))
 
         if self._options.overlap:
             return chain_sum([compute_part(part) for part in range(count)], _add_beside)
 
-        def add_part(part: tf.Tensor, total: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-            return part + 1, [a + b for a, b in zip(total, compute_part(part), strict=True)]
-
         # The first one outside of the loop: XLA must know all shapes when the loop begins.
+        first = compute_part(0)
+        in_rows = [isinstance(x, tf.IndexedSlices) for x in first]
+
+        def add_part(part: tf.Tensor, total: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+            pairs = zip(restored(total, in_rows, first), compute_part(part), strict=True)
+            new = [add_rows(a, b) if isinstance(a, tf.IndexedSlices) else a + b for a, b in pairs]
+            return part + 1, flat(new, in_rows)
+
         _, total = tf.while_loop(
             lambda part, _: part < count,
             add_part,
-            (tf.constant(1), compute_part(0)),
+            (tf.constant(1), flat(first, in_rows)),
             parallel_iterations=1,  # accumulation is to keep the other micro-batches out of memory
         )
-        return total
+        return restored(total, in_rows, first)
 
     def objective(self, batch: Batch) -> tf.Tensor:
         """Return what one pass adds to the loss of the global batch, a scalar.
@@ -219,18 +257,21 @@ class _Passes:
         with captured.capture():
             return self._loss(batch, self._scale)[0]
 
-    def gradients(self, batch: Batch) -> list[tf.Tensor]:
+    def gradients(self, batch: Batch) -> list[Gradient]:
         """Return the gradients, the captured updates and the metric sums of one pass."""
         values = self._model.read_values() if self._notes else []
-        if not self._options.jit:
-            return self._gradients(batch, self._scale, values)
-        # A new function for each trace: replicas have different variables and cannot share one.
-        compiled = tf.function(self._gradients, jit_compile=True, autograph=False)
-        return compiled(batch, self._scale, values)
+        compute = self._gradients
+        if self._options.jit:
+            # A new function for each trace: replicas have different variables and cannot share one.
+            compute = tf.function(self._gradients, jit_compile=True, autograph=False)
+        results = compute(batch, self._scale, values)
+        if self.statistics.passes == 1:
+            return list(results)
+        return [on_own_device(combine, x) for x in results]
 
     def _gradients(
         self, batch: Batch, scale: tf.Tensor | None, values: list[tf.Tensor]
-    ) -> list[tf.Tensor]:
+    ) -> list[Gradient]:
         graph = tf.compat.v1.get_default_graph()
         num_before = len(graph.get_operations())
         captured = self._captured()
@@ -256,11 +297,36 @@ class _Passes:
             )
             if is_sharded:
                 keep_apart(graph.get_operations()[num_before:])
-            dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
+            gradients = self._in_rows_or_dense(gradients, trained, batch)
         self.updated.update(captured.updated())
         self.names[:] = sums
         numbers = tf.stack([number for pair in sums.values() for number in pair])
-        return [*dense, *captured.means(), numbers]
+        return [*gradients, *captured.means(), numbers]
+
+    def _in_rows_or_dense(
+        self, gradients: list[Gradient], weights: list[tf.Variable], batch: Batch
+    ) -> list[Gradient]:
+        """Return the gradients of a pass, those of large tables of few lookups in rows."""
+        self._lookups[:] = [self._lookups_of(gradient, batch) for gradient in gradients]
+        result = []
+        for gradient, weight, count in zip(gradients, weights, self._lookups, strict=True):
+            if stays_in_rows(gradient, weight.shape, count * self.statistics.passes):
+                values = tf.reshape(gradient.values, [-1, *weight.shape[1:]])
+                result.append(tf.IndexedSlices(values, tf.cast(gradient.indices, tf.int64)))
+            else:
+                result.append(tf.convert_to_tensor(gradient))
+        return result
+
+    def _lookups_of(self, gradient: Gradient, batch: Batch) -> int:
+        """Return how many rows a pass looks up; 0 if its gradient cannot stay in rows."""
+        if not self._options.rows or not isinstance(gradient, tf.IndexedSlices):
+            return 0
+        count = gradient.indices.shape.num_elements()
+        if count is None and self._collectives.num_replicas == 1:
+            # A part of a table that servers divide among them: at most all integers of the batch.
+            tensors = tf.nest.flatten(batch, expand_composites=True)
+            count = sum(x.shape.num_elements() or 0 for x in tensors if x.dtype.is_integer)
+        return count or 0
 
     def _captured(self) -> CapturedUpdates:
         if not self._notes:
@@ -284,5 +350,5 @@ class _Passes:
         return objective, sums_of(losses, metrics, batch["weight"])
 
 
-def _add_beside(left: list[tf.Tensor], right: list[tf.Tensor]) -> list[tf.Tensor]:
+def _add_beside(left: list[Gradient], right: list[Gradient]) -> list[Gradient]:
     return [add_beside(a, b) for a, b in zip(left, right, strict=True)]

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from trainer.engine.graph.state.weight_paths import Weight, select, variable_key
 from trainer.engine.graph.step.clipping import Clip
+from trainer.engine.graph.step.row_gradients import Gradient, map_values
 from trainer.engine.graph.step.step_options import Optimizer
 from trainer.errors import ConfigError
 
@@ -93,18 +94,27 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
             for variable in weight.variables:
                 self._member_of[variable_key(variable)] = members[group]
 
+    def updates_rows(self, variable: tf.Variable) -> bool:
+        """Return whether the optimizer of a variable's group takes its gradient in rows."""
+        by_rows = getattr(self.member_of(variable), "updates_rows", lambda variable: False)
+        return bool(by_rows(variable))
+
     def is_trained(self, start: int) -> tf.Tensor:
         """Return whether weights are updated that begin at an update, bool scalar."""
         return self.iterations.read_value() >= start
 
     def without_held(
-        self, gradients: Sequence[tf.Tensor], variables: Sequence[tf.Variable]
-    ) -> list[tf.Tensor]:
+        self, gradients: Sequence[Gradient], variables: Sequence[tf.Variable]
+    ) -> list[Gradient]:
         """Return gradients with zeros for the weights that are still frozen."""
         starts = [self._starts[self._member_of[variable_key(v)]] for v in variables]
         trained = {start: self.is_trained(start) for start in set(starts) if start}
+
+        def held(gradient: Gradient, is_trained: tf.Tensor) -> Gradient:
+            return map_values(gradient, lambda x: tf.where(is_trained, x, tf.zeros_like(x)))
+
         return [
-            tf.where(trained[start], gradient, tf.zeros_like(gradient)) if start else gradient
+            held(gradient, trained[start]) if start else gradient
             for gradient, start in zip(gradients, starts, strict=True)
         ]
 
@@ -119,7 +129,7 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
         Raises:
             KeyError: it has none of this name.
         """
-        return self._member(var).get_slot(var, slot_name)
+        return self.member_of(var).get_slot(var, slot_name)
 
     def variables(self) -> list[tf.Variable]:
         """Return the count of updates, and all slots."""
@@ -134,7 +144,8 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
         self._members.append(member)
         self._starts.append(start)
 
-    def _member(self, variable: tf.Variable) -> Optimizer:
+    def member_of(self, variable: tf.Variable) -> Optimizer:
+        """Return the optimizer of a variable's group."""
         return self._members[self._member_of[variable_key(variable)]]
 
     def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
@@ -161,12 +172,22 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
     def _resource_apply_dense(
         self, grad: tf.Tensor, var: tf.Variable, apply_state: Any = None
     ) -> tf.Operation:
+        return self._apply(var, apply_state, "_resource_apply_dense", grad, var)
+
+    def _resource_apply_sparse_duplicate_indices(
+        self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor, apply_state: Any = None
+    ) -> tf.Operation:
+        name = "_resource_apply_sparse_duplicate_indices"
+        return self._apply(var, apply_state, name, grad, var, indices)
+
+    def _apply(self, var: tf.Variable, apply_state: Any, name: str, *args: Any) -> tf.Operation:
+        """Call a method of the optimizer of a variable's group, if the variable is trained."""
         number = self._member_of[variable_key(var)]
         member = self._members[number]
         state, is_trained = apply_state[number]
 
         def update() -> tf.Operation:
-            return member._resource_apply_dense(grad, var, apply_state=state)
+            return getattr(member, name)(*args, apply_state=state)
 
         if is_trained is None:
             return update()

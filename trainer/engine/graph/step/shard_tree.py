@@ -20,6 +20,7 @@ from tensorflow.python.eager import backprop
 
 from trainer.engine.graph.exchange.collectives import packed
 from trainer.engine.graph.placement.step_devices import beside
+from trainer.engine.graph.step.row_gradients import Gradient, add_rows, flat, flat_specs, restored
 
 T = TypeVar("T")
 
@@ -46,21 +47,25 @@ def chain_sum(parts: Sequence[T], add_two: Callable[[T, T], T]) -> T:
     return reduce(add_two, parts)
 
 
-def add(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """Add two tensors, in a graph that TensorFlow does not put into another order.
+def add(left: Gradient, right: Gradient) -> Gradient:
+    """Add two tensors in a graph that TensorFlow does not put into another order, or two in rows.
 
     Its optimizer makes one AddN of additions that feed each other, and AddN goes from left to
     right. A snapshot between them hides that, and copies nothing.
     """
+    if isinstance(left, tf.IndexedSlices):
+        return add_rows(left, right)
     return tf.raw_ops.Snapshot(input=left + right)
 
 
-def add_beside(left: tf.Tensor, right: tf.Tensor) -> tf.Tensor:
-    """Add two tensors on the replica's device that holds the first.
+def add_beside(left: Gradient, right: Gradient) -> Gradient:
+    """Add two tensors, or two gradients in rows, on the replica's device that holds the first.
 
     What they are sums of is hidden too: without a loop around it, TensorFlow's optimizer sees it.
     """
     with beside(left):
+        if isinstance(left, tf.IndexedSlices):
+            return add_rows(left, right)
         return add(tf.raw_ops.Snapshot(input=left), tf.raw_ops.Snapshot(input=right))
 
 
@@ -108,24 +113,22 @@ def _register_vspace() -> None:
 
 
 def sum_overlapping(
-    compute: Callable[[int], list[tf.Tensor]], count: int, specs: Sequence[tf.TensorSpec]
-) -> list[tf.Tensor]:
+    compute: Callable[[int], list[Gradient]], count: int, specs: Sequence[tf.TensorSpec]
+) -> list[Gradient]:
     """Add up like `sum_over_shards`, where shards may be computed at the same time.
 
     Each is traced by itself, so that nothing makes one wait for another.
     """
 
-    def add_all(left: list[tf.Tensor], right: list[tf.Tensor]) -> list[tf.Tensor]:
+    def add_all(left: list[Gradient], right: list[Gradient]) -> list[Gradient]:
         return [add_beside(a, b) for a, b in zip(left, right, strict=True)]
 
     return tree_sum([compute(number) for number in range(count)], add_all)
 
 
 def sum_over_shards(
-    compute: Callable[[int | tf.Tensor], list[tf.Tensor]],
-    count: int,
-    specs: Sequence[tf.TensorSpec],
-) -> list[tf.Tensor]:
+    compute: Callable[[int | tf.Tensor], list[Gradient]], count: int, specs: Sequence[tf.TensorSpec]
+) -> list[Gradient]:
     """Add up the tensors of `count` shards in the order of the tree, shard after shard.
 
     The shards are a loop, traced once. Besides the shard that is computed, the memory holds one
@@ -134,21 +137,25 @@ def sum_over_shards(
     Args:
         compute: returns the tensors of a shard from its number.
         count: number of shards.
-        specs: shapes and types of the tensors; a dimension may be unknown.
+        specs: shapes and types of the tensors; a dimension may be unknown. What has an unknown
+            number of rows may be a gradient in rows: it is known when a shard has been traced.
     """
     if count == 1:
         return compute(0)
     heights = range(count.bit_length())
     carries = tf.constant([_carries(number) for number in range(count)])
+    variable = [spec.shape.rank > 1 and spec.shape[0] is None for spec in specs]
+    state = flat_specs(specs, variable)
+    like: list[Gradient] = []
 
     def one_shard(number: tf.Tensor, subtrees: list[list[tf.Tensor]]) -> tuple[Any, ...]:
-        values = compute(number)
+        like[:] = values = compute(number)
 
         def carried(height: int) -> list[list[tf.Tensor]]:
             total = values
             for subtree in subtrees[:height]:
-                total = _add(subtree, total)
-            return [*subtrees[:height], total, *subtrees[height + 1 :]]
+                total = _add(restored(subtree, variable, values), total)
+            return [*subtrees[:height], flat(total, variable), *subtrees[height + 1 :]]
 
         branches = [partial(carried, height) for height in heights]
         return number + 1, tf.switch_case(tf.gather(carries, number), branches)
@@ -156,11 +163,15 @@ def sum_over_shards(
     _, subtrees = tf.while_loop(
         lambda number, _: number < count,
         one_shard,
-        (tf.constant(0), [[empty(spec) for spec in specs] for _ in heights]),
-        shape_invariants=(tf.TensorShape([]), [[spec.shape for spec in specs] for _ in heights]),
+        (tf.constant(0), [[empty(spec) for spec in state] for _ in heights]),
+        shape_invariants=(tf.TensorShape([]), [[spec.shape for spec in state] for _ in heights]),
         parallel_iterations=1,  # shards are to keep the others out of memory
     )
-    *higher, total = [subtrees[height] for height in reversed(heights) if count >> height & 1]
+    *higher, total = [
+        restored(subtrees[height], variable, like)
+        for height in reversed(heights)
+        if count >> height & 1
+    ]
     for subtree in reversed(higher):
         total = _add(subtree, total)
     return total
@@ -209,7 +220,7 @@ def _carries(number: int) -> int:
     return (~number & (number + 1)).bit_length() - 1
 
 
-def _add(left: list[tf.Tensor], right: list[tf.Tensor]) -> list[tf.Tensor]:
+def _add(left: list[Gradient], right: list[Gradient]) -> list[Gradient]:
     return [add(a, b) for a, b in zip(left, right, strict=True)]
 
 

@@ -73,12 +73,13 @@ class StepBoundary:
         Returns:
             The same sums, from which the update must follow.
         """
-        tensors = tf.nest.flatten(sums)
+        tensors = tf.nest.flatten(sums, expand_composites=True)
         with tf.control_dependencies(tensors):
             begun = self._begun.assign(index + 1, read_value=False)
         self._markers.append(begun)
         with tf.control_dependencies([begun]):
-            return tf.nest.pack_sequence_as(sums, [tf.identity(x) for x in tensors])
+            tensors = [tf.identity(x) for x in tensors]
+        return tf.nest.pack_sequence_as(sums, tensors, expand_composites=True)
 
     def examine(self) -> None:
         """Find out, once the step is traced, whether anything changes before `begin_update`."""

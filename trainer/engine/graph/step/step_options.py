@@ -12,13 +12,15 @@ from trainer.engine.graph.exchange.exchange_timer import ExchangeTimer
 from trainer.engine.graph.state.variables import LossScale
 from trainer.engine.graph.step.clipping import Clip
 from trainer.engine.graph.step.divergence import DivergenceMonitor
+from trainer.engine.graph.step.row_gradients import Gradient
 from trainer.engine.graph.step.step_boundary import StepBoundary
 
 _FUSED = tf.keras.optimizers.legacy
 
-Gradients = list[tf.Tensor]
+Gradients: TypeAlias = list[Gradient]
 Exchange: TypeAlias = Callable[
-    [tf.distribute.ReplicaContext, Gradients, list[tf.Tensor]], tuple[Gradients, list[tf.Tensor]]
+    [tf.distribute.ReplicaContext, list[tf.Tensor], list[tf.Tensor]],
+    tuple[list[tf.Tensor], list[tf.Tensor]],
 ]
 Optimizer: TypeAlias = tf.keras.optimizers.legacy.Optimizer
 
@@ -53,6 +55,10 @@ class StepOptions:
         adds_differences: whether moving statistics that a model notes are changed by adding:
             steps of several workers change them at the same time.
         boundary: notes where the step is, for a process that loses another; None: nobody asks.
+        rows: whether gradients of large tables may stay in rows, of which nobody knows the number
+            before a step.
+        note_rows: called while an update is traced, with the optimizer and each variable whose
+            gradient is in rows.
     """
 
     accumulate: int = 1
@@ -68,6 +74,12 @@ class StepOptions:
     synchronized: Sequence[tf.keras.layers.Layer] = ()
     adds_differences: bool = False
     boundary: StepBoundary | None = None
+    rows: bool = True
+    note_rows: Callable[[Optimizer, tf.Variable], None] = lambda optimizer, variable: None
+
+    def passes(self, num_replicas: int) -> int:
+        """Return how many passes compute a global batch, on all replicas."""
+        return (self.shards or num_replicas) * self.accumulate
 
     @property
     def captures_updates(self) -> bool:

@@ -20,6 +20,17 @@ from trainer.engine.graph.step.moving_statistics import (
     assign_alike,
     soft_update,
 )
+from trainer.engine.graph.step.row_gradients import (
+    allow_reads,
+    combine,
+    for_optimizer,
+    in_order,
+    is_finite,
+    own_shares,
+    reunited,
+    scaled,
+    unite,
+)
 from trainer.engine.graph.step.shard_tree import add_beside, tree_sum
 from trainer.engine.graph.step.step_options import Gradients, Optimizer, StepOptions
 from trainer.errors import ConfigError
@@ -99,13 +110,13 @@ class Step(Collectives):
             loss_fn, batch, model, self.options, self, self.sum_exactly, scale
         )
         gradients, (packed, *totals) = self.sum_over_replicas(
-            own.gradients, [own.packed_sums(), *statistics.added(own)]
+            self._to_sum(own, model, optimizer), [own.packed_sums(), *statistics.added(own)]
         )
         gradients, packed, totals, moved = self.begin_update(
             (gradients, packed, totals, [value for _, value in own.moving])
         )
         if scale is not None:
-            gradients = _scaled(gradients, 1.0 / scale)
+            gradients = scaled(gradients, 1.0 / scale)
         statistics.assign(totals)
         assign_alike([(variable, x) for (variable, _), x in zip(own.moving, moved, strict=True)])
         reduced = own.unpack_sums(packed)
@@ -135,7 +146,7 @@ class Step(Collectives):
         gradients, (loss,) = self.sum_over_replicas(own[:-1], [own[-1]])
         gradients, loss = self.begin_update((gradients, loss))
         if count > 1:
-            gradients = _scaled(gradients, 1.0 / count)
+            gradients = scaled(gradients, 1.0 / count)
         sums = {"loss": (loss, tf.constant(float(count)))}
         self._apply(optimizer, variables, gradients, sums)
 
@@ -203,21 +214,38 @@ class Step(Collectives):
         loss_scale = self.options.loss_scale
         return None if loss_scale is None else loss_scale.value.read_value()
 
+    def _to_sum(self, own: Contribution, model: tf.keras.Model, optimizer: Optimizer) -> Gradients:
+        """Return this replica's gradients; in rows only where that pays."""
+        if self.options.passes(self.num_replicas) > 1:
+            return own.gradients
+        variables = model.trainable_variables
+        return for_optimizer(own.gradients, variables, optimizer, self.options.note_rows)
+
     def sum_over_replicas(
         self, gradients: Gradients, others: list[tf.Tensor]
     ) -> tuple[Gradients, list[tf.Tensor]]:
         """Sum float32 tensors over the replicas as one flat buffer: a single collective.
 
+        Gradients in rows need one more before it, for the replicas to tell which rows they have.
+
         Args:
-            gradients: may be rounded on the way, if the strategy's exchange compresses them.
+            gradients: may be rounded on the way, if the strategy's exchange compresses them. Those
+                in rows have each index once afterwards.
             others: are never rounded.
         """
         if self.num_replicas == 1:
-            return gradients, others
+            # The norm is the same on all layouts if rows are in one order; one pass has one layout.
+            unique = combine if self.options.passes(1) == 1 else in_order
+            return [on_own_device(unique, x) for x in gradients], others
+        number = self._context.replica_id_in_sync_group
+        tensors, united = unite(gradients, number, self.num_replicas, self.sum_exactly)
         timer = self.options.exchange_timer
         if timer is None:
-            return self._exchange(gradients, others)
-        return timer.measure([*gradients, *others], lambda: self._exchange(gradients, others))
+            summed, others = self._exchange(tensors, others)
+        else:
+            inputs = [*tensors, *others]
+            summed, others = timer.measure(inputs, lambda: self._exchange(tensors, others))
+        return reunited(summed, united), others
 
     def sum_exactly(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         """Sum float32 tensors over the replicas, none of them rounded on the way."""
@@ -229,8 +257,8 @@ class Step(Collectives):
         return sums if boundary is None else boundary.begin_update(self.index, sums)
 
     def _exchange(
-        self, gradients: Gradients, others: list[tf.Tensor]
-    ) -> tuple[Gradients, list[tf.Tensor]]:
+        self, gradients: list[tf.Tensor], others: list[tf.Tensor]
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         if self.options.exchange is not None:
             self.note(f"the sum of {len(gradients)} gradients")
             return self.options.exchange(self._context, gradients, others)
@@ -245,7 +273,7 @@ class Step(Collectives):
         monitor = self.options.divergence_monitor
         conditions = []  # of the update: all of them
         if loss_scale is not None:
-            finite = [on_own_device(_is_finite, gradient) for gradient in gradients]
+            finite = [on_own_device(is_finite, gradient) for gradient in gradients]
             conditions.append(tf.reduce_all(finite))
         if hasattr(optimizer, "without_held"):
             gradients = optimizer.without_held(gradients, variables)
@@ -298,16 +326,17 @@ class Step(Collectives):
         self, optimizer: Optimizer, variables: list[tf.Variable], gradients: Gradients
     ) -> None:
         """Update variables by gradients that are the same on all replicas."""
-        if self.options.optimizer_reduces and self.options.shards is not None:
-            # The whole sum from one replica: the sum of three thirds may be another number.
+        gradients = for_optimizer(gradients, variables, optimizer, self.options.note_rows)
+        if self.options.optimizer_reduces:
             is_first = tf.equal(self._context.replica_id_in_sync_group, 0)
-            gradients = [tf.where(is_first, gradient, -0.0) for gradient in gradients]
-        elif self.options.optimizer_reduces:
-            gradients = [gradient / self.num_replicas for gradient in gradients]
+            in_tree = self.options.shards is not None
+            gradients = own_shares(gradients, is_first, self.num_replicas, in_tree=in_tree)
         optimizer.apply_gradients(
             zip(gradients, variables, strict=True),
             experimental_aggregate_gradients=self.options.optimizer_reduces,
         )
+        if not self.options.optimizer_reduces:
+            allow_reads(gradients, variables)
 
     def split(self, batch: Batch, count: int) -> list[Batch]:
         """Cut this replica's batch into `count` equal parts, for an update with each.
@@ -366,11 +395,3 @@ class Step(Collectives):
 
 def _add_all(left: Gradients, right: Gradients) -> Gradients:
     return [add_beside(a, b) for a, b in zip(left, right, strict=True)]
-
-
-def _scaled(gradients: Gradients, factor: float | tf.Tensor) -> Gradients:
-    return [on_own_device(tf.multiply, gradient, factor) for gradient in gradients]
-
-
-def _is_finite(gradient: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_all(tf.math.is_finite(gradient))

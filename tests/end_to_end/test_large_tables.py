@@ -1,0 +1,70 @@
+"""Runs with a table of which each step looks up few rows, in several processes."""
+
+import pytest
+
+from tests.support.processes import final_variables, finished, log, only_run, run
+from tests.support.small_runs import train
+from tests.support.training import assert_same_bits
+from trainer.errors import ConfigError
+
+OPTIONS = [
+    "dataset=arrays", "dataset.data._target_=tests.support.toy_tables.examples",
+    "model._target_=tests.support.toy_tables.model", "optimizer=adagrad",
+    "batch.global_size=16", "train.steps=6", "train.epochs=null", "checkpoint.every_steps=3",
+    "summary.every_steps=2", "writers=[jsonl]", "restart.max_restarts=0",
+]  # fmt: skip
+TOGETHER = [
+    *OPTIONS, "batch.shards=4", "batch.accumulate=2", "train.clip_norm=0.1", "train.ema_decay=0.9",
+]  # fmt: skip
+TABLE = "embedding/embeddings (40,000 x 8): gradients by rows"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ring", [[], ["strategy.communication=ring"]], ids=["direct", "ring"])
+def test_two_processes_have_the_bits_of_one_device(ring):
+    one = finished(*TOGETHER, "strategy=one_device")
+    two = finished(*TOGETHER, "strategy=multi_worker", "strategy.workers=2", *ring)
+    assert_same_bits(final_variables(one), final_variables(two))
+    assert log(one) == log(two)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("servers", [1, 2])
+def test_parameter_servers_are_sent_rows(tmp_path, servers):
+    options = ["strategy=parameter_server", f"strategy.ps={servers}"]
+    if servers > 1:
+        options += ["strategy.partitioner=fixed_shards"]
+    code, out, err = run(tmp_path, *OPTIONS, *options, "optimizer=sgd", "optimizer.momentum=0")
+    assert code == 0, err
+    assert "gradients by rows" in out
+    final = final_variables(only_run(tmp_path))
+    assert final["step/.ATTRIBUTES/VARIABLE_VALUE"] == 6
+
+
+@pytest.mark.slow
+def test_model_of_keras_3_has_the_same_bits_on_two_devices():
+    options = ["model._target_=tests.support.toy_tables.keras_3", "batch.shards=2"]
+    one = finished(*OPTIONS, *options, "strategy=one_device")
+    two = finished(*OPTIONS, *options, "strategy=mirrored", "strategy.virtual_devices=2")
+    assert_same_bits(final_variables(one), final_variables(two))
+    assert log(one) == log(two)
+
+
+@pytest.mark.slow
+def test_first_lines_name_the_table_and_what_the_optimizer_does(tmp_path):
+    _, out, _ = run(tmp_path, *OPTIONS)
+    assert f"{TABLE}\n" in out
+    _, out, _ = run(tmp_path, *OPTIONS, "optimizer=adam", "train.steps=1")
+    every = "; Adam moves every row at each step (optimizer.lazy=true: only those of the batch)"
+    assert f"{TABLE}{every}\n" in out
+    _, out, _ = run(tmp_path, *OPTIONS, "optimizer=adam", "optimizer.lazy=true", "train.steps=1")
+    assert f"{TABLE}\n" in out
+
+
+def test_optimizer_of_whole_tables_cannot_be_lazy(tmp_path):
+    with pytest.raises(ConfigError) as raised:
+        train(tmp_path, *OPTIONS, "optimizer=lamb", "optimizer.lazy=true")
+    assert raised.value.problems == (
+        "optimizer.lazy (true) updates rows of a table alone, and this optimizer (Lamb) needs "
+        "the whole table; remove it",
+    )

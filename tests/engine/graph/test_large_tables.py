@@ -1,0 +1,160 @@
+"""Steps with a table of which they look up few rows: the bits of the dense computation."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer.engine.graph.checks.traced_operations import all_graphs
+from trainer.engine.graph.exchange.collective_log import CollectiveLog
+from trainer.engine.graph.randomness.randomness import BatchPart, batch_part, fold_seed
+from trainer.engine.graph.step.clipping import Clip
+from trainer.engine.graph.step.row_gradients import LEAST_SIZE
+from trainer.engine.graph.step.shard_tree import TreeExchange
+from trainer.engine.graph.step.step_options import StepOptions
+from trainer.engine.graph.step.train_step import Step
+from trainer.optimizers.adagrad import adagrad
+from trainer.optimizers.adam import adam
+from trainer.optimizers.sgd import sgd
+
+COLUMNS = 4
+ROWS = LEAST_SIZE // COLUMNS
+SIZE = 16
+STEPS = 3
+RANDOM = np.random.RandomState(0)
+Y = RANDOM.standard_normal([STEPS, SIZE]).astype(np.float32)
+IDS = RANDOM.randint(0, 20, [STEPS, SIZE, 3])  # that come again, within an example and beyond
+IDS[:, 0] = RANDOM.randint(0, ROWS, [STEPS, 3])
+IDS[:, -1] = ROWS - 1  # on one replica alone
+OPTIMIZERS = {
+    "sgd": lambda: sgd(0.3, momentum=0.0),
+    "adagrad": lambda: adagrad(0.3),
+    "momentum": lambda: sgd(0.1),
+    "adam": lambda: adam(0.01),
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a global batch is computed."""
+
+    replicas: int = 1
+    accumulate: int = 1
+    shards: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.replicas}x{self.accumulate}, {self.shards} shards"
+
+
+class Trained:
+    """A model after some steps.
+
+    Attributes:
+        model: the model.
+        optimizer: its optimizer.
+        values: the variables of both.
+        table_sized: types of the operations of a step that have a tensor as large as the table.
+    """
+
+    def __init__(self, layout: Layout, make_optimizer, **options) -> None:
+        strategy = tf.distribute.MirroredStrategy(
+            [f"CPU:{number}" for number in range(layout.replicas)],
+            cross_device_ops=tf.distribute.HierarchicalCopyAllReduce(),
+        )
+        if layout.replicas == 1:
+            strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+        exchange = None if layout.shards is None else TreeExchange()
+        self._options = StepOptions(
+            layout.accumulate, exchange=exchange, shards=layout.shards, **options
+        )
+        self._layout = layout
+        tf.keras.utils.set_random_seed(0)
+        with strategy.scope():
+            layers = [tf.keras.layers.Embedding(ROWS, COLUMNS), tf.keras.layers.Flatten()]
+            inputs = tf.keras.Input((3,), dtype=tf.int64)
+            self.model = tf.keras.Sequential([inputs, *layers, tf.keras.layers.Dense(1)])
+            self.optimizer = make_optimizer()
+            self.optimizer._create_all_weights(self.model.trainable_variables)
+        step = tf.function(
+            lambda *batch: strategy.run(self._on_replica, batch), autograph=False
+        ).get_concrete_function(tf.TensorSpec(IDS.shape[1:], tf.int64), tf.TensorSpec([SIZE]))
+        for ids, y in zip(IDS, Y, strict=True):
+            step(tf.constant(ids), tf.constant(y))
+        variables = [*self.model.variables, *self.optimizer.variables()]
+        self.values = [variable.numpy() for variable in variables]
+        self.table_sized = {
+            operation.type
+            for graph in all_graphs(step.graph)
+            for operation in graph.get_operations()
+            for x in operation.outputs
+            if x.dtype == tf.float32 and x.shape.rank and x.shape.num_elements() == ROWS * COLUMNS
+        }
+
+    def _on_replica(self, ids, y):
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        size = SIZE // self._layout.replicas
+        number = int(tf.get_static_value(replica))
+        mine = slice(number * size, (number + 1) * size)
+        batch = {"ids": ids[mine], "y": y[mine], "weight": tf.ones([size])}
+        with batch_part(BatchPart(lambda: fold_seed(0, 0), size, number)):
+            step = Step(tf.constant(0, tf.int64), self._options, CollectiveLog())
+            step.minimize(self._loss, batch, self.model, self.optimizer)
+            step.end()
+
+    def _loss(self, part):
+        return tf.square(self.model(part["ids"])[:, 0] - part["y"]), {}
+
+
+def assert_same_bits(values, others):
+    for value, other in zip(values, others, strict=True):
+        np.testing.assert_array_equal(value, other)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(),
+        Layout(1, 2, 2),
+        pytest.param(Layout(2, 1, 4), marks=pytest.mark.slow),
+        pytest.param(Layout(1, 2, 4), marks=pytest.mark.slow),
+        pytest.param(Layout(2, 2), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_steps_in_rows_have_the_bits_of_dense_ones(name, layout):
+    in_rows = Trained(layout, OPTIMIZERS[name])
+    dense = Trained(layout, OPTIMIZERS[name], rows=False)
+    assert_same_bits(in_rows.values, dense.values)
+    assert "UnsortedSegmentSum" in dense.table_sized  # the table is large enough
+
+
+@pytest.mark.parametrize("clip", [Clip(norm=0.1), Clip(value=0.01)], ids=["norm", "value"])
+def test_clipped_steps_have_the_same_bits_on_every_layout(clip):
+    one = Trained(Layout(1, 1, 4), OPTIMIZERS["sgd"], clip=clip)
+    two = Trained(Layout(2, 1, 4), OPTIMIZERS["sgd"], clip=clip)
+    assert_same_bits(one.values, two.values)
+    dense = Trained(Layout(1, 1, 4), OPTIMIZERS["sgd"], clip=clip, rows=False)
+    plain = Trained(Layout(1, 1, 4), OPTIMIZERS["sgd"], rows=False)
+    assert np.abs(plain.values[0] - dense.values[0]).max() > 1e-3
+    for value, other in zip(one.values, dense.values, strict=True):
+        np.testing.assert_allclose(value, other, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adagrad"])
+def test_step_has_no_tensor_of_the_size_of_the_table(name):
+    assert Trained(Layout(1, 2, 2), OPTIMIZERS[name]).table_sized <= {"ReadVariableOp"}
+
+
+def test_lazy_adam_moves_the_rows_of_the_batch_alone():
+    def lazy_adam():
+        optimizer = adam(0.01)
+        optimizer.lazy = True
+        return optimizer
+
+    one = Trained(Layout(1, 1, 2), lazy_adam)
+    assert one.table_sized <= {"ReadVariableOp"}
+    assert_same_bits(one.values, Trained(Layout(2, 1, 2), lazy_adam).values)
+    mean = one.optimizer.get_slot(one.model.trainable_variables[0], "m").numpy()
+    assert set(np.nonzero(mean.any(axis=1))[0]) == set(IDS.flatten())
