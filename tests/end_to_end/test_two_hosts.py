@@ -34,16 +34,27 @@ FAULTS = [
 ]
 
 
+LARGE_TABLE = [
+    "dataset=arrays", "dataset.data._target_=tests.support.toy_tables.examples",
+"model._target_=tests.support.toy_tables.model", "optimizer=adagrad",
+    "batch.global_size=16", "batch.shards=4", "train.steps=12", "train.epochs=null",
+    "checkpoint.every_steps=4", "restart.backoff_secs=0",
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "faults",
+    ("training", "faults"),
     [
-        pytest.param([], marks=pytest.mark.slow, id="undisturbed"),
-        pytest.param(FAULTS, marks=pytest.mark.long, id="killed-and-stopped"),
+        pytest.param(TRAINING, [], marks=pytest.mark.slow, id="undisturbed"),
+        pytest.param(TRAINING, FAULTS, marks=pytest.mark.long, id="killed-and-stopped"),
+        pytest.param(LARGE_TABLE, FAULTS[1:], marks=pytest.mark.long, id="table-stopped"),
     ],
 )
-def test_run_ends_with_the_bits_of_one_device(tmp_path: Path, faults: list[str]) -> None:
+def test_run_ends_with_the_bits_of_one_device(
+    tmp_path: Path, training: list[str], faults: list[str]
+) -> None:
     (tmp_path / "signaler.py").write_text(SIGNALER)
-    command = [*TRAINING, *WATCHED, *faults]
+    command = [*training, *WATCHED, *faults]
     workers = [f"{ADDRESSES[index // 2]}:{23456 + index}" for index in range(4)]
 
     def tf_config(index: int) -> str:
@@ -61,8 +72,8 @@ def test_run_ends_with_the_bits_of_one_device(tmp_path: Path, faults: list[str])
             outputs.append(out)
     (run_dir,) = (tmp_path / "runs").iterdir()
     assert "Communication: shared memory, TCP between hosts" in outputs[0]
-    assert ("worker-3 was killed by SIGKILL" in outputs[3]) == bool(faults)
+    assert ("worker-3 was killed by SIGKILL" in outputs[3]) == (FAULTS[0] in faults)
     assert ("worker-2 makes no progress" in outputs[2]) == bool(faults)
-    one = finished(*TRAINING)
+    one = finished(*training)
     assert_same_bits(final_variables(run_dir), final_variables(one))
     assert log(run_dir) == log(one)

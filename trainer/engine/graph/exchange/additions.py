@@ -55,12 +55,12 @@ def part_of(size: int, number: int, count: int) -> slice:
 
 def within(pieces: Pieces, part: slice) -> Pieces:
     """Return what pieces have in a part of the columns."""
-    found = []
+    cut = []
     for columns, values in pieces:
         start, stop = max(columns.start, part.start), min(columns.stop, part.stop)
         if start < stop:
-            found.append((slice(start, stop), values[start - columns.start : stop - columns.start]))
-    return found
+            cut.append((slice(start, stop), values[start - columns.start : stop - columns.start]))
+    return cut
 
 
 def add_rows(
