@@ -38,7 +38,7 @@ COMPLETIONS: dict[str, list[str]] = {
     "+fault=nan": ["+fault=nan_at_30"],
     "model=zzz": [],
     # Keys: those of the choices that were made.
-    "optimizer.l": ["optimizer.layer_decay=", "optimizer.learning_rate="],
+    "optimizer.la": ["optimizer.layer_decay=", "optimizer.lazy="],
     "callbacks=early_stopping callbacks.early_stopping.p": ["callbacks.early_stopping.patience="],
     "zzz.": [],
     # What stands before may be half done, or a sweep.

@@ -53,6 +53,24 @@ def test_rows_whose_number_is_unknown_before_the_step_are_summed():
         assert vector.shape == (2,)
 
 
+def test_tensorflow_does_not_compute_in_memory_that_it_was_given():
+    """It does in what an operation has allocated, and other processes read the same sum."""
+    given = []
+
+    class Noting(Links):
+        def all_reduce(self, total, own, add_up):
+            super().all_reduce(total, own, add_up)
+            given.append(total)
+
+    def step():
+        exchange = ProcessSum(Peers(None, Noting(), 1), chain_sum)
+        (total,), _ = exchange(None, [tf.random.normal([MB]) * 0.0 + 1.0], [])
+        return tf.sqrt(total * 3.0) + 1.0
+
+    tf.function(step, autograph=False)()
+    assert (given[0] == 2.0).all()
+
+
 @pytest.mark.parametrize(
     ("hosts", "in_tree", "groups"),
     [

@@ -15,6 +15,7 @@ from tensorflow.python.eager import context
 from trainer.engine.graph.exchange.peer_links import PeerLinks
 from trainer.engine.graph.exchange.process_sum import Peers, groups_of_hosts
 from trainer.engine.graph.exchange.rendezvous import Patience, Rendezvous
+from trainer.errors import ConfigError
 
 _TOKEN_BYTES = 32
 _meetings = itertools.count()
@@ -60,6 +61,7 @@ def connect(
 
     Raises:
         PeerLostError: a process does not come.
+        ConfigError: this process cannot listen at its address.
     """
     notices = Notices(secs)
     names = list(addresses)
@@ -74,7 +76,14 @@ def connect(
             notices.put("token", os.urandom(_TOKEN_BYTES).hex())
         token = bytes.fromhex(notices.get("token"))
         peers = [members[rank] for members in groups]
-        links = PeerLinks(group, [names[x] for x in peers], hosts[index], token, patience)
+        try:
+            links = PeerLinks(group, [names[x] for x in peers], hosts[index], token, patience)
+        except OSError as error:
+            raise ConfigError(
+                f"{names[index]} cannot listen at {hosts[index]}, by which the cluster names it "
+                f"({os.strerror(error.errno or 0)}); declare an address of its host, or add "
+                "strategy.communication=ring"
+            ) from error
         notices.put(f"port/{index}", str(links.port))
     on_host = _on_host([names[x] for x in groups[group]], rank, notices, patience)
     if links is not None:

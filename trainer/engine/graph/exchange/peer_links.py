@@ -174,7 +174,10 @@ class PeerLinks:
             except (OSError, ValueError) as error:
                 problem = error
                 time.sleep(_LOOK_SECS)
-        raise PeerLostError(f"{name} at {address[0]}:{address[1]} cannot be reached: {problem}")
+        raise PeerLostError(
+            f"{name} at {address[0]}:{address[1]} cannot be reached: {problem}; let the hosts "
+            "connect on all ports, or add strategy.communication=ring"
+        )
 
     def _exchange(
         self, size: int, outgoing: Mapping[int, list[Any]], incoming: Mapping[int, list[Any]]

@@ -65,7 +65,8 @@ class SharedRows:
         if self._count > 1 or over_hosts is None:
             rows = [x if i != self._rank else None for i, x in enumerate(self._rows[: self._count])]
             add_rows(rows, own, total, add_up)
-            own = [(part, total[part])]
+            # The same columns as of a process that is alone on its host.
+            own = [(columns, total[columns]) for columns, _ in own]
         if over_hosts is not None and self._rank < self._num_parts:
             inside = [(slice(x.start - part.start, x.stop - part.start), y) for x, y in own]
             over_hosts(total[part], inside)
