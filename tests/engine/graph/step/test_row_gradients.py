@@ -52,14 +52,17 @@ def test_gradient_of_a_small_table_is_made_dense():
     assert not row_gradients.stays_in_rows(rows(1), tf.TensorShape([LEAST_SIZE // 2 - 1, 2]), 1)
 
 
-def test_replicas_unite_their_rows():
+@pytest.mark.parametrize(("static_shapes", "count"), [(True, 6), (False, 4)])
+def test_replicas_unite_their_rows(static_shapes, count):
     large = 2**24 + 1  # is no float32
     own = [[large, 3, 2**40 - 1], [3, 5, large]]
     gradients = [[rows(*indices), tf.constant([1.0])] for indices in own]
     halves = []
 
     def unite(number, sum_exactly):
-        return row_gradients.unite(gradients[number], tf.constant(number), 2, sum_exactly)
+        return row_gradients.unite(
+            gradients[number], tf.constant(number), 2, sum_exactly, static_shapes=static_shapes
+        )
 
     for number in range(2):
         unite(number, lambda own: halves.append(own) or own)
@@ -67,6 +70,7 @@ def test_replicas_unite_their_rows():
     assert all(half.dtype == tf.float32 for half in summed)
     united = [unite(number, lambda own: summed) for number in range(2)]
     tensors = [a + b for a, b in zip(*(tensors for tensors, _ in united), strict=True)]
+    assert tensors[0].shape == [count, 2]
     total, other = row_gradients.reunited(tensors, united[0][1])
     assert other.numpy().tolist() == [2.0]
     assert total.indices.numpy().tolist() == [3, 5, large, 2**40 - 1]

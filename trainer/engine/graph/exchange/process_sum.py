@@ -55,10 +55,15 @@ class Peers:
 class ProcessSum:
     """Sums tensors over the processes; each has one replica, on the CPU.
 
+    Attributes:
+        static_shapes: whether shapes must be known before the step.
+
     Args:
         peers: the other processes, connected.
         add_up: see `AddUp`.
     """
+
+    static_shapes = False
 
     def __init__(self, peers: Peers, add_up: AddUp) -> None:
         self._peers = peers

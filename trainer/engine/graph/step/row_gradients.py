@@ -87,6 +87,8 @@ def unite(
     number: tf.Tensor,
     count: int,
     sum_exactly: Callable[[list[tf.Tensor]], list[tf.Tensor]],
+    *,
+    static_shapes: bool,
 ) -> tuple[list[tf.Tensor], list[tf.Tensor | None]]:
     """Give gradients in rows the same rows on all replicas, so that these can be summed as tensors.
 
@@ -95,10 +97,12 @@ def unite(
         number: number of this replica, int32 scalar.
         count: number of replicas.
         sum_exactly: sums float32 tensors of static shapes over the replicas.
+        static_shapes: whether the tensors' shapes must be known before the step.
 
     Returns:
-        The gradients as tensors; those in rows with `count` times as many, of zeros at the end.
-        And for each of these the indices of all replicas, ascending; None for the others.
+        The gradients as tensors; those in rows with one for each row of any replica, and if shapes
+        must be static with `count` times their own number, of zeros at the end. And for each of
+        these the indices of all replicas, ascending; None for the others.
     """
     rows = [x for x in gradients if isinstance(x, tf.IndexedSlices)]
     if not rows:
@@ -118,7 +122,7 @@ def unite(
         if isinstance(gradient, tf.IndexedSlices):
             high, low = next(gathered)
             indices = tf.sort(tf.unique(tf.reshape(high * _HALF + low, [-1]))[0])
-            size = count * gradient.indices.shape[0]
+            size = count * gradient.indices.shape[0] if static_shapes else tf.size(indices)
             positions = tf.searchsorted(indices, tf.cast(gradient.indices, tf.int64))
             gradient = tf.math.unsorted_segment_sum(gradient.values, positions, size)
         tensors.append(gradient)
