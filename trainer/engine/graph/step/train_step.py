@@ -238,12 +238,9 @@ class Step(Collectives):
             unique = combine if self.options.passes(1) == 1 else in_order
             return [on_own_device(unique, x) for x in gradients], others
         number = self._context.replica_id_in_sync_group
+        static = getattr(self.options.exchange, "static_shapes", True)
         tensors, united = unite(
-            gradients,
-            number,
-            self.num_replicas,
-            self.sum_exactly,
-            static_shapes=getattr(self.options.exchange, "static_shapes", True),
+            gradients, number, self.num_replicas, self.sum_exactly, static_shapes=static
         )
         timer = self.options.exchange_timer
         if timer is None:
