@@ -17,7 +17,7 @@ from tests.support.training import assert_same_bits
 
 ADDRESSES = ("10.78.0.10", "10.78.0.11")
 TRAINING = [*OPTIONS, "train.steps=12", "checkpoint.every_steps=2", "batch.shards=4"]
-WATCHED = ["watchdog.stall_secs=8", "strategy=multi_worker", "runs_dir=runs"]
+TOGETHER = ["strategy=multi_worker", "runs_dir=runs"]
 
 
 def signaler(name: str, step: int, number: int, index: int) -> str:
@@ -31,6 +31,7 @@ def signaler(name: str, step: int, number: int, index: int) -> str:
 FAULTS = [
     signaler("killed", 4, signal.SIGKILL, 3),
     "+fault.stopped={action:freeze,process:worker-2,phase:step,at:7}",
+    "watchdog.stall_secs=8",
 ]
 
 
@@ -54,7 +55,7 @@ def test_run_ends_with_the_bits_of_one_device(
     tmp_path: Path, training: list[str], faults: list[str]
 ) -> None:
     (tmp_path / "signaler.py").write_text(SIGNALER)
-    command = [*training, *WATCHED, *faults]
+    command = [*training, *TOGETHER, *faults]
     workers = [f"{ADDRESSES[index // 2]}:{23456 + index}" for index in range(4)]
 
     def tf_config(index: int) -> str:

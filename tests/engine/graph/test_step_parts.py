@@ -1,12 +1,12 @@
 """Updates with parts of a batch, and a task's own draws: the same on every layout."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.layouts import Layout
 from trainer.engine.graph.exchange.collective_log import CollectiveLog
 from trainer.engine.graph.randomness.randomness import BatchPart, batch_part, fold_seed
 from trainer.engine.graph.step.shard_tree import TreeExchange
@@ -21,18 +21,6 @@ RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(size=(SIZE, 3)).astype(np.float32)
 Y = RANDOM.normal(size=SIZE).astype(np.float32)
 WEIGHT = np.where(np.arange(SIZE) % 7 == 3, 0.0, 1.0).astype(np.float32)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a global batch is computed."""
-
-    replicas: int = 1
-    accumulate: int = 1
-    shards: int | None = None
-
-    def __str__(self) -> str:
-        return f"{self.replicas}x{self.accumulate}, {self.shards} shards"
 
 
 LAYOUTS = [

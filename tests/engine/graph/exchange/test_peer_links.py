@@ -93,7 +93,7 @@ def test_what_is_sent_lies_elsewhere_and_is_not_changed(add_up):
 def test_as_few_bytes_are_sent_as_are_possible():
     with connected(4) as (links, pool):
         list(pool.map(add, links, vectors(4, 1 << 20)))
-        assert [own.sent.num_bytes for own in links] == [2 * 3 * (1 << 20)] * 4
+        assert [own.sent_bytes for own in links] == [2 * 3 * (1 << 20)] * 4
 
 
 def test_who_does_not_know_the_token_is_not_connected():

@@ -87,3 +87,15 @@ def test_tensorflow_does_not_compute_in_memory_that_it_was_given():
 )
 def test_processes_of_a_host_are_a_group_if_they_may_be_added_first(hosts, in_tree, groups):
     assert groups_of_hosts(hosts, in_tree=in_tree) == groups
+
+
+def test_sums_of_a_step_that_do_not_depend_on_one_another_are_in_one_order():
+    exchange = ProcessSum(Peers(None, Links(), 1), chain_sum)
+
+    def step():
+        first = exchange(None, [tf.ones([3])], [])[0][0]
+        return first, exchange(None, [tf.ones([5])], [])[0][0]
+
+    graph = tf.function(step, autograph=False).get_concrete_function().graph
+    first, second = (x for x in graph.get_operations() if x.type == "PyFunc")
+    assert first in second.control_inputs

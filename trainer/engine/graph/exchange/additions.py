@@ -20,7 +20,7 @@ _BLOCK = 1 << 15  # float32 numbers: what several rows have of it stays in the p
 
 
 @dataclass(frozen=True)
-class Layout:
+class RowLayout:
     """Where tensors lie in a row.
 
     Attributes:
@@ -32,7 +32,7 @@ class Layout:
     columns: list[slice] = field(repr=False)
 
     @classmethod
-    def of(cls, tensors: Sequence[np.ndarray]) -> Layout:
+    def of(cls, tensors: Sequence[np.ndarray]) -> RowLayout:
         """Return the layout of some tensors, each where TensorFlow can use it as it is."""
         starts = [0, *itertools.accumulate(_aligned(x.size) for x in tensors)]
         columns = [slice(at, at + x.size) for at, x in zip(starts, tensors, strict=False)]
@@ -63,7 +63,7 @@ def within(pieces: Pieces, part: slice) -> Pieces:
     return cut
 
 
-def add_rows(
+def add_columns(
     rows: Sequence[np.ndarray | None], own: Pieces, total: np.ndarray, add_up: AddUp
 ) -> None:
     """Write the sum of all processes in the columns of `own` into `total`.

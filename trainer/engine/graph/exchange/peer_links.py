@@ -16,10 +16,9 @@ import struct
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from trainer.engine.graph.exchange.additions import AddUp, Pieces, add_rows, part_of, within
+from trainer.engine.graph.exchange.additions import AddUp, Pieces, add_columns, part_of, within
 from trainer.engine.graph.exchange.rendezvous import Patience, PeerLostError
 
 _MAGIC = b"steadfast exchange 1"
@@ -33,19 +32,6 @@ _MOST_VECTORS = 512  # in one call of the system
 _CUT_OFF_SECS = 30  # without a sign of life from the other machine
 
 
-@dataclass
-class Count:
-    """What a process has sent, the headers left out.
-
-    Attributes:
-        messages: how many.
-        num_bytes: of their contents.
-    """
-
-    messages: int = 0
-    num_bytes: int = 0
-
-
 class PeerLinks:
     """The connections of one process to its peers.
 
@@ -53,7 +39,7 @@ class PeerLinks:
         rank: this process's number among the peers, from 0.
         count: the number of peers, this one included.
         port: where it listens.
-        sent: what it has sent so far.
+        sent_bytes: what it has sent so far, the headers left out.
         waited_secs: how long it has waited for the others to come to an exchange.
 
     Args:
@@ -74,7 +60,7 @@ class PeerLinks:
     ) -> None:
         self.rank = rank
         self.count = len(names)
-        self.sent = Count()
+        self.sent_bytes = 0
         self.waited_secs = 0.0
         self._names = names
         self._token = token
@@ -137,7 +123,7 @@ class PeerLinks:
             {rank: [rows[rank][x] for x, _ in mine] for rank in self._links},
         )
         ordered = [None if rank == self.rank else rows[rank] for rank in range(self.count)]
-        add_rows(ordered, mine, total[part], add_up)
+        add_columns(ordered, mine, total[part], add_up)
         self._exchange(
             len(total),
             {rank: [total[part]] for rank in self._links},
@@ -199,8 +185,7 @@ class PeerLinks:
                     self._advance(selector, transfers[key.data], key.data, events)
         self.waited_secs += max((x.met_at for x in transfers.values()), default=began) - began
         for vectors in outgoing.values():
-            self.sent.messages += 1
-            self.sent.num_bytes += sum(memoryview(vector).nbytes for vector in vectors)
+            self.sent_bytes += sum(memoryview(vector).nbytes for vector in vectors)
 
     def _wait(self, selector: selectors.BaseSelector) -> list[tuple[selectors.SelectorKey, int]]:
         warn_secs, silent_secs = self._patience.warn_secs, self._patience.silent_secs

@@ -69,6 +69,7 @@ class ProcessSum:
         self._peers = peers
         self._add_up = add_up
         self._calls = 0
+        self._last: list[tf.Tensor] = []
 
     def __call__(
         self,
@@ -79,12 +80,13 @@ class ProcessSum:
         """Sum float32 tensors over the processes; in replica context."""
         tensors = [*gradients, *others]
         sums: list[tf.Tensor] = [None] * len(tensors)
-        before: list[tf.Tensor] = []
+        graph = tf.compat.v1.get_default_graph()
         for bucket in self._buckets(tensors, len(gradients)):
-            # In the same order in all processes.
-            with tf.control_dependencies(before):
-                before = self._sum([tensors[i] for i in bucket])
-            for i, total in zip(bucket, before, strict=True):
+            # One after the other, in the same order in all processes: also those of two updates
+            # of a step that do not depend on one another.
+            with tf.control_dependencies([x for x in self._last if x.graph is graph]):
+                self._last = self._sum([tensors[i] for i in bucket])
+            for i, total in zip(bucket, self._last, strict=True):
                 sums[i] = total
         return sums[: len(gradients)], sums[len(gradients) :]
 

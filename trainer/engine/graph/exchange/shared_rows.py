@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from trainer.engine.graph.exchange.additions import AddUp, Layout, Pieces, add_rows, within
+from trainer.engine.graph.exchange.additions import AddUp, Pieces, RowLayout, add_columns, within
 from trainer.engine.graph.exchange.rendezvous import Rendezvous
 
 _NUM_SUMS = 2
@@ -49,7 +49,7 @@ class SharedRows:
             add_up: the order in which processes are added.
             over_hosts: writes the sum over the hosts of what is in a part into the part.
         """
-        layout = Layout.of(tensors)
+        layout = RowLayout.of(tensors)
         pieces = layout.pieces(tensors)
         part = slice(0, 0)
         if self._rank < self._num_parts:
@@ -64,7 +64,7 @@ class SharedRows:
         own = within(pieces, part)
         if self._count > 1 or over_hosts is None:
             rows = [x if i != self._rank else None for i, x in enumerate(self._rows[: self._count])]
-            add_rows(rows, own, total, add_up)
+            add_columns(rows, own, total, add_up)
             # The same columns as of a process that is alone on its host.
             own = [(columns, total[columns]) for columns, _ in own]
         if over_hosts is not None and self._rank < self._num_parts:

@@ -1,11 +1,10 @@
 """Steps with a table of which they look up few rows: the bits of the dense computation."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.layouts import Layout
 from trainer.engine.graph.checks.traced_operations import all_graphs
 from trainer.engine.graph.exchange.collective_log import CollectiveLog
 from trainer.engine.graph.randomness.randomness import BatchPart, batch_part, fold_seed
@@ -33,18 +32,6 @@ OPTIMIZERS = {
     "momentum": lambda: sgd(0.1),
     "adam": lambda: adam(0.01),
 }
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a global batch is computed."""
-
-    replicas: int = 1
-    accumulate: int = 1
-    shards: int | None = None
-
-    def __str__(self) -> str:
-        return f"{self.replicas}x{self.accumulate}, {self.shards} shards"
 
 
 class Trained:
