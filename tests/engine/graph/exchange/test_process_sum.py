@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from trainer.engine.graph.checks.traced_operations import all_graphs
 from trainer.engine.graph.exchange.process_sum import Peers, ProcessSum, groups_of_hosts
 from trainer.engine.graph.step.shard_tree import chain_sum
 
@@ -89,13 +90,19 @@ def test_processes_of_a_host_are_a_group_if_they_may_be_added_first(hosts, in_tr
     assert groups_of_hosts(hosts, in_tree=in_tree) == groups
 
 
-def test_sums_of_a_step_that_do_not_depend_on_one_another_are_in_one_order():
+def test_sums_that_do_not_depend_on_one_another_are_in_the_order_of_the_trace():
     exchange = ProcessSum(Peers(None, Links(), 1), chain_sum)
 
-    def step():
-        first = exchange(None, [tf.ones([3])], [])[0][0]
-        return first, exchange(None, [tf.ones([5])], [])[0][0]
+    def step(number, total):
+        sums, _ = exchange(None, [tf.ones([3]), tf.ones([3 * MB])], [])
+        others, _ = exchange(None, [tf.ones([5])], [])
+        return number + 1, total + sums[0][0] + sums[1][0] + others[0][0]
 
-    graph = tf.function(step, autograph=False).get_concrete_function().graph
-    first, second = (x for x in graph.get_operations() if x.type == "PyFunc")
+    def loop():
+        return tf.while_loop(lambda number, _: number < 3, step, (0, 0.0))
+
+    traced = tf.function(loop, autograph=False).get_concrete_function()
+    sums = [x for graph in all_graphs(traced.graph) for x in graph.get_operations()]
+    first, second, third = (x for x in sums if x.type == "PyFunc")
     assert first in second.control_inputs
+    assert second in third.control_inputs

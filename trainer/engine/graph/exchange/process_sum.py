@@ -69,7 +69,6 @@ class ProcessSum:
         self._peers = peers
         self._add_up = add_up
         self._calls = 0
-        self._last: list[tf.Tensor] = []
 
     def __call__(
         self,
@@ -80,13 +79,10 @@ class ProcessSum:
         """Sum float32 tensors over the processes; in replica context."""
         tensors = [*gradients, *others]
         sums: list[tf.Tensor] = [None] * len(tensors)
-        graph = tf.compat.v1.get_default_graph()
+        # In the same order in all processes: tf.function runs operations that have a state in the
+        # order in which they were traced, also those of updates that do not depend on one another.
         for bucket in self._buckets(tensors, len(gradients)):
-            # One after the other, in the same order in all processes: also those of two updates
-            # of a step that do not depend on one another.
-            with tf.control_dependencies([x for x in self._last if x.graph is graph]):
-                self._last = self._sum([tensors[i] for i in bucket])
-            for i, total in zip(bucket, self._last, strict=True):
+            for i, total in zip(bucket, self._sum([tensors[i] for i in bucket]), strict=True):
                 sums[i] = total
         return sums[: len(gradients)], sums[len(gradients) :]
 
