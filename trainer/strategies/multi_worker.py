@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from trainer.engine.graph.exchange.process_sum import Peers
+    from trainer.engine.graph.step.divided_update import DividedUpdate
     from trainer.engine.graph.step.step_options import Exchange
+
+
+_MIN_BYTES = 0
+"""Of weights and slots: with fewer, to wait for one another takes longer than what it saves."""
 
 
 class MultiWorker(Strategy):
@@ -36,6 +41,9 @@ class MultiWorker(Strategy):
             TensorFlow notices.
         bytes_per_pack: TensorFlow's hint for splitting a reduction; 0: as one.
         compress: none; bfloat16 or float16: gradients are sent in 16 bits.
+        update: who updates the weights. replicated: each process all of them; sharded: the
+            processes of a host divide them, so that each does a part of the work and keeps a part
+            of the optimizer's slots; auto: sharded where that is faster.
         hosts: print the command for each of these hosts (host or host:port) and exit.
         isolate: whether a cluster that is started here gets a network of its own, which nothing
             outside can reach; auto: where the system allows it and nothing in the run needs the
@@ -71,6 +79,7 @@ class MultiWorker(Strategy):
         timeout_secs: Annotated[float | None, Gt(0), Free()] = None,
         bytes_per_pack: Annotated[int, Ge(0)] = 0,
         compress: Annotated[str, OneOf("none", "bfloat16", "float16")] = "none",
+        update: Annotated[str, OneOf("auto", "replicated", "sharded")] = "auto",
         hosts: Annotated[list[str] | None, Free()] = None,
         isolate: Annotated[Literal["auto", True, False], Free()] = "auto",
         start_timeout_secs: Annotated[float, Gt(0), Free()] = 300.0,
@@ -90,6 +99,7 @@ class MultiWorker(Strategy):
         self._communication = communication
         self._timeout_secs = timeout_secs
         self._bytes_per_pack = bytes_per_pack
+        self._update = update
         self._compress = None if compress == "none" else compress
         self._cluster: Cluster | None = None  # whose processes add up directly, if they do
         self._peers: Peers | None = None
@@ -153,6 +163,20 @@ class MultiWorker(Strategy):
             in_tree=in_tree,
         )
         return ProcessSum(self._peers, tree_sum if in_tree else chain_sum)
+
+    def divided_update(self) -> DividedUpdate | None:
+        """Return what divides updates among the processes of a host, if they add up directly."""
+        from trainer.engine.graph.step.divided_update import DividedUpdate
+
+        on_host = None if self._peers is None else self._peers.on_host
+        if self._update == "sharded" and (on_host is None or self.devices_per_replica > 1):
+            raise ConfigError(
+                "strategy.update (sharded) divides updates among the processes of a host, each of "
+                "which has one CPU device and adds up directly; use replicated"
+            )
+        if self._update == "replicated" or on_host is None or self.devices_per_replica > 1:
+            return None
+        return DividedUpdate(on_host, _MIN_BYTES if self._update == "auto" else 0)
 
     def exchange_wait(self) -> Callable[[], float] | None:
         """Return the wait for the others where the processes add up directly."""

@@ -131,6 +131,8 @@ def engine_of(
     options, exchange = _step_options(experiment, strategy, learner, process_group)
     if process_group.is_chief:
         options = replace(options, note_rows=row_announcer(context.channel))
+        if options.divided_update is not None:
+            options.divided_update.note = context.channel.line
     inference = make_inference(context, learner, loops, process_group)
     for callback in learner.state.callbacks.values():
         if hasattr(callback, "directions"):
@@ -306,6 +308,7 @@ def _options(experiment: Experiment, strategy: Strategy, learner: Learner) -> St
         state.loss_scale,
         optimizer_reduces=strategy.optimizer_reduces,
         exchange=exchange or (None if shards is None else TreeExchange()),
+        divided_update=strategy.divided_update(),
         divergence_monitor=state.divergence_monitor,
         shards=shards,
         overlap=strategy.devices_per_replica > 1,

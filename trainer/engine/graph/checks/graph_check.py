@@ -25,6 +25,7 @@ from trainer.engine.graph.checks.traced_operations import (
     place_of,
     scope_of,
 )
+from trainer.engine.graph.exchange.exchange_timer import UNSAVED
 from trainer.engine.graph.state.variables import parts_of
 from trainer.errors import ConfigError
 
@@ -143,10 +144,11 @@ def _strangers(
         return
     names = {id(variable.handle): variable.name for variable in graphs[0]._watched_variables}
     for reader, handle in _readers(graphs, captured):
-        if not _is_own_read(reader):
+        name = names.get(id(handle), "without a name")
+        if UNSAVED not in name.split("/") and not _is_own_read(reader):
             (content, *_) = handle._handle_data.shape_and_type
             sizes = [dimension.size for dimension in content.shape.dim]
-            yield names.get(id(handle), "without a name"), sizes, reader
+            yield name, sizes, reader
 
 
 def _is_variable_handle(tensor: tf.Tensor) -> bool:

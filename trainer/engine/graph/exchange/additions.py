@@ -15,7 +15,7 @@ AddUp: TypeAlias = Callable[[Sequence[Any], Callable[[Any, Any], Any]], Any]
 Pieces: TypeAlias = list[tuple[slice, np.ndarray]]
 """Columns of a row, ascending, each with the float32 numbers that a process has there."""
 
-_ALIGNMENT = 16  # float32 numbers: what TensorFlow needs to use memory without copying it
+ALIGNMENT = 16  # float32 numbers: what TensorFlow needs to use memory without copying it
 _BLOCK = 1 << 15  # float32 numbers: what several rows have of it stays in the processor's caches
 
 
@@ -108,4 +108,4 @@ def _add_block(
 
 
 def _aligned(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
+    return -(-size // ALIGNMENT) * ALIGNMENT

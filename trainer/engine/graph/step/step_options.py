@@ -12,6 +12,7 @@ from trainer.engine.graph.exchange.exchange_timer import ExchangeTimer
 from trainer.engine.graph.state.variables import LossScale
 from trainer.engine.graph.step.clipping import Clip
 from trainer.engine.graph.step.divergence import DivergenceMonitor
+from trainer.engine.graph.step.divided_update import DividedUpdate
 from trainer.engine.graph.step.row_gradients import Gradient
 from trainer.engine.graph.step.step_boundary import StepBoundary
 
@@ -54,6 +55,7 @@ class StepOptions:
             devices of a replica, instead of one after the other.
         adds_differences: whether moving statistics that a model notes are changed by adding:
             steps of several workers change them at the same time.
+        divided_update: divides updates among processes; None: each makes the whole update.
         boundary: notes where the step is, for a process that loses another; None: nobody asks.
         rows: whether gradients of large tables may stay in rows, of which nobody knows the number
             before a step.
@@ -73,6 +75,7 @@ class StepOptions:
     overlap: bool = False
     synchronized: Sequence[tf.keras.layers.Layer] = ()
     adds_differences: bool = False
+    divided_update: DividedUpdate | None = None
     boundary: StepBoundary | None = None
     rows: bool = True
     note_rows: Callable[[Optimizer, tf.Variable], None] = lambda optimizer, variable: None

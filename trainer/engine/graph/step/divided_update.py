@@ -1,0 +1,251 @@
+"""Divides the update of weights among the processes of a host, each of which keeps a part's slots.
+
+After the gradients are summed, each process updates its part of the weights by the optimizer's own
+kernels, in memory that all of them share; then all read the whole (Rajbhandari et al. 2020: ZeRO).
+The variables of model and optimizer are that memory, so whoever reads, saves or restores them need
+not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+from trainer.engine.graph.exchange.divided_state import DividedState, Part, divide
+from trainer.engine.graph.exchange.exchange_timer import UNSAVED
+from trainer.engine.graph.exchange.rendezvous import Rendezvous
+from trainer.engine.graph.state.weight_paths import variable_key
+from trainer.engine.graph.step.row_gradients import Gradient
+from trainer.text import format_bytes
+
+Optimizer: TypeAlias = tf.keras.optimizers.legacy.Optimizer
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """A trainable variable that is updated in parts, as this process holds it.
+
+    Attributes:
+        variable: the variable.
+        slots: name -> slot.
+        by_rows: whether some of its rows can be updated without the others.
+    """
+
+    variable: tf.Variable
+    slots: dict[str, tf.Variable]
+    by_rows: bool
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """The part of a weight that this process updates."""
+
+    part: Part
+    variable: tf.Variable
+    slots: dict[str, tf.Variable]
+
+
+class DividedUpdate:
+    """Makes updates in parts.
+
+    Attributes:
+        divides: whether one is made so; known when a step has been traced.
+        note: called with a line for the user when one is traced.
+
+    Args:
+        rendezvous: of the processes of this host.
+        min_bytes: of weights and slots for which that pays.
+    """
+
+    def __init__(self, rendezvous: Rendezvous, min_bytes: int = 0) -> None:
+        self.divides = False
+        self.note: Callable[[str], None] = lambda line: None
+        self._rendezvous = rendezvous
+        self._min_bytes = min_bytes
+        self._traced: dict[tuple[int, ...], _Update | None] = {}
+
+    def apply(
+        self, optimizer: Optimizer, gradients: Sequence[Gradient], variables: Sequence[tf.Variable]
+    ) -> tuple[list[Gradient], list[tf.Variable]]:
+        """Update all that can be updated in parts, in replica context; the same in all processes.
+
+        Returns:
+            The gradients and variables that are left for the optimizer. If none are, the update
+            still has to be counted.
+        """
+        pairs = list(zip(gradients, variables, strict=True))
+        key = (id(optimizer), *(id(v) for g, v in pairs if not isinstance(g, tf.IndexedSlices)))
+        if key not in self._traced:
+            self._traced[key] = self._create(optimizer, pairs)
+        update = self._traced[key]
+        if update is None:
+            return list(gradients), list(variables)
+        update.make([gradients[i] for i in update.indices])
+        rest = [pair for i, pair in enumerate(pairs) if i not in update.indices]
+        return [gradient for gradient, _ in rest], [variable for _, variable in rest]
+
+    def _create(
+        self, optimizer: Optimizer, pairs: Sequence[tuple[Gradient, tf.Variable]]
+    ) -> _Update | None:
+        weights = {
+            index: weight
+            for index, (gradient, variable) in enumerate(pairs)
+            if not isinstance(gradient, tf.IndexedSlices)
+            and (weight := _weight_of(optimizer, variable)) is not None
+        }
+        slots = sum(_num_bytes(x) for weight in weights.values() for x in weight.slots.values())
+        size = slots + sum(_num_bytes(weight.variable) for weight in weights.values())
+        if not weights or size < self._min_bytes:
+            return None
+        count = self._rendezvous.count
+        self.divides = True
+        self.note(
+            f"{format_bytes(size)} of weights and slots: updated in parts by the {count} processes "
+            f"of a host, slots {format_bytes(slots // count)} each (strategy.update)"
+        )
+        number = sum(update is not None for update in self._traced.values())
+        return _Update(optimizer, weights, self._rendezvous, -1 - number)
+
+
+class _Update:
+    """An update in parts.
+
+    Attributes:
+        indices: which variables are updated.
+
+    Args:
+        optimizer: updates the parts.
+        weights: what is updated, by its index.
+        rendezvous: of the processes of this host.
+        call: number of this update within the step.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, weights: dict[int, _Weight], rendezvous: Rendezvous, call: int
+    ) -> None:
+        self.indices = list(weights)
+        self._optimizer = optimizer
+        self._weights = list(weights.values())
+        shapes = [tuple(weight.variable.shape) for weight in self._weights]
+        cuts = divide(shapes, [weight.by_rows for weight in self._weights], rendezvous.count)
+        self._pieces = [self._piece(part) for part in cuts[rendezvous.rank]]
+        slots = [(i, name) for i, weight in enumerate(self._weights) for name in weight.slots]
+        self._state = DividedState(
+            rendezvous,
+            call,
+            shapes,
+            [tuple(self._weights[i].slots[name].shape) for i, name in slots],
+            [piece.part for piece in self._pieces],
+            [
+                self._slot_part(piece, name)._replace(tensor=slots.index((piece.part.tensor, name)))
+                for piece in self._pieces
+                for name in piece.slots
+            ],
+        )
+
+    def make(self, gradients: Sequence[tf.Tensor]) -> None:
+        """Update; `gradients` are the whole ones, the same in all processes."""
+        wholes = [x for weight in self._weights for x in weight.slots.values()]
+        wholes = [*(weight.variable for weight in self._weights), *wholes]
+        self._take(gradients)
+        optimizer: Any = self._optimizer
+        numbers = optimizer._prepare([piece.variable for piece in self._pieces])
+        for piece in self._pieces:
+            gradient = _cut(gradients[piece.part.tensor], piece.part)
+            optimizer._resource_apply_dense(gradient, piece.variable, apply_state=numbers)
+        # Of the piece, not of the whole: nobody else has a reference to that memory.
+        values = [x.read_value() for x in self._own()]
+        given = tf.numpy_function(self._state.give, values, [tf.float32] * len(wholes))
+        for variable, value in zip(wholes, given, strict=True):
+            variable.assign(tf.ensure_shape(value, variable.shape), read_value=False)
+
+    def _take(self, gradients: Sequence[tf.Tensor]) -> None:
+        """Have the pieces lie where they are updated, as soon as the gradients are there."""
+        values = [_cut(self._weights[x.part.tensor].variable.read_value(), x.part)
+                  for x in self._pieces]  # fmt: skip
+        values += [
+            _cut(self._weights[piece.part.tensor].slots[name].read_value(),
+                 self._slot_part(piece, name))
+            for piece in self._pieces for name in piece.slots
+        ]  # fmt: skip
+        # Not before: from now on slots change, and `begin_update` has noted that.
+        with tf.control_dependencies(gradients):
+            taken = tf.numpy_function(self._state.take, values, [tf.float32] * len(values))
+        for variable, value in zip(self._own(), taken, strict=True):
+            value = tf.ensure_shape(value, [variable.shape.num_elements() + DividedState.GUARD])
+            own = tf.reshape(value[DividedState.GUARD :], variable.shape)
+            variable.assign(own, read_value=False)
+
+    def _own(self) -> list[tf.Variable]:
+        slots = [slot for piece in self._pieces for slot in piece.slots.values()]
+        return [*(piece.variable for piece in self._pieces), *slots]
+
+    def _piece(self, part: Part) -> _Piece:
+        weight = self._weights[part.tensor]
+        variable = _variable(part, weight.variable)
+        piece = _Piece(part, variable, {})
+        for name, slot in weight.slots.items():
+            piece.slots[name] = _variable(self._slot_part(piece, name), slot)
+        member = getattr(self._optimizer, "member_of", lambda variable: self._optimizer)
+        member(weight.variable)._slots[variable_key(variable)] = piece.slots
+        if hasattr(self._optimizer, "add_piece"):
+            self._optimizer.add_piece(variable, weight.variable)
+        return piece
+
+    def _slot_part(self, piece: _Piece, name: str) -> Part:
+        """Return the part of a slot: the rows of the weight's, or all of one of another shape."""
+        weight = self._weights[piece.part.tensor]
+        slot = weight.slots[name]
+        if slot.shape == weight.variable.shape:
+            return piece.part
+        return Part(piece.part.tensor, 0, slot.shape.num_elements())
+
+
+def _weight_of(optimizer: Any, variable: Any) -> _Weight | None:
+    """Return what is updated in parts; None: the optimizer must update the variable itself."""
+    member = getattr(optimizer, "member_of", lambda variable: optimizer)(variable)
+    slots = {}
+    for name in member.get_slot_names():
+        with suppress(KeyError):
+            slots[name] = _local(member.get_slot(variable, name))
+    local = _local(variable)
+    is_usable = (
+        type(optimizer).apply_gradients is tf.keras.optimizers.legacy.Optimizer.apply_gradients
+        and getattr(variable, "constraint", None) is None
+        and all(x.dtype.base_dtype == tf.float32 for x in (local, *slots.values()))
+    )
+    by_rows = getattr(member, "can_be_lazy", False) and all(
+        slot.shape == local.shape for slot in slots.values()
+    )
+    return _Weight(local, slots, by_rows) if is_usable else None
+
+
+def _local(variable: Any) -> tf.Variable:
+    """Return a variable as this process holds it, without Keras' casts."""
+    variable = getattr(variable, "_variable", variable)
+    return tf.distribute.get_strategy().experimental_local_results(variable)[0]
+
+
+def _variable(part: Part, whole: tf.Variable) -> tf.Variable:
+    shape = whole.shape
+    if (size := part.stop - part.start) != shape.num_elements():
+        shape = tf.TensorShape([size // shape[1:].num_elements(), *shape[1:]])
+    # By its class: `tf.Variable` would have the strategy create one in all processes.
+    with tf.init_scope(), tf.device(whole.device):
+        return ResourceVariable(tf.zeros(shape), trainable=False, name=f"{UNSAVED}/part")
+
+
+def _cut(value: tf.Tensor, part: Part) -> tf.Tensor:
+    if part.stop - part.start == value.shape.num_elements():
+        return value
+    row = value.shape[1:].num_elements()
+    return value[part.start // row : part.stop // row]
+
+
+def _num_bytes(variable: tf.Variable) -> int:
+    return int(variable.shape.num_elements() * variable.dtype.size)
