@@ -325,6 +325,12 @@ RULES = (
         "add batch.shards=8, so that a shard is computed twice, or watchdog.audit_every_steps=null",
     ),
     Rule(
+        name=None,
+        keys={"strategy.update": _equals("sharded"), "watchdog.audit_every_steps": _is_set},
+        message="each other: an audit compares what processes hold, and those of a host share "
+        "what they update; add strategy.update=auto or watchdog.audit_every_steps=null",
+    ),
+    Rule(
         name="slow_steps",
         keys={"fault": _rests_in_steps},
         message="{strategy}: what XLA compiles for a TPU cannot rest; remove the action slow, or "

@@ -23,10 +23,6 @@ if TYPE_CHECKING:
     from trainer.engine.graph.step.step_options import Exchange
 
 
-_MIN_BYTES = 0
-"""Of weights and slots: with fewer, to wait for one another takes longer than what it saves."""
-
-
 class MultiWorker(Strategy):
     """Trains on several processes: started here, or declared as a cluster.
 
@@ -79,7 +75,7 @@ class MultiWorker(Strategy):
         timeout_secs: Annotated[float | None, Gt(0), Free()] = None,
         bytes_per_pack: Annotated[int, Ge(0)] = 0,
         compress: Annotated[str, OneOf("none", "bfloat16", "float16")] = "none",
-        update: Annotated[str, OneOf("auto", "replicated", "sharded")] = "auto",
+        update: Annotated[str, OneOf("auto", "replicated", "sharded"), Free()] = "auto",
         hosts: Annotated[list[str] | None, Free()] = None,
         isolate: Annotated[Literal["auto", True, False], Free()] = "auto",
         start_timeout_secs: Annotated[float, Gt(0), Free()] = 300.0,
@@ -127,6 +123,8 @@ class MultiWorker(Strategy):
                 f"strategy.compress ({self._compress}) is for TensorFlow's exchange, and "
                 "strategy.communication is your own; add strategy.compress=none"
             )
+        is_direct = self._communication in ("auto", "direct") and self._compress is None
+        self._check_update(is_direct=is_direct and self.devices_per_replica == 1)
         if "ps" in cluster.jobs:
             raise ConfigError(
                 f"{cluster.source}: the job ps needs strategy=parameter_server, "
@@ -169,14 +167,16 @@ class MultiWorker(Strategy):
         from trainer.engine.graph.step.divided_update import DividedUpdate
 
         on_host = None if self._peers is None else self._peers.on_host
-        if self._update == "sharded" and (on_host is None or self.devices_per_replica > 1):
-            raise ConfigError(
-                "strategy.update (sharded) divides updates among the processes of a host, each of "
-                "which has one CPU device and adds up directly; use replicated"
-            )
         if self._update == "replicated" or on_host is None or self.devices_per_replica > 1:
             return None
-        return DividedUpdate(on_host, _MIN_BYTES if self._update == "auto" else 0)
+        return DividedUpdate(on_host, if_faster=self._update == "auto")
+
+    def _check_update(self, *, is_direct: bool) -> None:
+        if self._update == "sharded" and not is_direct:
+            raise ConfigError(
+                "strategy.update (sharded) is for processes of one CPU device each that add up "
+                "directly (strategy.communication); use auto"
+            )
 
     def exchange_wait(self) -> Callable[[], float] | None:
         """Return the wait for the others where the processes add up directly."""
@@ -208,6 +208,7 @@ class MultiWorker(Strategy):
             )
         names = self._replica_names(len(gpus))
         self._cluster = cluster if self._is_direct(cluster, len(gpus)) else None
+        self._check_update(is_direct=self._cluster is not None or len(cluster.trainers) == 1)
         is_named = self._communication in ("ring", "nccl")
         implementation = str(self._communication) if is_named else "auto"
         options = tf.distribute.experimental.CommunicationOptions(

@@ -140,9 +140,6 @@ class Strategy:
 
         Returns:
             None if each process makes the whole update.
-
-        Raises:
-            ConfigError: that is asked for, and not possible.
         """
         return None
 

@@ -172,6 +172,8 @@ def _engine(training: _Training, inference: Inference, evaluated: Source, test: 
         learner.state.trackables(),
         inference.directions,
     )
+    if (divided := training.options.divided_update) is not None:
+        checkpointer.changes_in_place = lambda: divided.divides
     return Engine(
         run_dir=context.run_dir,
         plan=plan,
@@ -308,7 +310,8 @@ def _options(experiment: Experiment, strategy: Strategy, learner: Learner) -> St
         state.loss_scale,
         optimizer_reduces=strategy.optimizer_reduces,
         exchange=exchange or (None if shards is None else TreeExchange()),
-        divided_update=strategy.divided_update(),
+        # An audit compares what processes hold, and those of a host share what they update so.
+        divided_update=None if experiment.watchdog.audit_every_steps else strategy.divided_update(),
         divergence_monitor=state.divergence_monitor,
         shards=shards,
         overlap=strategy.devices_per_replica > 1,

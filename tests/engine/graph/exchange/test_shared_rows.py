@@ -1,36 +1,23 @@
 """Sums in shared memory: right to the bit, given away without a copy; lost processes are found."""
 
-import socket
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
+from tests.support.meetings import close, opened
 from trainer.engine.graph.exchange import rendezvous as meeting
-from trainer.engine.graph.exchange.rendezvous import Patience, PeerLostError, Rendezvous
+from trainer.engine.graph.exchange.rendezvous import Patience, PeerLostError
 from trainer.engine.graph.exchange.shared_rows import SharedRows
 from trainer.engine.graph.step.shard_tree import chain_sum, tree_sum
 
 
 @pytest.fixture
 def rendezvous(request):
-    """The opened rendezvous of as many processes as the parameter says, played by threads."""
-    count = request.param
-    address = f"test-{threading.get_native_id()}-{request.node.name}"
-    names = [f"worker-{rank}" for rank in range(count)]
-    opened = [Rendezvous(address, rank, names, Patience(1.0, 30.0)) for rank in range(count)]
-    with ThreadPoolExecutor(count) as pool:
-        list(pool.map(lambda member: member.open(10.0), opened))
-        yield opened, pool
-        for member in opened:
-            close(member)
-
-
-def close(member):
-    """Close the links of a process, as when it ends."""
-    for link in member._links.values():
-        link.shutdown(socket.SHUT_RDWR)
+    """The opened rendezvous of as many processes as the parameter says, and their threads."""
+    with opened(request.param, request.node.name) as members:
+        with ThreadPoolExecutor(request.param) as pool:
+            yield members, pool
 
 
 def rows_of(members, call=1, num_parts=None):

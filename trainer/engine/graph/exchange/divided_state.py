@@ -31,7 +31,9 @@ class Part(NamedTuple):
     stop: int
 
 
-def divide(shapes: Sequence[Sequence[int]], by_rows: Sequence[bool], count: int) -> list[list[Part]]:
+def divide(
+    shapes: Sequence[Sequence[int]], by_rows: Sequence[bool], count: int
+) -> list[list[Part]]:
     """Divide tensors into parts of about equal size, one list of them for each process.
 
     A part begins where a kernel that takes several elements at a time would begin with the whole
@@ -51,8 +53,10 @@ def divide(shapes: Sequence[Sequence[int]], by_rows: Sequence[bool], count: int)
         unit = sizes[index]
         if by_rows[index] and len(shapes[index]):
             unit = math.lcm(math.prod(shapes[index][1:]), ALIGNMENT)
-        rest = round((wanted - starts[index]) / max(1, unit)) * unit
-        cuts.append(starts[index] + min(rest, sizes[index]))
+        rest = wanted - starts[index]
+        lower = rest // max(1, unit) * unit
+        upper = min(lower + unit, sizes[index])
+        cuts.append(starts[index] + (lower if rest - lower <= upper - rest else upper))
     cuts.append(starts[-1])
     return [
         [
@@ -106,10 +110,12 @@ class DividedState:
         """Bring this process's parts to where they are updated; all processes call this.
 
         Args:
-            values: its parts of weights, then of slots.
+            values: for each of its parts of weights the whole gradient, and the whole weight; for
+                each of its parts of slots the whole slot.
 
         Returns:
-            Where they lie now, flat, each after `GUARD` other numbers.
+            Its parts of the gradients, where they lie, in shape; those of weights and slots where
+            they lie from now on, flat, each after `GUARD` other numbers.
         """
         free = sum(
             1 << number
@@ -123,8 +129,20 @@ class DividedState:
             self._rows.append(self._share(0))
             self._given.append([])
         self._number = (mask & -mask).bit_length() - 1 if mask else len(self._rows) - 1
-        self._write(values)
-        return self._views(self.GUARD)
+        own = self._own[0]
+        values = tuple(np.asarray(value) for value in values)  # scalars are no arrays
+        cut = [
+            value.reshape(-1)[part.start : part.stop]
+            for value, part in zip(values, [*own, *own, *self._own[1]], strict=True)
+        ]
+        self._write(cut[len(own) :])
+        # As arrays: TensorFlow does not compute in them, as it does in slices of its own, and the
+        # others still look at the same gradients.
+        gradients = [
+            part.reshape(whole.shape if part.size == whole.size else (-1, *whole.shape[1:]))
+            for part, whole in zip(cut[: len(own)], values, strict=False)
+        ]
+        return [*gradients, *self._views(self.GUARD)]
 
     def give(self, *values: np.ndarray) -> list[np.ndarray]:
         """Return all weights and slots when every process has updated its parts.
@@ -150,7 +168,7 @@ class DividedState:
     def _write(self, values: Sequence[np.ndarray]) -> int:
         """Copy what is not where it belongs; return how many parts that were."""
         count = 0
-        for value, place in zip(values, self._views(0), strict=True):
+        for value, place in zip(map(np.asarray, values), self._views(0), strict=True):
             if value.ctypes.data != place.ctypes.data:
                 place[:] = value.reshape(-1)
                 count += 1

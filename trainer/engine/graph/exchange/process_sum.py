@@ -116,9 +116,9 @@ class ProcessSum:
             tensors,
             [tf.float32] * len(tensors),
         )
-        for total, tensor in zip(summed, tensors, strict=True):
-            total.set_shape(tensor.shape)
-        return summed
+        # In the graph too, and not for Python alone: TensorFlow rearranges products of numbers and
+        # tensors whose shapes it knows, so that an update would have other bits than elsewhere.
+        return [tf.ensure_shape(x, y.shape) for x, y in zip(summed, tensors, strict=True)]
 
 
 def groups_of_hosts(hosts: Sequence[str], *, in_tree: bool) -> list[list[int]]:

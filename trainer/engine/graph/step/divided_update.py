@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import tensorflow as tf
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
 from trainer.engine.graph.exchange.divided_state import DividedState, Part, divide
 from trainer.engine.graph.exchange.exchange_timer import UNSAVED
@@ -24,6 +24,11 @@ from trainer.engine.graph.step.row_gradients import Gradient
 from trainer.text import format_bytes
 
 Optimizer: TypeAlias = tf.keras.optimizers.legacy.Optimizer
+
+_MIN_BYTES = 100_000_000
+_MIN_MEAN_BYTES = 4_000_000
+"""How large weights with their slots are, together and on average, for which it is faster: each
+costs some 30 microseconds, and the copy of the weights a part of what is saved."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +64,14 @@ class DividedUpdate:
 
     Args:
         rendezvous: of the processes of this host.
-        min_bytes: of weights and slots for which that pays.
+        if_faster: whether an update for which that does not pay is left to the optimizer.
     """
 
-    def __init__(self, rendezvous: Rendezvous, min_bytes: int = 0) -> None:
+    def __init__(self, rendezvous: Rendezvous, *, if_faster: bool) -> None:
         self.divides = False
         self.note: Callable[[str], None] = lambda line: None
         self._rendezvous = rendezvous
-        self._min_bytes = min_bytes
+        self._if_faster = if_faster
         self._traced: dict[tuple[int, ...], _Update | None] = {}
 
     def apply(
@@ -92,24 +97,28 @@ class DividedUpdate:
     def _create(
         self, optimizer: Optimizer, pairs: Sequence[tuple[Gradient, tf.Variable]]
     ) -> _Update | None:
-        weights = {
-            index: weight
+        all_weights = {
+            index: _weight_of(optimizer, variable)
             for index, (gradient, variable) in enumerate(pairs)
             if not isinstance(gradient, tf.IndexedSlices)
-            and (weight := _weight_of(optimizer, variable)) is not None
         }
+        weights = {index: weight for index, weight in all_weights.items() if weight is not None}
         slots = sum(_num_bytes(x) for weight in weights.values() for x in weight.slots.values())
         size = slots + sum(_num_bytes(weight.variable) for weight in weights.values())
-        if not weights or size < self._min_bytes:
-            return None
+        least = max(_MIN_BYTES, _MIN_MEAN_BYTES * len(weights))
         count = self._rendezvous.count
+        shapes = [tuple(weight.variable.shape) for weight in weights.values()]
+        parts = divide(shapes, [weight.by_rows for weight in weights.values()], count)
+        if not all(parts) or (self._if_faster and size < least):
+            return None
         self.divides = True
         self.note(
             f"{format_bytes(size)} of weights and slots: updated in parts by the {count} processes "
-            f"of a host, slots {format_bytes(slots // count)} each (strategy.update)"
+            "of a host (strategy.update)"
         )
         number = sum(update is not None for update in self._traced.values())
-        return _Update(optimizer, weights, self._rendezvous, -1 - number)
+        own = parts[self._rendezvous.rank]
+        return _Update(optimizer, weights, own, self._rendezvous, -1 - number)
 
 
 class _Update:
@@ -121,24 +130,28 @@ class _Update:
     Args:
         optimizer: updates the parts.
         weights: what is updated, by its index.
+        parts: what this process updates of it.
         rendezvous: of the processes of this host.
         call: number of this update within the step.
     """
 
     def __init__(
-        self, optimizer: Optimizer, weights: dict[int, _Weight], rendezvous: Rendezvous, call: int
+        self,
+        optimizer: Optimizer,
+        weights: dict[int, _Weight],
+        parts: Sequence[Part],
+        rendezvous: Rendezvous,
+        call: int,
     ) -> None:
         self.indices = list(weights)
         self._optimizer = optimizer
         self._weights = list(weights.values())
-        shapes = [tuple(weight.variable.shape) for weight in self._weights]
-        cuts = divide(shapes, [weight.by_rows for weight in self._weights], rendezvous.count)
-        self._pieces = [self._piece(part) for part in cuts[rendezvous.rank]]
+        self._pieces = [self._piece(part) for part in parts]
         slots = [(i, name) for i, weight in enumerate(self._weights) for name in weight.slots]
         self._state = DividedState(
             rendezvous,
             call,
-            shapes,
+            [tuple(weight.variable.shape) for weight in self._weights],
             [tuple(self._weights[i].slots[name].shape) for i, name in slots],
             [piece.part for piece in self._pieces],
             [
@@ -150,36 +163,36 @@ class _Update:
 
     def make(self, gradients: Sequence[tf.Tensor]) -> None:
         """Update; `gradients` are the whole ones, the same in all processes."""
-        wholes = [x for weight in self._weights for x in weight.slots.values()]
-        wholes = [*(weight.variable for weight in self._weights), *wholes]
-        self._take(gradients)
+        own = self._take(gradients)
         optimizer: Any = self._optimizer
         numbers = optimizer._prepare([piece.variable for piece in self._pieces])
-        for piece in self._pieces:
-            gradient = _cut(gradients[piece.part.tensor], piece.part)
-            optimizer._resource_apply_dense(gradient, piece.variable, apply_state=numbers)
-        # Of the piece, not of the whole: nobody else has a reference to that memory.
-        values = [x.read_value() for x in self._own()]
+        for gradient, piece in zip(own, self._pieces, strict=True):
+            # As in an update of the whole: what TensorFlow rearranges for speed goes by devices.
+            with tf.device(piece.variable.device):
+                optimizer._resource_apply_dense(gradient, piece.variable, apply_state=numbers)
+        wholes = [weight.variable for weight in self._weights]
+        wholes += [slot for weight in self._weights for slot in weight.slots.values()]
+        values = [variable.read_value() for variable in self._own()]
         given = tf.numpy_function(self._state.give, values, [tf.float32] * len(wholes))
         for variable, value in zip(wholes, given, strict=True):
             variable.assign(tf.ensure_shape(value, variable.shape), read_value=False)
 
-    def _take(self, gradients: Sequence[tf.Tensor]) -> None:
-        """Have the pieces lie where they are updated, as soon as the gradients are there."""
-        values = [_cut(self._weights[x.part.tensor].variable.read_value(), x.part)
-                  for x in self._pieces]  # fmt: skip
-        values += [
-            _cut(self._weights[piece.part.tensor].slots[name].read_value(),
-                 self._slot_part(piece, name))
-            for piece in self._pieces for name in piece.slots
-        ]  # fmt: skip
-        # Not before: from now on slots change, and `begin_update` has noted that.
+    def _take(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Have the pieces lie where they are updated; return their gradients."""
+        tensors = [piece.part.tensor for piece in self._pieces]
+        weights = [self._weights[i] for i in tensors]
+        values = [gradients[i] for i in tensors]
+        values += [weight.variable.read_value() for weight in weights]
+        values += [slot.read_value() for weight in weights for slot in weight.slots.values()]
+        # Not before all of them: slots change from now on, and `begin_update` has noted that.
         with tf.control_dependencies(gradients):
             taken = tf.numpy_function(self._state.take, values, [tf.float32] * len(values))
-        for variable, value in zip(self._own(), taken, strict=True):
+        for variable, value in zip(self._own(), taken[len(tensors) :], strict=True):
             value = tf.ensure_shape(value, [variable.shape.num_elements() + DividedState.GUARD])
-            own = tf.reshape(value[DividedState.GUARD :], variable.shape)
-            variable.assign(own, read_value=False)
+            part = tf.reshape(value[DividedState.GUARD :], variable.shape)
+            variable.assign(part, read_value=False)
+        own = zip(taken[: len(tensors)], self._pieces, strict=True)
+        return [tf.ensure_shape(value, piece.variable.shape) for value, piece in own]
 
     def _own(self) -> list[tf.Variable]:
         slots = [slot for piece in self._pieces for slot in piece.slots.values()]
@@ -237,14 +250,9 @@ def _variable(part: Part, whole: tf.Variable) -> tf.Variable:
         shape = tf.TensorShape([size // shape[1:].num_elements(), *shape[1:]])
     # By its class: `tf.Variable` would have the strategy create one in all processes.
     with tf.init_scope(), tf.device(whole.device):
-        return ResourceVariable(tf.zeros(shape), trainable=False, name=f"{UNSAVED}/part")
-
-
-def _cut(value: tf.Tensor, part: Part) -> tf.Tensor:
-    if part.stop - part.start == value.shape.num_elements():
-        return value
-    row = value.shape[1:].num_elements()
-    return value[part.start // row : part.stop // row]
+        return UninitializedVariable(
+            trainable=False, name=f"{UNSAVED}/part", shape=shape, dtype=whole.dtype
+        )
 
 
 def _num_bytes(variable: tf.Variable) -> int:
