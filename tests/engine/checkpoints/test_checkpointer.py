@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import logging
+import mmap
 import os
 import shutil
 import threading
@@ -142,9 +143,14 @@ def test_fused_updates_do_not_change_pending_snapshot(tmp_path):
 
 @pytest.mark.parametrize("in_place", [False, True])
 def test_background_save_copies_what_steps_change_in_place(tmp_path, in_place):
-    memory = np.ones(64, np.float32)
+    memory = np.frombuffer(mmap.mmap(-1, 256), np.float32)
     slot = tf.Variable(tf.zeros(memory.shape))
-    tf.function(lambda: slot.assign(tf.numpy_function(lambda: memory, [], tf.float32)))()
+
+    def lay_in_memory():
+        slot.assign(tf.numpy_function(lambda: memory, [], tf.float32))
+
+    tf.function(lay_in_memory, autograph=False)()
+    memory[:] = 1.0
     checkpointer = Checkpointer(tmp_path, {"slot": slot}, background=True)
     checkpointer.changes_in_place = lambda: in_place
     goes_on = threading.Event()
