@@ -38,8 +38,7 @@ class MultiWorker(Strategy):
         bytes_per_pack: TensorFlow's hint for splitting a reduction; 0: as one.
         compress: none; bfloat16 or float16: gradients are sent in 16 bits.
         update: who updates the weights. replicated: each process all of them; sharded: the
-            processes of a host divide them, so that each does a part of the work and keeps a part
-            of the optimizer's slots; auto: sharded where that is faster.
+            processes of a host divide them; auto: sharded where that is clearly faster.
         hosts: print the command for each of these hosts (host or host:port) and exit.
         isolate: whether a cluster that is started here gets a network of its own, which nothing
             outside can reach; auto: where the system allows it and nothing in the run needs the

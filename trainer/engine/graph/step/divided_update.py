@@ -25,10 +25,12 @@ from trainer.text import format_bytes
 
 Optimizer: TypeAlias = tf.keras.optimizers.legacy.Optimizer
 
+_MIN_PROCESSES = 3
 _MIN_BYTES = 100_000_000
 _MIN_MEAN_BYTES = 4_000_000
-"""How large weights with their slots are, together and on average, for which it is faster: each
-costs some 30 microseconds, and the copy of the weights a part of what is saved."""
+"""From where on it is clearly faster: so many processes, and weights with their slots so large,
+together and on average. Each weight costs some 30 microseconds, and the copy of the weights a part
+of what is saved; with two processes that is most of it."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class DividedUpdate:
 
     Args:
         rendezvous: of the processes of this host.
-        if_faster: whether an update for which that does not pay is left to the optimizer.
+        if_faster: whether an update that is not clearly faster so is left to the optimizer.
     """
 
     def __init__(self, rendezvous: Rendezvous, *, if_faster: bool) -> None:
@@ -105,11 +107,11 @@ class DividedUpdate:
         weights = {index: weight for index, weight in all_weights.items() if weight is not None}
         slots = sum(_num_bytes(x) for weight in weights.values() for x in weight.slots.values())
         size = slots + sum(_num_bytes(weight.variable) for weight in weights.values())
-        least = max(_MIN_BYTES, _MIN_MEAN_BYTES * len(weights))
         count = self._rendezvous.count
+        pays = count >= _MIN_PROCESSES and size >= max(_MIN_BYTES, _MIN_MEAN_BYTES * len(weights))
         shapes = [tuple(weight.variable.shape) for weight in weights.values()]
         parts = divide(shapes, [weight.by_rows for weight in weights.values()], count)
-        if not all(parts) or (self._if_faster and size < least):
+        if not all(parts) or (self._if_faster and not pays):
             return None
         self.divides = True
         self.note(
