@@ -75,9 +75,8 @@ class Rule:
         if not all(is_refused(values[key]) for key, is_refused in self.keys.items()):
             return None
         is_lifted = self.unless is not None and _value(experiment, self.unless) is not None
-        if is_lifted or not self.condition(context):
-            return None
-        if self.tf_keras and not context.trains_tf_keras(experiment):
+        is_exempt = self.tf_keras and not context.trains_tf_keras(experiment)
+        if is_lifted or is_exempt or not self.condition(context):
             return None
         settings = " and ".join(f"{key} ({_value_text(value)})" for key, value in values.items())
         message = self.message.format(strategy=_strategy_text(experiment, context.strategy))
@@ -327,8 +326,7 @@ RULES = (
     Rule(
         name=None,
         keys={"strategy.update": _equals("sharded"), "watchdog.audit_every_steps": _is_set},
-        message="each other: an audit compares what processes hold, and those of a host share "
-        "what they update; add strategy.update=auto or watchdog.audit_every_steps=null",
+        message="each other: audits compare copies, and a host has one; add strategy.update=auto",
     ),
     Rule(
         name="slow_steps",

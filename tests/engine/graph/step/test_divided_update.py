@@ -59,10 +59,7 @@ class Process:
             weights = self.weights
             if self.divided:
                 gradients, weights = self.divided.apply(self.optimizer, gradients, weights)
-            if weights:
-                self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
-            else:
-                self.optimizer.iterations.assign_add(1)
+            self.optimizer.apply_gradients(zip(gradients, weights, strict=True))
             return number + 1
 
         return tf.while_loop(lambda number: number < last, step, [first])

@@ -152,14 +152,14 @@ class DividedState:
         """
         self.num_moved += self._write(values)
         self._rendezvous.wait(self._call, 1)
-        given = [
+        weights, slots = (
             [row[x].reshape(shape) for x, shape in zip(columns, shapes, strict=True)]
             for row, columns, shapes in zip(
                 (self._rows[self._number], self._slots), self._columns, self._shapes, strict=True
             )
-        ]
-        self._given[self._number] = [weakref.ref(view) for view in given[0]]
-        return [*given[0], *given[1]]
+        )
+        self._given[self._number] = [weakref.ref(view) for view in weights]
+        return [*weights, *slots]
 
     def _share(self, kind: int) -> np.ndarray:
         size = self._columns[kind][-1].stop if self._columns[kind] else 1

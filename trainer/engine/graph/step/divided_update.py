@@ -82,8 +82,8 @@ class DividedUpdate:
         """Update all that can be updated in parts, in replica context; the same in all processes.
 
         Returns:
-            The gradients and variables that are left for the optimizer. If none are, the update
-            still has to be counted.
+            The gradients and variables that are left for the optimizer, which counts the update
+            if there are any; else it is counted here.
         """
         pairs = list(zip(gradients, variables, strict=True))
         key = (id(optimizer), *(id(v) for g, v in pairs if not isinstance(g, tf.IndexedSlices)))
@@ -94,6 +94,8 @@ class DividedUpdate:
             return list(gradients), list(variables)
         update.make([gradients[i] for i in update.indices])
         rest = [pair for i, pair in enumerate(pairs) if i not in update.indices]
+        if not rest:
+            optimizer.iterations.assign_add(1, read_value=False)
         return [gradient for gradient, _ in rest], [variable for _, variable in rest]
 
     def _create(
@@ -175,8 +177,8 @@ class _Update:
         wholes = [weight.variable for weight in self._weights]
         wholes += [slot for weight in self._weights for slot in weight.slots.values()]
         values = [variable.read_value() for variable in self._own()]
-        given = tf.numpy_function(self._state.give, values, [tf.float32] * len(wholes))
-        for variable, value in zip(wholes, given, strict=True):
+        results = tf.numpy_function(self._state.give, values, [tf.float32] * len(wholes))
+        for variable, value in zip(wholes, results, strict=True):
             variable.assign(tf.ensure_shape(value, variable.shape), read_value=False)
 
     def _take(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:

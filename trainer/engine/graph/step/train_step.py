@@ -191,10 +191,9 @@ class Step(Collectives):
             expected = getattr(optimizer, "updates_per_step", count)
             if count != expected:
                 raise ConfigError(
-                    f"task: an optimizer ({type(optimizer).__name__}) made {count} "
-                    f"update{'s' * (count > 1)} in a step, but was built for {expected}, so its "
-                    "learning rate would not follow the steps; write "
-                    f"parts.optimizer(..., updates_per_step={count})"
+                    f"task: an optimizer ({type(optimizer).__name__}) made {count} update"
+                    f"{'s' * (count > 1)} in a step, but was built for {expected}, so its learning "
+                    f"rate would not follow; write parts.optimizer(..., updates_per_step={count})"
                 )
 
     def _refuse_in_evaluation(self, name: str) -> None:
@@ -276,8 +275,7 @@ class Step(Collectives):
         monitor = self.options.divergence_monitor
         conditions = []  # of the update: all of them
         if loss_scale is not None:
-            finite = [on_own_device(is_finite, gradient) for gradient in gradients]
-            conditions.append(tf.reduce_all(finite))
+            conditions.append(tf.reduce_all([on_own_device(is_finite, x) for x in gradients]))
         if hasattr(optimizer, "without_held"):
             gradients = optimizer.without_held(gradients, variables)
         norm = tf.linalg.global_norm(gradients)
@@ -334,13 +332,8 @@ class Step(Collectives):
             is_first = tf.equal(self._context.replica_id_in_sync_group, 0)
             in_tree = self.options.shards is not None
             gradients = own_shares(gradients, is_first, self.num_replicas, in_tree=in_tree)
-        if self.options.divided_update is not None:
-            gradients, variables = self.options.divided_update.apply(
-                optimizer, gradients, variables
-            )
-            if not variables:
-                optimizer.iterations.assign_add(1)
-                return
+        if (divided := self.options.divided_update) is not None:
+            gradients, variables = divided.apply(optimizer, gradients, variables)
         optimizer.apply_gradients(
             zip(gradients, variables, strict=True),
             experimental_aggregate_gradients=self.options.optimizer_reduces,
