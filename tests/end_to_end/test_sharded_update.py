@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.processes import OPTIONS, final_variables, finished, log, run
+from tests.support.processes import OPTIONS, final_variables, finished, log
 from tests.support.training import assert_same_bits
 
 TWO = ["strategy=multi_worker", "strategy.workers=2"]
@@ -49,9 +49,3 @@ def test_sharded_update_has_the_bits_of_the_replicated_one(options):
     parts = finished(*STEPS, *options, *SHARDED)
     assert_same_bits(final_variables(whole), final_variables(parts))
     assert log(whole) == log(parts)
-
-
-def test_what_does_not_add_up_directly_cannot_divide_updates(tmp_path):
-    code, _, err = run(tmp_path, *SHARDED, "strategy.communication=ring", "mode=plan")
-    assert code == 2
-    assert "strategy.update (sharded) is for processes" in err

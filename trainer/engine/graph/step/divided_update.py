@@ -1,4 +1,4 @@
-"""Divides the update of weights among the processes of a host, each of which keeps a part's slots.
+"""Divides the update of weights among the processes of a host.
 
 After the gradients are summed, each process updates its part of the weights by the optimizer's own
 kernels, in memory that all of them share; then all read the whole (Rajbhandari et al. 2020: ZeRO).
@@ -170,10 +170,12 @@ class _Update:
         own = self._take(gradients)
         optimizer: Any = self._optimizer
         numbers = optimizer._prepare([piece.variable for piece in self._pieces])
+        takes_numbers = "apply_state" in optimizer._dense_apply_args
+        options = {"apply_state": numbers} if takes_numbers else {}
         for gradient, piece in zip(own, self._pieces, strict=True):
             # As in an update of the whole: what TensorFlow rearranges for speed goes by devices.
             with tf.device(piece.variable.device):
-                optimizer._resource_apply_dense(gradient, piece.variable, apply_state=numbers)
+                optimizer._resource_apply_dense(gradient, piece.variable, **options)
         wholes = [weight.variable for weight in self._weights]
         wholes += [slot for weight in self._weights for slot in weight.slots.values()]
         values = [variable.read_value() for variable in self._own()]
