@@ -39,6 +39,8 @@ class FourDevices(MetaPathFinder):
             cpu = tf.config.list_physical_devices("CPU")[0]
             devices = [tf.config.LogicalDeviceConfiguration()] * 4
             tf.config.set_logical_device_configuration(cpu, devices)
+            # On one core too, a function can wait for another.
+            tf.config.threading.set_inter_op_parallelism_threads(max(2, os.cpu_count() or 1))
             tf.config.list_logical_devices()  # from here on no test can change them
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]

@@ -170,5 +170,5 @@ def test_number_of_updates_must_be_that_of_the_optimizer():
         run(Layout(), dense(3, 1), train)
     assert raised.value.problems == (
         "task: an optimizer (SGD) made 1 update in a step, but was built for 2, so its learning "
-        "rate would not follow; write parts.optimizer(..., updates_per_step=1)",
+        "rate would not follow the steps; write parts.optimizer(..., updates_per_step=1)",
     )

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tests.support.meetings import close, opened
 from trainer.engine.graph.exchange.rendezvous import PeerLostError
+from trainer.engine.graph.step import divided_update
 from trainer.engine.graph.step.divided_update import DividedUpdate
 from trainer.optimizers.adafactor import adafactor
 from trainer.optimizers.adagrad import adagrad
@@ -156,10 +157,16 @@ def held(member):
     return [x.numpy().tobytes() for x in (*member.weights, *member.slots())]
 
 
-def test_what_is_too_small_to_pay_is_left_to_the_optimizer():
-    rendezvous = type("Two", (), {"count": 2, "rank": 0})
-    divided = DividedUpdate(rendezvous, if_faster=True)
+@pytest.mark.parametrize(
+    ("count", "min_bytes", "divides"), [(3, 0, True), (2, 0, False), (3, 100_000, False)]
+)
+def test_update_is_left_to_the_optimizer_where_to_divide_it_does_not_pay(
+    monkeypatch, count, min_bytes, divides
+):
+    monkeypatch.setattr(divided_update, "_MIN_BYTES", min_bytes)
+    monkeypatch.setattr(divided_update, "_MIN_MEAN_BYTES", 0)
+    rendezvous = type("Members", (), {"count": count, "rank": 0})
     process = Process(OPTIMIZERS["adam"])
-    gradients = [tf.zeros(x.shape) for x in process.weights]
-    assert divided.apply(process.optimizer, gradients, process.weights)[1] == process.weights
-    assert not divided.divides
+    process.divided = DividedUpdate(rendezvous, if_faster=True)
+    process.function.get_concrete_function(tf.constant(0), tf.constant(1))
+    assert process.divided.divides == divides

@@ -21,6 +21,7 @@ import numpy as np
 
 from trainer.engine.graph.exchange.additions import ALIGNMENT, RowLayout
 from trainer.engine.graph.exchange.rendezvous import Rendezvous
+from trainer.engine.graph.exchange.shared_rows import lowest, unheld
 
 
 class Part(NamedTuple):
@@ -117,18 +118,14 @@ class DividedState:
             Its parts of the gradients, where they lie, in shape; those of weights and slots where
             they lie from now on, flat, each after `GUARD` other numbers.
         """
-        free = sum(
-            1 << number
-            for number, references in enumerate(self._given)
-            if not any(reference() is not None for reference in references)
-        )
-        mask = self._rendezvous.wait(self._call, 0, free)
+        number = lowest(self._rendezvous.wait(self._call, 0, unheld(self._given)))
         if not self._rows:
             self._slots = self._share(1)
-        if not mask:
+        if number is None:
+            number = len(self._rows)
             self._rows.append(self._share(0))
             self._given.append([])
-        self._number = (mask & -mask).bit_length() - 1 if mask else len(self._rows) - 1
+        self._number = number
         own = self._own[0]
         values = tuple(np.asarray(value) for value in values)  # scalars are no arrays
         cut = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import weakref
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -13,6 +14,23 @@ from trainer.engine.graph.exchange.rendezvous import Rendezvous
 
 _NUM_SUMS = 2
 """A step reads a sum while the next one is made."""
+
+Views: TypeAlias = "Sequence[Sequence[weakref.ref[np.ndarray]]]"
+"""The views of each row that were given away."""
+
+
+def unheld(views: Views) -> int:
+    """Return which rows nobody looks at, a bit for each."""
+    return sum(
+        1 << number
+        for number, references in enumerate(views)
+        if not any(reference() is not None for reference in references)
+    )
+
+
+def lowest(mask: int) -> int | None:
+    """Return the number of the lowest bit that is set; None: there is none."""
+    return (mask & -mask).bit_length() - 1 if mask else None
 
 
 class SharedRows:
@@ -82,13 +100,9 @@ class SharedRows:
 
     def _agree_on_sum(self, size: int) -> int:
         """Wait until all have written; return which sum is free, or the one never given away."""
-        free = sum(
-            1 << number
-            for number, references in enumerate(self._given)
-            if not any(reference() is not None for reference in references)
-        )
-        mask = self._wait(size, free)
-        return (mask & -mask).bit_length() - 1 if mask else _NUM_SUMS
+        mask = self._wait(size, unheld(self._given))
+        number = lowest(mask)
+        return _NUM_SUMS if number is None else number
 
     def _wait(self, size: int, mask: int = -1) -> int:
         if self._rendezvous is None:

@@ -38,11 +38,13 @@ class _Weight:
     """A trainable variable that is updated in parts, as this process holds it.
 
     Attributes:
+        optimizer: what updates it: the optimizer, or that of its group.
         variable: the variable.
         slots: name -> slot.
         by_rows: whether some of its rows can be updated without the others.
     """
 
+    optimizer: Optimizer
     variable: tf.Variable
     slots: dict[str, tf.Variable]
     by_rows: bool
@@ -210,8 +212,7 @@ class _Update:
         piece = _Piece(part, variable, {})
         for name, slot in weight.slots.items():
             piece.slots[name] = _variable(self._slot_part(piece, name), slot)
-        member = getattr(self._optimizer, "member_of", lambda variable: self._optimizer)
-        member(weight.variable)._slots[variable_key(variable)] = piece.slots
+        weight.optimizer._slots[variable_key(variable)] = piece.slots
         if hasattr(self._optimizer, "add_piece"):
             self._optimizer.add_piece(variable, weight.variable)
         return piece
@@ -241,7 +242,7 @@ def _weight_of(optimizer: Any, variable: Any) -> _Weight | None:
     by_rows = getattr(member, "can_be_lazy", False) and all(
         slot.shape == local.shape for slot in slots.values()
     )
-    return _Weight(local, slots, by_rows) if is_usable else None
+    return _Weight(member, local, slots, by_rows) if is_usable else None
 
 
 def _local(variable: Any) -> tf.Variable:

@@ -15,11 +15,7 @@ from trainer.engine.graph.step.clipping import clip
 from trainer.engine.graph.step.divergence import DivergenceMonitor, Verdict, no_verdict
 from trainer.engine.graph.step.gradients import Contribution, accumulate_gradients
 from trainer.engine.graph.step.metric_sums import Sums
-from trainer.engine.graph.step.moving_statistics import (
-    MovingStatistics,
-    assign_alike,
-    soft_update,
-)
+from trainer.engine.graph.step.moving_statistics import MovingStatistics, assign_alike, soft_update
 from trainer.engine.graph.step.row_gradients import (
     allow_reads,
     combine,
@@ -191,9 +187,10 @@ class Step(Collectives):
             expected = getattr(optimizer, "updates_per_step", count)
             if count != expected:
                 raise ConfigError(
-                    f"task: an optimizer ({type(optimizer).__name__}) made {count} update"
-                    f"{'s' * (count > 1)} in a step, but was built for {expected}, so its learning "
-                    f"rate would not follow; write parts.optimizer(..., updates_per_step={count})"
+                    f"task: an optimizer ({type(optimizer).__name__}) made {count} "
+                    f"update{'s' * (count > 1)} in a step, but was built for {expected}, so its "
+                    "learning rate would not follow the steps; write "
+                    f"parts.optimizer(..., updates_per_step={count})"
                 )
 
     def _refuse_in_evaluation(self, name: str) -> None:
@@ -275,7 +272,8 @@ class Step(Collectives):
         monitor = self.options.divergence_monitor
         conditions = []  # of the update: all of them
         if loss_scale is not None:
-            conditions.append(tf.reduce_all([on_own_device(is_finite, x) for x in gradients]))
+            finite = [on_own_device(is_finite, gradient) for gradient in gradients]
+            conditions.append(tf.reduce_all(finite))
         if hasattr(optimizer, "without_held"):
             gradients = optimizer.without_held(gradients, variables)
         norm = tf.linalg.global_norm(gradients)
