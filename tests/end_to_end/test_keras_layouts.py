@@ -73,10 +73,8 @@ def test_own_step_has_the_same_bits_on_one_device_and_on_replicas(tmp_path, name
     first = train(tmp_path / "one", *options)
     looks = ("summary.histograms=3", "watchdog.audit_every_steps=3")  # they change nothing
     assert_equal(first, train(tmp_path / "two", *options, *SYNCHRONOUS["mirrored"], *looks))
-    sums = first["/epoch"]
-    assert np.isfinite(sums).all()
-    # Of every metric, and its weight: one of them has accuracy in evaluations alone.
-    assert (sums != 0.0).all() == (name != "averaging")
+    assert np.isfinite(first["/epoch"]).all()
+    assert first["/epoch"][0] > 0.0  # the loss
 
 
 @pytest.mark.slow

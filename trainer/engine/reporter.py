@@ -13,7 +13,7 @@ import tensorflow as tf
 from trainer.cluster.messages import Channel
 from trainer.engine.evaluation.evaluator import Evaluation
 from trainer.engine.graph.loops.train_loop import TrainLoop
-from trainer.engine.graph.step.metric_sums import unpack
+from trainer.engine.graph.step.metric_sums import num_sums, unpack
 from trainer.engine.plan import Plan
 from trainer.engine.result_lines import ResultLines
 from trainer.engine.utilization import Utilization
@@ -56,7 +56,7 @@ class Reporter:
         self._state = self.loop.state
         self._straggler = StragglerWatch()
         self.writers: list[Writer] = []
-        self._shown_sums = np.zeros([2 * len(self._state.task.metrics)])
+        self._shown_sums = np.zeros([num_sums(self._state.task)])
         self.begin_window(0)
 
     def open(self, step: int, reported: int) -> None:

@@ -22,8 +22,10 @@ from trainer.protocols.nests import paths
 from trainer.protocols.nodes import ModelNode, Node, OptimizerNode, ScheduleNode
 from trainer.protocols.replicas import Replica, Worker
 from trainer.protocols.task import (
+    STATES,
     LossFn,
     Metrics,
+    PartLoss,
     PerExample,
     PerExampleMetrics,
     Served,

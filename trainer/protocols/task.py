@@ -31,7 +31,24 @@ PerExample: TypeAlias = "tuple[tf.Tensor, PerExampleMetrics]"
 """What a loss function returns: the loss of each example, [B], and other metrics."""
 
 
-LossFn: TypeAlias = Callable[[Batch], PerExample]
+STATES = "states"
+"""Name of the sums that a task adds to itself: a vector in place of (sum, weight)."""
+
+
+@dataclass(frozen=True)
+class PartLoss:
+    """What a loss function may return instead: the loss of a whole part of the global batch.
+
+    Attributes:
+        loss: what the part adds to the loss of the global batch, regularization included, a scalar.
+        sums: what it adds to the metrics, as a step returns them.
+    """
+
+    loss: tf.Tensor
+    sums: Metrics
+
+
+LossFn: TypeAlias = Callable[[Batch], "PerExample | PartLoss"]
 
 
 class TaskParts(KnownLabels, Worker, Protocol):
@@ -56,6 +73,17 @@ class TaskParts(KnownLabels, Worker, Protocol):
     @property
     def batch_specs(self) -> Mapping[str, Any]:
         """What a global batch of the training holds, name -> nest of `tf.TensorSpec`."""
+
+    @property
+    def num_parts(self) -> int:
+        """How many equal parts a global batch is computed in: replicas, shards, micro-batches."""
+
+    def examples(self, count: int) -> Batch:
+        """Return training examples, spread evenly, as a model is given them without augmentation.
+
+        Args:
+            count: how many at most.
+        """
 
     @property
     def has_optimizer(self) -> bool:
@@ -110,6 +138,10 @@ class StepContext(Replica, Protocol):
 
     index: tf.Tensor
 
+    @property
+    def num_parts(self) -> int:
+        """How many equal parts the global batch is computed in, on all replicas."""
+
     def minimize(
         self,
         loss_fn: LossFn,
@@ -129,6 +161,12 @@ class StepContext(Replica, Protocol):
 
         Returns:
             `loss` and the other metrics as sums and weights over all replicas.
+        """
+
+    def forward(self, fn: Callable[[Batch], Any], batch: Batch, model: tf.keras.Model) -> Any:
+        """Return what `fn` returns for the parts that `minimize` will compute, concatenated.
+
+        Nothing changes, and `minimize` draws the same random numbers afterwards.
         """
 
     def soft_update(
@@ -223,6 +261,11 @@ class TaskDefaults:
         single_input: whether the features must be one tensor of numbers.
         threshold: probability from which an example is predicted to have a label.
         derived_metrics: names of metrics that are functions of others; known after `build`.
+        num_states: length of the vector that its steps return as `STATES` besides the metrics: sums
+            that are no means, from which `reported` computes metrics; known after `build`.
+        eval_part: `eval_part(batch, step, share)` returns what some examples add to an evaluation,
+            as a training step does; in place of `eval_step`. All of them count, and the last batch
+            has its true size. `share`, a number, is their share of the batch that is evaluated.
         predict_step: returns the first model's predictions for one replica's batch, name ->
             [B, ...]. Their names are in `PREDICTIONS`. Without it a task has no metrics but its
             own.
@@ -243,11 +286,17 @@ class TaskDefaults:
     single_input: bool = False
     threshold: float | None = None
     derived_metrics: Sequence[str] = ()
+    num_states: int = 0
+    eval_part: Callable[[Batch, Any, float], Metrics] | None = None
     predict_step: Callable[[Batch], Mapping[str, tf.Tensor]] | None = None
     reads_prompts: bool = False
     make_evaluator: Callable[[Any, Any, Any], Any] | None = None
     make_predictor: Callable[[Any, Any], Any] | None = None
     serve: Callable[[Dataset, Sampling], Served] | None = None
+
+    def reported(self, metrics: Mapping[str, float], states: Any) -> dict[str, float]:
+        """Return the metrics, with those of the summed states, [num_states] float64."""
+        return dict(metrics)
 
     def derive_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Return all metrics that are reported, from those in `metrics`, NaN where none counted.

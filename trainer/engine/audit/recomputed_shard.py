@@ -13,6 +13,7 @@ from trainer.engine.audit.copies import Copy
 from trainer.engine.graph.exchange.collective_log import CollectiveLog
 from trainer.engine.graph.input.feed import Source, block_of
 from trainer.engine.graph.loops.train_loop import TrainLoop
+from trainer.engine.graph.step.metric_sums import flat_sums
 from trainer.engine.graph.step.moving_statistics import unchanged
 from trainer.engine.graph.step.shards import cut
 from trainer.engine.graph.step.step_options import Gradients, StepOptions
@@ -70,7 +71,7 @@ class RecomputedShard:
                 step = _ShardStep(index, loop.options, log, shard)
                 metrics = loop.state.task.train_step(batch, step)
                 step.end()
-            sums = {f"sum of metric {name}": tf.stack(pair) for name, pair in metrics.items()}
+            sums = {f"sum of metric {x}": flat_sums({x: pair}) for x, pair in metrics.items()}
             return {**self._named(step), **sums}
 
         with unchanged(loop.strategy, loop.state.task.models.values()):

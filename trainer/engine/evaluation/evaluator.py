@@ -15,9 +15,10 @@ from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.loops.eval_loop import EvalLoop
 from trainer.engine.graph.state.train_state import TrainState
-from trainer.engine.graph.step.metric_sums import unpack
+from trainer.engine.graph.step.metric_sums import num_sums, unpack
 from trainer.engine.pacing import PacedCalls
 from trainer.engine.process_group import ProcessGroup
+from trainer.protocols import TaskDefaults, with_defaults
 from trainer.summaries.writers.writer import Writer
 
 _BLOCK_ROWS = 1024
@@ -131,6 +132,9 @@ class SplitEvaluator:
         process_group: the processes that evaluate together.
         channel: receives a heartbeat before each graph call.
         extra_metrics: compute further metrics.
+        parts: in how many parts a replica evaluates its batch.
+        rest_size: how many examples of the last batch are evaluated at a time; None: as many as
+            there are in a part.
     """
 
     state: TrainState
@@ -139,9 +143,18 @@ class SplitEvaluator:
     process_group: ProcessGroup
     channel: Channel
     extra_metrics: Sequence[ExtraMetrics] = ()
+    parts: int = 1
+    rest_size: int | None = None
 
     def __post_init__(self) -> None:
-        self._calls = PacedCalls(self.source.num_steps, self.process_group, self.channel)
+        task = with_defaults(self.state.task, TaskDefaults)
+        source = self.source
+        # What remains after the whole batches, if the task is to see no other examples.
+        self._has_rest = task.eval_part is not None
+        batches = (
+            source.split.num_examples // source.global_size if self._has_rest else source.num_steps
+        )
+        self._calls = PacedCalls(batches, self.process_group, self.channel)
 
     def evaluate(
         self, stop_requested: Callable[[], bool], enter: Callable[[str], None] = lambda phase: None
@@ -159,14 +172,32 @@ class SplitEvaluator:
         return evaluation
 
     def _sums(self, stop_requested: Callable[[], bool], enter: Callable[[str], None]) -> np.ndarray:
-        """Return the task's metrics as packed sums and weights, [2 * metrics] float64."""
+        """Return the task's metrics as packed sums and weights, [num_sums] float64."""
         iterator = self.loop.feed.open(0)
-        total = tf.zeros([2 * len(self.state.task.metrics)], tf.float64)
+        total = tf.zeros([num_sums(self.state.task)], tf.float64)
         for first, count in self._calls.batches(stop_requested, enter):
             total = self.loop.run(
                 iterator, total, tf.constant(first, tf.int64), tf.constant(count, tf.int64)
             )
+        if self._has_rest:
+            enter("compile")
+            total = self._with_rest(total)
         return total.numpy()
+
+    def _with_rest(self, total: tf.Tensor) -> tf.Tensor:
+        """Add the examples after the last whole batch, in every process, in parts of one size."""
+        source = self.source
+        size = self.rest_size or source.per_replica // self.parts
+        end = source.split.num_examples
+        first = end - end % source.global_size
+        for start in range(first, end, size):
+            self.channel.beat()
+            indices = tf.range(start, min(start + size, end), dtype=tf.int64)
+            with tf.device("CPU:0"):
+                batch = source.split.fetch(indices)
+            batch = source.complete(batch, indices, tf.ones([len(indices)]))
+            total = self.loop.rest(batch, len(indices) / (end - first), total)
+        return total
 
 
 def blocks(

@@ -128,15 +128,30 @@ class Inference:
             return evaluator
         return self.split_evaluator(source, self.configured_metrics(predictor))
 
-    def split_evaluator(self, source: Source, *extra: ExtraMetrics | None) -> SplitEvaluator:
-        """Return what evaluates a split by the task's `eval_step`, and further metrics, if any."""
+    def split_evaluator(
+        self,
+        source: Source,
+        *extra: ExtraMetrics | None,
+        parts: int = 1,
+        rest_size: int | None = None,
+    ) -> SplitEvaluator:
+        """Return what evaluates a split by the task's `eval_step`, and further metrics, if any.
+
+        Args:
+            source: the split.
+            extra: further metrics; None: none.
+            parts: in how many parts a replica evaluates its batch, of a task with `eval_part`.
+            rest_size: examples of the last batch at a time; None: as in a part.
+        """
         return SplitEvaluator(
             self.state,
-            self.loops.evaluate(self.state.task, self.dataset, self.loops.feed(source)),
+            self.loops.evaluate(self.state.task, self.dataset, self.loops.feed(source), parts),
             source,
             self.process_group,
             self.channel,
             [each for each in extra if each is not None],
+            parts,
+            rest_size,
         )
 
     def configured_metrics(

@@ -21,4 +21,9 @@ def converted(function: Callable[..., Any], library: Any) -> Callable[..., Any]:
     module = getattr(function, "__module__", None) or ""
     if library is not tf.keras or module.partition(".")[0] in _LIBRARIES:
         return function
-    return tf.__internal__.autograph.tf_convert(function, ControlStatusCtx(Status.ENABLED))
+    return tf.__internal__.autograph.tf_convert(function, enabled())
+
+
+def enabled() -> ControlStatusCtx:
+    """Return a context in which tf_keras converts the functions of models and losses."""
+    return ControlStatusCtx(Status.ENABLED)

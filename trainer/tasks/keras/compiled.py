@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 _LIBRARIES = ("tf_keras", "keras", "keras_hub")
-STEPS = ("train_step", "test_step", "compute_loss")
+STEPS = ("train_step", "test_step", "compute_loss", "compute_metrics")
 """The methods of a model that decide how it is trained and evaluated."""
 
 
@@ -40,7 +40,7 @@ def compiled_with(model: Any) -> Compiled:
     Args:
         model: the user's model, of either Keras.
     """
-    if getattr(model, "optimizer", None) is None and not getattr(model, "compiled", False):
+    if not is_compiled(model):
         return Compiled()
     if type(model).__module__.startswith("keras.") or hasattr(model, "_compile_loss"):
         loss, metrics = model._compile_loss, model._compile_metrics
@@ -55,6 +55,12 @@ def compiled_with(model: Any) -> Compiled:
         getattr(metrics, "_user_weighted_metrics", None),
         model.optimizer,
     )
+
+
+def is_compiled(model: Any) -> bool:
+    """Return whether a model was compiled."""
+    by_keras = getattr(model, "compiled", False) or getattr(model, "_is_compiled", False)
+    return by_keras or getattr(model, "optimizer", None) is not None
 
 
 def own_steps(model: Any) -> dict[str, type]:

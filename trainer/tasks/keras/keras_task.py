@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import tensorflow as tf
 
 from trainer.config.directions import of_keras_name
@@ -15,27 +15,49 @@ from trainer.engine.evaluation.evaluator import Evaluator, NoEvaluator
 from trainer.engine.evaluation.inference import Inference
 from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.graph.input.feed import Source
-from trainer.engine.graph.step.part_variables import own_values
+from trainer.engine.graph.randomness.random_functions import convert_draws
+from trainer.engine.graph.randomness.random_layers import make_stateless
 from trainer.errors import ConfigError
-from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts
+from trainer.protocols import STATES, Batch, Metrics, PartLoss, StepContext, TaskParts
 from trainer.tasks.keras import compiled_optimizer
 from trainer.tasks.keras.compiled import (
     Compiled,
     compiled_with,
     has_call,
+    is_compiled,
     library_of,
     own_steps,
     undecorated,
 )
-from trainer.tasks.keras.objective import Objective, objective_of
-from trainer.tasks.keras.own_steps import OwnSteps, VariableGroup
-from trainer.tasks.keras.part_metrics import added_metrics
+from trainer.tasks.keras.own_steps import OwnSteps, VariableGroup, names_of
+from trainer.tasks.keras.parts import Kinds, kinds_of, trial_batch
+from trainer.tasks.keras.program import NO_LOSS, Pass, Program, num_examples
 from trainer.tasks.keras.served_parts import served_parts
 from trainer.tasks.keras.source_checks import check_source
-from trainer.tasks.keras.whole_split import evaluator_of
+from trainer.tasks.keras.task_loss import (
+    class_weighted,
+    loss_of_names,
+    mask_of,
+    predictions,
+    with_mask,
+)
 
 _TRAINS = {"train_step", "compute_loss"}
 _TESTS = {"test_step", "compute_loss"}
+
+
+@dataclass
+class _Side:
+    """What training or evaluation reports.
+
+    Attributes:
+        names: the values, in order; `loss` may be missing.
+        kinds: how the numbers of a batch follow from those of its parts; `logs` has the names that
+            no metric holds.
+    """
+
+    names: Sequence[str] = ()
+    kinds: Kinds = field(default_factory=Kinds)
 
 
 class Keras:
@@ -43,14 +65,15 @@ class Keras:
 
     What a model was compiled with counts unless an option says otherwise: loss and its weights,
     metrics, and the optimizer, made the fused one of the same name. A model's own `train_step`,
-    `test_step` and `compute_loss` run as they are written.
+    `test_step`, `compute_loss` and `compute_metrics` run as they are written.
 
     Args:
         loss: a loss by Keras' name, or a node with `_target_`; of several outputs a dict or a list.
-        loss_weights: how much the loss of each output counts, likewise.
+        loss_weights: how much the loss of each output counts, in the same form.
         metrics: metrics by Keras' names or as nodes: a list, or a dict by output.
         class_weights: number of a class -> how much the loss of its examples counts in training.
-        from_logits: whether cross-entropies take logits; auto: of the outputs of a linear layer.
+        from_logits: whether the cross-entropies of `loss` take logits; auto: of the outputs of a
+            linear layer.
     """
 
     def __init__(
@@ -66,17 +89,16 @@ class Keras:
         self._class_weights = class_weights or {}
         self._from_logits = None if from_logits == "auto" else from_logits
         self.metrics: tuple[str, ...] = ("loss",)
+        self.derived_metrics: Sequence[str] = ()
+        self.num_states = 0
         self.models: dict[str, Any] = {}
         self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
         self.label_kind: Any = None
         self.direction: dict[str, str] = {}
-        self.objective: Objective | None = None
         self._own: OwnSteps | None = None
-        self._added: list[Any] = []
-        self._own_train: list[str] = []
-        self._own_test: list[str] = []
-        self._one_sided: set[str] = set()
         self._by_attribute: dict[str, Any] = {}
+        self._train = _Side()
+        self._test: _Side | None = None
 
     def build(self, parts: TaskParts) -> None:
         """Create the model and its optimizers, and read what it was compiled with.
@@ -86,66 +108,88 @@ class Keras:
         """
         model = parts.model()
         own = getattr(model, "keras_model", model)  # the user's, of Keras 3
+        library = library_of(own)
         compiled = compiled_with(own)
-        steps = own_steps(own)
         self.models = {"model": model}
-        if steps:
-            check_source(undecorated(own, name) for name in steps)
-            self._refuse_unused(steps)
-            self._own = OwnSteps(model, own, library_of(own))
-        if self._own and steps.keys() & _TRAINS:
-            self._own_train = self._build_own(self._own, parts)
+        self._refuse_unused(own_steps(own))
+        self._compile(own, compiled, parts)
+        if not is_compiled(own) and _TRAINS.isdisjoint(own_steps(own)):
+            raise ConfigError(NO_LOSS)
+        self._program = program = Program(model, own, library, parts.batch_specs)
+        steps = program.steps
+        check_source(undecorated(own, name) for name in steps)
+        if "train_step" in steps:
+            self._own = OwnSteps(program, compiled.optimizer)
+            self._train = self._build_own(self._own, parts)
         else:
             self.optimizers = {"model": compiled_optimizer.build(parts, compiled.optimizer)}
-            self._added = added_metrics(own)
-        if self._own and steps.keys() & _TESTS:
-            self._own_test = self._own.trial("test_step", parts.batch_specs).names
-        if not (self._own_train and self._own_test):
-            self.objective = self._make_objective(own, compiled, parts)
-        by_loss = self.objective.metric_names if self.objective else ()
-        added = [metric.name for metric in self._added]
-        sides = self._own_train or [*by_loss, *added], self._own_test or by_loss
-        self.metrics = tuple(dict.fromkeys(["loss", *sides[0], *sides[1]]))
-        self._one_sided = (set(sides[0]) ^ set(sides[1])) - {"loss"}
-        self.label_kind = parts.label_kind if self.objective else None
+            self._train = self._default_side(parts.batch_specs)
+        if "test_step" in steps:
+            self._test = _Side(names_of(self._tested, parts.batch_specs))
+        elif "train_step" not in steps or compiled_with(own).loss is not None or _TESTS & {*steps}:
+            self._test = self._default_side(parts.batch_specs)
+        self._find_logs()
+        tests = () if self._test is None else self._test.names
+        self.derived_metrics = list(dict.fromkeys(["loss", *self._train.names, *tests]))
+        self.num_states = 2 + program.states.size
+        self.label_kind = parts.label_kind if compiled_with(own).loss is not None else None
         if not has_call(own):
             vars(self).update(predict_step=None, serve=partial(served_parts, own))
-        self.direction = {name: way for name in self.metrics if (way := of_keras_name(name))}
-        if self.objective:
-            self.direction |= self.objective.directions
+        self.direction = program.states.directions(of_keras_name)
+        self.direction |= {name: way for name in self.metrics if (way := of_keras_name(name))}
+        if parts.num_parts > 1:
+            self._try(parts)
 
     def train_step(self, batch: Batch, step: StepContext) -> Metrics:
         """Make one update on the global batch, or what the model's own step makes."""
-        if self._own_train:
-            assert self._own is not None
-            sums = self._own.train(batch, step, self._by_attribute, self._own_train)
-        else:
-            sums = step.minimize(
-                lambda part: self._loss(part, training=True),
-                batch,
-                self.models["model"],
-                self.optimizers["model"],
+        if self._own is not None:
+            made = self._own.train(batch, step, self._by_attribute, self._train.kinds)
+            return self._sums(self._train, made, num_examples(batch) * step.num_replicas, 0)
+        batch = class_weighted(batch, self._class_weights)
+        size = num_examples(batch) * step.num_replicas
+        if self._train.kinds.needs_whole and step.num_parts > 1:
+            return self._train_on_whole(batch, step, size)
+
+        def loss_fn(part: Batch) -> PartLoss:
+            made = self._program.compiled(part, training=True)
+            share = num_examples(part) / size
+            return PartLoss(
+                _scaled(made.loss, self._train.kinds.loss, share),
+                self._sums(self._train, made, num_examples(part), 0, share),
             )
-        zero = tf.constant(0.0)
-        return {**dict.fromkeys(self.metrics, (zero, zero)), **sums}
 
-    def eval_step(self, batch: Batch) -> PerExample:
-        """Return the loss and the metrics of each example, [B]."""
-        if self._own_test:
-            assert self._own is not None
-            losses, metrics = self._own.evaluate(batch, self._own_test)
-        else:
-            losses, metrics = self._loss(batch, training=False)
-        zeros = tf.zeros_like(losses)
-        return losses, {**dict.fromkeys(self.metrics[1:], (zeros, zeros)), **metrics}
+        return step.minimize(loss_fn, batch, self.models["model"], self.optimizers["model"])
 
-    def derive_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Return the metrics, without those that training or evaluation alone has."""
-        return {
-            name: value
-            for name, value in metrics.items()
-            if name not in self._one_sided or not math.isnan(value)
-        }
+    def eval_part(self, batch: Batch, step: Any, share: float) -> Metrics:
+        """Return what some examples add to an evaluation.
+
+        Args:
+            batch: the examples.
+            step: the step's collectives.
+            share: the share of the evaluated batch that they are.
+        """
+        assert self._test is not None
+        kinds = self._test.kinds
+        if share < 1.0 and kinds.needs_whole:
+            size = num_examples(batch) * step.num_replicas
+            made = self._tested(_gathered(step, batch))
+            # All replicas have computed the same.
+            is_first = tf.cast(tf.equal(step.replica, 0), tf.float32)
+            sums = self._sums(self._test, made, size, 1)
+            return tf.nest.map_structure(lambda x: tf.cast(x, tf.float32) * is_first, sums)
+        return self._sums(self._test, self._tested(batch), num_examples(batch), 1, share)
+
+    def reported(self, metrics: Mapping[str, float], states: np.ndarray) -> dict[str, float]:
+        """Return the values that training or evaluation reports, under Keras' names."""
+        is_test = states[0] == 0.0 and states[1] > 0.0
+        side = (self._test if is_test else self._train) or self._train
+        values = {**metrics, **self._program.states.results(states[2:])}
+        if values["loss"] == 0.0:  # a `compute_loss` of the model's that tracks none
+            values["loss"] = metrics["loss"]
+        if not states[:2].any():
+            values = dict.fromkeys(values, float("nan"))
+        names = dict.fromkeys(["loss", *side.names])
+        return {name: values[name] for name in names}
 
     def predict_step(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Return the outputs by name, [B, ...]; of a single one what fits the labels.
@@ -153,39 +197,195 @@ class Keras:
         `probabilities`, [B, classes], where the labels are classes, and `prediction` where they are
         numbers.
         """
-        outputs = self.call(batch, training=False)
-        if self.objective is None:
-            flat = tf.nest.flatten(outputs)
-            return {f"output_{i + 1}": value for i, value in enumerate(flat)}
-        return self.objective.predictions(outputs, self.label_kind)
+        outputs = self.models["model"](batch["features"], training=False)
+        return predictions(self._program.own, outputs, self.label_kind)
 
     def make_evaluator(
         self, inference: Inference, source: Source, predictor: Predictor | None
     ) -> Evaluator:
-        """Return what evaluates a split: means by the examples, all other metrics at once."""
-        if not self._own_test and self.objective is None:
+        """Return what evaluates a split in batches of the training's size, as `fit` does."""
+        if self._test is None:
             return NoEvaluator()
-        return evaluator_of(self, inference, source, predictor)
+        size = source.per_replica  # what is computed at a time: a replica's batch, or a shard
+        batch = replace(source, per_replica=inference.global_size // source.num_replicas)
+        needs_whole = self._test.kinds.needs_whole
+        return inference.split_evaluator(
+            batch,
+            inference.configured_metrics(predictor),
+            parts=1 if needs_whole else batch.per_replica // size,
+            rest_size=batch.global_size if needs_whole else size,
+        )
 
-    def call(self, batch: Batch, *, training: bool) -> Any:
-        """Return what the model makes of a batch."""
-        return self.models["model"](batch["features"], training=training)
+    def _compile(self, own: Any, compiled: Compiled, parts: TaskParts) -> None:
+        """Compile a model with the options, in place of what it was compiled with.
 
-    def _loss(self, batch: Batch, *, training: bool) -> PerExample:
-        assert self.objective is not None
-        with own_values():
-            outputs = self.call(batch, training=training)
-            losses, metrics = self.objective.per_example(batch, outputs, training=training)
-            # An evaluation cannot leave out of them what a batch is filled up with.
-            added = self._added if training else ()
-            own = {
-                m.name: tf.fill([losses.shape[0]], tf.cast(m.result(), tf.float32)) for m in added
-            }
-        return losses, {**metrics, **own}
+        Raises:
+            ConfigError: an option is nothing that Keras knows.
+        """
+        chosen = {name: x for name, x in vars(self._options).items() if x is not None}
+        if not chosen:
+            return
+        arguments = replace(compiled, **chosen)
+        if "metrics" in chosen:
+            arguments = replace(arguments, weighted_metrics=None)
+        if "loss" in chosen:
+            loss = loss_of_names(own, arguments.loss, self._from_logits, parts.feature_specs)
+            arguments = replace(arguments, loss=loss)
+        options = vars(arguments)
+        library_of(own).Model.compile(own, options.pop("optimizer") or "sgd", **options)
+        if compiled.optimizer is None:
+            own.optimizer = None
 
-    def _build_own(self, steps: OwnSteps, parts: TaskParts) -> list[str]:
-        """Create the optimizers that the model's own step updates with; return its metrics."""
-        trial = steps.trial("train_step", parts.batch_specs)
+    def _default_side(self, specs: Mapping[str, Any]) -> _Side:
+        """Return what Keras' own step reports: its metrics, and what `compute_metrics` adds."""
+        program = self._program
+        if not program.has_own_metrics:
+            return _Side(program.states.names())
+        return _Side(names_of(partial(program.compiled, training=False), specs))
+
+    def _find_logs(self) -> None:
+        """Find what steps return besides the values of metrics: means over the batches."""
+        held = {"loss", *self._program.states.names()}
+        logs: list[str] = []
+        for side in filter(None, (self._train, self._test)):
+            own = [name for name in side.names if name not in held]
+            side.kinds = Kinds(logs=dict.fromkeys(own, "mean"))
+            logs += own
+        self.metrics = tuple(dict.fromkeys(["loss", *logs]))
+
+    def _tested(self, batch: Batch) -> Pass:
+        if "test_step" in self._program.steps:
+            return self._program.step("test_step", batch, tf.constant(0, tf.int64))
+        return self._program.compiled(batch, training=False)
+
+    def _sums(
+        self, side: _Side, made: Pass, count: int, number: int, share: float = 1.0
+    ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        """Return what a part adds to the metrics.
+
+        Args:
+            side: training or evaluation.
+            made: of the part.
+            count: examples in the part.
+            number: 0: it was trained on, 1: it was evaluated.
+            share: of the batch.
+        """
+        weight = tf.constant(float(count))
+        zero = tf.zeros([])
+        numbers = {**made.logs, "loss": made.loss}
+        kinds = {**side.kinds.logs, "loss": side.kinds.loss}
+        sums = {
+            name: (_scaled(numbers[name], kinds[name], share) * (count / share), weight)
+            if name in kinds
+            else (zero, zero)
+            for name in self.metrics
+        }
+        states = made.states
+        if "mean" in side.kinds.states:
+            factors = [share if kind == "mean" else 1.0 for kind in side.kinds.states]
+            states *= self._program.states.spread(factors)
+        counts = [share if i == number else 0.0 for i in range(2)]
+        return {**sums, STATES: (tf.concat([counts, states], axis=0), tf.zeros([0]))}
+
+    def _train_on_whole(self, batch: Batch, step: StepContext, size: int) -> Metrics:
+        """Make an update by a loss, or report a metric, that needs all examples of the batch.
+
+        The outputs of all parts are gathered, and the loss is derived with respect to those of this
+        replica; then each part is computed again, and its weights follow from these derivatives.
+        """
+        program = self._program
+
+        def forward(part: Batch) -> dict[str, Any]:
+            outputs, added = program.outputs(part, training=True)
+            flat = tf.nest.flatten(outputs)
+            masks = {str(i): mask for i, x in enumerate(flat) if (mask := mask_of(x)) is not None}
+            return {"outputs": outputs, "masks": masks, "added": added[None]}
+
+        own = step.forward(forward, batch, self.models["model"])
+        taken = {"weight", "label", "sample_weight"}
+        if program.judges_itself or program.has_own_metrics:
+            taken.add("features")
+        kept = {name: x for name, x in batch.items() if name in taken}
+        every = _gathered(step, {**own, **kept})
+        flat = [tf.cast(x, tf.float32) for x in tf.nest.flatten(every["outputs"])]
+        whole = {"features": None, **{name: x for name, x in every.items() if name in taken}}
+        with tf.GradientTape() as tape:
+            tape.watch(flat)
+            masked = [with_mask(x, every["masks"].get(str(i))) for i, x in enumerate(flat)]
+            outputs = tf.nest.pack_sequence_as(every["outputs"], masked)
+            added = tf.reduce_mean(every["added"])
+            made = program.judged(whole, outputs, added, training=True)
+        weights = self.models["model"].trainable_variables if program.judges_itself else []
+        derivatives = tape.gradient(made.loss, [*flat, *weights])
+        if any(x is not None for x in derivatives[len(flat) :]):
+            raise ConfigError(
+                f"model: {program.place_of('compute_loss')}: the loss is no mean over examples "
+                "and reads weights, so no part of a batch can compute it; train it on one device, "
+                "or compute what reads weights in call"
+            )
+        rows = num_examples(batch)
+        first = tf.cast(step.replica, tf.int32) * rows
+        with_derivatives = {
+            **batch,
+            "derivatives": [
+                tf.zeros([rows, *x.shape[1:]]) if d is None else d[first : first + rows]
+                for x, d in zip(flat, derivatives[: len(flat)], strict=True)
+            ],
+        }
+
+        def loss_fn(part: Batch) -> PartLoss:
+            outputs, added = program.outputs(part, training=True)
+            count = num_examples(part)
+            pairs = zip(tf.nest.flatten(outputs), part["derivatives"], strict=True)
+            products = [tf.reduce_sum(tf.cast(x, tf.float32) * d) for x, d in pairs]
+            loss = tf.add_n(products) + added * (count / size)
+            return PartLoss(loss, {"loss": (made.loss * float(count), tf.constant(float(count)))})
+
+        model, optimizer = self.models["model"], self.optimizers["model"]
+        step.minimize(loss_fn, with_derivatives, model, optimizer)
+        return self._sums(self._train, made, size, 0)
+
+    def _try(self, parts: TaskParts) -> None:
+        """Find how the numbers of a batch follow from those of its parts.
+
+        Raises:
+            ConfigError: a step of the model's own updates by what no part can compute.
+        """
+        model, program = self.models["model"], self._program
+        convert_draws()
+        make_stateless(model)
+        examples = trial_batch(parts.examples, parts.batch_specs["weight"].shape[0])
+
+        def kinds(side: _Side, run: Callable[[Batch], Any], *, noted: bool) -> Kinds:
+            logs = side.kinds.logs
+            return kinds_of(run, model, examples, program.states, logs, noted=noted)
+
+        noted = program.notes or self._own is not None  # which has isolated all variables
+        if self._own is not None:
+            self._train.kinds = kinds(self._train, self._own.tried, noted=True)
+            if self._train.kinds.needs_whole:
+                raise ConfigError(
+                    f"model: {program.place_of('train_step')}: what train_step computes of a batch "
+                    "is neither the mean nor the sum of what it computes of equal parts of it "
+                    f"({self._train.kinds.describe(program.states)}), so it would be another "
+                    "training on several devices; use strategy=one_device without batch.shards and "
+                    "batch.accumulate"
+                )
+        else:
+            weighted = partial(class_weighted, weights=self._class_weights)
+            self._train.kinds = kinds(
+                self._train,
+                lambda batch: (program.compiled(weighted(batch), training=True), ()),
+                noted=noted,
+            )
+        if self._test is not None:
+            self._test.kinds = kinds(
+                self._test, lambda batch: (self._tested(batch), ()), noted=noted
+            )
+
+    def _build_own(self, steps: OwnSteps, parts: TaskParts) -> _Side:
+        """Create the optimizers that the model's own step updates with; return what it reports."""
+        trial = steps.trial(parts.batch_specs)
         used = [name for name in steps.proxies if trial.count(name)]
         whole = {id(v) for v in self.models["model"].trainable_variables}
         for name in used:
@@ -199,7 +399,7 @@ class Keras:
                 name if len(used) > 1 else "optimizer",
                 trial.count(name),
             )
-        return trial.names
+        return _Side(trial.names)
 
     def _refuse_unused(self, steps: Collection[str]) -> None:
         """Refuse options that a model's own steps do not read.
@@ -218,11 +418,26 @@ class Keras:
                     f"decides; leave it out"
                 )
 
-    def _make_objective(self, own: Any, compiled: Compiled, parts: TaskParts) -> Objective | None:
-        options = {name: x for name, x in vars(self._options).items() if x is not None}
-        arguments = replace(compiled, **options)
-        if arguments.loss is None and self._own_train:
-            return None  # its own steps are all that it has
-        return objective_of(
-            own, arguments, options.keys(), parts, self._class_weights, self._from_logits
+
+def _scaled(value: tf.Tensor, kind: str, share: float) -> tf.Tensor:
+    """Return what a part's value adds to that of the batch."""
+    return value * share if kind == "mean" and share != 1.0 else value
+
+
+def _gathered(step: Any, batch: Any) -> Any:
+    """Return a nest of tensors, [B, ...], of all replicas, in their order.
+
+    Raises:
+        ConfigError: it has texts, which replicas cannot exchange.
+    """
+    if step.num_replicas == 1:
+        return batch
+    texts = [x for x in tf.nest.flatten(batch) if x.dtype == tf.string]
+    if texts:
+        raise ConfigError(
+            "model: its loss or a metric needs all examples of a batch at once, and replicas "
+            "cannot exchange texts; turn them into numbers in the dataset, or use one device"
         )
+    return tf.nest.map_structure(
+        lambda x: tf.reshape(x, [-1, *x.shape[2:]]), step.all_gather(batch)
+    )

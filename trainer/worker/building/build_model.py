@@ -28,6 +28,7 @@ from trainer.engine.graph.state.freezing import freeze_layers, hold_layers
 from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.graph.state.variables import read_from_first_replica
 from trainer.engine.graph.step.divergence import DivergenceMonitor
+from trainer.engine.graph.step.metric_sums import num_sums
 from trainer.engine.plan import EverySteps, Plan, make_plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.logical_devices import groups_of
@@ -127,10 +128,10 @@ def build_learner(
     experiment = context.experiment
     group = process_group or ProcessGroup(tf_strategy)
     builder = TaskBuilder(experiment, tf_strategy)
-    builder.draft(_parts(context, dataset, plan, {}, group))
+    builder.draft(_parts(context, dataset, plan, {}, group, sizes))
     with tf_strategy.scope():
         callbacks = _callbacks(experiment)
-        parts = _parts(context, dataset, plan, callbacks, group)
+        parts = _parts(context, dataset, plan, callbacks, group, sizes)
         read_from_one = nullcontext if strategy.optimizer_reduces else read_from_first_replica
         with read_from_one():
             task = builder.build(parts)
@@ -228,6 +229,7 @@ def _parts(
     plan: Plan,
     callbacks: Mapping[str, CallbackDefaults],
     group: ProcessGroup,
+    sizes: BatchSizes | None = None,
 ) -> Parts:
     """Return what a task is built from, with what the run has kept of its adapted layers."""
     experiment = context.experiment
@@ -239,6 +241,7 @@ def _parts(
         plan=plan,
         callbacks=callbacks,
         process_group=group,
+        num_parts=1 if sizes is None else sizes.global_size // sizes.micro,
         adapted=adapted,
     )
 
@@ -270,7 +273,7 @@ def _state(
         task,
         callbacks,
         DivergenceMonitor(experiment.divergence, task.optimizers),
-        num_metrics=len(task.metrics),
+        num_sums=num_sums(task),
         ema_decay=experiment.train.ema_decay,
         mixed_float16=experiment.precision == "mixed_float16",
         num_counts=len(with_defaults(dataset, LoopDefaults).count_names),

@@ -18,6 +18,7 @@ from trainer.engine.plan import Plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.protocols import (
+    Batch,
     Dataset,
     DatasetDefaults,
     EnvSpec,
@@ -26,6 +27,7 @@ from trainer.protocols import (
     OptimizerNode,
     ScheduleNode,
     SplitDefaults,
+    Stream,
     label_kind_of,
     with_defaults,
 )
@@ -66,6 +68,7 @@ class Parts:
         plan: Plan,
         callbacks: Mapping[str, Any],
         process_group: ProcessGroup,
+        num_parts: int = 1,
         adapted: AdaptedLayers | None = None,
     ) -> None:
         self._experiment = experiment
@@ -73,6 +76,7 @@ class Parts:
         self._plan = plan
         self._callbacks = callbacks
         self._adapted = adapted or AdaptedLayers(None, process_group, adapts=True)
+        self.num_parts = num_parts
         self.worker = process_group.index
         self.num_workers = process_group.count
         self.is_chief = process_group.is_chief
@@ -107,6 +111,18 @@ class Parts:
     @property
     def batch_specs(self) -> Mapping[str, Any]:
         return batch_specs(self.dataset, self._plan.epochs.global_size)
+
+    def examples(self, count: int) -> Batch:
+        split = self.dataset.train
+        if isinstance(split, Stream):
+            batch = dict(next(iter(split.stream().batch(count))))
+            numbers = range(len(tf.nest.flatten(batch)[0]))
+        else:
+            step = max(1, split.num_examples // count)
+            numbers = range(0, split.num_examples, step)[:count]
+            batch = dict(split.fetch(tf.constant(list(numbers), tf.int64)))
+        batch |= {"id": tf.constant(list(numbers), tf.int64), "weight": tf.ones([len(numbers)])}
+        return {**batch, **self.dataset.transform(batch, None)}
 
     @property
     def has_optimizer(self) -> bool:

@@ -21,6 +21,7 @@ from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.graph.loops.predict_loop import PredictLoop, Predicts, Transforms
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.step.divergence import VERDICT_SIZE, DivergenceStatus, Verdict
+from trainer.engine.graph.step.metric_sums import num_sums
 from trainer.errors import ConfigError
 from trainer.protocols import Dataset, Stream, Task
 from trainer.runs.worker_times import WorkerRecord
@@ -34,7 +35,7 @@ class AsyncTrainLoop(TrainLoop):
     def __init__(self, *args: Any, scheduler: ChunkScheduler, **options: Any) -> None:
         super().__init__(*args, **options)
         self._scheduler = scheduler
-        self._num_sums = 2 * len(self._task.metrics)
+        self._num_sums = num_sums(self._task)
         self._num_status = self._num_sums + 1 + VERDICT_SIZE
         self._result_buffer = scheduler.result_buffer(self._num_status + WIDTH)
         with self.strategy.scope():
@@ -176,10 +177,10 @@ class AsyncEvalLoop(EvalLoop):
 
     feed: RemoteFeed
 
-    def __init__(self, *args: Any, scheduler: ChunkScheduler) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, scheduler: ChunkScheduler, parts: int = 1) -> None:
+        super().__init__(*args, parts=parts)
         self._scheduler = scheduler
-        self._result_buffer = scheduler.result_buffer(2 * len(self._task.metrics))
+        self._result_buffer = scheduler.result_buffer(num_sums(self._task))
 
     def run(self, iterator: Any, total: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         """Add the sums of the batches [start, start + count) to `total`, [2 * metrics] float64."""
@@ -194,7 +195,7 @@ class AsyncEvalLoop(EvalLoop):
     @tf.function(autograph=False)
     def _chunk(self, iterator: Any, row: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> None:
         iterator = self.feed.open_chunk(next(iterator), start, count)
-        zero = tf.zeros([2 * len(self._task.metrics)], tf.float64)
+        zero = tf.zeros([num_sums(self._task)], tf.float64)
         self._result_buffer.write(row, self._batches(iterator, zero, start, count))
 
 
@@ -255,10 +256,12 @@ class AsyncLoops(Loops):
             AsyncTrainLoop(self._strategy, dataset, feed, scheduler=self._scheduler, **parts)
         )
 
-    def evaluate(self, task: Task, dataset: Dataset, feed: Feed) -> EvalLoop:
+    def evaluate(self, task: Task, dataset: Dataset, feed: Feed, parts: int = 1) -> EvalLoop:
         """Create the loop that evaluates the batches of a split."""
         return self.checked(
-            AsyncEvalLoop(self._strategy, task, dataset, feed, scheduler=self._scheduler)
+            AsyncEvalLoop(
+                self._strategy, task, dataset, feed, scheduler=self._scheduler, parts=parts
+            )
         )
 
     def predict(self, task: Predicts, dataset: Transforms, feed: Feed) -> PredictLoop:

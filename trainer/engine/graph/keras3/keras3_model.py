@@ -63,6 +63,19 @@ class Keras3Model(tf.Module):
             ConfigError: the forward pass assigns to a trainable variable, or draws without a seed
                 generator.
         """
+        with self.values_noted():
+            return self._model(*args, **options)
+
+    @contextmanager
+    def values_noted(self) -> Iterator[keras.StatelessScope]:
+        """Compute from the values of the variables inside; note what would be assigned to weights.
+
+        Metrics begin empty; the scope has their values.
+
+        Raises:
+            ConfigError: something assigns to a trainable variable, or draws without a seed
+                generator.
+        """
         weights = list(self._model.weights)
         before = [self._value(v) for v in weights]
         numbers = {id(v): self._first_draw + i for i, v in enumerate(self._seeds)}
@@ -74,16 +87,15 @@ class Keras3Model(tf.Module):
             keras.StatelessScope(mapping, collect_losses=True) as scope,
             keras3_random.draws_of(numbers),
         ):
-            outputs = self._model(*args, **options)
+            yield scope
         self._traced.losses = scope.losses
         for variable, old in zip(weights, before, strict=True):
             new = scope.get_current_value(variable)
             if new is not old and tf.is_tensor(new):
                 self._note(variable, new, old)
-        return outputs
 
     @contextmanager
-    def own_step(self) -> Iterator[None]:
+    def own_step(self) -> Iterator[keras.StatelessScope]:
         """Call a step of the model's own inside: it reads its weights, and assigns to none.
 
         What it would assign to weights and moving statistics is noted. Metrics begin empty.
@@ -101,7 +113,7 @@ class Keras3Model(tf.Module):
             _OwnStepScope([*statistics, *seeds, *metrics], collect_losses=True) as scope,
             keras3_random.draws_of(numbers),
         ):
-            yield
+            yield scope
         values = {id(v): old for v, old in statistics}
         for variable in self._model.weights:
             old = values.get(id(variable))

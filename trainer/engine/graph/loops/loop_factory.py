@@ -46,9 +46,12 @@ class Loops:
         """Create the loop over training steps; `parts` are those of `TrainLoop`."""
         return self.checked(TrainLoop(self._strategy, dataset, feed, **parts))
 
-    def evaluate(self, task: Task, dataset: Dataset, feed: Feed) -> EvalLoop:
-        """Create the loop that evaluates the batches of a split."""
-        return self.checked(EvalLoop(self._strategy, task, dataset, feed, in_order=self._in_order))
+    def evaluate(self, task: Task, dataset: Dataset, feed: Feed, parts: int = 1) -> EvalLoop:
+        """Create the loop that evaluates the batches of a split; `parts` is that of `EvalLoop`."""
+        in_order = self._in_order
+        return self.checked(
+            EvalLoop(self._strategy, task, dataset, feed, in_order=in_order, parts=parts)
+        )
 
     def predict(self, task: Predicts, dataset: Transforms, feed: Feed) -> PredictLoop:
         """Create the loop that predicts the batches of a split."""

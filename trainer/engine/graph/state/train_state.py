@@ -58,7 +58,7 @@ class TrainState:
         callbacks: Mapping[str, CallbackDefaults],
         divergence_monitor: DivergenceMonitor,
         *,
-        num_metrics: int,
+        num_sums: int,
         ema_decay: float | None,
         mixed_float16: bool,
         num_counts: int = 0,
@@ -71,8 +71,8 @@ class TrainState:
         self.step = replicated(tf.constant(0, tf.int64), "step")
         self.last_reported_step = replicated(tf.constant(0, tf.int64), "reported")
         self.stopped_early = replicated(tf.constant(False), "ended")
-        self.summary_sums = replicated(tf.zeros([2 * num_metrics], tf.float64), "window")
-        self.epoch_sums = replicated(tf.zeros([2 * num_metrics], tf.float64), "epoch")
+        self.summary_sums = replicated(tf.zeros([num_sums], tf.float64), "window")
+        self.epoch_sums = replicated(tf.zeros([num_sums], tf.float64), "epoch")
         self.gradient_norm = replicated(tf.constant(0.0), "gradient_norm")
         self.repeated_steps = replicated(tf.constant(0, tf.int64), "repeated")
         self.frame_counts = (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import tensorflow as tf
 
@@ -15,7 +16,14 @@ from trainer.engine.graph.placement.step_devices import backward_pass, on_own_de
 from trainer.engine.graph.randomness import randomness
 from trainer.engine.graph.step.captured_updates import CapturedUpdates
 from trainer.engine.graph.step.global_statistics import Compute, GlobalStatistics, Reduce
-from trainer.engine.graph.step.metric_sums import Sums, sums_of
+from trainer.engine.graph.step.metric_sums import (
+    Sizes,
+    Sums,
+    flat_sums,
+    restored_sums,
+    sizes_of,
+    sums_of,
+)
 from trainer.engine.graph.step.row_gradients import (
     Gradient,
     add_rows,
@@ -37,7 +45,7 @@ from trainer.engine.graph.step.shard_tree import (
 from trainer.engine.graph.step.shards import cut
 from trainer.engine.graph.step.step_options import Gradients, StepOptions
 from trainer.errors import ConfigError
-from trainer.protocols import Batch, LossFn
+from trainer.protocols import Batch, LossFn, PartLoss
 
 
 @dataclass(frozen=True)
@@ -63,12 +71,12 @@ class Contribution:
     moving: list[tuple[tf.Variable, tf.Tensor]]
 
     def packed_sums(self) -> tf.Tensor:
-        """Return the sums and weights as one vector, [2 * metrics] float32."""
-        return tf.stack([number for pair in self.sums.values() for number in pair])
+        """Return the sums and weights as one vector, float32."""
+        return flat_sums(self.sums)
 
     def unpack_sums(self, packed: tf.Tensor) -> Sums:
         """Return the sums and weights of a vector that is packed likewise, by name."""
-        return {name: (packed[2 * i], packed[2 * i + 1]) for i, name in enumerate(self.sums)}
+        return restored_sums(packed, sizes_of(self.sums))
 
 
 def accumulate_gradients(
@@ -106,17 +114,50 @@ def accumulate_gradients(
     with randomness.part_of_size(passes.size):
         passes.statistics.compute(passes.objective, model)
         *tensors, numbers = passes.add_up(passes.gradients, specs)
-    names = passes.names
-    numbers = tf.ensure_shape(numbers, [2 * len(names)])
+    numbers = tf.ensure_shape(numbers, [sum(map(sum, passes.sizes.values()))])
     positions = sorted(passes.updated)
     updates = tensors[len(weights) :]
     return Contribution(
         passes.of_static_sizes(tensors[: len(weights)]),
-        {name: (numbers[2 * i], numbers[2 * i + 1]) for i, name in enumerate(names)},
+        restored_sums(numbers, passes.sizes),
         [passes.moving[i] for i in positions],
         [updates[i] for i in positions],
         passes.statistics.moving_updates(),
     )
+
+
+def forward_parts(
+    fn: Callable[[Batch], Any],
+    batch: Batch,
+    model: tf.keras.Model,
+    options: StepOptions,
+    num_replicas: int,
+) -> Any:
+    """Return what `fn` returns for each shard and micro-batch of a replica, concatenated.
+
+    The batch is cut as `accumulate_gradients` cuts it, which draws the same numbers afterwards. No
+    variable changes.
+
+    Args:
+        fn: returns a nest of tensors, [b, ...], of a part of the batch.
+        batch: this replica's batch.
+        model: what `fn` calls.
+        options: what all steps have in common.
+        num_replicas: replicas that share the step.
+    """
+    captured = CapturedUpdates(moving_variables(model), noted=notes_updates(model))
+    num_shards = (options.shards or num_replicas) // num_replicas
+    with randomness.repeatable(), captured.capture():
+        shards, enter_shard = cut(batch, num_shards), randomness.split_part(num_shards)
+        results = []
+        for shard in range(num_shards):
+            with enter_shard(shard):
+                micro = cut(shards(shard), options.accumulate)
+                enter = randomness.split_part(options.accumulate)
+                for part in range(options.accumulate):
+                    with enter(part):
+                        results.append(fn(micro(part)))
+    return tf.nest.map_structure(lambda *rows: tf.concat(rows, axis=0), *results)
 
 
 def moving_variables(model: tf.keras.Model) -> list[tf.Variable]:
@@ -138,7 +179,7 @@ class _Passes:
         statistics: of synchronized normalization over the passes.
         updated: positions of the variables in `moving` that are updated; complete once a pass has
             been traced.
-        names: the metrics; complete once a pass has been traced.
+        sizes: of the metrics' sums and weights; complete once a pass has been traced.
     """
 
     def __init__(
@@ -167,7 +208,7 @@ class _Passes:
         num_passes = options.passes(num_replicas)
         self.statistics = GlobalStatistics(options.synchronized, num_passes, self.add_up, reduce)
         self.updated: set[int] = set()
-        self.names: list[str] = []
+        self.sizes: Sizes = {}
         self._lookups: list[int] = []  # of a pass, for each weight
 
     def _check_size(self) -> None:
@@ -299,9 +340,8 @@ class _Passes:
                 keep_apart(graph.get_operations()[num_before:])
             gradients = self._in_rows_or_dense(gradients, trained, batch)
         self.updated.update(captured.updated())
-        self.names[:] = sums
-        numbers = tf.stack([number for pair in sums.values() for number in pair])
-        return [*gradients, *captured.means(), numbers]
+        self.sizes |= sizes_of(sums)
+        return [*gradients, *captured.means(), flat_sums(sums)]
 
     def _in_rows_or_dense(
         self, gradients: list[Gradient], weights: list[tf.Variable], batch: Batch
@@ -340,7 +380,10 @@ class _Passes:
 
     def _loss(self, batch: Batch, scale: tf.Tensor | None) -> tuple[tf.Tensor, Sums]:
         with self._collectives.on_part(int(batch["weight"].shape[0]) < self.size):
-            losses, metrics = self._loss_fn(batch)
+            result = self._loss_fn(batch)
+        if isinstance(result, PartLoss):
+            return result.loss if scale is None else result.loss * scale, dict(result.sums)
+        losses, metrics = result
         loss_sum = tf.reduce_sum(tf.cast(losses, tf.float32) * batch["weight"])
         objective = loss_sum / (self.size * self._collectives.num_replicas)
         if regularization := self._model.losses:

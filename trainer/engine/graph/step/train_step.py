@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -13,7 +13,11 @@ from trainer.engine.graph.placement.step_devices import on_own_device
 from trainer.engine.graph.randomness.random_layers import task_draws
 from trainer.engine.graph.step.clipping import clip
 from trainer.engine.graph.step.divergence import DivergenceMonitor, Verdict, no_verdict
-from trainer.engine.graph.step.gradients import Contribution, accumulate_gradients
+from trainer.engine.graph.step.gradients import (
+    Contribution,
+    accumulate_gradients,
+    forward_parts,
+)
 from trainer.engine.graph.step.metric_sums import Sums
 from trainer.engine.graph.step.moving_statistics import MovingStatistics, assign_alike, soft_update
 from trainer.engine.graph.step.row_gradients import (
@@ -120,12 +124,31 @@ class Step(Collectives):
         statistics.end(self.dropped)
         return reduced
 
+    @property
+    def num_parts(self) -> int:
+        """How many equal parts the global batch is computed in, on all replicas."""
+        return self.options.passes(self.num_replicas)
+
+    def forward(self, fn: Callable[[Batch], Any], batch: Batch, model: tf.keras.Model) -> Any:
+        """Return what `fn` returns for the parts that `minimize` will compute, concatenated.
+
+        Nothing changes, and `minimize` draws the same random numbers afterwards.
+
+        Args:
+            fn: returns a nest of tensors, [b, ...], of a part of the batch.
+            batch: this replica's batch.
+            model: what `fn` calls.
+        """
+        return forward_parts(fn, batch, model, self.options, self.num_replicas)
+
     def update_together(
         self,
         optimizer: Optimizer,
         variables: list[tf.Variable],
         parts: Sequence[Gradients],
         losses: Sequence[tf.Tensor],
+        *,
+        is_sum: bool = False,
     ) -> None:
         """Update variables by the mean of the gradients of all equal parts of the global batch.
 
@@ -134,11 +157,12 @@ class Step(Collectives):
             variables: what is updated.
             parts: the gradients of each part on this replica, in order.
             losses: what each was derived from, float32 scalars.
+            is_sum: whether it is their sum instead, and that of the losses.
         """
         self._count(optimizer)
         own = tree_sum([[*gradients, loss] for gradients, loss in zip(parts, losses, strict=True)],
                        _add_all)  # fmt: skip
-        count = len(parts) * self.num_replicas
+        count = 1 if is_sum else len(parts) * self.num_replicas
         gradients, (loss,) = self.sum_over_replicas(own[:-1], [own[-1]])
         gradients, loss = self.begin_update((gradients, loss))
         if count > 1:

@@ -1,0 +1,201 @@
+"""How the numbers of a batch follow from those of its equal parts: as a mean, a sum, or not at all.
+
+Keras' losses are means over the examples of a batch, metrics add up what they count, and a program
+may do otherwise: a Dice loss, a loss that is a sum, a metric that is one number for the batch. So a
+program is tried before the training, on some training examples and on both halves of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.engine.graph.randomness.randomness import BatchPart, batch_part, split_part
+from trainer.engine.graph.step.captured_updates import CapturedUpdates
+from trainer.engine.graph.step.gradients import moving_variables
+from trainer.errors import ConfigError
+from trainer.protocols import Batch
+from trainer.tasks.keras.metric_states import MetricStates
+from trainer.tasks.keras.program import Pass, num_examples
+
+Kind: TypeAlias = Literal["mean", "sum", "neither"]
+
+_EXAMPLES = 32
+_TOLERANCE = 1e-3
+_LOW_PRECISION = 5e-2
+"""How far apart rounding may move numbers, of their size; the second with 16 bits."""
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """How the numbers of a batch follow from those of equal parts of it.
+
+    Attributes:
+        loss: the loss.
+        logs: what is returned besides the values of metrics.
+        states: the variables of the metrics, in order; empty: they are sums.
+        updates: the gradients that a step of the model's own updates with, in order.
+    """
+
+    loss: Kind = "mean"
+    logs: Mapping[str, Kind] = field(default_factory=dict)
+    states: Sequence[Kind] = ()
+    updates: Sequence[Kind] = ()
+
+    @property
+    def needs_whole(self) -> bool:
+        """Whether something can be computed of a whole batch alone."""
+        return "neither" in (self.loss, *self.logs.values(), *self.states, *self.updates)
+
+    def describe(self, states: MetricStates) -> str:
+        """Return the names of what needs a whole batch."""
+        names = ["the gradients"] if "neither" in self.updates else []
+        names += ["the loss"] if self.loss == "neither" else []
+        names += [name for name, kind in self.logs.items() if kind == "neither"]
+        names += [
+            v.name for v, k in zip(states.variables, self.states, strict=True) if k == "neither"
+        ]
+        return ", ".join(names)
+
+
+def kinds_of(
+    run: Callable[[Batch], tuple[Pass, Sequence[list[tf.Tensor]]]],
+    model: Any,
+    examples: Batch,
+    states: MetricStates,
+    logs: Iterable[str],
+    *,
+    noted: bool,
+) -> Kinds:
+    """Try a program on examples and on their halves; return what follows from what.
+
+    The halves are as different as they can be: the examples are in the order of their labels. In
+    the trial, batch normalization takes its moving statistics: with those of the batch every loss
+    would depend on all examples of it, which is what a user of several devices accepts.
+
+    Args:
+        run: runs the program on a batch, in replica context; returns what it made of it, and the
+            gradients of each update.
+        model: as the engine knows it.
+        examples: training examples, [2 n, ...].
+        states: the metrics.
+        logs: the names of what is reported besides them.
+        noted: whether the program notes what it would assign.
+
+    Raises:
+        ConfigError: the program fails on so many examples.
+    """
+    halves = [tf.nest.map_structure(lambda x, i=i: x[i], _halved(examples)) for i in range(2)]
+    tried = _run(run, model, examples, halves, noted)
+
+    def kind(numbers: Sequence[Any], default: Kind) -> Kind:
+        return _kind([np.asarray(x, np.float64) for x in numbers], default)
+
+    held = zip(*(states.divided(np.asarray(x["states"])) for x in tried), strict=True)
+    updates = zip(*(x["updates"] for x in tried), strict=True)
+    return Kinds(
+        kind([x["loss"] for x in tried], "mean"),
+        {name: kind([x["logs"][name] for x in tried], "mean") for name in logs},
+        [kind(numbers, "sum") for numbers in held],
+        [
+            kind([np.concatenate([np.ravel(g) for g in x]) for x in gradients], "mean")
+            for gradients in updates
+        ],
+    )
+
+
+def trial_batch(examples: Callable[[int], Batch], global_size: int) -> Batch:
+    """Return training examples for a trial, in the order of their labels.
+
+    Args:
+        examples: returns so many.
+        global_size: of a batch.
+    """
+    batch = examples(min(global_size, _EXAMPLES))
+    count = num_examples(batch) // 2 * 2
+    leaves = [np.asarray(x) for x in tf.nest.flatten(batch.get("label", batch["features"]))]
+    order = np.arange(num_examples(batch))
+    if leaves[0].dtype.kind in "iufb":
+        order = np.argsort(leaves[0].reshape(len(order), -1).sum(axis=1), kind="stable")
+    return tf.nest.map_structure(lambda x: tf.gather(x, order[:count]), batch)
+
+
+def _halved(batch: Batch) -> Batch:
+    return tf.nest.map_structure(
+        lambda x: tf.reshape(x, [2, x.shape[0] // 2, *x.shape[1:]]), dict(batch)
+    )
+
+
+def _run(
+    run: Callable[[Batch], tuple[Pass, Sequence[list[tf.Tensor]]]],
+    model: Any,
+    examples: Batch,
+    halves: Sequence[Batch],
+    noted: bool,
+) -> list[dict[str, Any]]:
+    """Return what a program makes of a batch and of its halves, with the same random numbers."""
+    strategy = tf.distribute.get_strategy()
+    layers = [x for x in _layers(model) if _is_batch_normalization(x) and x.trainable]
+    size = num_examples(examples)
+
+    def in_replica(examples: Batch, halves: Sequence[Batch]) -> list[dict[str, Any]]:
+        def one(batch: Batch) -> dict[str, Any]:
+            with CapturedUpdates(moving_variables(model), noted=noted).capture():
+                made, updates = run(batch)
+            numbers = {"loss": made.loss, "logs": made.logs, "states": made.states}
+            return {**numbers, "updates": list(updates)}
+
+        with batch_part(BatchPart(lambda: tf.zeros([2], tf.int64), size=size, number=0)):
+            enter = split_part(2)
+            results = []
+            for number, half in enumerate(halves):
+                with enter(number):
+                    results.append(one(half))
+        with batch_part(BatchPart(lambda: tf.zeros([2], tf.int64), size=size, number=0)):
+            return [one(examples), *results]
+
+    @tf.function(autograph=False)
+    def traced(examples: Batch, halves: Sequence[Batch]) -> Any:
+        return tf.nest.map_structure(
+            lambda x: strategy.experimental_local_results(x)[0],
+            strategy.run(in_replica, args=(examples, halves)),
+        )
+
+    for layer in layers:
+        layer.trainable = False
+    try:
+        results: list[dict[str, Any]] = traced(dict(examples), halves)
+    except tf.errors.OpError as error:
+        raise ConfigError(f"model: {str(error).splitlines()[0]}") from error
+    finally:
+        for layer in layers:
+            layer.trainable = True
+    return results
+
+
+def _layers(model: Any) -> Sequence[Any]:
+    own = getattr(model, "keras_model", model)  # of Keras 3
+    return list(own._flatten_layers())
+
+
+def _is_batch_normalization(layer: Any) -> bool:
+    return any("BatchNormalization" in base.__name__ for base in type(layer).__mro__)
+
+
+def _kind(numbers: Sequence[np.ndarray], default: Kind) -> Kind:
+    is_precise = tf.keras.mixed_precision.global_policy().name == "float32"
+    tolerance = _TOLERANCE if is_precise else _LOW_PRECISION
+    whole, first, second = numbers
+    if not all(np.isfinite(x).all() for x in numbers):
+        return default
+    scale = max(float(np.abs(x).max(initial=0.0)) for x in numbers)
+    results: dict[Kind, np.ndarray] = {"mean": (first + second) / 2.0, "sum": first + second}
+    order: list[Kind] = [default, "sum" if default == "mean" else "mean"]
+    for kind in order:
+        if np.abs(whole - results[kind]).max(initial=0.0) <= tolerance * scale:
+            return kind
+    return "neither"

@@ -1,0 +1,323 @@
+"""A Keras program on a part of a batch: Keras' own losses, metrics and steps, as they are written.
+
+Keras is called, not imitated. What a part would change is kept apart: its metrics begin empty, and
+what it assigns to weights is noted (`trainer.engine.graph.step.captured_updates`).
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import tensorflow as tf
+
+from trainer.engine.graph.step.captured_updates import note_update
+from trainer.engine.graph.step.gradients import notes_updates
+from trainer.engine.graph.step.part_variables import own_values
+from trainer.errors import ConfigError
+from trainer.protocols import Batch
+from trainer.tasks.keras.autograph import converted, enabled
+from trainer.tasks.keras.compiled import compiled_with, has_call, own_steps, undecorated
+from trainer.tasks.keras.metric_states import MetricStates
+from trainer.tasks.keras.optimizer_proxy import traced_part
+
+_LIBRARY_FOLDERS = ("site-packages", "trainer")
+_AUTOGRAPH_LINE = re.compile(r'^ *File "(.+?)", line (\d+), in .*[^*]\*$', re.MULTILINE)
+NO_LOSS = (
+    "task.loss (null) must be set for a model that is not compiled with one; add "
+    "task.loss=<name>, such as sparse_categorical_crossentropy, or compile the model"
+)
+_ERRORS = (AttributeError, TypeError, ValueError, NotImplementedError, tf.errors.OpError)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What a program makes of a part of a batch.
+
+    Attributes:
+        loss: one number, as Keras computes it of such a batch, regularization included.
+        logs: what a step returns, scalars by name; of metrics their values for this part alone.
+        states: what the variables of the metrics hold afterwards, `MetricStates.size` float32.
+    """
+
+    loss: tf.Tensor
+    logs: dict[str, tf.Tensor]
+    states: tf.Tensor
+
+
+class Program:
+    """A compiled model, or one with steps of its own.
+
+    Attributes:
+        model: the model as the engine knows it.
+        own: the user's, which is the same of tf_keras.
+        steps: the steps that its class does not inherit from Keras: name -> class.
+
+    Args:
+        library: the Keras that it is of.
+        specs: of a batch; of the loss and the metrics the variables are created for such.
+
+    Raises:
+        ConfigError: it cannot be evaluated on such a batch.
+    """
+
+    def __init__(self, model: Any, own: Any, library: Any, specs: Mapping[str, Any]) -> None:
+        self.model = model
+        self.own = own
+        self.library = library
+        self.steps = own_steps(own)
+        self._is_keras3 = library is not tf.keras
+        _scale_no_losses(library is tf.keras)
+        self._create_metrics(specs)
+
+    @cached_property
+    def states(self) -> MetricStates:
+        """Its metrics, all of which exist when a step has been traced."""
+        return MetricStates(self.own)
+
+    @property
+    def notes(self) -> bool:
+        """Whether a forward pass notes what it would assign."""
+        return notes_updates(self.model)
+
+    @property
+    def has_own_metrics(self) -> bool:
+        """Whether the class has its own `compute_metrics`."""
+        return "compute_metrics" in self.steps
+
+    @property
+    def judges_itself(self) -> bool:
+        """Whether the class has its own `compute_loss`."""
+        return "compute_loss" in self.steps
+
+    def compiled(self, batch: Batch, *, training: bool) -> Pass:
+        """Call the model, its loss and its metrics."""
+        with self._part() as assigned:
+            outputs = self.own(batch["features"], training=training)
+            return self._judged(batch, outputs, assigned, training=training)
+
+    def outputs(self, batch: Batch, *, training: bool) -> tuple[Any, tf.Tensor]:
+        """Return the outputs of the model, and the sum of what its layers add to the loss."""
+        with self._part():
+            outputs = self.own(batch["features"], training=training)
+            return outputs, self._added()
+
+    def judged(self, batch: Batch, outputs: Any, added: tf.Tensor, *, training: bool) -> Pass:
+        """Compute loss and metrics of a whole batch from the outputs that its parts have had.
+
+        Args:
+            batch: the whole batch.
+            outputs: of the model for all of its examples.
+            added: what the layers add to the loss.
+            training: whether it is a training step's.
+        """
+        with self._part() as assigned:
+            return self._judged(batch, outputs, assigned, training=training, added=added)
+
+    def step(self, name: str, batch: Batch, index: tf.Tensor) -> Pass:
+        """Run a step of the model's own on a part of a batch.
+
+        Args:
+            name: `train_step` or `test_step`.
+            batch: the part.
+            index: number of the training step.
+        """
+        scope: AbstractContextManager[Any] = nullcontext()
+        if self._is_keras3:
+            scope = self.model.own_step()
+        with self._explained(), traced_part(index), own_values() as assigned, scope as held:
+            with self._converting():
+                returned = converted(undecorated(self.own, name), self.library)(packed(batch))
+            logs = _scalars(name, returned)
+            states = self.states.of_part(held if self._is_keras3 else assigned)
+        for variable, value, old in assigned.values():
+            if id(variable) not in self.states.ids:
+                note_update(variable, tf.cast(value, tf.float32), tf.cast(old, tf.float32))
+        loss = logs["loss"] if "loss" in logs else next(iter(logs.values()))
+        return Pass(loss, logs, states)
+
+    @contextmanager
+    def _part(self) -> Iterator[Any]:
+        """Compute on a part of a batch inside; yield what knows the values of the metrics."""
+        with self._explained(), self._converting():
+            if self._is_keras3:
+                with self.model.values_noted() as scope:
+                    yield scope
+            else:
+                with own_values() as assigned:
+                    yield assigned
+
+    def _judged(
+        self,
+        batch: Batch,
+        outputs: Any,
+        assigned: Any,
+        *,
+        training: bool,
+        added: tf.Tensor | None = None,
+    ) -> Pass:
+        own, features = self.own, batch["features"]
+        label, weight = batch.get("label"), batch.get("sample_weight")
+        loss = self._loss(features, label, outputs, weight, training=training, added=added)
+        if loss is None:
+            raise ConfigError(NO_LOSS)
+        loss = tf.cast(tf.reduce_mean(tf.convert_to_tensor(loss)), tf.float32)
+        if self._is_keras3:
+            if own._loss_tracker is not None:  # else its class has a `compile` of its own
+                own._loss_tracker.update_state(loss, sample_weight=num_examples(batch))
+            returned = own.compute_metrics(features, label, outputs, sample_weight=weight)
+        else:
+            compute_metrics = converted(own.compute_metrics, self.library)
+            returned = compute_metrics(features, label, outputs, weight)
+        return Pass(loss, _scalars("compute_metrics", returned), self.states.of_part(assigned))
+
+    def _loss(
+        self,
+        features: Any,
+        label: Any,
+        outputs: Any,
+        weight: Any,
+        *,
+        training: bool,
+        added: tf.Tensor | None,
+    ) -> Any:
+        """Return what the model's `compute_loss` does; where it is Keras', with another `added`."""
+        own = self.own
+        if added is None or self.judges_itself:
+            if self._is_keras3:
+                return own._compute_loss(features, label, outputs, weight, training=training)
+            return converted(own.compute_loss, self.library)(features, label, outputs, weight)
+        if not self._is_keras3:
+            return own.compiled_loss(label, outputs, weight, regularization_losses=[added])
+        compiled = own._compile_loss
+        return added if compiled is None else compiled(label, outputs, weight) + added
+
+    def _added(self) -> tf.Tensor:
+        losses = [tf.reduce_sum(tf.cast(loss, tf.float32)) for loss in self.own.losses]
+        if losses and self.judges_itself:
+            raise ConfigError(
+                f"model: {self.place_of('compute_loss')}: the loss is no mean over examples, and "
+                "layers add to it (add_loss, regularizers), so it cannot be computed of several "
+                "parts of a batch; train it on one device, or have compute_loss return a mean"
+            )
+        return tf.add_n(losses) if losses else tf.zeros([])
+
+    def place_of(self, step: str) -> str:
+        """Return file and line of a step of the model's own."""
+        code = undecorated(self.own, step).__func__.__code__
+        return f"{code.co_filename}:{code.co_firstlineno}"
+
+    def _create_metrics(self, specs: Mapping[str, Any]) -> None:
+        """Create the variables of losses and metrics, in the strategy's scope."""
+        own = self.own
+        loss = own._compile_loss if self._is_keras3 else getattr(own, "compiled_loss", None)
+        metrics = own._compile_metrics if self._is_keras3 else own.compiled_metrics
+        runs_steps = "train_step" in self.steps and (
+            "test_step" in self.steps or compiled_with(own).loss is None
+        )
+        if (loss is None and metrics is None) or runs_steps or not has_call(own):
+            return
+
+        def call(batch: Batch) -> None:
+            label = batch.get("label")
+            outputs = self.model(batch["features"], training=False)
+            if not (compiled_with(own).loss or self.model.losses or own_steps(own)):
+                raise ConfigError(NO_LOSS)
+            if loss is not None and not loss.built:
+                loss(label, outputs)
+            if metrics is not None and not metrics.built:
+                metrics.update_state(label, outputs)
+
+        # As Keras does: in the replicas, in the first step; but nothing is computed here.
+        strategy = tf.distribute.get_strategy()
+        trace = tf.function(lambda batch: strategy.run(call, args=(batch,)), autograph=False)
+        with self._explained(), self._converting():
+            trace.get_concrete_function(dict(specs))
+
+    def _converting(self) -> AbstractContextManager[Any]:
+        """Convert the user's functions by AutoGraph, as tf_keras does and Keras 3 does not."""
+        return nullcontext() if self._is_keras3 else enabled()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Have errors of the program inside name its file and line, in one line."""
+        try:
+            yield
+        except _ERRORS as error:
+            place = _place(error)
+            raise ConfigError(
+                f"model: {place}: {_reason(error)}" if place else f"model: {_reason(error)}"
+            ) from error
+
+
+def num_examples(batch: Batch) -> int:
+    """Return how many examples are in a batch."""
+    return int(batch["weight"].shape[0])
+
+
+def packed(batch: Batch) -> Any:
+    """Return a batch as Keras hands it to a step: features, or with label and sample weight."""
+    if "label" not in batch:
+        return batch["features"]
+    weights = [batch["sample_weight"]] if "sample_weight" in batch else []
+    return (batch["features"], batch["label"], *weights)
+
+
+def _scalars(step: str, returned: Any) -> dict[str, tf.Tensor]:
+    """Return what a step returns as scalars by name."""
+    if not isinstance(returned, Mapping):
+        raise ConfigError(
+            f"model: its {step} returns {type(returned).__name__}; it must return a dict of "
+            'metrics, such as {"loss": loss}'
+        )
+    values: dict[str, tf.Tensor] = {}
+    for name, value in returned.items():
+        if isinstance(value, Mapping):
+            values |= _scalars(step, value)
+        else:
+            values[str(name)] = tf.reduce_mean(tf.cast(tf.convert_to_tensor(value), tf.float32))
+    if not values and step != "compute_metrics":
+        raise ConfigError(f'model: its {step} returns no metrics; return {{"loss": loss}}')
+    return values
+
+
+def _scale_no_losses(is_tf_keras: bool) -> None:
+    """Have Keras divide no loss by the number of replicas, from now on: the engine does."""
+    if is_tf_keras:
+        from tf_keras.src.utils import losses_utils as module
+
+        # Keras refuses means where there is a strategy, for it would divide by too little.
+        reduction = tf.keras.losses.Reduction
+        tf.keras.losses.Loss._get_reduction = lambda self: (
+            reduction.SUM_OVER_BATCH_SIZE if self.reduction == reduction.AUTO else self.reduction
+        )
+    else:
+        from keras.src.losses import loss as module
+
+        module.unscale_loss_for_distribution = lambda value: value
+    module.scale_loss_for_distribution = lambda value: value
+
+
+def _place(error: BaseException) -> str:
+    """Return file and line of the user's code that raised an error, if any did."""
+    if converted_lines := _AUTOGRAPH_LINE.findall(str(error)):
+        file, line = converted_lines[-1]
+        return f"{file}:{line}"
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        parts = frame.filename.replace("\\", "/").split("/")
+        if not any(part in parts for part in _LIBRARY_FOLDERS):
+            return f"{frame.filename}:{frame.lineno}"
+    return ""
+
+
+def _reason(error: BaseException) -> str:
+    """Return what an error says, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if _AUTOGRAPH_LINE.search(str(error)):
+        lines = [line for line in lines if re.match(r"\w+(Error|Exception)?: ", line)] or lines
+    return lines[0] if lines else repr(error)
