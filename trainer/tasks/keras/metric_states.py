@@ -35,6 +35,8 @@ class MetricStates:
         metrics = list(model.metrics)
         if not self._is_keras3:
             metrics += [x for x in model.submodules if isinstance(x, tf.keras.metrics.Metric)]
+        # What a model was compiled with is not built if its own steps do not use it.
+        metrics = [x for x in metrics if not hasattr(x, "metrics") or x.built]
         self.metrics = list({id(metric): metric for metric in metrics}.values())
         variables = [v for metric in self.metrics for v in metric.variables]
         self.variables = list({id(v): v for v in variables}.values())

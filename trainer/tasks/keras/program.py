@@ -233,6 +233,13 @@ class Program:
             if metrics is not None and not metrics.built:
                 metrics.update_state(label, outputs)
 
+        if self._is_keras3:
+            import keras
+
+            # Variables that are created inside get their values when the scope is left.
+            with self._explained(), keras.StatelessScope():
+                tf.function(call, autograph=False).get_concrete_function(dict(specs))
+            return
         # As Keras does: in the replicas, in the first step; but nothing is computed here.
         strategy = tf.distribute.get_strategy()
         trace = tf.function(lambda batch: strategy.run(call, args=(batch,)), autograph=False)
