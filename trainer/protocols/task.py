@@ -78,6 +78,10 @@ class TaskParts(KnownLabels, Worker, Protocol):
     def num_parts(self) -> int:
         """How many equal parts a global batch is computed in: replicas, shards, micro-batches."""
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether training examples have a `weight`: 0 for one that is unusable."""
+
     def examples(self, count: int) -> Batch:
         """Return training examples, spread evenly, as a model is given them without augmentation.
 

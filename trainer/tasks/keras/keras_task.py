@@ -96,6 +96,7 @@ class Keras:
         self.label_kind: Any = None
         self.direction: dict[str, str] = {}
         self._own: OwnSteps | None = None
+        self._has_weights = False
         self._by_attribute: dict[str, Any] = {}
         self._train = _Side()
         self._test: _Side | None = None
@@ -111,6 +112,7 @@ class Keras:
         library = library_of(own)
         compiled = compiled_with(own)
         self.models = {"model": model}
+        self._has_weights = parts.has_weights
         self._refuse_unused(own_steps(own))
         self._compile(own, compiled, parts)
         if not is_compiled(own) and _TRAINS.isdisjoint(own_steps(own)):
@@ -145,7 +147,7 @@ class Keras:
         if self._own is not None:
             made = self._own.train(batch, step, self._by_attribute, self._train.kinds)
             return self._sums(self._train, made, num_examples(batch) * step.num_replicas, 0)
-        batch = class_weighted(batch, self._class_weights)
+        batch = self._weighted(class_weighted(batch, self._class_weights))
         size = num_examples(batch) * step.num_replicas
         if self._train.kinds.needs_whole and step.num_parts > 1:
             return self._train_on_whole(batch, step, size)
@@ -253,9 +255,20 @@ class Keras:
             logs += own
         self.metrics = tuple(dict.fromkeys(["loss", *logs]))
 
+    def _weighted(self, batch: Batch) -> Batch:
+        """Return a batch in which unusable examples have the sample weight 0, if any may be."""
+        if not self._has_weights:
+            return batch
+        weight, own = batch["weight"], batch.get("sample_weight")
+        if own is not None:
+            own = tf.cast(own, tf.float32)
+            weight = tf.reshape(weight, [-1, *[1] * (own.shape.rank - 1)]) * own
+        return {**batch, "sample_weight": weight}
+
     def _tested(self, batch: Batch) -> Pass:
         if "test_step" in self._program.steps:
             return self._program.step("test_step", batch, tf.constant(0, tf.int64))
+        batch = self._weighted(batch)
         return self._program.compiled(batch, training=False)
 
     def _sums(

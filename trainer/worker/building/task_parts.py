@@ -12,7 +12,12 @@ import tensorflow as tf
 from trainer.config.instantiate import instantiate, instantiate_model
 from trainer.config.schema import ENGINE_KEYS, Experiment
 from trainer.engine.adapted_layers import AdaptedLayers
-from trainer.engine.graph.input.feature_specs import batch_specs, feature_specs, model_arguments
+from trainer.engine.graph.input.feature_specs import (
+    batch_specs,
+    feature_specs,
+    has_weights,
+    model_arguments,
+)
 from trainer.engine.graph.step.grouped_optimizer import GroupedOptimizer, GroupRules
 from trainer.engine.plan import Plan
 from trainer.engine.process_group import ProcessGroup
@@ -111,6 +116,10 @@ class Parts:
     @property
     def batch_specs(self) -> Mapping[str, Any]:
         return batch_specs(self.dataset, self._plan.epochs.global_size)
+
+    @property
+    def has_weights(self) -> bool:
+        return has_weights(self.dataset)
 
     def examples(self, count: int) -> Batch:
         split = self.dataset.train

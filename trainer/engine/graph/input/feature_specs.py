@@ -34,24 +34,32 @@ def batch_specs(dataset: Dataset, size: int) -> Mapping[str, Any]:
         dataset: the data.
         size: examples in the batch.
     """
-    train = dataset.train
-    if isinstance(train, Stream):
-        elements = train.stream().element_spec
-        fetched = tf.nest.map_structure(
-            lambda spec: tf.TensorSpec([size, *spec.shape], spec.dtype), elements
-        )
-    else:
-        fetch = tf.function(train.fetch, autograph=False)
-        fetched = fetch.get_concrete_function(tf.TensorSpec([size], tf.int64)).structured_outputs
 
     def received(batch: Batch) -> Batch:
         whole = {"weight": tf.ones([size]), "id": tf.range(size, dtype=tf.int64), **batch}
         return {**whole, **dataset.transform(whole, None)}
 
+    fetched = _fetched(dataset, size)
     traced = tf.function(received, autograph=False).get_concrete_function(fetched)
     return tf.nest.map_structure(
         lambda x: tf.TensorSpec(x.shape, x.dtype), traced.structured_outputs
     )
+
+
+def has_weights(dataset: Dataset) -> bool:
+    """Return whether examples of the training have a `weight`: 0 for one that is unusable."""
+    return "weight" in _fetched(dataset, 1)
+
+
+def _fetched(dataset: Dataset, size: int) -> Mapping[str, Any]:
+    train = dataset.train
+    if isinstance(train, Stream):
+        elements = train.stream().element_spec
+        return tf.nest.map_structure(
+            lambda spec: tf.TensorSpec([size, *spec.shape], spec.dtype), elements
+        )
+    fetch = tf.function(train.fetch, autograph=False)
+    return fetch.get_concrete_function(tf.TensorSpec([size], tf.int64)).structured_outputs
 
 
 def model_arguments(
