@@ -96,7 +96,11 @@ class Keras:
         if self._own and steps.keys() & _TRAINS:
             self._own_train = self._build_own(self._own, parts)
         else:
-            self.optimizers = {"model": compiled_optimizer.build(parts, compiled.optimizer)}
+            self.optimizers = {
+                "model": compiled_optimizer.build(
+                    parts, compiled.optimizer, weights=own.trainable_variables
+                )
+            }
             self._added = added_metrics(own)
         if self._own and steps.keys() & _TESTS:
             self._own_test = self._own.trial("test_step", parts.batch_specs).names
@@ -186,8 +190,9 @@ class Keras:
     def _build_own(self, steps: OwnSteps, parts: TaskParts) -> list[str]:
         """Create the optimizers that the model's own step updates with; return its metrics."""
         trial = steps.trial("train_step", parts.batch_specs)
+        model = self.models["model"]
         used = [name for name in steps.proxies if trial.count(name)]
-        whole = {id(v) for v in self.models["model"].trainable_variables}
+        whole = {id(v) for v in model.trainable_variables}
         for name in used:
             variables = trial.variables(name)
             key = "model" if {id(v) for v in variables} == whole else name
@@ -198,7 +203,9 @@ class Keras:
                 steps.proxies[name].original,
                 name if len(used) > 1 else "optimizer",
                 trial.count(name),
+                getattr(model, "keras_model", model).trainable_variables,
             )
+            steps.proxies[name].updating = self.optimizers[key]
         return trial.names
 
     def _refuse_unused(self, steps: Collection[str]) -> None:
