@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from types import SimpleNamespace
 
 import keras
@@ -11,50 +10,14 @@ import pytest
 import tensorflow as tf
 
 from trainer.tasks.keras import compiled_optimizer
-from trainer.tasks.keras.keras_optimizer import KerasOptimizer
 
-LEGACY = tf.keras.optimizers.legacy
-LIBRARIES = {"keras": keras.optimizers, "tf_keras": tf.keras.optimizers, "legacy": LEGACY}
+LIBRARIES = {
+    "keras": keras.optimizers,
+    "tf_keras": tf.keras.optimizers,
+    "legacy": tf.keras.optimizers.legacy,
+}
 SHAPES = {"kernel": [3, 4], "bias": [4], "embeddings": [2, 3]}
 STEPS = 10
-
-
-class Halving(keras.optimizers.Optimizer):
-    """One of the user's, of Keras 3."""
-
-    def build(self, variables):
-        if self.built:
-            return
-        super().build(variables)
-        self.seen = self.add_optimizer_variables(variables, "seen")
-
-    def update_step(self, gradient, variable, learning_rate):
-        seen = self.seen[self._get_variable_index(variable)]
-        self.assign(seen, 0.5 * seen + gradient)
-        self.assign_sub(variable, learning_rate * seen)
-
-
-class OldHalving(tf.keras.optimizers.Optimizer):
-    """The same of tf_keras."""
-
-    def __init__(self, learning_rate):
-        super().__init__("OldHalving")
-        self._learning_rate = self._build_learning_rate(learning_rate)
-
-    def build(self, variables):
-        super().build(variables)
-        self.seen = [self.add_variable_from_reference(v, "seen") for v in variables]
-
-    def update_step(self, gradient, variable):
-        seen = self.seen[self._index_dict[self._var_key(variable)]]
-        seen.assign(0.5 * seen + gradient)
-        variable.assign_sub(self.learning_rate * seen)
-
-
-def schedule(library, rate=0.1):
-    schedules = keras.optimizers.schedules if library == "keras" else tf.keras.optimizers.schedules
-    return schedules.ExponentialDecay(rate, decay_steps=2, decay_rate=0.5)
-
 
 FUSED = [
     ("Adam", {}), ("Adam", {"epsilon": 1e-3, "beta_1": 0.5}), ("AdamW", {"weight_decay": 0.1}),
@@ -90,11 +53,14 @@ CASES = [
 ]
 
 
-def gradients(size):
-    """Return the gradients of each step, by variable."""
+def gradients(sizes):
+    """Return the gradients of each step, by variable, of these sizes."""
     rng = np.random.default_rng(0)
     return [
-        [tf.constant(size * rng.normal(size=shape), tf.float32) for shape in SHAPES.values()]
+        [
+            tf.constant(size * rng.normal(size=shape), tf.float32)
+            for size, shape in zip(sizes, SHAPES.values(), strict=True)
+        ]
         for _ in range(STEPS)
     ]
 
@@ -135,7 +101,7 @@ def here(optimizer, library, steps):
     for step in steps:
         update(*step)
         values.append([tf.identity(v).numpy() for v in own])
-    return result, values
+    return values
 
 
 def of_keras(optimizer, library, steps):
@@ -163,11 +129,54 @@ def assert_same(actual, expected, start):
             )
 
 
-@pytest.mark.parametrize("size", [1.0, 1e-8, 1e3])
-@pytest.mark.parametrize(("library", "name", "options"), CASES, ids=str)
-def test_every_update_is_that_of_keras(library, name, options, size):
+QUICK = ("AdamW", "RMSprop", "Adagrad", "Nadam")
+SIZES = {
+    "small": [1e-8] * 3,
+    "mixed": [1.0, 1e-8, 1e3],
+    "large": [1e3] * 3,
+}  # of the gradients of each variable
+
+
+@pytest.mark.parametrize(
+    ("library", "name", "options", "sizes"),
+    [
+        pytest.param(
+            *case, sizes, id=f"{'-'.join(map(str, case))}-{sizes}",
+            marks=[] if case[1] in QUICK and sizes == "mixed" else [pytest.mark.slow],
+        )
+        for case in CASES
+        for sizes in SIZES
+    ],
+)  # fmt: skip
+def test_every_update_is_that_of_keras(library, name, options, sizes):
     make = getattr(LIBRARIES[library], name)
     start = [tf.convert_to_tensor(v).numpy() for v in variables(library)]
-    steps = gradients(size)
-    _, actual = here(make(learning_rate=0.01, **options), library, steps)
+    steps = gradients(SIZES[sizes])
+    actual = here(make(learning_rate=0.01, **options), library, steps)
     assert_same(actual, of_keras(make(learning_rate=0.01, **options), library, steps), start)
+
+
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+def test_variables_excluded_from_decay_are_not_decayed(library):
+    results = []
+    start = [tf.convert_to_tensor(v).numpy() for v in variables(library)]
+    for run in (here, of_keras):
+        optimizer = LIBRARIES[library].AdamW(learning_rate=0.01, weight_decay=5.0)
+        optimizer.exclude_from_weight_decay(var_names=["bias"])
+        results.append(run(optimizer, library, gradients([1.0] * 3)))
+    assert_same(*results, start)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (keras.optimizers.AdamW(), "AdamW; trainer.optimizers.adamw.AdamW makes the same updates"),
+        (keras.optimizers.Nadam(), "Nadam, which runs as it is: no fused optimizer"),
+        (keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "with SGD; trainer"),
+    ],
+)
+def test_one_line_says_how_a_compiled_optimizer_runs(caplog, optimizer, message):
+    with caplog.at_level("INFO"):
+        built(optimizer, [])
+    (line,) = caplog.messages
+    assert message in line

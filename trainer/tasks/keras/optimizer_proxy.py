@@ -115,8 +115,9 @@ class OptimizerProxy:
         gradients = [tf.convert_to_tensor(gradient) for gradient, _ in pairs]
         loss = getattr(_current, "loss", None)
         loss = tf.zeros([]) if loss is None else tf.cast(loss, tf.float32)
+        meet = tf.autograph.experimental.do_not_convert(lockstep.meet)
         with shared_values():
-            lockstep.meet(Update(self._steadfast_name, variables, gradients, loss))
+            meet(Update(self._steadfast_name, variables, gradients, loss))
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
         """Update as Keras 3's `apply` does."""
