@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -46,6 +46,16 @@ class OldHalving(tf.keras.optimizers.Optimizer):
 
 
 OWN = {"Halving": Halving, "OldHalving": OldHalving}
+
+
+class Reading(keras.callbacks.Callback):
+    """Notes what it reads of the optimizer."""
+
+    seen: ClassVar[list[tuple[float, int]]] = []
+
+    def on_epoch_end(self, epoch, logs=None):
+        optimizer = self.model.optimizer
+        self.seen.append((float(optimizer.learning_rate), int(optimizer.iterations)))
 
 
 def examples():

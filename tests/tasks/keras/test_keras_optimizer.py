@@ -9,6 +9,7 @@ import pytest
 
 from tests.programs import compiled_optimizers
 from tests.support.choices import listed
+from tests.support.processes import final_variables, only_run, run
 from tests.support.training import assert_same_bits, recipe, variables
 from trainer.errors import ConfigError
 
@@ -37,12 +38,12 @@ def overrides(library, name, options="{}", updates=0, decays=False):
     )
 
 
-def trained(run_dir, *overrides, stop=lambda run: False):
+def trained(run_dir, *overrides, stop=lambda engine: False):
     """Train to the end, or until `stop`; return the weights before it, and the engine."""
-    run = recipe(run_dir, f"train.steps={STEPS}", *overrides)
-    before = run.state.task.models["model"].get_weights()
-    run.train(lambda: stop(run))
-    return before, run
+    engine = recipe(run_dir, f"train.steps={STEPS}", *overrides)
+    before = engine.state.task.models["model"].get_weights()
+    engine.train(lambda: stop(engine))
+    return before, engine
 
 
 def slow(*case):
@@ -68,14 +69,14 @@ def slow(*case):
 )
 def test_weights_are_those_of_fit(tmp_path, library, name, options, updates, decays):
     program = overrides(library, name, str(options).replace("'", ""), updates, decays)
-    before, run = trained(tmp_path, *program, "summary.every_steps=1")
+    before, engine = trained(tmp_path, *program, "summary.every_steps=1")
     model = compiled_optimizers.net(
         [5], 3, library=library, optimizer=name, options=options, updates=updates, decays=decays
     )
     model.set_weights(before)
     (x, y), _ = compiled_optimizers.examples()
     history = model.fit(x, y, batch_size=32, epochs=STEPS, shuffle=False, verbose=0).history
-    after = run.state.task.models["model"].get_weights()
+    after = engine.state.task.models["model"].get_weights()
     for actual, expected, first in zip(after, model.get_weights(), before, strict=True):
         moved = np.abs(expected - first).max()
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-4 * moved)
@@ -102,10 +103,19 @@ def test_own_step_updates_as_the_default_step(tmp_path, library, name):
     weights = []
     for updates in (0, 1):
         program = overrides(library, "SGD", updates=updates)
-        _, run = trained(tmp_path / str(updates), *program, f"optimizer={name}", "train.steps=3")
-        weights.append(run.state.task.models["model"].get_weights())
+        _, engine = trained(tmp_path / str(updates), *program, f"optimizer={name}", "train.steps=3")
+        weights.append(engine.state.task.models["model"].get_weights())
     for default, own in zip(*weights, strict=True):
         np.testing.assert_allclose(own, default, rtol=1e-5, atol=1e-6)
+
+
+def test_callback_of_keras_reads_rate_and_count_of_updates(tmp_path):
+    seen = compiled_optimizers.Reading.seen
+    seen.clear()
+    callback = "callbacks.keras.callback._target_=tests.programs.compiled_optimizers.Reading"
+    program = overrides("keras", "AdamW", updates=2, decays=True)
+    trained(tmp_path, *program, "train.steps=3", "callbacks=keras", callback)
+    np.testing.assert_allclose(seen, [(0.01, 2), (0.005, 4), (0.0025, 6)], rtol=1e-6)
 
 
 LAYOUTS = [
@@ -128,10 +138,30 @@ def test_stopped_run_on_replicas_has_the_bits_of_one_device(
     program = (*overrides(library, name, options, updates, True), "batch.shards=2")
     _, one = trained(tmp_path / "one", *program)
     two = (*program, *MIRRORED, "train.steps_per_loop=1", "callbacks={}")
-    trained(tmp_path / "two", *two, stop=lambda run: run.step >= 3)
+    trained(tmp_path / "two", *two, stop=lambda engine: engine.step >= 3)
     _, resumed = trained(tmp_path / "two", *two)
     assert resumed.step == STEPS
     assert_same_bits(variables(one), variables(resumed))
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+def test_killed_processes_end_with_the_bits_of_one_device(tmp_path, library):
+    program = (
+        *overrides(library, "Nadam", updates=2, decays=True), "batch.shards=2", "train.steps=20",
+        "checkpoint.every_steps=4",
+    )  # fmt: skip
+    kill = ("fault=kill_chief_at_50", "fault.kill_chief_at_50.at=10", "restart.backoff_secs=0")
+    states = []
+    for name, layout in (("one", ()), ("two", ("strategy=multi_worker", *kill))):
+        (tmp_path / name).mkdir()
+        code, out, err = run(tmp_path / name, *program, *layout)
+        assert code == 0, out + err
+        states.append(final_variables(only_run(tmp_path / name)))
+    assert json.loads((only_run(tmp_path / "two") / "result.json").read_text())["attempts"] == 2
+    assert states[0].keys() == states[1].keys()
+    assert [name for name in states[0] if not np.array_equal(*(s[name] for s in states))] == []
 
 
 def test_optimizer_that_cannot_run_asynchronously_is_refused(tmp_path):

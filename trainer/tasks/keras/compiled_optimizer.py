@@ -10,7 +10,7 @@ import hydra
 import tensorflow as tf
 
 from trainer.protocols import OptimizerNode, TaskParts
-from trainer.tasks.keras.keras_optimizer import KerasOptimizer, is_of_keras3
+from trainer.tasks.keras.keras_optimizer import KerasOptimizer
 
 _log = logging.getLogger(__name__)
 
@@ -139,13 +139,10 @@ def _line(optimizer: Any, same: tuple[str, dict[str, Any]] | None) -> tuple[int,
 def _rate(optimizer: Any) -> Any:
     """Return the learning rate of a compiled optimizer: a number, or a function of the update."""
     hyper = getattr(optimizer, "_hyper", {})
-    rate = hyper["learning_rate"] if "learning_rate" in hyper else optimizer._learning_rate
+    rate = hyper["learning_rate"] if hyper else optimizer._learning_rate
     if not callable(rate):
-        rate = float(tf.convert_to_tensor(rate))
-    elif not hasattr(rate, "get_config"):
-        function = rate  # of nothing
-        rate = lambda update: function()  # noqa: E731
-    return rate
+        return float(tf.convert_to_tensor(rate))
+    return rate if hasattr(rate, "get_config") else lambda update: rate()
 
 
 class _Followed(tf.keras.optimizers.schedules.LearningRateSchedule):

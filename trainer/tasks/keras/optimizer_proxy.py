@@ -15,6 +15,7 @@ from trainer.engine.graph.state.variables import parts_of
 from trainer.engine.graph.step import lockstep
 from trainer.engine.graph.step.part_variables import shared_values
 from trainer.errors import ConfigError
+from trainer.tasks.keras.keras_optimizer import is_of_keras3
 
 # Replicas and shards are traced in one thread each, hence thread-local.
 _current = threading.local()
@@ -105,7 +106,7 @@ class OptimizerProxy:
                 f"model: {self._steadfast_name}.apply_gradients was given no gradient; compute the "
                 "loss from the variables within the tape"
             )
-        variables = [getattr(v, "value", v) if _is_keras3(v) else v for _, v in pairs]
+        variables = [getattr(v, "value", v) if is_of_keras3(v) else v for _, v in pairs]
         split = next((v for v in variables if parts_of(v) != [v]), None)
         if split is not None:
             raise ConfigError(
@@ -150,13 +151,10 @@ class OptimizerProxy:
         if name.startswith("_"):
             raise AttributeError(name)
         value = getattr(self._original, name)
-        if callable(value) or isinstance(value, tf.Variable) or _is_keras3(value):
+        if callable(value) or isinstance(value, tf.Variable) or is_of_keras3(value):
             raise ConfigError(
                 f"model: its own step uses {self._steadfast_name}.{name}, which the engine's "
-                "optimizer does not have; apply_gradients, apply, minimize, iterations and learning_rate it has"
+                "optimizer does not have; apply_gradients, apply, minimize, iterations and "
+                "learning_rate it has"
             )
         return value
-
-
-def _is_keras3(value: Any) -> bool:
-    return type(value).__module__.startswith("keras.")
