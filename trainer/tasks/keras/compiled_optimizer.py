@@ -9,6 +9,7 @@ from typing import Any
 import hydra
 import tensorflow as tf
 
+from trainer.engine.graph.step.clipping import OWN_CLIPS
 from trainer.protocols import OptimizerNode, TaskParts
 from trainer.tasks.keras.keras_optimizer import KerasOptimizer
 
@@ -36,8 +37,6 @@ _IGNORED = (
     "name", "learning_rate", "is_legacy_optimizer", "jit_compile", "ema_momentum",
     "ema_overwrite_frequency", "loss_scale_factor",
 )  # fmt: skip
-_CLIPS = ("clipnorm", "global_clipnorm", "clipvalue")
-"""How gradients are clipped: by the first of these that is set; legacy ones by all."""
 
 
 def build(
@@ -95,7 +94,7 @@ def _same(optimizer: Any) -> tuple[str, dict[str, Any]] | None:
         return None  # others put their epsilon elsewhere
     if config.get("weight_decay") and kind.__name__ not in ("Adadelta", "Adamax", "Ftrl"):
         options["weight_decay"] = config.pop("weight_decay")
-    known = (*_IGNORED, *_CLIPS)
+    known = (*_IGNORED, *OWN_CLIPS)
     if any(value for key, value in config.items() if key not in known):
         return None  # use_ema, amsgrad, gradient_accumulation_steps and the like
     return target, options
@@ -118,7 +117,7 @@ def _fused(
         fused.epsilon = epsilon  # also 0, which the constructor does not take
     if own.get("weight_decay"):
         fused.decays = optimizer._use_weight_decay
-    clips = {name: bound for name in _CLIPS if (bound := getattr(optimizer, name, None))}
+    clips = {name: bound for name in OWN_CLIPS if (bound := getattr(optimizer, name, None))}
     is_legacy = isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer)
     for name in clips if is_legacy else list(clips)[:1]:
         setattr(fused, name, clips[name])
