@@ -20,15 +20,28 @@ def note(method):
     return lambda *args: calls.append((method, *args))
 
 
+class Loop:
+    """Has the learning rate of each step."""
+
+    def learning_rates(self, step):
+        return {"learning_rate": 0.5**step}
+
+
 def training(model, **values):
     """Return a training of five steps, three in an epoch."""
-    return replace(Training(None, True, {"model": model}, 5, 2, 2.5, None), **values)
+    reporter = SimpleNamespace(loop=Loop())
+    return replace(Training(None, True, {"model": model}, 5, 2, 2.5, reporter), **values)
 
 
 class Refusing:
     """Like the optimizer of a task whose model has a step of its own."""
 
+    def apply_gradients(self, pairs):
+        raise ConfigError("a callback updates nothing")
+
     def __getattr__(self, name):
+        if name == "updating":
+            return SimpleNamespace(iterations=tf.Variable(7))
         raise ConfigError(f"{name} is not here")
 
 
@@ -92,11 +105,39 @@ def test_learning_rate_that_nothing_would_read_is_refused():
         def on_epoch_end(self, epoch, logs=None):
             self.model.optimizer.learning_rate = 0.5
 
-    own = SimpleNamespace(optimizer=SimpleNamespace(learning_rate=0.1))
+    own = model()
     adapter = KerasCallback(callback=Setting())
     adapter.on_train_begin(training(own))
     with pytest.raises(ConfigError, match=r"\(Setting\): on_epoch_end sets the learning rate 0\.5"):
         adapter.on_epoch_end(training(own, step=3, epoch=1))
+
+
+@pytest.mark.parametrize("library", [tf.keras, keras])
+def test_callback_reads_the_rate_of_the_last_step(library):
+    seen = []
+
+    class Reading(library.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            optimizer = self.model.optimizer
+            rate = optimizer.learning_rate
+            seen.append(
+                (
+                    float(rate),
+                    float(library.backend.get_value(rate))
+                    if library is tf.keras
+                    else float(keras.ops.convert_to_numpy(rate)),
+                    int(optimizer.iterations),
+                )
+            )
+
+    for own, updates in ((SimpleNamespace(), 3), (model(), 7)):
+        seen.clear()
+        before = dict(vars(own))
+        adapter = KerasCallback(callback=Reading())
+        adapter.on_train_begin(training(own))
+        adapter.on_epoch_end(training(own, step=3, epoch=1))
+        assert seen == [(0.25, 0.25, updates)]
+        assert vars(own).get("optimizer") is before.get("optimizer")
 
 
 @pytest.mark.parametrize("library", [tf.keras, keras])

@@ -6,8 +6,12 @@ Of either Keras: neither is imported here.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any
+
+import numpy as np
+import tensorflow as tf
 
 from trainer.annotations import Ge
 from trainer.engine.callback_events import Training
@@ -42,7 +46,8 @@ class KerasCallback:
     """Calls the methods of a callback of Keras as `fit` does, on the chief alone.
 
     `on_train_begin` and `on_epoch_begin` are called in each attempt of a run: the object that goes
-    on is a new one. `model` is the first of the task's. Training ends after the event in which
+    on is a new one. `model` is the first of the task's; its optimizers show the learning rate of
+    the last step, and the number of updates. Training ends after the event in which
     `model.stop_training` is set.
 
     Args:
@@ -58,6 +63,8 @@ class KerasCallback:
         self.every = every
         self._callback = callback
         self._model: Any = None  # stays None in other processes than the chief
+        self._shown: dict[str, _ShownOptimizer] = {}
+        self._training: Training | None = None
         self._evaluated_step = -1
 
     def on_train_begin(self, training: Training) -> None:
@@ -65,58 +72,84 @@ class KerasCallback:
         callback = self._callback
         self._model = next(iter(training.models.values()))
         self._model.stop_training = False
+        self._training = training
+        self._shown = {"optimizer": _ShownOptimizer(None)} | {
+            name: _ShownOptimizer(value)
+            for name, value in vars(self._model).items()
+            if hasattr(type(value), "apply_gradients")
+        }
         if training.step and type(callback).__name__ == "CSVLogger":
             callback.append = True  # it would begin its file anew
         params = {"epochs": training.total_epochs, "steps": math.ceil(training.steps_per_epoch)}
         callback.set_params({**params, "verbose": 0})
         callback.set_model(self._model)
-        self._call("on_train_begin", {})
+        self._call(training.step, "on_train_begin", {})
         if training.step < training.total_steps:
-            self._call("on_epoch_begin", training.epoch, {})
+            self._call(training.step, "on_epoch_begin", training.epoch, {})
 
     def on_evaluate(self, step: int, metrics: Mapping[str, float]) -> bool:
         """End an evaluation; return whether training should stop."""
         if self._model is None:
             return False
         self._evaluated_step = step
-        return self._call("on_test_end", dict(metrics))
+        return self._call(step, "on_test_end", dict(metrics))
 
     def on_epoch_end(self, training: Training) -> bool:
         """End an epoch, and begin the next; return whether training should stop."""
-        stops = self._call("on_epoch_end", training.epoch - 1, self._logs(training))
-        if stops or training.step >= training.total_steps:
+        step = training.step
+        stops = self._call(step, "on_epoch_end", training.epoch - 1, self._logs(training))
+        if stops or step >= training.total_steps:
             return stops
-        return self._call("on_epoch_begin", training.epoch, {})
+        return self._call(step, "on_epoch_begin", training.epoch, {})
 
     def on_train_end(self, training: Training) -> None:
         """End the training."""
-        self._call("on_train_end", self._logs(training))
+        self._call(training.step, "on_train_end", self._logs(training))
 
     def _on_batch_end(self, training: Training) -> bool:
         """End a step; return whether training should stop."""
         number = training.step_in_epoch - 1
-        return self._call("on_train_batch_end", number, dict(training.metrics))
+        return self._call(training.step, "on_train_batch_end", number, dict(training.metrics))
 
     def _logs(self, training: Training) -> dict[str, float]:
         """Return the metrics of an epoch, and of an evaluation after the same step."""
         evaluation = training.evaluation if self._evaluated_step == training.step else {}
         return {**training.metrics, **{f"val_{name}": x for name, x in evaluation.items()}}
 
-    def _call(self, method: str, *args: Any) -> bool:
-        """Call a method; return whether training should stop.
+    def _call(self, step: int, method: str, *args: Any) -> bool:
+        """Call a method after a step; return whether training should stop.
 
         Raises:
             ConfigError: it sets a learning rate, which nothing would read.
         """
-        rate = _learning_rate(self._model)
-        getattr(self._callback, method)(*args)
-        if (new := _learning_rate(self._model)) != rate:
-            raise ConfigError(
-                f"callbacks.keras.callback ({type(self._callback).__name__}): {method} sets the "
-                f"learning rate {new} of the model's optimizer, and the run has its own; choose a "
-                "schedule, or write a callback with adjust_learning_rate"
-            )
+        assert self._training is not None
+        rates = self._training.learning_rates(step)
+        own = {name: _rate_of(name, rates) for name in self._shown}
+        for name, optimizer in self._shown.items():
+            optimizer.show(step, own[name])
+        with self._optimizers_shown():
+            getattr(self._callback, method)(*args)
+        for name, optimizer in self._shown.items():
+            if (new := float(optimizer.learning_rate)) != own[name]:
+                raise ConfigError(
+                    f"callbacks.keras.callback ({type(self._callback).__name__}): {method} sets "
+                    f"the learning rate {new:g} of the model's {name}, and the run has its own; "
+                    "choose a schedule, or write a callback with adjust_learning_rate"
+                )
         return bool(self._model.stop_training)
+
+    @contextmanager
+    def _optimizers_shown(self) -> Iterator[None]:
+        """Have the model's optimizers be those that are shown; its own trace the next steps."""
+        attributes = vars(self._model)
+        before = {name: attributes[name] for name in self._shown if name in attributes}
+        attributes |= self._shown
+        try:
+            yield
+        finally:
+            for name in self._shown:
+                del attributes[name]
+            attributes |= before
 
 
 def _check(callback: Any, every: int | None) -> None:
@@ -162,9 +195,42 @@ def _is_of_keras(kind: type) -> bool:
     return kind.__module__.partition(".")[0] in _LIBRARIES
 
 
-def _learning_rate(model: Any) -> float | None:
-    """Return the learning rate of a compiled model's optimizer; None: it has none of its own."""
-    try:
-        return float(model.optimizer.learning_rate)
-    except (AttributeError, TypeError, ValueError):  # not compiled, a schedule, the engine's own
-        return None
+class _ShownOptimizer:
+    """An optimizer of a model as a callback sees it.
+
+    Args:
+        optimizer: what the model has; None: it was not compiled.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self._optimizer = optimizer
+        self._rate = tf.Variable(0.0, trainable=False)
+        self.iterations: Any = 0
+
+    def show(self, step: int, rate: float) -> None:
+        """Show the state after a step."""
+        self._rate.assign(np.float32(rate))
+        # Of a model with a step of its own, which may update several times.
+        updating = getattr(self._optimizer, "updating", None)
+        count = np.int64(step) if updating is None else updating.iterations
+        self.iterations = tf.cast(count, tf.int64)
+
+    @property
+    def learning_rate(self) -> tf.Variable:
+        return self._rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        self._rate.assign(value)
+
+    lr = learning_rate
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._optimizer, name)
+
+
+def _rate_of(name: str, rates: Mapping[str, float]) -> float:
+    """Return the learning rate of an optimizer: by its name, or that of the first."""
+    return rates.get(f"learning_rate/{name}", next(iter(rates.values()), 0.0))

@@ -57,6 +57,10 @@ class Training:
     metrics: Mapping[str, float] = field(default_factory=dict)
     evaluation: Mapping[str, float] = field(default_factory=dict)
 
+    def learning_rates(self, step: int) -> dict[str, float]:
+        """Return the learning rate of each optimizer in a step, from 1, by its name in the log."""
+        return self._reporter.loop.learning_rates(max(0, step - 1))
+
     def write_scalars(self, values: Mapping[str, float]) -> None:
         """Write numbers to the summaries of the training split.
 

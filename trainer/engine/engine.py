@@ -8,10 +8,8 @@ while not finished:
     if decision.save: save
     if decision.stop: leave the loop
     run the steps up to the next event in one graph call    # `TrainLoop.run`: the second loop
-    audit what all replicas hold and compute, if that is due
-    handle what is due: evaluate, write the metrics, run the callbacks, save
-if not finished: save, and leave
-evaluate, if the result has no metrics yet
+    handle what is due: audit the replicas, evaluate, write metrics, run the callbacks, save
+if not finished: save, and leave; else evaluate, if the result has no metrics yet
 if there is a validation split: evaluate the test split, with the last weights and the best
 call the callbacks: the training ends
 """
@@ -194,6 +192,8 @@ class Engine(RunState):
         self.reporter.settle()
         self._reported_step = step
         self.state.last_reported_step.assign(step)
+        if self._stopped_early or step == self.plan.total_steps:
+            self.state.finish()
         if self.plan.save.due(step) or self._stopped_early:
             self._save(self._metrics)
 

@@ -30,6 +30,9 @@ class SlotOptimizer(RowUpdates, tf.keras.optimizers.legacy.Optimizer):
     The change is subtracted from the variable in one operation, so no update is lost where workers
     update without waiting for each other.
 
+    Attributes:
+        decays: returns whether a variable is decayed.
+
     Args:
         name: name of the optimizer.
         learning_rate: a number or a schedule.
@@ -58,6 +61,7 @@ class SlotOptimizer(RowUpdates, tf.keras.optimizers.legacy.Optimizer):
         self._all_slots = list(slots)
         self._shapes = shapes
         self._weight_decay = weight_decay
+        self.decays: Callable[[Any], bool] = is_decayed
         self.can_be_lazy = by_rows
 
     def get_slot_names(self) -> list[str]:
@@ -105,7 +109,7 @@ class SlotOptimizer(RowUpdates, tf.keras.optimizers.legacy.Optimizer):
         rate = apply_state[(var.device, var.dtype.base_dtype)]["lr_t"]
         count = tf.cast(self.iterations + 1, value.dtype)
         change, slots = self._change(grad=grad, value=value, slots=slots, rate=rate, count=count)
-        if self._weight_decay and is_decayed(value):
+        if self._weight_decay and self.decays(var):
             change += rate * self._weight_decay * value
         return change, slots
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -20,6 +21,9 @@ class WeightDecay(RowUpdates):
     For a subclass of it and then of an optimizer of `tf.keras.optimizers.legacy`. Only matrices and
     convolution kernels are decayed; vectors and scalars are not, as is usual.
 
+    Attributes:
+        decays: returns whether a variable is decayed.
+
     Args:
         learning_rate: a number or a schedule; the decay follows it.
         weight_decay: the share of the learning rate by which a weight shrinks at each update.
@@ -30,6 +34,7 @@ class WeightDecay(RowUpdates):
         optimizer: Any = super()
         optimizer.__init__(learning_rate, **options)
         self.weight_decay = weight_decay
+        self.decays: Callable[[Any], bool] = is_decayed
 
     def _resource_apply_dense(
         self, grad: tf.Tensor, var: tf.Variable, apply_state: Any = None
@@ -54,4 +59,4 @@ class WeightDecay(RowUpdates):
             return optimizer._resource_apply_sparse(grad, var, indices, apply_state)
 
     def _decays(self, variable: tf.Variable) -> bool:
-        return bool(self.weight_decay) and is_decayed(variable)
+        return bool(self.weight_decay) and self.decays(variable)

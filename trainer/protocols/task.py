@@ -120,6 +120,7 @@ class TaskParts(KnownLabels, Worker, Protocol):
         *,
         schedule: ScheduleNode | Callable[[Any], Any] | None = None,
         updates_per_step: int = 1,
+        make: Callable[[Callable[[Any], Any]], Any] | None = None,
     ) -> tf.keras.optimizers.legacy.Optimizer:
         """Build an optimizer whose learning rate follows a schedule.
 
@@ -127,9 +128,12 @@ class TaskParts(KnownLabels, Worker, Protocol):
 
         Args:
             node: which one; None: that of the group `optimizer`.
-            schedule: how its learning rate changes over time; a function returns the rate of a
-                step; None: as the group `schedule` says.
-            updates_per_step: updates that it makes in a step; its learning rate follows the steps.
+            schedule: how its learning rate changes over time; a function returns the rate of an
+                update; None: as the group `schedule` says.
+            updates_per_step: updates that it makes in a step; a configured schedule follows the
+                steps.
+            make: returns the optimizer that follows a learning rate, a function of the update;
+                None: the target of the node does.
         """
 
 

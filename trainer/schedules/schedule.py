@@ -68,6 +68,13 @@ def slow_down(schedule: Rate, updates_per_step: int) -> Rate:
     return _Derived(lambda step: schedule(tf.cast(step, tf.int64) // updates_per_step))
 
 
+def of_steps(schedule: Rate, updates_per_step: int) -> Rate:
+    """Return a schedule of steps from one of updates: the rate of each step's first update."""
+    if updates_per_step == 1:
+        return schedule
+    return _Derived(lambda step: schedule(tf.cast(step, tf.int64) * updates_per_step))
+
+
 def scale(schedule: Rate, factor: float, delay: int = 0) -> Rate:
     """Return a schedule whose rate is multiplied, and that begins `delay` updates later."""
 

@@ -1,53 +1,51 @@
-"""The fused optimizer that makes the same updates as the one that a model was compiled with."""
+"""The optimizer that makes exactly the updates of the one that a model was compiled with."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import hydra
 import tensorflow as tf
 
-from trainer.errors import ConfigError
+from trainer.engine.graph.step.clipping import OWN_CLIPS
 from trainer.protocols import OptimizerNode, TaskParts
+from trainer.tasks.keras.keras_optimizer import KerasOptimizer
 
 _log = logging.getLogger(__name__)
 
-_ADAM = ("beta_1", "beta_2", "epsilon")
-_TARGETS: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    "adam": ("trainer.optimizers.adam.adam", {name: name for name in _ADAM}),
-    "adamax": ("tensorflow.keras.optimizers.legacy.Adamax", {name: name for name in _ADAM}),
-    "sgd": ("trainer.optimizers.sgd.sgd", {"momentum": "momentum", "nesterov": "nesterov"}),
-    "rmsprop": (
-        "trainer.optimizers.rmsprop.rmsprop",
-        {"rho": "rho", "momentum": "momentum", "epsilon": "epsilon"},
+_LEGACY = "tensorflow.keras.optimizers.legacy"
+_SAME: Mapping[str, tuple[str, str]] = {
+    "Adam": ("trainer.optimizers.adamw.AdamW", "beta_1 beta_2 epsilon"),
+    "AdamW": ("trainer.optimizers.adamw.AdamW", "beta_1 beta_2 epsilon"),
+    "SGD": ("trainer.optimizers.sgd.SGD", "momentum nesterov"),
+    "RMSprop": ("trainer.optimizers.rmsprop.RMSprop", "rho momentum epsilon centered"),
+    "Adagrad": ("trainer.optimizers.adagrad.Adagrad", "initial_accumulator_value epsilon"),
+    "Lion": ("trainer.optimizers.lion.lion", "beta_1 beta_2"),
+    "Adadelta": (f"{_LEGACY}.Adadelta", "rho epsilon"),
+    "Adamax": (f"{_LEGACY}.Adamax", "beta_1 beta_2 epsilon"),
+    "Ftrl": (
+        f"{_LEGACY}.Ftrl",
+        "learning_rate_power initial_accumulator_value l1_regularization_strength "
+        "l2_regularization_strength l2_shrinkage_regularization_strength beta",
     ),
-    "adagrad": (
-        "trainer.optimizers.adagrad.adagrad",
-        {"initial_accumulator_value": "initial_accumulator", "epsilon": "epsilon"},
-    ),
-    "adadelta": (
-        "tensorflow.keras.optimizers.legacy.Adadelta",
-        {"rho": "rho", "epsilon": "epsilon"},
-    ),
-    "lion": ("trainer.optimizers.lion.lion", {"beta_1": "beta_1", "beta_2": "beta_2"}),
 }
-"""Keras' optimizers -> the target here, and the name of each option there."""
+"""Keras' optimizers -> the fused one of the same formula, and the options that both have."""
 
-_INSTEAD = {
-    "clipnorm": "add train.clip_norm=<global norm>, which is the same on every layout",
-    "global_clipnorm": "add train.clip_norm={}",
-    "clipvalue": "add train.clip_value={}",
-    "use_ema": "add train.ema_decay=0.99",
-    "weight_decay": "add optimizer=adamw, which decays no biases and scales",
-    "gradient_accumulation_steps": "add batch.accumulate={}",
-    "decay": "add schedule=<choice>",
-}
-_HARMLESS = ("name", "learning_rate", "is_legacy_optimizer", "jit_compile", "ema_momentum",
-             "ema_overwrite_frequency", "loss_scale_factor", "is_fused")  # fmt: skip
+_IGNORED = (
+    "name", "learning_rate", "is_legacy_optimizer", "jit_compile", "ema_momentum",
+    "ema_overwrite_frequency", "loss_scale_factor",
+)  # fmt: skip
 
 
-def build(parts: TaskParts, optimizer: Any, name: str = "optimizer", updates: int = 1) -> Any:
+def build(
+    parts: TaskParts,
+    optimizer: Any,
+    name: str = "optimizer",
+    updates: int = 1,
+    weights: Iterable[Any] = (),
+) -> Any:
     """Build the configured optimizer; without one that which does what a compiled one does.
 
     Args:
@@ -55,51 +53,95 @@ def build(parts: TaskParts, optimizer: Any, name: str = "optimizer", updates: in
         optimizer: that of the model, of either Keras; None: it has none.
         name: its name in the log, if the model has several.
         updates: updates that it makes in a step.
-
-    Raises:
-        ConfigError: the optimizer does what no fused one does.
+        weights: the model's trainable variables, of its own Keras.
     """
     if optimizer is not None and parts.has_optimizer and parts.is_chief:
         _log.warning("model: compiled with %s, which optimizer= replaces", type(optimizer).__name__)
     if optimizer is None or parts.has_optimizer:
         return parts.optimizer(updates_per_step=updates)
-    node = OptimizerNode(f"model.{name}", _options(optimizer))
-    return parts.optimizer(node, schedule=_schedule(optimizer), updates_per_step=updates)
+    # The engine has a loss scale of its own.
+    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
+    rate = _rate(optimizer)
+    same = _same(optimizer)
+    if parts.is_chief:
+        _log.log(*_line(optimizer, same))
+
+    def make(rate: Callable[[Any], Any]) -> Any:
+        if same is not None:
+            return _fused(optimizer, *same, rate)
+        if isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer):
+            own = type(optimizer).from_config(optimizer.get_config())  # without variables
+            own.learning_rate = lambda: rate(own.iterations)
+            return own
+        return KerasOptimizer(optimizer, rate, weights)
+
+    node = OptimizerNode(f"model.{name}", {"learning_rate": 1.0 if callable(rate) else rate})
+    schedule = _Followed(rate) if callable(rate) else None
+    return parts.optimizer(node, schedule=schedule, updates_per_step=updates, make=make)
 
 
-def _options(optimizer: Any) -> dict[str, Any]:
-    """Return the node of the fused optimizer."""
-    kind = type(optimizer).__name__
+def _same(optimizer: Any) -> tuple[str, dict[str, Any]] | None:
+    """Return the target of the fused optimizer of the same formula, and its options, if any."""
+    kind = type(optimizer)
+    if kind.__name__ not in _SAME or kind.__module__.partition(".")[0] not in ("keras", "tf_keras"):
+        return None
+    target, names = _SAME[kind.__name__]
     config = dict(optimizer.get_config())
-    target_options = _TARGETS.get(kind.lower())
-    if target_options is None or kind == "LossScaleOptimizer":
-        raise ConfigError(
-            f"model: compiled with {kind}, which has no fused update here; add optimizer=<choice>, "
-            "such as optimizer=adam, which replaces it"
-        )
-    target, names = target_options
-    for key, value in config.items():
-        if key in names or key in _HARMLESS or value in (None, False, 0, 0.0):
-            continue
-        fix = _INSTEAD.get(key, "leave it out, or add optimizer=<choice>").format(value)
-        raise ConfigError(
-            f"model: {kind} was compiled with {key}={value}, which the fused optimizer does not "
-            f"do; compile without it, and {fix}"
-        )
-    options = {own: config[key] for key, own in names.items() if key in config}
-    rate = config["learning_rate"]
-    return {"_target_": target, **options, "learning_rate": 1.0 if _is_node(rate) else float(rate)}
+    config.pop("learning_rate", None)
+    options = {name: config.pop(name) for name in names.split() if name in config}
+    is_legacy = isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer)
+    if is_legacy and kind.__name__ in ("Adagrad", "RMSprop"):
+        return None  # others put their epsilon elsewhere
+    if config.get("weight_decay") and kind.__name__ not in ("Adadelta", "Adamax", "Ftrl"):
+        options["weight_decay"] = config.pop("weight_decay")
+    known = (*_IGNORED, *OWN_CLIPS)
+    if any(value for key, value in config.items() if key not in known):
+        return None  # use_ema, amsgrad, gradient_accumulation_steps and the like
+    return target, options
 
 
-def _schedule(optimizer: Any) -> Any:
-    """Return the schedule of an optimizer's learning rate, a function of the step, or None."""
-    for value in (
-        getattr(optimizer, "_learning_rate", None),
-        getattr(optimizer, "_hyper", {}).get("learning_rate"),
-    ):
-        if callable(value) and not isinstance(value, tf.Variable) and hasattr(value, "get_config"):
-            return _Followed(value)
-    return None
+def _fused(
+    optimizer: Any, target: str, options: Mapping[str, Any], rate: Callable[[Any], Any]
+) -> Any:
+    """Return a fused optimizer that makes the updates of another one at a learning rate."""
+    own = {"weight_decay": 0.0, **options} if target.startswith("trainer.") else dict(options)
+    epsilon = own.get("epsilon")
+    if "centered" in own:  # for the value 0 the legacy class does not use the kernel
+        own["momentum"] = lambda: options["momentum"]
+    if target.endswith("Adagrad"):
+        # The kernel adds epsilon to the root, Keras to the sum under it.
+        own["initial_accumulator_value"] += epsilon
+        epsilon = 0.0
+    fused = hydra.utils.get_object(target)(rate, **own)
+    if epsilon is not None:
+        fused.epsilon = epsilon  # also 0, which the constructor does not take
+    if own.get("weight_decay"):
+        fused.decays = optimizer._use_weight_decay
+    clips = {name: bound for name in OWN_CLIPS if (bound := getattr(optimizer, name, None))}
+    is_legacy = isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer)
+    for name in clips if is_legacy else list(clips)[:1]:
+        setattr(fused, name, clips[name])
+    return fused
+
+
+def _line(optimizer: Any, same: tuple[str, dict[str, Any]] | None) -> tuple[int, str]:
+    """Return the level and the text of the line that says how a compiled optimizer runs."""
+    name = type(optimizer).__name__
+    if same is not None:
+        return logging.INFO, f"model: compiled with {name}; {same[0]} makes the same updates"
+    return logging.WARNING, (
+        f"model: compiled with {name}, which runs as it is: no fused optimizer makes exactly its "
+        "updates; optimizer=<choice> replaces it"
+    )
+
+
+def _rate(optimizer: Any) -> Any:
+    """Return the learning rate of a compiled optimizer: a number, or a function of the update."""
+    hyper = getattr(optimizer, "_hyper", {})
+    rate = hyper["learning_rate"] if hyper else optimizer._learning_rate
+    if not callable(rate):
+        return float(tf.convert_to_tensor(rate))
+    return rate if hasattr(rate, "get_config") else lambda update: rate()
 
 
 class _Followed(tf.keras.optimizers.schedules.LearningRateSchedule):
@@ -109,13 +151,9 @@ class _Followed(tf.keras.optimizers.schedules.LearningRateSchedule):
         self._schedule = schedule
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
-        """Return the learning rate of a step, float32 scalar."""
+        """Return the learning rate of an update, float32 scalar."""
         return tf.cast(self._schedule(step), tf.float32)
 
     def get_config(self) -> dict[str, Any]:
         """Return the options of the schedule."""
         return self._schedule.get_config()
-
-
-def _is_node(rate: Any) -> bool:
-    return isinstance(rate, Mapping) or callable(rate)

@@ -124,7 +124,11 @@ class Keras:
             self._own = OwnSteps(program, compiled.optimizer)
             self._train = self._build_own(self._own, parts)
         else:
-            self.optimizers = {"model": compiled_optimizer.build(parts, compiled.optimizer)}
+            self.optimizers = {
+                "model": compiled_optimizer.build(
+                    parts, compiled.optimizer, weights=own.trainable_variables
+                )
+            }
             self._train = self._default_side(parts.batch_specs)
         if "test_step" in steps:
             self._test = _Side(names_of(self._tested, parts.batch_specs))
@@ -399,8 +403,9 @@ class Keras:
     def _build_own(self, steps: OwnSteps, parts: TaskParts) -> _Side:
         """Create the optimizers that the model's own step updates with; return what it reports."""
         trial = steps.trial(parts.batch_specs)
+        model = self.models["model"]
         used = [name for name in steps.proxies if trial.count(name)]
-        whole = {id(v) for v in self.models["model"].trainable_variables}
+        whole = {id(v) for v in model.trainable_variables}
         for name in used:
             variables = trial.variables(name)
             key = "model" if {id(v) for v in variables} == whole else name
@@ -411,7 +416,9 @@ class Keras:
                 steps.proxies[name].original,
                 name if len(used) > 1 else "optimizer",
                 trial.count(name),
+                getattr(model, "keras_model", model).trainable_variables,
             )
+            steps.proxies[name].updating = self.optimizers[key]
         return _Side(trial.names)
 
     def _refuse_unused(self, steps: Collection[str]) -> None:

@@ -13,7 +13,9 @@ import tensorflow as tf
 
 from trainer.engine.graph.state.variables import parts_of
 from trainer.engine.graph.step import lockstep
+from trainer.engine.graph.step.part_variables import shared_values
 from trainer.errors import ConfigError
+from trainer.tasks.keras.keras_optimizer import is_of_keras3
 
 # Replicas and shards are traced in one thread each, hence thread-local.
 _current = threading.local()
@@ -64,6 +66,9 @@ def _note_losses() -> None:
 class OptimizerProxy:
     """An optimizer of a model, as its own step sees it.
 
+    Attributes:
+        updating: the optimizer of the engine that makes the updates; None: it is not built yet.
+
     Args:
         name: the attribute of the model.
         original: the optimizer that the model was compiled with.
@@ -72,6 +77,7 @@ class OptimizerProxy:
     def __init__(self, name: str, original: Any) -> None:
         self._steadfast_name = name
         self._original = original
+        self.updating: Any = None
 
     @property
     def original(self) -> Any:
@@ -80,8 +86,17 @@ class OptimizerProxy:
 
     @property
     def iterations(self) -> tf.Tensor:
-        """Number of updates made before this step."""
-        return _current.index
+        """Number of updates made."""
+        return _current.index if self.updating is None else self.updating.iterations.read_value()
+
+    @property
+    def learning_rate(self) -> tf.Tensor:
+        """The learning rate of the next update."""
+        rate = 0.0 if self.updating is None else self.updating.learning_rate
+        if not callable(rate):
+            return tf.convert_to_tensor(rate)
+        by_number = isinstance(rate, tf.keras.optimizers.schedules.LearningRateSchedule)
+        return tf.cast(rate(self.iterations) if by_number else rate(), tf.float32)
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], **options: Any) -> None:
         """Update variables by the mean gradient of the global batch; those without stay."""
@@ -91,7 +106,7 @@ class OptimizerProxy:
                 f"model: {self._steadfast_name}.apply_gradients was given no gradient; compute the "
                 "loss from the variables within the tape"
             )
-        variables = [getattr(v, "value", v) if _is_keras3(v) else v for _, v in pairs]
+        variables = [getattr(v, "value", v) if is_of_keras3(v) else v for _, v in pairs]
         split = next((v for v in variables if parts_of(v) != [v]), None)
         if split is not None:
             raise ConfigError(
@@ -101,7 +116,9 @@ class OptimizerProxy:
         gradients = [tf.convert_to_tensor(gradient) for gradient, _ in pairs]
         loss = getattr(_current, "loss", None)
         loss = tf.zeros([]) if loss is None else tf.cast(loss, tf.float32)
-        lockstep.meet(Update(self._steadfast_name, variables, gradients, loss))
+        meet = tf.autograph.experimental.do_not_convert(lockstep.meet)
+        with shared_values():
+            meet(Update(self._steadfast_name, variables, gradients, loss))
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
         """Update as Keras 3's `apply` does."""
@@ -134,13 +151,10 @@ class OptimizerProxy:
         if name.startswith("_"):
             raise AttributeError(name)
         value = getattr(self._original, name)
-        if callable(value) or isinstance(value, tf.Variable) or _is_keras3(value):
+        if callable(value) or isinstance(value, tf.Variable) or is_of_keras3(value):
             raise ConfigError(
                 f"model: its own step uses {self._steadfast_name}.{name}, which the engine's "
-                "optimizer does not have; apply_gradients, apply, minimize and iterations it has"
+                "optimizer does not have; apply_gradients, apply, minimize, iterations and "
+                "learning_rate it has"
             )
         return value
-
-
-def _is_keras3(value: Any) -> bool:
-    return type(value).__module__.startswith("keras.")

@@ -36,7 +36,7 @@ from trainer.protocols import (
     label_kind_of,
     with_defaults,
 )
-from trainer.schedules.schedule import adjust, scale, slow_down
+from trainer.schedules.schedule import adjust, of_steps, scale, slow_down
 from trainer.worker.building import returned_model
 
 _log = logging.getLogger(__name__)
@@ -188,23 +188,28 @@ class Parts:
         *,
         schedule: ScheduleNode | Schedule | None = None,
         updates_per_step: int = 1,
+        make: Callable[[Schedule], Any] | None = None,
     ) -> tf.keras.optimizers.legacy.Optimizer:
         key, options = self._node(node, "optimizer")
         rate = self._learning_rate(options["learning_rate"], schedule)
-        self.learning_rates["learning_rate" + ("" if node is None else f"/{node.name}")] = rate
+        by_updates = schedule is not None and not isinstance(schedule, ScheduleNode)
+        shown = of_steps(rate, updates_per_step) if by_updates else rate
+        self.learning_rates["learning_rate" + ("" if node is None else f"/{node.name}")] = shown
 
-        def make(own: Mapping[str, Any], factor: float, start: int) -> Any:
+        def member(own: Mapping[str, Any], factor: float, start: int) -> Any:
             peak = own.get("learning_rate")
             followed = rate if peak is None else self._learning_rate(peak, schedule)
-            slowed = slow_down(followed, updates_per_step)
-            return _optimizer({**options, **own}, key, scale(slowed, factor, start))
+            if not by_updates:
+                followed = slow_down(followed, updates_per_step)
+            scaled = scale(followed, factor, start)
+            return _optimizer({**options, **own}, key, scaled) if make is None else make(scaled)
 
         groups = options.get("groups") or {}
         decay = options.get("layer_decay")
         if groups or decay is not None or self._experiment.train.unfreeze:
-            optimizer = GroupedOptimizer(GroupRules(key, groups, decay), make)
+            optimizer = GroupedOptimizer(GroupRules(key, groups, decay), member)
         else:
-            optimizer = make({}, 1.0, 0)
+            optimizer = member({}, 1.0, 0)
         optimizer.updates_per_step = updates_per_step
         return optimizer
 

@@ -161,6 +161,15 @@ class TrainState:
             ):
                 average.assign(variable.read_value())
 
+    def finish(self) -> None:
+        """Give the weights the values that they have after the training, in cross-replica context.
+
+        Keras' own optimizers may keep averages that replace the weights then (`use_ema`).
+        """
+        for optimizer in self.task.optimizers.values():
+            if hasattr(optimizer, "finish"):
+                optimizer.finish()
+
     def swap_averages(self) -> None:
         """Exchange weights and averages, in cross-replica context.
 

@@ -12,6 +12,9 @@ from trainer.engine.graph.placement.step_devices import on_own_device
 from trainer.engine.graph.state.weight_paths import variable_key
 from trainer.engine.graph.step.row_gradients import Gradient, map_values
 
+OWN_CLIPS = ("clipnorm", "global_clipnorm", "clipvalue")
+"""How Keras' optimizers clip: by the first of these attributes that is set; legacy ones by all."""
+
 
 @dataclass(frozen=True)
 class Clip:

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.engine.graph.state.weight_paths import Weight, select, variable_key
-from trainer.engine.graph.step.clipping import Clip
+from trainer.engine.graph.step.clipping import OWN_CLIPS, Clip
 from trainer.engine.graph.step.row_gradients import Gradient, map_values
 from trainer.engine.graph.step.step_options import Optimizer
 from trainer.errors import ConfigError
@@ -141,6 +141,8 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
 
     def _add(self, member: Optimizer, start: int) -> None:
         member.iterations = self.iterations
+        for name in OWN_CLIPS:
+            setattr(self, name, getattr(member, name))
         self._members.append(member)
         self._starts.append(start)
 

@@ -48,6 +48,17 @@ def own_values() -> Iterator[dict[int, Assigned]]:
         _current.values = outer
 
 
+@contextmanager
+def shared_values() -> Iterator[None]:
+    """Read and assign the variables themselves inside, as an optimizer does for all parts."""
+    outer = getattr(_current, "values", None)
+    _current.values = None
+    try:
+        yield
+    finally:
+        _current.values = outer
+
+
 def isolate(variables: Iterable[tf.Variable], *, begins_empty: bool = False) -> None:
     """Isolate variables within `own_values`, from now on.
 
