@@ -90,9 +90,6 @@ LOSSES: Mapping[str, Choice] = {
     "masked_classes": _own("masked_classes", "class"),
     "OwnLoss": Choice("OwnLoss({options})", ALIKE, helper="OwnLoss"),
 }
-NAMED = frozenset(
-    name for name, choice in LOSSES.items() if choice.source.startswith('"') and name != "mse"
-)
 TAKES_PROBABILITIES = {
     "binary", "sparse", "categorical", "kl", "dice", "mse", "hinge", "cosine",
 }  # fmt: skip
@@ -143,30 +140,39 @@ METRICS: Mapping[str, Choice] = {
     "LargestError": Choice("LargestError()", ALIKE, helper="LargestError"),
 }
 
+CAST = "    y_true = tf.cast(y_true, y_pred.dtype)\n"
+"""What losses of one's own need in tf_keras alone: Keras 3 casts the labels for them."""
+
 HELPERS: Mapping[str, str] = {
     "per_element": """
 def per_element(y_true, y_pred):
+    y_true = tf.cast(y_true, y_pred.dtype)
     return tf.square(y_true - y_pred)
 """,
     "per_example": """
 def per_example(y_true, y_pred):
+    y_true = tf.cast(y_true, y_pred.dtype)
     return tf.reduce_mean(tf.square(y_true - y_pred), axis=list(range(1, len(y_pred.shape))))
 """,
     "one_number": """
 def one_number(y_true, y_pred):
+    y_true = tf.cast(y_true, y_pred.dtype)
     return tf.reduce_mean(tf.square(y_true - y_pred))
 """,
     "summed": """
 def summed(y_true, y_pred):
+    y_true = tf.cast(y_true, y_pred.dtype)
     return tf.reduce_sum(tf.square(y_true - y_pred)) / 8.0
 """,
     "masked": """
 def masked(y_true, y_pred):
+    y_true = tf.cast(y_true, y_pred.dtype)
     mask = tf.cast(y_true > 0.2, y_pred.dtype)
     return tf.reduce_sum(mask * tf.square(y_true - y_pred)) / (tf.reduce_sum(mask) + 0.01)
 """,
     "dice": """
 def dice(y_true, y_pred):
+    y_true = tf.cast(y_true, y_pred.dtype)
     common = tf.reduce_sum(y_true * y_pred)
     return 1.0 - (2.0 * common + 1.0) / (tf.reduce_sum(y_true) + tf.reduce_sum(y_pred) + 1.0)
 """,
@@ -183,14 +189,17 @@ class OwnLoss(keras.losses.Loss):
 """,
     "own_error": """
 def own_error(y_true, y_pred):
+    y_true = tf.cast(y_true, y_pred.dtype)
     return tf.abs(y_true - y_pred)
 """,
     "own_number": """
 def own_number(y_true, y_pred):
+    y_true = tf.cast(y_true, y_pred.dtype)
     return tf.reduce_max(tf.abs(y_true - y_pred))
 """,
     "own_rmse": """
 def own_rmse(y_true, y_pred):
+    y_true = tf.cast(y_true, y_pred.dtype)
     return tf.sqrt(tf.reduce_mean(tf.square(y_true - y_pred)))
 """,
     "LargestError": """

@@ -195,7 +195,16 @@ def allowed(program: Program) -> Program:
             for item in outputs
         ]
         data = replace(data, weights="none", class_weights=False)
+    # Keras squeezes labels of one number alone.
+    outputs = [
+        replace(item, squeezed=item.squeezed and (item.shape == "column" or item.target == "class"))
+        for item in outputs
+    ]
     wide = [item for item in outputs if item.shape in WIDE_KINDS]
+    if any(item.shape == "scalar" for item in outputs):
+        data = replace(data, weights="none", class_weights=False)
+    if data.class_weights:
+        data = replace(data, weights="none")
     if data.weights == "element" and (len(outputs) > 1 or not wide):
         data = replace(data, weights="example")
     if data.weights == "output" and len(outputs) == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tests.differential.catalog import (
+    CAST,
     FLATTEN,
     HELPERS,
     LAYER_HELPERS,
@@ -89,7 +90,12 @@ def _helpers(program: Program) -> list[str]:
         used.append("Falling")
     if program.step and not STEPS[program.step].compiles:
         used = [name for name in used if name in (*LAYER_HELPERS.values(), "Falling")]
-    return [HELPERS[name] for name in dict.fromkeys(used) if name]
+    is_cast = program.library == "keras"
+    return [
+        HELPERS[name].replace(CAST, "") if is_cast and name in LOSSES else HELPERS[name]
+        for name in dict.fromkeys(used)
+        if name
+    ]
 
 
 def _graph(program: Program) -> Graph:
@@ -196,7 +202,7 @@ def _make(program: Program) -> str:
     own = "Own" if program.step else ""
     inputs = dict(zip(names("x", len(program.inputs)), program.inputs, strict=True))
     if program.form == "subclassed":
-        lines += ["    model = Own()"]
+        lines += ["    model = Own()", *_trackers(program)]
         if program.built:
             lines += [f"    model(examples({BATCH}, 0)[0])"]
     else:
@@ -218,18 +224,25 @@ def _make(program: Program) -> str:
             given = _nest({name: name for name in made}, container)
             returned = _nest({name: name for name in graph.returned}, container)
             lines += [f"    model = {own or 'keras.Model'}({given}, {returned})"]
+    if program.form != "subclassed":
+        lines += _trackers(program)
     lines += [*_compile(program), "    return model"]
     return "\n".join(lines)
+
+
+def _trackers(program: Program) -> list[str]:
+    """Return what makes the metrics of a model that is compiled without a loss."""
+    is_own = program.step and not STEPS[program.step].compiles
+    return ["    model.build_trackers()"] if is_own else []
 
 
 def _compile(program: Program) -> list[str]:
     step = STEPS.get(program.step)
     if step is not None and not step.compiles:
-        lines = ["    model.build_trackers()"]
         arguments = [f"optimizer={_optimizer(program)}"]
         if program.step == "two_optimizers":
             arguments.append("second=keras.optimizers.SGD(0.02)")
-        return [*lines, f"    model.compile({', '.join(arguments)})"]
+        return [f"    model.compile({', '.join(arguments)})"]
     arguments = {"optimizer": _optimizer(program)}
     outputs = dict(zip(names("y", len(program.outputs)), program.outputs, strict=True))
     container = program.data.container
