@@ -29,7 +29,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="seed of all programs")
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument(
-        "--layouts", default=",".join(LAYOUTS), help="which are compared with one device; - for none"
+        "--layouts",
+        default=",".join(LAYOUTS),
+        help="which are compared with one device; - for none",
     )
     parser.add_argument(
         "--every", type=int, default=20, help="layouts with processes: in one of so many programs"
@@ -38,7 +40,9 @@ def main() -> int:
     arguments = parser.parse_args()
     layouts = [name for name in arguments.layouts.split(",") if name != "-"]
     if strangers := set(layouts) - set(LAYOUTS):
-        parser.error(f"--layouts: {', '.join(sorted(strangers))} must be among {', '.join(LAYOUTS)}")
+        parser.error(
+            f"--layouts: {', '.join(sorted(strangers))} must be among {', '.join(LAYOUTS)}"
+        )
     task = partial(
         run,
         arguments.seed,

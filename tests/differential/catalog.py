@@ -261,9 +261,9 @@ LAYERS: Mapping[str, str] = {
     "dense": 'keras.layers.Dense(5, activation="tanh")',
     "gelu": 'keras.layers.Dense(5, activation="gelu")',
     "relu": 'keras.layers.Dense(5, activation="relu")',
-    "regularized": 'keras.layers.Dense(5, "sigmoid", kernel_regularizer=keras.regularizers.L2(0.02))',
+    "regularized": "keras.layers.Dense(5, 'tanh', kernel_regularizer=keras.regularizers.L2(0.02))",
     "activity": 'keras.layers.Dense(4, "tanh", activity_regularizer=keras.regularizers.L2(0.02))',
-    "constrained": 'keras.layers.Dense(5, "tanh", kernel_constraint=keras.constraints.MaxNorm(0.6))',
+    "constrained": "keras.layers.Dense(5, 'tanh', kernel_constraint=keras.constraints.MaxNorm(0.6))",
     "frozen": 'keras.layers.Dense(5, activation="tanh", trainable=False)',
     "batch_norm": "keras.layers.BatchNormalization(momentum=0.6)",
     "layer_norm": "keras.layers.LayerNormalization()",
@@ -315,7 +315,8 @@ FLATTEN: Mapping[str, Mapping[str, str]] = {
     },
 }
 FLATTEN = {**FLATTEN, "tokens": FLATTEN["sequence"], "text": FLATTEN["sequence"]}
-MASKING = {"lstm", "gru", "rnn", "bidirectional", "pool", "dense"}
+RECURRENT = {"lstm", "gru", "rnn", "bidirectional"}
+MASKING = {*RECURRENT, "pool", "dense"}
 """Layers that take a mask."""
 
 _ADAPTIVE = (("epsilon", "1e-3"), ("epsilon", "1e-5"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -19,6 +19,7 @@ from tests.differential.catalog import (
     METRICS,
     ONLY_IN,
     OPTIMIZERS,
+    RECURRENT,
     REDUCTIONS,
     SCHEDULES,
     TAKES_PROBABILITIES,
@@ -91,13 +92,18 @@ class _Drawing:
         kind = self._one(KINDS)
         item = Input(
             kind,
-            wide=self._one([*WIDE[kind], ""]) if kind in WIDE and self._chance(0.6) else "",
-            flat=self._one(list(FLATTEN[kind])),
+            wide=self._layer(WIDE[kind]) if kind in WIDE and self._chance(0.5) else "",
+            flat=self._layer(FLATTEN[kind]),
         )
         takes_mask = kind in ("sequence", "tokens", "text") and {item.wide or "dense", item.flat}
         if takes_mask and takes_mask <= MASKING:
             item = replace(item, masked=self._chance(0.4))
         return item
+
+    def _layer(self, layers: Mapping[str, str]) -> str:
+        """Return a layer; a recurrent one, which takes long to trace, in one of four cases."""
+        fast = [name for name in layers if name not in RECURRENT]
+        return self._one(list(layers) if self._chance(0.25) else fast)
 
     def _output(self, library: str, inputs: Sequence[Input], step: str) -> Output:
         kinds = {item.kind for item in inputs}
@@ -121,7 +127,9 @@ class _Drawing:
         if target == "number":
             item = replace(item, logits=False)
         dtypes = DTYPES[target]
-        dtype = self._one(dtypes) if self._chance(0.3) else "int64" if target == "class" else "float32"
+        dtype = (
+            self._one(dtypes) if self._chance(0.3) else "int64" if target == "class" else "float32"
+        )
         item = replace(item, loss=loss, dtype=dtype)
         if "{options}" in LOSSES[loss].source and self._chance(0.4):
             item = replace(item, reduction=self._one(REDUCTIONS[library]))
@@ -164,7 +172,7 @@ class _Drawing:
         return Optimizer(name, RATES.get(name, 0.05), tuple(options.items()), schedule, by_key)
 
     def _data(self, outputs: Sequence[Output], step: str) -> Data:
-        sources = ["arrays"] * 4 + ["dataset", "examples", "generator"]
+        sources = ["arrays"] * 5 + ["dataset", "dataset", "examples", "generator", "sequence"]
         weights = "none"
         if self._chance(0.25):
             weights = self._one(["example", "example", "element", "output"])
@@ -190,8 +198,16 @@ def allowed(program: Program) -> Program:
     step = STEPS.get(program.step)
     if step is not None and not step.compiles:
         outputs = [
-            replace(item, loss="mse", reduction="", metrics=(), weighted_metrics=(), squeezed=False,
-                    loss_weight=None, dtype="float32")
+            replace(
+                item,
+                loss="mse",
+                reduction="",
+                metrics=(),
+                weighted_metrics=(),
+                squeezed=False,
+                loss_weight=None,
+                dtype="float32",
+            )
             for item in outputs
         ]
         data = replace(data, weights="none", class_weights=False)
@@ -218,5 +234,3 @@ def allowed(program: Program) -> Program:
     if len(program.inputs) == 1 and len(outputs) == 1:
         data = replace(data, container="dict")
     return replace(program, outputs=tuple(outputs), data=data)
-
-

@@ -5,11 +5,12 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.differential.results import Results, weights_of
 from tests.differential.program import BATCH, Program
+from tests.differential.results import Results, weights_of
 
 SEED = 0
 """Of Steadfast's order of the examples."""
@@ -22,6 +23,21 @@ def class_weights(program: Program) -> dict[int, float]:
     return {number: CLASS_WEIGHTS[number] for number in range(count)}
 
 
+def count_anew() -> None:
+    """Have both Kerases name layers and metrics as if they were the first of this process."""
+    tf.keras.backend.clear_session()
+    keras.utils.clear_session(free_memory=False)
+
+
+def made(module: ModuleType) -> Any:
+    """Return the model of a program, with its variables."""
+    count_anew()
+    model = module.make_model()
+    if not model.built or not model.weights:
+        model(module.examples(BATCH, 0)[0])
+    return model
+
+
 def fit(program: Program, module: ModuleType, shift: float = 0.0) -> Results:
     """Train a program with `fit`.
 
@@ -30,11 +46,9 @@ def fit(program: Program, module: ModuleType, shift: float = 0.0) -> Results:
         module: its source, imported.
         shift: how far the weights are moved before, relative to their size: what rounding could do.
     """
-    model = module.make_model()
-    parts = _batches(program, module)
+    model = made(module)
     model.run_eagerly = True
-    if not model.built or not model.weights:
-        model(tf.nest.map_structure(lambda array: array[:BATCH], parts[0]))
+    parts = _batches(program, module)
     if shift:
         _move(model, shift)
     start = weights_of(model)
@@ -73,9 +87,7 @@ def _batches(program: Program, module: ModuleType) -> tuple[Any, ...]:
     else:
         rows = positions % program.data.train
     order = rows.numpy()
-    return tf.nest.map_structure(
-        lambda array: array[order], module.examples(program.data.train, 0)
-    )
+    return tf.nest.map_structure(lambda array: array[order], module.examples(program.data.train, 0))
 
 
 def _move(model: Any, shift: float) -> None:

@@ -81,7 +81,8 @@ class Data:
     """The examples.
 
     Attributes:
-        source: arrays, dataset (of batches), examples (a dataset of single ones) or generator.
+        source: arrays, dataset (of batches), examples (a dataset of single ones), generator or
+            sequence (of Keras; both of batches).
         train: examples to train on.
         test: examples to evaluate on.
         weights: sample weights: none, example, element (one for each position) or output.

@@ -117,7 +117,10 @@ def difference(
         key = (name.startswith("weight"), ratio)
         if worst is None or key > worst[:2]:
             shown = f" at {tuple(map(int, place))}" if place else ""
-            worst = (*key, Difference(f"{name}{shown}", repr(float(array[place])), repr(float(other[place]))))
+            worst = (
+                *key,
+                Difference(f"{name}{shown}", repr(float(array[place])), repr(float(other[place]))),
+            )
     return worst and worst[2]
 
 

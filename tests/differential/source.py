@@ -30,6 +30,21 @@ WIDE_KINDS = {"sequence": ("sequence", "tokens", "text"), "image": ("image",)}
 """Inputs that an output of a shape can be made of."""
 
 
+_SEQUENCE = """
+    def __init__(self, batches):
+        super().__init__()
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, number):
+        return self.batches[number]
+
+
+"""
+
+
 @dataclass(frozen=True)
 class Node:
     """A layer: `name = source(inputs)`; a head has the name of its output."""
@@ -74,7 +89,8 @@ def script(program: Program, title: str, command: str = "") -> str:
         for part in (*_helpers(program), _data(program), _model_class(program), _make(program))
         if part
     )
-    text = f'"""{title}"""\n\nimport {"tf_keras as keras" if program.library == "tf_keras" else "keras"}\n'
+    library = "tf_keras as keras" if program.library == "tf_keras" else "keras"
+    text = f'"""{title}"""\n\nimport {library}\n'
     text += f"import numpy as np\nimport tensorflow as tf\n\n\n{body}\n"
     if command:
         text += "\n\n# " + command.replace("\n", "\n# ")
@@ -187,7 +203,9 @@ def _model_class(program: Program) -> str:
         if len(inputs) == 1:
             keys = {"x0": "inputs"}
         lines += [f"        {name} = {source}" for name, source in keys.items()]
-        lines += [f"        {node.name} = {_call(node, f'self.{node.name}')}" for node in graph.nodes]
+        lines += [
+            f"        {node.name} = {_call(node, f'self.{node.name}')}" for node in graph.nodes
+        ]
         returned = _nest({name: name for name in graph.returned}, program.data.container)
         lines += [f"        return {returned}"]
     text = "\n".join(lines) + "\n"
@@ -246,7 +264,9 @@ def _compile(program: Program) -> list[str]:
     arguments = {"optimizer": _optimizer(program)}
     outputs = dict(zip(names("y", len(program.outputs)), program.outputs, strict=True))
     container = program.data.container
-    arguments["loss"] = _nest({name: _loss(item) for name, item in outputs.items()}, container)
+    losses = {name: _loss(item) for name, item in outputs.items()}
+    is_same = len(set(losses.values())) == 1 and container == "list"
+    arguments["loss"] = losses["y0"] if is_same else _nest(losses, container)
     if any(item.loss_weight is not None for item in outputs.values()):
         weights = {name: str(item.loss_weight or 1.0) for name, item in outputs.items()}
         arguments["loss_weights"] = _nest(weights, container)
@@ -311,11 +331,11 @@ def _data(program: Program) -> str:
     functions = {"data": (program.data.train, 0), "held_out": (program.data.test, 1)}
     texts = ["\n".join(lines)]
     for name, (count, seed) in functions.items():
-        texts.append(_source(program, name, f"examples({count}, {seed})", count))
+        texts.append(_source(program, name, f"examples({count}, {seed})"))
     return "\n\n\n".join(texts)
 
 
-def _source(program: Program, name: str, examples: str, count: int) -> str:
+def _source(program: Program, name: str, examples: str) -> str:
     if program.data.source == "arrays":
         return f"def {name}():\n    return {examples}"
     # A list would be one tensor.
@@ -331,11 +351,12 @@ def _source(program: Program, name: str, examples: str, count: int) -> str:
         return f"{packed}def {name}():\n    return {sliced}.batch({BATCH})"
     if program.data.source == "examples":
         return f"{packed}def {name}():\n    return {sliced}"
-    return (
-        f"{packed}def {name}():\n"
-        f"    batches = {sliced}.batch({BATCH})\n"
-        "    yield from batches.as_numpy_iterator()"
-    )
+    batches = f"{sliced}.batch({BATCH}).as_numpy_iterator()"
+    if program.data.source == "generator":
+        return f"{packed}def {name}():\n    yield from {batches}"
+    base = "PyDataset" if program.library == "keras" else "Sequence"
+    sequence = f"class Batches(keras.utils.{base}):{_SEQUENCE}" if name == "data" else ""
+    return f"{packed}{sequence}def {name}():\n    return Batches(list({batches}))"
 
 
 def _feature(item: Input) -> str:

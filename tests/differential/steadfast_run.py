@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from tests.differential.keras_run import class_weights, predict
+from tests.differential.keras_run import class_weights, count_anew, made, predict
 from tests.differential.program import BATCH, Program
 from tests.differential.results import Results, weights_of
 from tests.support.processes import only_run
@@ -80,6 +80,8 @@ def overrides(program: Program, path: Path) -> list[str]:
         "summary.every_epochs=1",
         "writers=[jsonl]",
     ]
+    if program.data.source == "generator":  # which does not know how many it makes
+        words.append(f"++dataset.num_examples={program.data.train}")
     if program.data.class_weights:
         pairs = ",".join(f"{key}:{value}" for key, value in class_weights(program).items())
         words.append(f"task.class_weights={{{pairs}}}")
@@ -115,7 +117,10 @@ def train(program: Program, module: ModuleType, layout: str) -> Results:
     try:
         words = [*overrides(program, Path(str(module.__file__))), *LAYOUTS[layout]]
         run_dir = _by_command(folder, words) if layout in PROCESSES else _here(folder, words)
-        model = restored(module.make_model(), run_dir, "latest")
+        try:
+            model = restored(made(module), run_dir, "latest")
+        except ConfigError as error:
+            raise Crashed(f"run.model(): {error}") from error
         history = {name: values[-1] for name, values in Run(run_dir, 0).history.items()}
         return Results(history, weights_of(model), predict(program, module, model))
     finally:
@@ -125,6 +130,7 @@ def train(program: Program, module: ModuleType, layout: str) -> Results:
 def _here(folder: Path, words: list[str]) -> Path:
     """Train in this process; return the run directory."""
     try:
+        count_anew()
         recipe(folder, *words).train(lambda: False)
     except (ConfigError, NonFiniteError) as error:
         lines = str(error).splitlines()

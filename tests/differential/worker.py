@@ -26,9 +26,7 @@ def prepare() -> None:
     tf.config.threading.set_inter_op_parallelism_threads(max(2, os.cpu_count() or 1))
 
 
-def run(
-    seed: int, number: int, *, layouts: Sequence[str], every: int, shrinks: bool
-) -> Report:
+def run(seed: int, number: int, *, layouts: Sequence[str], every: int, shrinks: bool) -> Report:
     """Compare a program, and make it smaller if it shows a defect."""
     from tests.differential.comparison import compare, layouts_of
     from tests.differential.grammar import draw
@@ -44,5 +42,7 @@ def run(
         program, smaller = shrunk(program, outcome)
         outcome = replace(smaller, secs=outcome.secs)
     title = f"Program {number} of seed {seed}, {outcome.kind} on {outcome.layout}."
-    text = f"{script(program, title, command(program, outcome.layout))}\n{outcome.detail}\n{program}"
+    text = (
+        f"{script(program, title, command(program, outcome.layout))}\n{outcome.detail}\n{program}"
+    )
     return Report(number, outcome, text)
