@@ -1,0 +1,99 @@
+"""Trains a program with Keras' own `fit`, on the batches that Steadfast trains on."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from tests.differential.program import BATCH, Program
+from tests.differential.results import Results, weights_of
+
+SEED = 0
+"""Of Steadfast's order of the examples."""
+CLASS_WEIGHTS = {0: 0.5, 1: 2.0, 2: 1.5}
+
+
+def class_weights(program: Program) -> dict[int, float]:
+    """Return the weights of the classes of a program's labels."""
+    count = 2 if program.outputs[0].target == "flag" else 3
+    return {number: CLASS_WEIGHTS[number] for number in range(count)}
+
+
+def count_anew() -> None:
+    """Have both Kerases name layers and metrics as if they were the first of this process."""
+    tf.keras.backend.clear_session()
+    keras.utils.clear_session(free_memory=False)
+
+
+def made(module: ModuleType) -> Any:
+    """Return the model of a program, with its variables."""
+    count_anew()
+    model = module.make_model()
+    if not model.built or not model.weights:
+        model(module.examples(BATCH, 0)[0])
+    return model
+
+
+def fit(program: Program, module: ModuleType, shift: float = 0.0) -> Results:
+    """Train a program with `fit`.
+
+    Args:
+        program: the program.
+        module: its source, imported.
+        shift: how far the weights are moved before, relative to their size: what rounding could do.
+    """
+    model = made(module)
+    model.run_eagerly = True
+    parts = _batches(program, module)
+    if shift:
+        _move(model, shift)
+    start = weights_of(model)
+    options: dict[str, Any] = {}
+    if program.data.class_weights:
+        options["class_weight"] = class_weights(program)
+    if len(parts) > 2:
+        options["sample_weight"] = parts[2]
+    fitted = model.fit(
+        *parts[:2],
+        batch_size=BATCH,
+        shuffle=False,
+        epochs=1,
+        verbose=0,
+        validation_data=module.examples(program.data.test, 1),
+        validation_batch_size=BATCH,
+        **options,
+    )
+    history = {name: float(np.mean(values[-1])) for name, values in fitted.history.items()}
+    return Results(history, weights_of(model), predict(program, module, model), start)
+
+
+def predict(program: Program, module: ModuleType, model: Any) -> list[np.ndarray]:
+    """Return what a model makes of the examples of the evaluation."""
+    outputs = model(module.examples(program.data.test, 1)[0], training=False)
+    return [np.asarray(output) for output in tf.nest.flatten(outputs)]
+
+
+def _batches(program: Program, module: ModuleType) -> tuple[Any, ...]:
+    """Return the examples of all steps, one batch after the other."""
+    from trainer.engine.graph.input.feed import SampleOrder
+
+    positions = tf.range(program.steps * BATCH, dtype=tf.int64)
+    if program.data.source == "arrays":
+        _, rows = SampleOrder(program.data.train, SEED).locate(positions)
+    else:
+        rows = positions % program.data.train
+    order = rows.numpy()
+    return tf.nest.map_structure(lambda array: array[order], module.examples(program.data.train, 0))
+
+
+def _move(model: Any, shift: float) -> None:
+    rng = np.random.default_rng(3)
+    trained = [variable.shape for variable in model.trainable_variables]
+    assert trained
+    for variable in model.trainable_variables:
+        value = np.asarray(variable)
+        variable.assign(value + shift * (np.abs(value) + 0.1) * rng.choice([-1, 1], value.shape))

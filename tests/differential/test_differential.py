@@ -1,0 +1,158 @@
+"""Random Keras programs are trained as `fit` trains them, on every layout."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from tests.differential.__main__ import LAYOUTS
+from tests.differential.catalog import LAYERS, LOSSES, METRICS, OPTIMIZERS, SCHEDULES
+from tests.differential.grammar import allowed, draw
+from tests.differential.program import Input, Optimizer, Output, Program
+from tests.differential.results import Results, difference
+from tests.differential.shrink import shrunk, simpler
+from tests.differential.source import script
+from tests.differential.steps import STEPS
+from tests.differential.worker import run
+
+SEED = 0
+QUICK, SLOW, LONG = range(16), range(16, 60), range(60, 1060)
+BLOCK = 50
+IN_PROCESS = tuple(name for name in LAYOUTS if name not in ("multi_worker", "killed", "again"))
+
+
+def assert_no_defects(numbers: range, layouts: tuple[str, ...]) -> None:
+    """Run programs; fail with the scripts of those that show a defect."""
+    reports = [run(SEED, n, layouts=layouts, every=20, shrinks=False) for n in numbers]
+    assert not [report.text for report in reports if report.outcome.is_defect]
+
+
+@pytest.mark.parametrize("number", QUICK)
+def test_program_is_trained_as_fit_trains_it(number: int) -> None:
+    assert_no_defects(range(number, number + 1), IN_PROCESS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", SLOW)
+def test_further_program_is_trained_as_fit_trains_it(number: int) -> None:
+    assert_no_defects(range(number, number + 1), LAYOUTS)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("first", LONG[::BLOCK])
+def test_many_programs_are_trained_as_fit_trains_them(first: int) -> None:
+    assert_no_defects(range(first, first + BLOCK), LAYOUTS)
+
+
+def test_program_is_drawn_again_from_its_seed_and_number() -> None:
+    assert [draw(1, n) for n in range(200)] == [draw(1, n) for n in range(200)]
+    assert len({draw(1, n) for n in range(200)}) == 200
+    assert draw(2, 5) != draw(1, 5)
+    # Of another version of this file: other programs would fail than those that were noted.
+    assert script(draw(0, 0), "") == script(draw(0, 0), "")
+
+
+def test_every_program_is_python_and_keeps_the_rules() -> None:
+    for number in range(500):
+        program = draw(3, number)
+        ast.parse(script(program, "A program."))
+        assert allowed(program) == program
+
+
+def test_everything_in_the_catalog_is_drawn() -> None:
+    programs = [draw(4, number) for number in range(4000)]
+    outputs = [output for program in programs for output in program.outputs]
+    drawn = {
+        "losses": {output.loss for output in outputs},
+        "metrics": {name for output in outputs for name in output.metrics},
+        "weighted": {name for output in outputs for name in output.weighted_metrics},
+        "layers": {name for program in programs for name in program.layers},
+        "steps": {program.step for program in programs} - {""},
+        "optimizers": {program.optimizer.name for program in programs},
+        "schedules": {program.optimizer.schedule for program in programs} - {""},
+    }
+    assert drawn == {
+        "losses": set(LOSSES),
+        "metrics": set(METRICS),
+        "weighted": set(METRICS),
+        "layers": set(LAYERS),
+        "steps": set(STEPS),
+        "optimizers": set(OPTIMIZERS),
+        "schedules": set(SCHEDULES),
+    }
+
+
+def test_smaller_programs_are_python_and_end() -> None:
+    for number in range(60):
+        program, count = draw(5, number), 0
+        while (candidates := list(simpler(program))) and count < 100:
+            program, count = candidates[-1], count + 1
+            ast.parse(script(program, ""))
+        assert count < 100
+
+
+def test_wrong_update_is_noticed_and_the_program_made_smaller() -> None:
+    """Of a trainer that takes a learning rate that is 1 % too large wherever there is momentum."""
+    from tests.differential import comparison, keras_run
+
+    def train(program: Program, module: ModuleType, layout: str) -> Results:
+        item = program.optimizer
+        if "momentum" in dict(item.options):
+            program = replace(program, optimizer=replace(item, rate=1.01 * item.rate))
+        return keras_run.fit(program, comparison.imported(program))
+
+    def compare(program: Program, layouts: list[str]) -> comparison.Outcome:
+        return comparison.compare(program, layouts, train)
+
+    momentum = Optimizer("SGD", 0.1, (("momentum", "0.9"), ("nesterov", "True")))
+    program = Program(
+        library="keras",
+        form="subclassed",
+        inputs=(Input("tokens", flat="pool"), Input("vector", flat="dense")),
+        outputs=(Output(metrics=("mae", "own_rmse")), Output("vector", "one_hot", loss="kl")),
+        layers=("dense", "layer_norm"),
+        optimizer=momentum,
+    )
+    outcome = compare(program, [])
+    assert (outcome.kind, outcome.layout) == ("different", "one_device")
+    smaller, outcome = shrunk(program, outcome, compare)
+    assert outcome.kind == "different"
+    rest = replace(momentum, options=(("momentum", "0.9"),))
+    assert smaller == Program(library="keras", optimizer=rest, steps=1)
+    assert compare(replace(program, optimizer=Optimizer()), []).kind == "equal"
+
+
+def test_error_that_is_no_refusal_is_a_defect() -> None:
+    from tests.differential import comparison
+    from tests.differential.steadfast_run import Crashed, Refused
+
+    def crashes(program: Program, module: ModuleType, layout: str) -> Results:
+        raise Crashed("TypeError: no")
+
+    def refuses(program: Program, module: ModuleType, layout: str) -> Results:
+        raise Refused("model: no; add yes")
+
+    crashed = comparison.compare(Program(steps=1), [], crashes)
+    assert crashed.is_defect
+    refused = comparison.compare(Program(steps=1), [], refuses)
+    assert (refused.kind, refused.is_defect) == ("refused", False)
+
+
+def test_rounding_is_no_difference_and_a_missing_metric_is_one() -> None:
+    start = [np.zeros([3])]
+    results = Results({"loss": 1.0}, [np.array([0.1, 0.2, 0.3])], [], start)
+    limits = results.tolerances()
+    rounded = Results({"loss": 1.0 + 1e-6}, [np.array([0.1, 0.2, 0.3 + 1e-7])], [])
+    assert difference(results, rounded, limits) is None
+    assert difference(results, rounded) is not None
+    moved = difference(results, Results({"loss": 1.0}, [np.array([0.1, 0.2, 0.303])], []), limits)
+    assert moved is not None
+    assert moved.kind == "weight"
+    missing = difference(results, Results({}, [np.array([0.1, 0.2, 0.3])], []), limits)
+    assert missing is not None
+    assert missing.name == "names"
