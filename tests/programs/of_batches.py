@@ -77,6 +77,27 @@ def net(*, library: str = "tf_keras", loss: str = "mse", flat: bool = False, met
     return model
 
 
+def largest(*, library: str = "tf_keras"):
+    """A model with a metric whose state is no sum."""
+    K = _K(library)
+
+    class LargestError(K.metrics.Metric):
+        def __init__(self, name="largest_error"):
+            super().__init__(name=name)
+            self.largest = self.add_weight(name="largest", shape=(), initializer="zeros")
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            error = tf.reduce_max(tf.abs(tf.reshape(y_true, [-1, 1]) - y_pred))
+            self.largest.assign(tf.maximum(tf.convert_to_tensor(self.largest), error))
+
+        def result(self):
+            return tf.convert_to_tensor(self.largest)
+
+    model = _net(K)
+    model.compile(K.optimizers.SGD(0.05), loss="mse", metrics=["mae", LargestError()])
+    return model
+
+
 def weighted(*, library: str = "tf_keras", loss: str = "mse", flat: bool = False):
     K = _K(library)
     model = _net(K, flat=flat)

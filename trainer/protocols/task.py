@@ -271,9 +271,10 @@ class TaskDefaults:
         derived_metrics: names of metrics that are functions of others; known after `build`.
         num_states: length of the vector that its steps return as `STATES` besides the metrics: sums
             that are no means, from which `reported` computes metrics; known after `build`.
-        eval_part: `eval_part(batch, step, share)` returns what some examples add to an evaluation,
-            as a training step does; in place of `eval_step`. All of them count, and the last batch
-            has its true size. `share`, a number, is their share of the batch that is evaluated.
+        eval_part: `eval_part(batch, step, share, states)` returns what some examples add to an
+            evaluation, as a training step does; in place of `eval_step`. All of them count, and the
+            last batch has its true size. `share`, a number, is their share of the batch that is
+            evaluated; `states`, [num_states] float32, are the states so far.
         predict_step: returns the first model's predictions for one replica's batch, name ->
             [B, ...]. Their names are in `PREDICTIONS`. Without it a task has no metrics but its
             own.
@@ -295,7 +296,7 @@ class TaskDefaults:
     threshold: float | None = None
     derived_metrics: Sequence[str] = ()
     num_states: int = 0
-    eval_part: Callable[[Batch, Any, float], Metrics] | None = None
+    eval_part: Callable[[Batch, Any, float, tf.Tensor], Metrics] | None = None
     predict_step: Callable[[Batch], Mapping[str, tf.Tensor]] | None = None
     reads_prompts: bool = False
     make_evaluator: Callable[[Any, Any, Any], Any] | None = None

@@ -196,3 +196,16 @@ def test_loss_is_that_of_fit_with_every_form_of_the_step(tmp_path, library, form
     )
     for one, other in zip(plain[2], engine[2], strict=True):
         np.testing.assert_allclose(one, other, atol=2e-2 if form == "float16" else 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_metric_that_does_not_add_up_is_evaluated_as_fit_does(tmp_path, library):
+    one = train(tmp_path / "one", "largest", "one", f"library={library}")
+    model = of_batches.largest(library=library)
+    _, _, tested = of_keras(one[0], model, one[1], {})
+    assert one[4] == pytest.approx(tested, rel=1e-5)
+    assert one[3].keys() == {"loss", "mae"}
+    for layout in ("two", "shards"):
+        two = train(tmp_path / layout, "largest", layout, f"library={library}")
+        assert_alike(two[2:], one[2:])

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-_LIBRARIES = ("tf_keras", "keras", "keras_hub")
+LIBRARIES = ("tf_keras", "keras", "keras_hub")
 STEPS = ("train_step", "test_step", "compute_loss", "compute_metrics")
 """The methods of a model that decide how it is trained and evaluated."""
 
@@ -68,7 +68,7 @@ def own_steps(model: Any) -> dict[str, type]:
     steps = {}
     for name in STEPS:
         base = next((base for base in type(model).__mro__ if name in vars(base)), None)
-        if base and base.__module__.partition(".")[0] not in _LIBRARIES:
+        if base and base.__module__.partition(".")[0] not in LIBRARIES:
             steps[name] = base
     return steps
 

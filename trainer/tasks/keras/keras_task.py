@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -30,7 +32,7 @@ from trainer.tasks.keras.compiled import (
     undecorated,
 )
 from trainer.tasks.keras.own_steps import OwnSteps, VariableGroup, names_of
-from trainer.tasks.keras.parts import Kinds, kinds_of, trial_batch
+from trainer.tasks.keras.parts import Kind, Kinds, kinds_of, trial_batch
 from trainer.tasks.keras.program import NO_LOSS, Pass, Program, num_examples
 from trainer.tasks.keras.served_parts import served_parts
 from trainer.tasks.keras.source_checks import check_source
@@ -41,6 +43,8 @@ from trainer.tasks.keras.task_loss import (
     predictions,
     with_mask,
 )
+
+_log = logging.getLogger(__name__)
 
 _TRAINS = {"train_step", "compute_loss"}
 _TESTS = {"test_step", "compute_loss"}
@@ -145,6 +149,9 @@ class Keras:
         self.direction |= {name: way for name in self.metrics if (way := of_keras_name(name))}
         if parts.num_parts > 1:
             self._try(parts)
+        elif program.states.has_own:
+            with suppress(ConfigError):  # of a program that cannot be computed in parts
+                self._try(parts)
 
     def train_step(self, batch: Batch, step: StepContext) -> Metrics:
         """Make one update on the global batch, or what the model's own step makes."""
@@ -166,24 +173,34 @@ class Keras:
 
         return step.minimize(loss_fn, batch, self.models["model"], self.optimizers["model"])
 
-    def eval_part(self, batch: Batch, step: Any, share: float) -> Metrics:
+    def eval_part(self, batch: Batch, step: Any, share: float, states: tf.Tensor) -> Metrics:
         """Return what some examples add to an evaluation.
 
         Args:
             batch: the examples.
             step: the step's collectives.
             share: the share of the evaluated batch that they are.
+            states: what was added so far, [num_states] float32.
         """
         assert self._test is not None
         kinds = self._test.kinds
-        if share < 1.0 and kinds.needs_whole:
-            size = num_examples(batch) * step.num_replicas
-            made = self._tested(_gathered(step, batch))
-            # All replicas have computed the same.
-            is_first = tf.cast(tf.equal(step.replica, 0), tf.float32)
-            sums = self._sums(self._test, made, size, 1)
-            return tf.nest.map_structure(lambda x: tf.cast(x, tf.float32) * is_first, sums)
-        return self._sums(self._test, self._tested(batch), num_examples(batch), 1, share)
+        carried = [kind == "carried" for kind in kinds.states]
+        begin = states[2:] * self._program.states.spread(carried) if any(carried) else None
+
+        def made_of(batch: Batch) -> Pass:
+            if begin is None:
+                return self._tested(batch)
+            with self._program.states.beginning(begin):
+                made = self._tested(batch)
+            return replace(made, states=made.states - begin)
+
+        if share == 1.0 or not kinds.needs_whole:
+            return self._sums(self._test, made_of(batch), num_examples(batch), 1, share)
+        made = made_of(_gathered(step, batch))
+        sums = self._sums(self._test, made, num_examples(batch) * step.num_replicas, 1)
+        # All replicas have computed the same.
+        is_first = tf.cast(tf.equal(step.replica, 0), tf.float32)
+        return tf.nest.map_structure(lambda x: tf.cast(x, tf.float32) * is_first, sums)
 
     def reported(self, metrics: Mapping[str, float], states: np.ndarray) -> dict[str, float]:
         """Return the values that training or evaluation reports, under Keras' names."""
@@ -372,15 +389,19 @@ class Keras:
         convert_draws()
         make_stateless(model)
         examples = trial_batch(parts.examples, parts.batch_specs["weight"].shape[0])
+        if num_examples(examples) < 2:
+            return
 
         def kinds(side: _Side, run: Callable[[Batch], Any], *, noted: bool) -> Kinds:
             logs = side.kinds.logs
             return kinds_of(run, model, examples, program.states, logs, noted=noted)
 
         noted = program.notes or self._own is not None  # which has isolated all variables
+        is_cut = parts.num_parts > 1
         if self._own is not None:
             self._train.kinds = kinds(self._train, self._own.tried, noted=True)
-            if self._train.kinds.needs_whole:
+            self._leave_out_carried(parts)
+            if self._train.kinds.needs_whole and is_cut:
                 raise ConfigError(
                     f"model: {program.place_of('train_step')}: what train_step computes of a batch "
                     "is neither the mean nor the sum of what it computes of equal parts of it "
@@ -395,9 +416,28 @@ class Keras:
                 lambda batch: (program.compiled(weighted(batch), training=True), ()),
                 noted=noted,
             )
+            self._leave_out_carried(parts)
         if self._test is not None:
             self._test.kinds = kinds(
                 self._test, lambda batch: (self._tested(batch), ()), noted=noted
+            )
+
+    def _leave_out_carried(self, parts: TaskParts) -> None:
+        """Report no metric in training whose variables cannot be added up over steps."""
+        side, states = self._train, self._program.states
+        carried = states.spread([kind == "carried" for kind in side.kinds.states])
+        if not carried.any():
+            return
+        values = states.results(np.where(carried > 0.0, np.nan, 1.0))
+        left_out = [name for name, value in values.items() if np.isnan(value)]
+        side.names = [name for name in side.names if name not in left_out]
+        kinds: list[Kind] = ["sum" if x == "carried" else x for x in side.kinds.states]
+        side.kinds = replace(side.kinds, states=kinds)
+        if parts.is_chief:
+            _log.warning(
+                "model: %s cannot be added up over steps, so training does not report it; "
+                "evaluations do",
+                ", ".join(left_out),
             )
 
     def _build_own(self, steps: OwnSteps, parts: TaskParts) -> _Side:

@@ -8,8 +8,10 @@ Touches what `trainer.engine.graph.step.part_variables` names, and `StatelessSco
 
 from __future__ import annotations
 
+import threading
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -17,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.engine.graph.step.part_variables import Assigned, isolate, own_values
+from trainer.tasks.keras.compiled import LIBRARIES
 
 
 class MetricStates:
@@ -44,9 +47,33 @@ class MetricStates:
             for metric in self.metrics:
                 # Keras' own waits for the other replicas to add their variables.
                 object.__setattr__(metric, "result", types.MethodType(type(metric).result, metric))
-            isolate(self.variables, begins_empty=True)
+            isolate(self.variables, self.begin_of)
+        self._current = threading.local()  # replicas are traced in one thread each
         self.ids = set(map(id, self.variables))
         self._sizes = [int(np.prod(v.shape, dtype=np.int64)) for v in self.variables]
+
+    @property
+    def has_own(self) -> bool:
+        """Whether a metric is of a class of the user's, which may add nothing up."""
+        inner = [x for metric in self.metrics for x in getattr(metric, "metrics", None) or [metric]]
+        return any(type(x).__module__.partition(".")[0] not in LIBRARIES for x in inner)
+
+    @contextmanager
+    def beginning(self, vector: tf.Tensor) -> Iterator[None]:
+        """Have the variables hold other numbers than zeros when a part inside begins, [size]."""
+        parts = zip(self.variables, self.divided(vector), strict=True)
+        self._current.values = {
+            id(v): tf.cast(tf.reshape(part, v.shape), v.dtype) for v, part in parts
+        }
+        try:
+            yield
+        finally:
+            self._current.values = {}
+
+    def begin_of(self, variable: Any) -> tf.Tensor:
+        """Return what a variable holds when a part begins."""
+        value = getattr(self._current, "values", {}).get(id(variable))
+        return tf.zeros(variable.shape, variable.dtype) if value is None else value
 
     @property
     def size(self) -> int:
@@ -67,7 +94,7 @@ class MetricStates:
                 entry = assigned.get(id(variable))
                 value = None if entry is None else entry.value
             if value is None:
-                value = tf.zeros([size])
+                value = self.begin_of(variable)
             values.append(tf.reshape(tf.cast(tf.convert_to_tensor(value), tf.float32), [size]))
         return tf.concat(values, axis=0) if values else tf.zeros([0])
 

@@ -22,7 +22,7 @@ from trainer.protocols import Batch
 from trainer.tasks.keras.metric_states import MetricStates
 from trainer.tasks.keras.program import Pass, num_examples
 
-Kind: TypeAlias = Literal["mean", "sum", "neither"]
+Kind: TypeAlias = Literal["mean", "sum", "neither", "carried"]
 
 _EXAMPLES = 32
 _TOLERANCE = 1e-3
@@ -37,7 +37,8 @@ class Kinds:
     Attributes:
         loss: the loss.
         logs: what is returned besides the values of metrics.
-        states: the variables of the metrics, in order; empty: they are sums.
+        states: the variables of the metrics, in order; empty: they are sums. What is carried
+            depends on what the variable held before, such as a maximum.
         updates: the gradients that a step of the model's own updates with, in order.
     """
 
@@ -49,7 +50,8 @@ class Kinds:
     @property
     def needs_whole(self) -> bool:
         """Whether something can be computed of a whole batch alone."""
-        return "neither" in (self.loss, *self.logs.values(), *self.states, *self.updates)
+        kinds = {self.loss, *self.logs.values(), *self.states, *self.updates}
+        return not kinds.isdisjoint(("neither", "carried"))
 
     def describe(self, states: MetricStates) -> str:
         """Return the names of what needs a whole batch."""
@@ -90,17 +92,23 @@ def kinds_of(
         ConfigError: the program fails on so many examples.
     """
     halves = [tf.nest.map_structure(lambda x, i=i: x[i], _halved(examples)) for i in range(2)]
-    tried = _run(run, model, examples, halves, noted)
+    tried = _run(run, model, examples, halves, states, noted=noted)
+    tried, after = tried[:3], tried[3:]
 
     def kind(numbers: Sequence[Any], default: Kind) -> Kind:
         return _kind([np.asarray(x, np.float64) for x in numbers], default)
 
-    held = zip(*(states.divided(np.asarray(x["states"])) for x in tried), strict=True)
+    held = list(zip(*(states.divided(np.asarray(x["states"])) for x in tried), strict=True))
+    kinds: list[Kind] = [kind(numbers, "sum") for numbers in held]
+    for made in after:
+        for i, total in enumerate(states.divided(np.asarray(made["states"]))):
+            if kind([total, *held[i][1:]], "sum") != "sum":
+                kinds[i] = "carried"
     updates = zip(*(x["updates"] for x in tried), strict=True)
     return Kinds(
         kind([x["loss"] for x in tried], "mean"),
         {name: kind([x["logs"][name] for x in tried], "mean") for name in logs},
-        [kind(numbers, "sum") for numbers in held],
+        kinds,
         [
             kind([np.concatenate([np.ravel(g) for g in x]) for x in gradients], "mean")
             for gradients in updates
@@ -135,9 +143,14 @@ def _run(
     model: Any,
     examples: Batch,
     halves: Sequence[Batch],
+    states: MetricStates,
+    *,
     noted: bool,
 ) -> list[dict[str, Any]]:
-    """Return what a program makes of a batch and of its halves, with the same random numbers."""
+    """Return what a program makes of a batch and of its halves, with the same random numbers.
+
+    With metrics of the user's classes also what it makes of the second half after the first.
+    """
     strategy = tf.distribute.get_strategy()
     layers = [x for x in _layers(model) if _is_batch_normalization(x) and x.trainable]
     size = num_examples(examples)
@@ -155,6 +168,9 @@ def _run(
             for number, half in enumerate(halves):
                 with enter(number):
                     results.append(one(half))
+            if states.has_own:
+                with enter(1), states.beginning(results[0]["states"]):
+                    results.append(one(halves[1]))
         with batch_part(BatchPart(lambda: tf.zeros([2], tf.int64), size=size, number=0)):
             return [one(examples), *results]
 

@@ -78,7 +78,10 @@ class Program:
     @cached_property
     def states(self) -> MetricStates:
         """Its metrics, all of which exist when a step has been traced."""
-        return MetricStates(self.own)
+        states = MetricStates(self.own)
+        if self._is_keras3:
+            self.model.metric_begin = states.begin_of
+        return states
 
     @property
     def notes(self) -> bool:

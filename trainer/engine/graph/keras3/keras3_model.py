@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,6 +30,7 @@ class Keras3Model(tf.Module):
 
     Attributes:
         notes_updates: a forward pass notes its updates instead of making them.
+        metric_begin: returns what a variable of a metric holds when a step begins.
         saved: the variables as a checkpoint knows them, by name. Automatic names of layers differ
             between two builds, so a name begins with the variable's number.
 
@@ -53,6 +54,7 @@ class Keras3Model(tf.Module):
             [v for v in model.non_trainable_variables if id(v) not in held]
         )
         self._first_draw = 0
+        self.metric_begin: Callable[[Any], tf.Tensor] = lambda v: tf.zeros(v.shape, v.dtype)
         # Mirrored strategies trace their replicas in one thread each, hence thread-local.
         self._traced = self._no_dependency(threading.local())
 
@@ -80,7 +82,7 @@ class Keras3Model(tf.Module):
         before = [self._value(v) for v in weights]
         numbers = {id(v): self._first_draw + i for i, v in enumerate(self._seeds)}
         seeds = [(v, keras3_random.seed_of(numbers[id(v)])) for v in self._seeds]
-        metrics = [(v, tf.zeros(v.shape, v.dtype)) for v in self._model.metrics_variables]
+        metrics = [(v, self.metric_begin(v)) for v in self._model.metrics_variables]
         mapping = [*zip(weights, before, strict=True), *seeds, *metrics]
         with (
             checked_call(),
@@ -107,7 +109,7 @@ class Keras3Model(tf.Module):
         statistics = [(v, self._value(v)) for v in self._model.weights if id(v) not in trained]
         numbers = {id(v): self._first_draw + i for i, v in enumerate(self._seeds)}
         seeds = [(v, keras3_random.seed_of(numbers[id(v)])) for v in self._seeds]
-        metrics = [(v, tf.zeros(v.shape, v.dtype)) for v in self._model.metrics_variables]
+        metrics = [(v, self.metric_begin(v)) for v in self._model.metrics_variables]
         with (
             checked_call(),
             _OwnStepScope([*statistics, *seeds, *metrics], collect_losses=True) as scope,

@@ -74,7 +74,7 @@ class EvalLoop:
                 batch = {**batch, **self._dataset.transform(batch, None)}
                 step = Step(tf.constant(0, tf.int64), StepOptions(), self._log, evaluates=True)
                 with step.on_part(True):
-                    return pack(self._task, eval_part(batch, step, share))
+                    return pack(self._task, eval_part(batch, step, share, self._states(total)))
 
         self._log = CollectiveLog()
         results = self._strategy.run(evaluate, args=(batch,))
@@ -100,7 +100,10 @@ class EvalLoop:
         self._log = CollectiveLog()  # of this trace
 
         def one_batch(index: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            results = self._strategy.run(self._replica_step, args=(index, self.feed.next(iterator)))
+            element = self.feed.next(iterator)
+            results = self._strategy.run(
+                self._replica_step, args=(index, element, self._states(total))
+            )
             sums = self._strategy.experimental_local_results(results)[0]
             for row in tf.unstack(sums) if self._in_order else [sums]:
                 total = add(total, tf.cast(row, tf.float64))
@@ -110,13 +113,17 @@ class EvalLoop:
         self.check("the evaluation")
         return total
 
-    def _replica_step(self, index: tf.Tensor, element: Any) -> tf.Tensor:
+    def _states(self, total: tf.Tensor) -> tf.Tensor:
+        """Return the states in packed sums, [num_states] float32."""
+        return tf.cast(total[2 * len(self._task.metrics) :], tf.float32)
+
+    def _replica_step(self, index: tf.Tensor, element: Any, states: tf.Tensor) -> tf.Tensor:
         context = tf.distribute.get_replica_context()
         batch, _ = self.feed.replica_batch(element, index, context.replica_id_in_sync_group)
         with evaluated_part(index, context, int(batch["weight"].shape[0])):
             batch = {**batch, **self._dataset.transform(batch, None)}
             if self._eval_part is not None:
-                sums = self._sums_of_parts(batch, index)
+                sums = self._sums_of_parts(batch, index, states)
             else:
                 sums = pack(self._task, sums_of(*self._evaluate(batch, index), batch["weight"]))
         if self._in_order:
@@ -128,19 +135,19 @@ class EvalLoop:
             return sums
         return context.all_reduce(tf.distribute.ReduceOp.SUM, sums)
 
-    def _sums_of_parts(self, batch: Batch, index: tf.Tensor) -> tf.Tensor:
+    def _sums_of_parts(self, batch: Batch, index: tf.Tensor, states: tf.Tensor) -> tf.Tensor:
         """Return what each part of this replica's batch adds, [parts, num_sums]."""
         evaluate: Any = self._eval_part
         step = Step(index, StepOptions(), self._log, evaluates=True)
         share = 1.0 / (self._parts * step.num_replicas)
         if self._parts == 1:
-            sums = pack(self._task, evaluate(batch, step, share))[None]
+            sums = pack(self._task, evaluate(batch, step, share, states))[None]
         else:
             part, enter = cut(batch, self._parts), split_part(self._parts)
 
             def one(number: tf.Tensor) -> tf.Tensor:
                 with enter(number), step.on_part(True):
-                    return pack(self._task, evaluate(part(number), step, share))
+                    return pack(self._task, evaluate(part(number), step, share, states))
 
             spec = tf.TensorSpec([num_sums(self._task)], tf.float32)
             sums = tf.map_fn(one, tf.range(self._parts), fn_output_signature=spec)

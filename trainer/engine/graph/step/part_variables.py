@@ -59,19 +59,21 @@ def shared_values() -> Iterator[None]:
         _current.values = outer
 
 
-def isolate(variables: Iterable[tf.Variable], *, begins_empty: bool = False) -> None:
+def isolate(
+    variables: Iterable[tf.Variable], begin: Callable[[tf.Variable], tf.Tensor] | None = None
+) -> None:
     """Isolate variables within `own_values`, from now on.
 
     Args:
         variables: the variables.
-        begins_empty: whether a part begins with zeros, and not with the variable's value.
+        begin: returns what a part begins with; None: with the variable's value.
     """
     for variable in variables:
         if "assign_add" not in vars(variable):
-            _isolate(variable, begins_empty)
+            _isolate(variable, begin)
 
 
-def _isolate(variable: Any, begins_empty: bool) -> None:
+def _isolate(variable: Any, begin: Callable[[tf.Variable], tf.Tensor] | None) -> None:
     originals = {
         name: getattr(variable, name)
         for name in (*_READS, "assign", "assign_add", "assign_sub")
@@ -84,7 +86,7 @@ def _isolate(variable: Any, begins_empty: bool) -> None:
             return None
         if id(variable) in values:
             return values[id(variable)].value
-        return tf.zeros(variable.shape, variable.dtype) if begins_empty else None
+        return None if begin is None else begin(variable)
 
     def reading(name: str) -> Callable[..., Any]:
         def read(*args: Any, **options: Any) -> Any:
