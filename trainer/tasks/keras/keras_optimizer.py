@@ -20,11 +20,6 @@ import tensorflow as tf
 
 from trainer.errors import ConfigError
 
-_ASYNCHRONOUS = (
-    tf.distribute.experimental.ParameterServerStrategy,
-    tf.distribute.experimental.CentralStorageStrategy,
-)
-
 _ONE_DEVICE = SimpleNamespace(
     extended=SimpleNamespace(
         update=lambda variable, change, args=(), kwargs=None, group=True: change(
@@ -75,17 +70,7 @@ class KerasOptimizer:
         return []
 
     def _create_all_weights(self, variables: Sequence[tf.Variable]) -> None:
-        """Create what the optimizer keeps for variables, in the strategy's scope.
-
-        Raises:
-            ConfigError: the strategy cannot run it.
-        """
-        if isinstance(tf.distribute.get_strategy(), _ASYNCHRONOUS):
-            raise ConfigError(
-                f"model: compiled with {self._name}, which runs as Keras' own, and parameter "
-                "servers and central storage would lose its counts; add optimizer=<choice>, or "
-                "strategy=mirrored"
-            )
+        """Create what the optimizer keeps for variables, in the strategy's scope."""
         created: list[tf.Variable] = []
 
         def note(next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
@@ -112,9 +97,21 @@ class KerasOptimizer:
         return self.learning_rate(self.iterations.read_value())
 
     def apply_gradients(
-        self, grads_and_vars: Iterable[tuple[Any, tf.Variable]], **options: Any
+        self,
+        grads_and_vars: Iterable[tuple[Any, tf.Variable]],
+        experimental_aggregate_gradients: bool = False,
     ) -> None:
-        """Update variables, in replica context, by gradients that all replicas have alike."""
+        """Update variables, in replica context, by gradients that all replicas have alike.
+
+        Raises:
+            ConfigError: they are not alike.
+        """
+        if experimental_aggregate_gradients:
+            raise ConfigError(
+                f"model: compiled with {self._name}, which runs as Keras' own, and parameter "
+                "servers and central storage would lose its counts; add optimizer=<choice>, or "
+                "strategy=mirrored"
+            )
         pairs = list(grads_and_vars)
         variables = [self._weight(variable) for _, variable in pairs]
 
