@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.programs.compiled_optimizers import OldHalving
+from trainer.errors import ConfigError
 from trainer.tasks.keras import compiled_optimizer
 
 LIBRARIES = {
@@ -181,8 +183,37 @@ def test_variables_excluded_from_decay_are_not_decayed(library):
 def test_replicas_update_as_one_device(library, options):
     make = partial(LIBRARIES[library].Nadam, 0.01, **options)
     steps = gradients(SIZES["mixed"])
-    two = here(make, library, steps, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
+    made = make()  # not in the strategy's scope
+    two = here(lambda: made, library, steps, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
     np.testing.assert_equal(two, here(make, library, steps))
+
+
+@pytest.mark.parametrize(
+    ("library", "name"),
+    [("keras", "SGD"), ("keras", "Nadam"), ("tf_keras", "SGD"), ("tf_keras", "Nadam"),
+     ("legacy", "RMSprop")],
+)  # fmt: skip
+def test_schedule_of_a_compiled_optimizer_is_followed(library, name):
+    schedules = keras.optimizers.schedules if library == "keras" else tf.keras.optimizers.schedules
+    schedule = schedules.ExponentialDecay(0.1, decay_steps=2, decay_rate=0.5)
+    make = partial(getattr(LIBRARIES[library], name), schedule)
+    start = [tf.convert_to_tensor(v).numpy() for v in variables(library)]
+    steps = gradients(SIZES["mixed"])
+    assert_same(here(make, library, steps), of_keras(make, library, steps), start)
+
+
+def test_learning_rate_that_is_a_function_is_followed():
+    start = [tf.convert_to_tensor(v).numpy() for v in variables("keras")]
+    steps = gradients(SIZES["mixed"])
+    actual = here(lambda: keras.optimizers.SGD(lambda: 0.05), "keras", steps)
+    assert_same(actual, of_keras(lambda: keras.optimizers.SGD(0.05), "keras", steps), start)
+
+
+def test_used_optimizer_that_cannot_be_made_anew_is_refused():
+    optimizer = OldHalving(0.1)
+    optimizer.build([tf.Variable([1.0])])
+    with pytest.raises(ConfigError, match=r"with OldHalving, which already has .* get_config"):
+        built(optimizer, [])
 
 
 @pytest.mark.parametrize(

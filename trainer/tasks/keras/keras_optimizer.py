@@ -180,7 +180,11 @@ def _of_tensorflow(variable: Any) -> Any:
 
 
 def _unbuilt(optimizer: Any) -> Any:
-    """Return an optimizer without variables of another model, or of another strategy."""
+    """Return an optimizer without variables of another model, or of another strategy.
+
+    Raises:
+        ConfigError: it has some, and another one cannot be made from its configuration.
+    """
     iterations = _of_tensorflow(optimizer._iterations)
     is_built = getattr(optimizer, "built", False) or getattr(optimizer, "_built", False)
     if not is_built and tf.distribute.get_strategy().extended.variable_created_in_scope(iterations):
@@ -188,7 +192,14 @@ def _unbuilt(optimizer: Any) -> Any:
     config = optimizer.get_config()
     if callable(rate := optimizer._learning_rate):
         config["learning_rate"] = rate
-    return type(optimizer).from_config(config)
+    try:
+        return type(optimizer).from_config(config)
+    except TypeError as error:
+        raise ConfigError(
+            f"model: compiled with {type(optimizer).__name__}, which already has variables, and "
+            "its get_config does not give the arguments of another one; create it where the model "
+            f"is compiled, or complete get_config ({error})"
+        ) from error
 
 
 def is_of_keras3(value: Any) -> bool:
