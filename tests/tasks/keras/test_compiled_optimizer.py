@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from tests.programs.compiled_optimizers import OldHalving
 from trainer.errors import ConfigError
+from trainer.schedules.schedule import Schedule
 from trainer.tasks.keras import compiled_optimizer
 
 LIBRARIES = {
@@ -81,7 +82,7 @@ def built(optimizer, weights):
 
     def build(node, *, schedule, updates_per_step, make):
         rate = node.options["learning_rate"]
-        return make(schedule or compiled_optimizer._Followed(lambda step: rate))
+        return make(schedule or Schedule(rate, 0))
 
     parts = SimpleNamespace(has_optimizer=False, optimizer=build, is_chief=True)
     return compiled_optimizer.build(parts, optimizer, weights=weights)

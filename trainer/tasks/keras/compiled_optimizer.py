@@ -70,7 +70,9 @@ def build(
         if same is not None:
             return _fused(optimizer, *same, rate)
         if isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer):
-            own = type(optimizer).from_config(optimizer.get_config())  # without variables
+            own = optimizer
+            if own._hypers_created:  # it has variables of another model
+                own = type(optimizer).from_config(optimizer.get_config())
             own.learning_rate = lambda: rate(own.iterations)
             return own
         return KerasOptimizer(optimizer, rate, weights)
@@ -90,8 +92,8 @@ def _same(optimizer: Any) -> tuple[str, dict[str, Any]] | None:
     config.pop("learning_rate", None)
     options = {name: config.pop(name) for name in names.split() if name in config}
     is_legacy = isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer)
-    if is_legacy and kind.__name__ in ("Adagrad", "RMSprop"):
-        return None  # others put their epsilon elsewhere
+    if is_legacy and (kind.__name__ in ("Adagrad", "RMSprop") or optimizer.gradient_transformers):
+        return None  # those put their epsilon elsewhere
     if config.get("weight_decay") and kind.__name__ not in ("Adadelta", "Adamax", "Ftrl"):
         options["weight_decay"] = config.pop("weight_decay")
     others = config.keys() - {*_IGNORED, *OWN_CLIPS}

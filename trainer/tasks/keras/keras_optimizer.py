@@ -81,17 +81,24 @@ class KerasOptimizer:
         self._trained = [self._weight(variable) for variable in variables]
         with tf.variable_creator_scope(note):
             optimizer.build(self._trained)
-        optimizer.build = lambda variables: None
-        if hasattr(optimizer, "_u_product_counter"):
-            # The counter of tf_keras' Nadam counts what is traced, and `fit` traces twice.
-            optimizer._u_product_counter += len(variables)
-        optimizer._distribution_strategy = _ONE_DEVICE
-        optimizer.jit_compile = False
-        optimizer.loss_scale_factor = None  # the engine has unscaled the gradients
-        if callable(optimizer._learning_rate):  # Keras 3 takes no schedule of tf_keras
-            optimizer._learning_rate = self.learning_rate if self._is_of_tf_keras else self._rate
         held = map(_of_tensorflow, (*optimizer.variables, *vars(optimizer).values(), *created))
         self._variables = list({id(v): v for v in held if isinstance(v, tf.Variable)}.values())
+        # Another object of the same variables: the model's own is saved with the model.
+        self._optimizer = object.__new__(type(optimizer))
+        attributes = vars(self._optimizer)
+        attributes |= vars(optimizer)
+        attributes |= {
+            "build": lambda variables: None,
+            "_distribution_strategy": _ONE_DEVICE,
+            "jit_compile": False,
+            "loss_scale_factor": None,  # the engine has unscaled the gradients
+        }
+        if "_u_product_counter" in attributes:
+            # The counter of tf_keras' Nadam counts what is traced, and `fit` traces twice.
+            attributes["_u_product_counter"] += len(variables)
+        if callable(optimizer._learning_rate):  # Keras 3 takes no schedule of tf_keras
+            followed = self.learning_rate if self._is_of_tf_keras else self._rate
+            attributes["_learning_rate"] = followed
 
     def _rate(self) -> tf.Tensor:
         return self.learning_rate(self.iterations.read_value())
@@ -193,13 +200,16 @@ def _unbuilt(optimizer: Any) -> Any:
     if callable(rate := optimizer._learning_rate):
         config["learning_rate"] = rate
     try:
-        return type(optimizer).from_config(config)
+        unbuilt = type(optimizer).from_config(config)
     except TypeError as error:
         raise ConfigError(
             f"model: compiled with {type(optimizer).__name__}, which already has variables, and "
             "its get_config does not give the arguments of another one; create it where the model "
             f"is compiled, or complete get_config ({error})"
         ) from error
+    kept = {n: x for n, x in vars(optimizer).items() if n.startswith("_exclude_from_weight_decay")}
+    vars(unbuilt).update(kept)
+    return unbuilt
 
 
 def is_of_keras3(value: Any) -> bool:
