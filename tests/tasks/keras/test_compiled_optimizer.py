@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import keras
@@ -9,6 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.programs.compiled_optimizers import OldHalving
+from trainer.errors import ConfigError
+from trainer.schedules.schedule import Schedule
 from trainer.tasks.keras import compiled_optimizer
 
 LIBRARIES = {
@@ -78,33 +82,35 @@ def built(optimizer, weights):
 
     def build(node, *, schedule, updates_per_step, make):
         rate = node.options["learning_rate"]
-        return make(schedule or compiled_optimizer._Followed(lambda step: rate))
+        return make(schedule or Schedule(rate, 0))
 
     parts = SimpleNamespace(has_optimizer=False, optimizer=build, is_chief=True)
     return compiled_optimizer.build(parts, optimizer, weights=weights)
 
 
-def here(optimizer, library, steps):
-    """Return the values of the variables after each update."""
-    weights = variables(library)
-    own = [getattr(v, "value", v) if library == "keras" else v for v in weights]
-    result = built(optimizer, weights)
-    result._create_all_weights(own)
+def here(make, library, steps, strategy=None):
+    """Return the values of the variables after each update, on the last replica."""
+    strategy = strategy or tf.distribute.get_strategy()
+    with strategy.scope():
+        weights = variables(library)
+        own = [getattr(v, "value", v) if library == "keras" else v for v in weights]
+        result = built(make(), weights)
+        result._create_all_weights(own)
 
     @tf.function(autograph=False)
     def update(*values):
-        result.apply_gradients(
-            zip(values, own, strict=True), experimental_aggregate_gradients=False
-        )
+        pairs = list(zip(values, own, strict=True))
+        strategy.run(lambda: result.apply_gradients(pairs, experimental_aggregate_gradients=False))
 
     values = []
     for step in steps:
         update(*step)
-        values.append([tf.identity(v).numpy() for v in own])
+        values.append([strategy.experimental_local_results(v)[-1].numpy() for v in own])
     return values
 
 
-def of_keras(optimizer, library, steps):
+def of_keras(make, library, steps):
+    optimizer = make()
     weights = variables(library)
     if library == "keras":
         optimizer.build(weights)
@@ -149,22 +155,66 @@ SIZES = {
     ],
 )  # fmt: skip
 def test_every_update_is_that_of_keras(library, name, options, sizes):
-    make = getattr(LIBRARIES[library], name)
+    make = partial(getattr(LIBRARIES[library], name), learning_rate=0.01, **options)
     start = [tf.convert_to_tensor(v).numpy() for v in variables(library)]
     steps = gradients(SIZES[sizes])
-    actual = here(make(learning_rate=0.01, **options), library, steps)
-    assert_same(actual, of_keras(make(learning_rate=0.01, **options), library, steps), start)
+    assert_same(here(make, library, steps), of_keras(make, library, steps), start)
 
 
 @pytest.mark.parametrize("library", ["keras", "tf_keras"])
 def test_variables_excluded_from_decay_are_not_decayed(library):
-    results = []
-    start = [tf.convert_to_tensor(v).numpy() for v in variables(library)]
-    for run in (here, of_keras):
+    def make():
         optimizer = LIBRARIES[library].AdamW(learning_rate=0.01, weight_decay=5.0)
         optimizer.exclude_from_weight_decay(var_names=["bias"])
-        results.append(run(optimizer, library, gradients([1.0] * 3)))
-    assert_same(*results, start)
+        return optimizer
+
+    start = [tf.convert_to_tensor(v).numpy() for v in variables(library)]
+    assert_same(*(run(make, library, gradients([1.0] * 3)) for run in (here, of_keras)), start)
+
+
+@pytest.mark.parametrize(
+    ("library", "options"),
+    [
+        ("keras", {"use_ema": True, "ema_overwrite_frequency": 2}),
+        ("keras", {"gradient_accumulation_steps": 2, "weight_decay": 0.1}),
+        ("tf_keras", {"use_ema": True, "ema_overwrite_frequency": 2}),
+    ],
+    ids=str,
+)
+def test_replicas_update_as_one_device(library, options):
+    make = partial(LIBRARIES[library].Nadam, 0.01, **options)
+    steps = gradients(SIZES["mixed"])
+    made = make()  # not in the strategy's scope
+    two = here(lambda: made, library, steps, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
+    np.testing.assert_equal(two, here(make, library, steps))
+
+
+@pytest.mark.parametrize(
+    ("library", "name"),
+    [("keras", "SGD"), ("keras", "Nadam"), ("tf_keras", "SGD"), ("tf_keras", "Nadam"),
+     ("legacy", "RMSprop")],
+)  # fmt: skip
+def test_schedule_of_a_compiled_optimizer_is_followed(library, name):
+    schedules = keras.optimizers.schedules if library == "keras" else tf.keras.optimizers.schedules
+    schedule = schedules.ExponentialDecay(0.1, decay_steps=2, decay_rate=0.5)
+    make = partial(getattr(LIBRARIES[library], name), schedule)
+    start = [tf.convert_to_tensor(v).numpy() for v in variables(library)]
+    steps = gradients(SIZES["mixed"])
+    assert_same(here(make, library, steps), of_keras(make, library, steps), start)
+
+
+def test_learning_rate_that_is_a_function_is_followed():
+    start = [tf.convert_to_tensor(v).numpy() for v in variables("keras")]
+    steps = gradients(SIZES["mixed"])
+    actual = here(lambda: keras.optimizers.SGD(lambda: 0.05), "keras", steps)
+    assert_same(actual, of_keras(lambda: keras.optimizers.SGD(0.05), "keras", steps), start)
+
+
+def test_used_optimizer_that_cannot_be_made_anew_is_refused():
+    optimizer = OldHalving(0.1)
+    optimizer.build([tf.Variable([1.0])])
+    with pytest.raises(ConfigError, match=r"with OldHalving, which already has .* get_config"):
+        built(optimizer, [])
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import hydra
 import tensorflow as tf
 
+from trainer.config.instantiate import instantiate
 from trainer.engine.graph.step.clipping import OWN_CLIPS
 from trainer.protocols import OptimizerNode, TaskParts
 from trainer.tasks.keras.keras_optimizer import KerasOptimizer
@@ -70,7 +70,9 @@ def build(
         if same is not None:
             return _fused(optimizer, *same, rate)
         if isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer):
-            own = type(optimizer).from_config(optimizer.get_config())  # without variables
+            own = optimizer
+            if own._hypers_created:  # it has variables of another model
+                own = type(optimizer).from_config(optimizer.get_config())
             own.learning_rate = lambda: rate(own.iterations)
             return own
         return KerasOptimizer(optimizer, rate, weights)
@@ -90,12 +92,12 @@ def _same(optimizer: Any) -> tuple[str, dict[str, Any]] | None:
     config.pop("learning_rate", None)
     options = {name: config.pop(name) for name in names.split() if name in config}
     is_legacy = isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer)
-    if is_legacy and kind.__name__ in ("Adagrad", "RMSprop"):
-        return None  # others put their epsilon elsewhere
+    if is_legacy and (kind.__name__ in ("Adagrad", "RMSprop") or optimizer.gradient_transformers):
+        return None  # those put their epsilon elsewhere
     if config.get("weight_decay") and kind.__name__ not in ("Adadelta", "Adamax", "Ftrl"):
         options["weight_decay"] = config.pop("weight_decay")
-    known = (*_IGNORED, *OWN_CLIPS)
-    if any(value for key, value in config.items() if key not in known):
+    others = config.keys() - {*_IGNORED, *OWN_CLIPS}
+    if any(config[name] for name in others):
         return None  # use_ema, amsgrad, gradient_accumulation_steps and the like
     return target, options
 
@@ -112,7 +114,7 @@ def _fused(
         # The kernel adds epsilon to the root, Keras to the sum under it.
         own["initial_accumulator_value"] += epsilon
         epsilon = 0.0
-    fused = hydra.utils.get_object(target)(rate, **own)
+    fused = instantiate({"_target_": target}, "model.optimizer", rate, named=own)
     if epsilon is not None:
         fused.epsilon = epsilon  # also 0, which the constructor does not take
     if own.get("weight_decay"):

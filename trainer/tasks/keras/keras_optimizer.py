@@ -20,11 +20,6 @@ import tensorflow as tf
 
 from trainer.errors import ConfigError
 
-_ASYNCHRONOUS = (
-    tf.distribute.experimental.ParameterServerStrategy,
-    tf.distribute.experimental.CentralStorageStrategy,
-)
-
 _ONE_DEVICE = SimpleNamespace(
     extended=SimpleNamespace(
         update=lambda variable, change, args=(), kwargs=None, group=True: change(
@@ -75,17 +70,7 @@ class KerasOptimizer:
         return []
 
     def _create_all_weights(self, variables: Sequence[tf.Variable]) -> None:
-        """Create what the optimizer keeps for variables, in the strategy's scope.
-
-        Raises:
-            ConfigError: the strategy cannot run it.
-        """
-        if isinstance(tf.distribute.get_strategy(), _ASYNCHRONOUS):
-            raise ConfigError(
-                f"model: compiled with {self._name}, which runs as Keras' own, and parameter "
-                "servers and central storage would lose its counts; add optimizer=<choice>, or "
-                "strategy=mirrored"
-            )
+        """Create what the optimizer keeps for variables, in the strategy's scope."""
         created: list[tf.Variable] = []
 
         def note(next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
@@ -96,25 +81,44 @@ class KerasOptimizer:
         self._trained = [self._weight(variable) for variable in variables]
         with tf.variable_creator_scope(note):
             optimizer.build(self._trained)
-        optimizer.build = lambda variables: None
-        if hasattr(optimizer, "_u_product_counter"):
-            # The counter of tf_keras' Nadam counts what is traced, and `fit` traces twice.
-            optimizer._u_product_counter += len(variables)
-        optimizer._distribution_strategy = _ONE_DEVICE
-        optimizer.jit_compile = False
-        optimizer.loss_scale_factor = None  # the engine has unscaled the gradients
-        if callable(optimizer._learning_rate):  # Keras 3 takes no schedule of tf_keras
-            optimizer._learning_rate = self.learning_rate if self._is_of_tf_keras else self._rate
         held = map(_of_tensorflow, (*optimizer.variables, *vars(optimizer).values(), *created))
         self._variables = list({id(v): v for v in held if isinstance(v, tf.Variable)}.values())
+        # Another object of the same variables: the model's own is saved with the model.
+        self._optimizer = object.__new__(type(optimizer))
+        attributes = vars(self._optimizer)
+        attributes |= vars(optimizer)
+        attributes |= {
+            "build": lambda variables: None,
+            "_distribution_strategy": _ONE_DEVICE,
+            "jit_compile": False,
+            "loss_scale_factor": None,  # the engine has unscaled the gradients
+        }
+        if "_u_product_counter" in attributes:
+            # The counter of tf_keras' Nadam counts what is traced, and `fit` traces twice.
+            attributes["_u_product_counter"] += len(variables)
+        if callable(optimizer._learning_rate):  # Keras 3 takes no schedule of tf_keras
+            followed = self.learning_rate if self._is_of_tf_keras else self._rate
+            attributes["_learning_rate"] = followed
 
     def _rate(self) -> tf.Tensor:
         return self.learning_rate(self.iterations.read_value())
 
     def apply_gradients(
-        self, grads_and_vars: Iterable[tuple[Any, tf.Variable]], **options: Any
+        self,
+        grads_and_vars: Iterable[tuple[Any, tf.Variable]],
+        experimental_aggregate_gradients: bool = False,
     ) -> None:
-        """Update variables, in replica context, by gradients that all replicas have alike."""
+        """Update variables, in replica context, by gradients that all replicas have alike.
+
+        Raises:
+            ConfigError: they are not alike.
+        """
+        if experimental_aggregate_gradients:
+            raise ConfigError(
+                f"model: compiled with {self._name}, which runs as Keras' own, and parameter "
+                "servers and central storage would lose its counts; add optimizer=<choice>, or "
+                "strategy=mirrored"
+            )
         pairs = list(grads_and_vars)
         variables = [self._weight(variable) for _, variable in pairs]
 
@@ -183,7 +187,11 @@ def _of_tensorflow(variable: Any) -> Any:
 
 
 def _unbuilt(optimizer: Any) -> Any:
-    """Return an optimizer without variables of another model, or of another strategy."""
+    """Return an optimizer without variables of another model, or of another strategy.
+
+    Raises:
+        ConfigError: it has some, and another one cannot be made from its configuration.
+    """
     iterations = _of_tensorflow(optimizer._iterations)
     is_built = getattr(optimizer, "built", False) or getattr(optimizer, "_built", False)
     if not is_built and tf.distribute.get_strategy().extended.variable_created_in_scope(iterations):
@@ -191,7 +199,17 @@ def _unbuilt(optimizer: Any) -> Any:
     config = optimizer.get_config()
     if callable(rate := optimizer._learning_rate):
         config["learning_rate"] = rate
-    return type(optimizer).from_config(config)
+    try:
+        unbuilt = type(optimizer).from_config(config)
+    except TypeError as error:
+        raise ConfigError(
+            f"model: compiled with {type(optimizer).__name__}, which already has variables, and "
+            "its get_config does not give the arguments of another one; create it where the model "
+            f"is compiled, or complete get_config ({error})"
+        ) from error
+    kept = {n: x for n, x in vars(optimizer).items() if n.startswith("_exclude_from_weight_decay")}
+    vars(unbuilt).update(kept)
+    return unbuilt
 
 
 def is_of_keras3(value: Any) -> bool:
