@@ -1,4 +1,4 @@
-"""`python -m tests.differential --programs N --seed S`: finds programs that Keras trains otherwise."""
+"""`python -m tests.differential --programs N --seed S`: compares Keras and Steadfast."""
 
 from __future__ import annotations
 

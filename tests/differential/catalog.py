@@ -263,7 +263,7 @@ LAYERS: Mapping[str, str] = {
     "relu": 'keras.layers.Dense(5, activation="relu")',
     "regularized": "keras.layers.Dense(5, 'tanh', kernel_regularizer=keras.regularizers.L2(0.02))",
     "activity": 'keras.layers.Dense(4, "tanh", activity_regularizer=keras.regularizers.L2(0.02))',
-    "constrained": "keras.layers.Dense(5, 'tanh', kernel_constraint=keras.constraints.MaxNorm(0.6))",
+    "constrained": "keras.layers.Dense(5, kernel_constraint=keras.constraints.MaxNorm(0.6))",
     "frozen": 'keras.layers.Dense(5, activation="tanh", trainable=False)',
     "batch_norm": "keras.layers.BatchNormalization(momentum=0.6)",
     "layer_norm": "keras.layers.LayerNormalization()",

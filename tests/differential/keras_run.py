@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -48,6 +49,7 @@ def fit(program: Program, module: ModuleType, shift: float = 0.0) -> Results:
     """
     model = made(module)
     model.run_eagerly = True
+    _add_up_rows(model)
     parts = _batches(program, module)
     if shift:
         _move(model, shift)
@@ -88,6 +90,24 @@ def _batches(program: Program, module: ModuleType) -> tuple[Any, ...]:
         rows = positions % program.data.train
     order = rows.numpy()
     return tf.nest.map_structure(lambda array: array[order], module.examples(program.data.train, 0))
+
+
+def _add_up_rows(model: Any) -> None:
+    """Have the optimizers of a model of Keras 3 get one gradient for each row of a table.
+
+    Of a row that a batch looks up several times Keras 3 squares each gradient by itself where all
+    else, tf_keras too, squares their sum. So after one step of Adam rows have moved by something
+    else than the learning rate. Steadfast takes the sum for both; this is the one number that is
+    not `fit`'s.
+    """
+    for optimizer in filter(None, (model.optimizer, getattr(model, "second", None))):
+        if isinstance(optimizer, keras.optimizers.Optimizer):
+            optimizer.apply = partial(_apply_dense, optimizer.apply)
+
+
+def _apply_dense(apply: Any, gradients: Any, variables: Any = None) -> None:
+    dense = [None if item is None else tf.convert_to_tensor(item) for item in gradients]
+    apply(dense, variables)
 
 
 def _move(model: Any, shift: float) -> None:

@@ -139,6 +139,10 @@ def _graph(program: Program) -> Graph:
     for name, output in zip(names("y", len(program.outputs)), program.outputs, strict=True):
         last = wide.get(output.shape, merged)
         graph.returned.append(_head(graph, name, output, last))
+    needed = set(graph.returned)
+    for node in reversed(graph.nodes):
+        needed |= set(node.inputs) if node.name in needed else set()
+    graph.nodes = [node for node in graph.nodes if node.name in needed]
     return graph
 
 
