@@ -17,10 +17,10 @@ from typing import Any
 from trainer.cluster import environment
 from trainer.config import addresses
 from trainer.errors import ConfigError
+from trainer.fitting.carried import function_node, import_folders
 from trainer.fitting.fit_arguments import overrides_of
 from trainer.fitting.kept_data import KeptData
 from trainer.fitting.kept_model import KeptModel, library_of
-from trainer.fitting.references import check_keras, function_node, import_folders
 from trainer.fitting.trained_model import restored
 from trainer.notebook import Run, run
 
@@ -121,8 +121,7 @@ def _build(model: Any, features: Any) -> None:
 def _model(model: Any, folder: Path) -> tuple[dict[str, Any], Callable[[], Any], str]:
     """Return the keys of a model, what builds it in this process, and its name."""
     if isinstance(model, types.FunctionType):
-        check_keras(model)
-        node = function_node(model, "model", folder, "trainer.code_files.model")
+        node = function_node(model, "model", folder, "model")
         return _keys("model", node), functools.partial(_called, model), model.__name__
     library_of(model)
     kept = KeptModel(model, folder)
@@ -148,7 +147,7 @@ def _data(data: Any, validation: Any, folder: Path) -> tuple[KeptData | None, di
         if isinstance(value, float):
             keys["dataset.validation"] = value
         elif isinstance(value, types.FunctionType):
-            node = function_node(value, name, folder, "trainer.code_files.call")
+            node = function_node(value, name, folder, "call")
             keys |= _keys(f"dataset.{option}", {**node, "_partial_": True})
         elif value is not None:
             examples = KeptData(value, name, folder)

@@ -1,0 +1,101 @@
+"""Functions and objects of a script in files, from which the processes of a run load them."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from functools import reduce
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from trainer.annotations import Exists
+from trainer.files import write_atomically
+from trainer.fitting.identity import digest_of
+from trainer.fitting.pickling import Pickler, load
+
+_MAIN = "__main__"
+
+
+def carried(item: Any, what: str, folder: Path) -> Path:
+    """Keep an object in a file that is named by what the object is; return the file.
+
+    Args:
+        item: any object that can be pickled, or is a function or class of the script.
+        what: its name in messages, and the begin of that of the file.
+        folder: where the file is kept.
+
+    Raises:
+        ConfigError: it holds something that cannot be pickled.
+    """
+    pickler = Pickler()
+    path = folder / f"{what}-{digest_of(item, what, pickler.reducer_override)}.pickle"
+    if not path.exists():
+        content = pickler.content(item)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content, mode=0o600)
+    return path
+
+
+def function_node(
+    function: types.FunctionType, what: str, folder: Path, kind: Literal["model", "call"]
+) -> dict[str, Any]:
+    """Return the `_target_` that calls a function in the processes that train.
+
+    Args:
+        function: one of a module, which is imported, or of the script, which is carried.
+        what: its name in messages.
+        folder: where functions of the script are kept.
+        kind: what calls it: `model` or `call` of this module.
+
+    Raises:
+        ConfigError: it uses something that cannot be pickled.
+    """
+    place = f"{function.__module__}.{function.__qualname__}"
+    if function.__module__ != _MAIN and _found(function) is function:
+        return {"_target_": place}
+    path = carried(function, what, folder)
+    return {"_target_": f"{__name__}.{kind}", "path": str(path)}
+
+
+def _found(function: types.FunctionType) -> Any:
+    """Return what is found under the name of a function."""
+    try:
+        return reduce(getattr, function.__qualname__.split("."), sys.modules[function.__module__])
+    except (KeyError, AttributeError):
+        return None
+
+
+def call(*, path: Annotated[str, Exists("file")]) -> Any:
+    """Call a function of the script.
+
+    Args:
+        path: the file that it is kept in.
+    """
+    return load(Path(path))()
+
+
+def model(input_shape: Any, num_classes: Any, *, path: Annotated[str, Exists("file")]) -> Any:
+    """Return a model of the script; a function is called with the arguments that it names.
+
+    Args:
+        input_shape: shape of one example's features.
+        num_classes: how many outputs.
+        path: the file that it is kept in.
+    """
+    item = load(Path(path))
+    if not isinstance(item, types.FunctionType):
+        return item
+    arguments = {"input_shape": input_shape, "num_classes": num_classes}
+    names = inspect.signature(item).parameters
+    return item(**{name: value for name, value in arguments.items() if name in names})
+
+
+def import_folders() -> list[str]:
+    """Return the folders from which this process imports the user's modules."""
+    roots = {*map(str, (sys.prefix, sys.base_prefix, sys.exec_prefix))}
+    return [
+        str(Path(place).absolute())
+        for place in sys.path
+        if Path(place).is_dir() and not any(Path(place).is_relative_to(root) for root in roots)
+    ]
