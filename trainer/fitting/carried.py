@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 import types
 from functools import reduce
@@ -10,11 +11,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from trainer.annotations import Exists
+from trainer.errors import ConfigError
 from trainer.files import write_atomically
 from trainer.fitting.identity import digest_of
-from trainer.fitting.pickling import Pickler, load
+from trainer.fitting.keras_pickling import is_keras3
+from trainer.fitting.pickling import MAIN, Pickler, load
+from trainer.keras_objects import check_precision
 
-_MAIN = "__main__"
+_TF_KERAS = re.compile(r"\b(tf|tensorflow)\.keras\b|from tensorflow import .*\bkeras\b")
+_ROOTS = {*map(str, (sys.prefix, sys.base_prefix, sys.exec_prefix))}
+"""The folders of libraries, which are the same in every process."""
 
 
 def carried(item: Any, what: str, folder: Path) -> Path:
@@ -30,6 +36,8 @@ def carried(item: Any, what: str, folder: Path) -> Path:
     """
     pickler = Pickler()
     path = folder / f"{what}-{digest_of(item, what, pickler.reducer_override)}.pickle"
+    for module in sorted(pickler.modules):
+        _check_keras(module)
     if not path.exists():
         content = pickler.content(item)
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +60,8 @@ def function_node(
         ConfigError: it uses something that cannot be pickled.
     """
     place = f"{function.__module__}.{function.__qualname__}"
-    if function.__module__ != _MAIN and _found(function) is function:
+    if function.__module__ != MAIN and _found(function) is function:
+        _check_keras(function.__module__)
         return {"_target_": place}
     path = carried(function, what, folder)
     return {"_target_": f"{__name__}.{kind}", "path": str(path)}
@@ -64,6 +73,23 @@ def _found(function: types.FunctionType) -> Any:
         return reduce(getattr, function.__qualname__.split("."), sys.modules[function.__module__])
     except (KeyError, AttributeError):
         return None
+
+
+def _check_keras(module: str) -> None:
+    """Refuse a user's module of `tf.keras` where that is Keras 3: those that train have tf_keras.
+
+    Raises:
+        ConfigError: it is such a module.
+    """
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None or not is_keras3() or any(Path(file).is_relative_to(root) for root in _ROOTS):
+        return
+    if match := _TF_KERAS.search(Path(file).read_text(encoding="utf-8")):
+        raise ConfigError(
+            f"{module} uses {match[0]}, which is Keras 3 here, and tf_keras in the processes that "
+            "train; write import keras there, or set TF_USE_LEGACY_KERAS=1 before TensorFlow is "
+            "imported"
+        )
 
 
 def call(*, path: Annotated[str, Exists("file")]) -> Any:
@@ -85,6 +111,7 @@ def model(input_shape: Any, num_classes: Any, *, path: Annotated[str, Exists("fi
     """
     item = load(Path(path))
     if not isinstance(item, types.FunctionType):
+        check_precision(item, path)
         return item
     arguments = {"input_shape": input_shape, "num_classes": num_classes}
     names = inspect.signature(item).parameters
@@ -93,9 +120,8 @@ def model(input_shape: Any, num_classes: Any, *, path: Annotated[str, Exists("fi
 
 def import_folders() -> list[str]:
     """Return the folders from which this process imports the user's modules."""
-    roots = {*map(str, (sys.prefix, sys.base_prefix, sys.exec_prefix))}
     return [
         str(Path(place).absolute())
         for place in sys.path
-        if Path(place).is_dir() and not any(Path(place).is_relative_to(root) for root in roots)
+        if Path(place).is_dir() and not any(Path(place).is_relative_to(root) for root in _ROOTS)
     ]

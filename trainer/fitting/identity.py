@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from trainer.errors import ConfigError
+from trainer.fitting import keras_pickling
 from trainer.text import first_line
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented))
@@ -109,6 +110,8 @@ class _Digest:
             elif reduced is NotImplemented:
                 reducer = copyreg.dispatch_table.get(type(item))
                 reduced = reducer(item) if reducer else item.__reduce_ex__(4)
+            if isinstance(reduced, tuple):
+                reduced = keras_pickling.identity(item, reduced)
         except Exception as error:  # of any class
             place = " of ".join(reversed(self._place[1:])) or "it"
             raise ConfigError(
@@ -137,9 +140,9 @@ class _Digest:
         values = {name: _content(cell) for name, cell in cells}
         names = sorted(set(_globals(item.__code__)) & item.__globals__.keys())
         values |= {name: item.__globals__[name] for name in names}
-        self._place.append(item.__name__)
-        self.add(values)
-        self._place.pop()
+        if keras_pickling.is_of_keras(item.__module__):
+            values = keras_pickling.unnumbered(values)
+        self._named(item.__name__, values)
 
     def _class(self, item: type) -> None:
         self._text("class", item.__name__)
@@ -150,9 +153,9 @@ class _Digest:
             ):
                 continue
             if isinstance(value, property):
-                value = (value.fget, value.fset, value.fdel)  # noqa: PLW2901
+                value = (value.fget, value.fset, value.fdel)
             elif isinstance(value, staticmethod | classmethod):
-                value = (type(value), value.__func__)  # noqa: PLW2901
+                value = (type(value), value.__func__)
             self._text(name)
             self._named(f"{item.__name__}.{name}", value)
 

@@ -17,27 +17,36 @@ from typing import Any
 
 import cloudpickle
 
+from trainer.fitting import keras_pickling
+
+MAIN = "__main__"
+
 
 class Pickler(cloudpickle.Pickler):
     """Pickles the script's functions and classes by value.
 
     Attributes:
         sources: the source files of the functions pickled by value, by the name in their code.
+        modules: those from which functions and classes are imported.
     """
 
     def __init__(self) -> None:
         self._file = io.BytesIO()
         super().__init__(self._file, protocol=5)
         self.sources: dict[str, list[str]] = {}
+        self.modules: set[str] = set()
 
     def reducer_override(self, item: Any) -> Any:
         """Return how an object is pickled; NotImplemented: as it says itself."""
         if isinstance(item, functools.cached_property):  # has a lock
             return functools.cached_property, (item.func,)
-        reduced = super().reducer_override(item)
-        if isinstance(item, types.FunctionType) and reduced is not NotImplemented:
+        if (reduced := keras_pickling.reduce(item)) is NotImplemented:
+            reduced = super().reducer_override(item)
+        if isinstance(item, types.FunctionType) and item.__module__ == MAIN:
             name = item.__code__.co_filename
             self.sources.setdefault(name, linecache.getlines(name, item.__globals__))
+        elif isinstance(item, types.FunctionType | type) and reduced is NotImplemented:
+            self.modules.add(item.__module__)
         return reduced
 
     def content(self, item: Any) -> bytes:
