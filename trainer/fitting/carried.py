@@ -19,7 +19,7 @@ from trainer.fitting.pickling import MAIN, Pickler, load
 from trainer.keras_objects import check_precision
 
 _TF_KERAS = re.compile(r"\b(tf|tensorflow)\.keras\b|from tensorflow import .*\bkeras\b")
-_ROOTS = {*map(str, (sys.prefix, sys.base_prefix, sys.exec_prefix))}
+_ROOTS = {sys.prefix, sys.base_prefix, sys.exec_prefix}
 """The folders of libraries, which are the same in every process."""
 
 
@@ -82,7 +82,8 @@ def _check_keras(module: str) -> None:
         ConfigError: it is such a module.
     """
     file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None or not is_keras3() or any(Path(file).is_relative_to(root) for root in _ROOTS):
+    roots = {*_ROOTS, Path(__file__).parents[1]}
+    if file is None or not is_keras3() or any(Path(file).is_relative_to(root) for root in roots):
         return
     if match := _TF_KERAS.search(Path(file).read_text(encoding="utf-8")):
         raise ConfigError(
