@@ -103,6 +103,8 @@ def fit(
     batch_size = batch_size or (kept and kept.batch_size) or 128
     defaults = {"task": "keras", "strategy": strategy, "name": name, "train.epochs": epochs}
     defaults |= {"batch.global_size": batch_size, "summary.every_epochs": 1, **options, **node}
+    if "early_stopping" in str(keys.get("callbacks")):  # Keras watches val_loss
+        defaults["callbacks.early_stopping.metric"] = "loss"
     trained = run(*overrides_of(keys, defaults), import_from=import_folders())
     return FitRun(
         trained.directory,
@@ -144,7 +146,8 @@ def _model(model: Any, folder: Path) -> tuple[dict[str, Any], Callable[[], Any],
     initial_draws.repeat_draws(model)
     path = carried(model, "model", folder)
     node = {"_target_": f"{carried.__module__}.model", "path": str(path)}
-    return _keys("model", node), functools.partial(load, path), re.sub(r"_\d+$", "", model.name)
+    keys = {"model": "saved", **_keys("model", node)}
+    return keys, functools.partial(load, path), re.sub(r"_\d+$", "", model.name)
 
 
 def _called(function: Callable[..., Any]) -> Any:
