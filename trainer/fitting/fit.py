@@ -103,8 +103,6 @@ def fit(
     batch_size = batch_size or (kept and kept.batch_size) or 128
     defaults = {"task": "keras", "strategy": strategy, "name": name, "train.epochs": epochs}
     defaults |= {"batch.global_size": batch_size, "summary.every_epochs": 1, **options, **node}
-    if "early_stopping" in str(keys.get("callbacks")):  # Keras watches val_loss
-        defaults["callbacks.early_stopping.metric"] = "loss"
     trained = run(*overrides_of(keys, defaults), import_from=import_folders())
     return FitRun(
         trained.directory,
