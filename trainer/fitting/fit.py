@@ -97,19 +97,14 @@ def fit(
     folder = _folder(str(keys.get("runs_dir", "runs")))
     kept, options = _data(data, validation, folder)
     features = functools.partial(_first_features, data) if kept is None else lambda: kept.first
-    if not isinstance(model, types.FunctionType):
-        _build(model, features)
-    node, build, name = _model(model, folder)
+    node, build, name = _model(model, features, folder)
     batch_size = batch_size or (kept and kept.batch_size) or 128
     defaults = {"task": "keras", "strategy": strategy, "name": name, "train.epochs": epochs}
     defaults |= {"batch.global_size": batch_size, "summary.every_epochs": 1, **options, **node}
+    if "early_stopping" in str(keys.get("callbacks")):
+        defaults["callbacks.early_stopping.metric"] = "loss"  # which Keras watches
     trained = run(*overrides_of(keys, defaults), import_from=import_folders())
-    return FitRun(
-        trained.directory,
-        trained.exit_code,
-        lambda: _build(build(), features),
-        shown_in=trained.shown_in,
-    )
+    return FitRun(trained.directory, trained.exit_code, build, shown_in=trained.shown_in)
 
 
 def _folder(runs_dir: str) -> Path:
@@ -122,7 +117,9 @@ def _folder(runs_dir: str) -> Path:
     return Path(runs_dir).expanduser() / _KEPT
 
 
-def _model(model: Any, folder: Path) -> tuple[dict[str, Any], Callable[[], Any], str]:
+def _model(
+    model: Any, features: Callable[[], Any], folder: Path
+) -> tuple[dict[str, Any], Callable[[], Any], str]:
     """Return the keys of a model, what builds it in this process, and its name.
 
     Raises:
@@ -131,7 +128,7 @@ def _model(model: Any, folder: Path) -> tuple[dict[str, Any], Callable[[], Any],
     if isinstance(model, types.FunctionType):
         node = function_node(model, "model", folder, "model")
         name = model.__name__ if model.__name__.isidentifier() else "model"
-        return _keys("model", node), functools.partial(_called, model), name
+        return _keys("model", node), lambda: _built(_called(model), features), name
     library = library_of(model)
     if library is None or not isinstance(model, library.Model):
         raise ConfigError(
@@ -141,11 +138,11 @@ def _model(model: Any, folder: Path) -> tuple[dict[str, Any], Callable[[], Any],
     is_plain = type(model).compile is library.Model.compile
     if getattr(model, "optimizer", None) is None and is_plain:
         raise ConfigError(f"model ({model.name}) must be compiled; call model.compile first")
-    initial_draws.repeat_draws(model)
+    initial_draws.repeat_draws(_built(model, features))
     path = carried(model, "model", folder)
     node = {"_target_": f"{carried.__module__}.model", "path": str(path)}
     keys = {"model": "saved", **_keys("model", node)}
-    return keys, functools.partial(load, path), re.sub(r"_\d+$", "", model.name)
+    return keys, lambda: _built(load(path), features), re.sub(r"_\d+$", "", model.name)
 
 
 def _called(function: Callable[..., Any]) -> Any:
@@ -158,8 +155,8 @@ def _called(function: Callable[..., Any]) -> Any:
         ) from error
 
 
-def _build(model: Any, features: Callable[[], Any]) -> Any:
-    """Build a model by calling it, as `model.fit` would; if that fails the training says why."""
+def _built(model: Any, features: Callable[[], Any]) -> Any:
+    """Return a model, built by a call as in `model.fit`; if that fails the training says why."""
     if not getattr(model, "built", True):
         with suppress(Exception):
             model(features())

@@ -46,8 +46,6 @@ def overrides_of(keys: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[s
         is_choice = name == "callbacks" and isinstance(value, str | Mapping)
         if name in _INSTEAD and not is_choice:
             raise ConfigError(f"{name} is an argument of model.fit; here {_INSTEAD[name]}")
-    if "early_stopping" in str(keys.get("callbacks")):  # Keras watches val_loss
-        defaults = {"callbacks.early_stopping.metric": "loss", **defaults}
     chosen = dict(_flat(keys))
     others = {**dict(PAIRS), **{second: first for first, second in PAIRS}}
     left = {

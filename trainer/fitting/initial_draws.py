@@ -80,6 +80,7 @@ def repeat_draws(model: Any) -> None:
 
     An initializer of Keras draws the same values whenever it is called.
     """
+    watch()  # of libraries that were imported later too
     with warnings.catch_warnings(action="ignore"):  # that it draws the same values
         for layer in model._flatten_layers():
             for name, initializer in list(vars(layer).items()):
