@@ -13,7 +13,7 @@ import numpy as np
 
 from trainer.config.schema import Checkpoint
 from trainer.errors import ConfigError
-from trainer.fitting.kept_model import library_of
+from trainer.fitting.keras_pickling import library_of
 from trainer.runs.checkpoint_selection import select_step
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -37,7 +37,8 @@ def restored(model: Any, run_dir: Path, checkpoint: str | int) -> Any:
     reader = import_module("tensorflow").train.load_checkpoint(prefix)
     keys = list(reader.get_variable_to_shape_map())
     places = [key for key in keys if key.startswith("models/")]
-    (name,) = {key.split("/")[1] for key in places}
+    names = {key.split("/")[1] for key in places}
+    name = "model" if "model" in names else min(names)  # others: parts that have an optimizer
     if library_of(model).__name__ == "keras":
         numbered = {int(match[1]): key for key in places if (match := _NUMBER.search(key))}
         keys_of = [numbered.get(number) for number in range(len(model.weights))]
