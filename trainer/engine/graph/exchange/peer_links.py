@@ -27,9 +27,10 @@ _HELLO = struct.Struct(f"<{len(_MAGIC)}sq{_NONCE_BYTES}s")
 _PROOF_BYTES = 32
 _HANDSHAKE_SECS = 10.0
 _LOOK_SECS = 0.2
+_CHECK_SECS = 1.0  # between two looks at whether a silent peer's host is cut off
 _HEADER = struct.Struct("<qq")
 _MOST_VECTORS = 512  # in one call of the system
-_CUT_OFF_SECS = 30  # without a sign of life from the other machine
+_TCP_INFO = struct.Struct("2xB53xI")  # of Linux: tcpi_retransmits, tcpi_last_ack_recv
 
 
 class PeerLinks:
@@ -95,6 +96,7 @@ class PeerLinks:
             raise PeerLostError(f"{', '.join(missing)} did not connect within {secs:g} s")
         for link in self._links.values():
             link.setblocking(False)
+            _keep_alive(link, self._patience.cut_off_secs)
 
     def all_reduce(self, total: Any, own: Pieces, add_up: AddUp) -> None:
         """Write the sum over all peers into a contiguous float32 vector.
@@ -189,13 +191,21 @@ class PeerLinks:
 
     def _wait(self, selector: selectors.BaseSelector) -> list[tuple[selectors.SelectorKey, int]]:
         warn_secs, silent_secs = self._patience.warn_secs, self._patience.silent_secs
-        if ready := selector.select(min(warn_secs, silent_secs)):
-            return ready
-        silent = ", ".join(self._names[key.data] for key in selector.get_map().values())
-        self._patience.warn(silent)
-        if ready := selector.select(max(0.0, silent_secs - warn_secs)):
-            return ready
-        raise PeerLostError(f"{silent}: silent for {silent_secs:g} s")
+        began = time.monotonic()
+        is_late = False
+        while (waited := time.monotonic() - began) < silent_secs:
+            if ready := selector.select(min(_CHECK_SECS, silent_secs - waited)):
+                return ready
+            for key in selector.get_map().values():
+                if _is_cut_off(key.fileobj, self._patience.cut_off_secs):
+                    raise PeerLostError(f"{self._names[key.data]} has gone: its host is cut off")
+            if not is_late and waited >= warn_secs:
+                is_late = True
+                self._patience.warn(self._awaited(selector))
+        raise PeerLostError(f"{self._awaited(selector)}: silent for {silent_secs:g} s")
+
+    def _awaited(self, selector: selectors.BaseSelector) -> str:
+        return ", ".join(self._names[key.data] for key in selector.get_map().values())
 
     def _advance(
         self, selector: selectors.BaseSelector, transfer: _Transfer, rank: int, events: int
@@ -296,10 +306,14 @@ class _Arrivals:
                 link, _ = self._listener.accept()
             except TimeoutError:
                 continue
-            except OSError:
-                return
+            except OSError:  # too many open files, until strangers are disconnected
+                time.sleep(_LOOK_SECS)
+                continue
             # A thread for each: one that connects and says nothing must not keep the others out.
-            threading.Thread(target=self._admit, args=(link,), daemon=True).start()
+            try:
+                threading.Thread(target=self._admit, args=(link,), daemon=True).start()
+            except RuntimeError:  # too many threads
+                link.close()
 
     def _admit(self, link: socket.socket) -> None:
         try:
@@ -326,7 +340,6 @@ def _prove(
         ValueError: it is another peer.
     """
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    _notice_silence(link)
     own = _HELLO.pack(_MAGIC, rank, os.urandom(_NONCE_BYTES))
     link.sendall(own)
     other = _receive(link, _HELLO.size)
@@ -342,17 +355,27 @@ def _prove(
     return int(other_rank)
 
 
-def _notice_silence(link: socket.socket) -> None:
-    """Have a connection fail when the other machine is cut off, also where nothing is sent."""
-    interval = _CUT_OFF_SECS // 5
+def _keep_alive(link: socket.socket, secs: float) -> None:
+    """Have an idle connection fail when the other host does not answer for so long."""
+    interval = max(1, int(secs) // 5)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_KEEPIDLE, interval),
         (socket.TCP_KEEPINTVL, interval),
         (socket.TCP_KEEPCNT, 4),
-        (socket.TCP_USER_TIMEOUT, 1000 * _CUT_OFF_SECS),
     ):
         link.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _is_cut_off(link: socket.socket, secs: float) -> bool:
+    """Return whether what was sent has not been acknowledged for so long.
+
+    TCP_USER_TIMEOUT would also end the connection to a host that answers, but whose process does
+    not read: it may be compiling.
+    """
+    info = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+    retransmits, last_ack_msecs = _TCP_INFO.unpack(info)
+    return retransmits > 0 and last_ack_msecs >= 1000 * secs
 
 
 def _receive(link: socket.socket, size: int) -> bytes:

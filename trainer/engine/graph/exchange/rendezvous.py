@@ -31,10 +31,12 @@ class Patience:
     Attributes:
         warn_secs: after these a warning names it.
         silent_secs: after these it counts as lost.
+        cut_off_secs: after these without an answer its host counts as lost.
     """
 
     warn_secs: float = 150.0
     silent_secs: float = 600.0
+    cut_off_secs: float = 30.0
 
     def warn(self, names: str) -> None:
         """Warn of processes for which this one has waited."""
