@@ -151,7 +151,9 @@ def test_kill_while_a_snapshot_is_held_leaves_the_one_before_and_nothing_held(me
     assert sorted(header.position.step for header in map(other._header, (0, 1))) == [1, 3]
 
 
-def test_kill_in_a_write_beside_a_held_snapshot_leaves_the_newest_and_that(memory, other, monkeypatch):
+def test_kill_in_a_write_beside_a_held_snapshot_leaves_the_newest_and_that(
+    memory, other, monkeypatch
+):
     memory.hold(Position(1, 1), tensors(1), None)
     memory.write(Position(2, 2), tensors(2))
     monkeypatch.setattr(StateMemory, "_write_header", lambda *_: 1 / 0)

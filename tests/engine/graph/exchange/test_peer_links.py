@@ -218,5 +218,5 @@ def test_different_vectors_are_an_error_and_no_hang():
             for own, size in zip(links, (40, 44), strict=True)
         ]
         for waits in waiting:
-            with pytest.raises(ValueError, match=r"^the processes add up different vectors: "):
+            with pytest.raises(PeerLostError, match=r"^the processes add up different vectors: "):
                 waits.result(10)

@@ -112,8 +112,8 @@ class PeerLinks:
             add_up: adds up vectors of equal length, in order, with a function that adds two.
 
         Raises:
-            PeerLostError: a peer has gone, or is silent; `total` has an undefined content.
-            ValueError: a peer adds up another vector.
+            PeerLostError: a peer has gone, is silent or adds up another vector; `total` has an
+                undefined content.
         """
         parts = [part_of(len(total), rank, self.count) for rank in range(self.count)]
         part = parts[self.rank]
@@ -196,9 +196,9 @@ class PeerLinks:
         while (waited := time.monotonic() - began) < silent_secs:
             if ready := selector.select(min(_CHECK_SECS, silent_secs - waited)):
                 return ready
-            for key in selector.get_map().values():
-                if _is_cut_off(key.fileobj, self._patience.cut_off_secs):
-                    raise PeerLostError(f"{self._names[key.data]} has gone: its host is cut off")
+            for rank in [key.data for key in selector.get_map().values()]:
+                if _is_cut_off(self._links[rank], self._patience.cut_off_secs):
+                    raise PeerLostError(f"{self._names[rank]} has gone: its host is cut off")
             if not is_late and waited >= warn_secs:
                 is_late = True
                 self._patience.warn(self._awaited(selector))
@@ -215,6 +215,10 @@ class PeerLinks:
                 transfer.send()
             if events & selectors.EVENT_READ:
                 transfer.receive()
+        except BlockingIOError:  # it was not ready after all
+            return
+        except PeerLostError:
+            raise
         except OSError as error:
             reason = error.strerror or str(error)
             raise PeerLostError(f"{self._names[rank]} has gone: {reason}") from error
@@ -265,7 +269,7 @@ class _Transfer:
         self.met_at = time.monotonic()
         if bytes(self._header) != self._expected:
             mine, theirs = _HEADER.unpack(self._expected), _HEADER.unpack(self._header)
-            raise ValueError(
+            raise PeerLostError(
                 f"the processes add up different vectors: number {mine[0]} of {mine[1]} elements "
                 f"here, number {theirs[0]} of {theirs[1]} there"
             )
