@@ -151,10 +151,7 @@ class Attempt:
         ends = time.monotonic() + END_SECS
         for process_id, process in self._living.items():
             if left := process.discard(max(0.0, ends - time.monotonic())):
-                self._console.line(
-                    f"warning: {process_id} ({left}) was killed and does not end: it waits in the "
-                    "kernel, perhaps for a file system that does not answer; going on without it"
-                )
+                self._console.line(f"warning: {process_id} ({left}) was killed but does not end")
         self._living.clear()
 
     def _start(self, member: Cluster, *, is_standby: bool = False) -> ManagedProcess:
@@ -334,8 +331,7 @@ class Attempt:
             and code != RESTARTABLE
             and process_id != self._record.process_id
         ):
-            # A process that lost a peer often ends before that peer, which is the cause; every
-            # other end is a cause itself.
+            # A process that lost a peer often ends before that peer: any other end is a cause.
             self._fail(process_id, how, code, _CAUSE_SECS if code == RESTARTABLE else 0.0)
 
     def _give_up_actor(self, process_id: ProcessId, how: str) -> None:

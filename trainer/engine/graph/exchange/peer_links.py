@@ -215,11 +215,11 @@ class PeerLinks:
                 transfer.send()
             if events & selectors.EVENT_READ:
                 transfer.receive()
-        except BlockingIOError:  # it was not ready after all
-            return
-        except PeerLostError:
-            raise
+        except BlockingIOError:
+            return  # it was not ready after all
         except OSError as error:
+            if isinstance(error, PeerLostError):
+                raise
             reason = error.strerror or str(error)
             raise PeerLostError(f"{self._names[rank]} has gone: {reason}") from error
         wanted = transfer.events()
@@ -310,14 +310,12 @@ class _Arrivals:
                 link, _ = self._listener.accept()
             except TimeoutError:
                 continue
-            except OSError:  # too many open files, until strangers are disconnected
-                time.sleep(_LOOK_SECS)
+            except OSError:
+                time.sleep(_LOOK_SECS)  # too many open files, until strangers are disconnected
                 continue
             # A thread for each: one that connects and says nothing must not keep the others out.
-            try:
+            with contextlib.suppress(RuntimeError):  # too many: the connection is closed
                 threading.Thread(target=self._admit, args=(link,), daemon=True).start()
-            except RuntimeError:  # too many threads
-                link.close()
 
     def _admit(self, link: socket.socket) -> None:
         try:
@@ -363,12 +361,9 @@ def _keep_alive(link: socket.socket, secs: float) -> None:
     """Have an idle connection fail when the other host does not answer for so long."""
     interval = max(1, int(secs) // 5)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (
-        (socket.TCP_KEEPIDLE, interval),
-        (socket.TCP_KEEPINTVL, interval),
-        (socket.TCP_KEEPCNT, 4),
-    ):
-        link.setsockopt(socket.IPPROTO_TCP, option, value)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, interval)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
 
 
 def _is_cut_off(link: socket.socket, secs: float) -> bool:
