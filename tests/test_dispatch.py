@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -62,3 +64,29 @@ def test_file_of_choices_that_is_no_text_is_wrong_input(tmp_path):
         assert outcome.err == (
             "error: a YAML file is not UTF-8 text: invalid start byte; save it as UTF-8\n"
         )
+
+
+LATE_INTERRUPT = """
+import os, signal
+from types import SimpleNamespace
+from trainer import dispatch, main
+
+main.ForkServer = SimpleNamespace(acquire=lambda: SimpleNamespace(release=interrupt))
+dispatch.main = lambda server: {action}
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+main.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("action", "code"), [("exit(130)", 130), ("interrupt()", 130), ("exit(0)", 0)]
+)
+def test_interrupt_while_the_command_ends_prints_no_traceback(action, code):
+    program = LATE_INTERRUPT.replace("{action}", action)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], stderr=subprocess.PIPE, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (code, b"")

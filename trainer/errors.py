@@ -3,6 +3,13 @@
 Each message is one line: what, the value, the rule, the fix.
 """
 
+import importlib
+import os
+from pathlib import Path
+
+_LIBRARIES = tuple(str(Path(x).resolve().parent) + os.sep for x in (__file__, importlib.__file__))
+_LIBRARY_FOLDERS = {"site-packages", "dist-packages"}
+
 
 class ConfigError(ValueError):
     """A wrong configuration or input, raised before anything is written; exit code 2.
@@ -53,3 +60,18 @@ DONE = 0
 CRASHED = 1
 WRONG_INPUT = 2
 RESTARTABLE = 75  # EX_TEMPFAIL of sysexits.h: the supervisor tries again; users never see it
+
+
+def is_user_code(filename: str) -> bool:
+    """Return whether a frame of a traceback is of the user's code, whatever its folder is called.
+
+    Args:
+        filename: of the frame; that of this package or of a library is none of the user's.
+    """
+    path = Path(filename)
+    return not (
+        filename.startswith("<")
+        or path.name.startswith("__autograph_generated_file")
+        or str(path.resolve()).startswith(_LIBRARIES)
+        or _LIBRARY_FOLDERS.intersection(path.parts)
+    )

@@ -6,6 +6,7 @@ Lighter than Hydra; no TensorFlow.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import NoReturn
 
@@ -38,7 +39,10 @@ def main() -> NoReturn:
         from trainer import dispatch
 
         dispatch.main(server)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
     finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what follows takes a moment
         if server is not None:
             server.release()
         if problem := standard_streams.lost_output():

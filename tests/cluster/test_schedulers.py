@@ -1,5 +1,6 @@
 """Allocations as Slurm and Kubernetes describe them."""
 
+import itertools
 import socket
 from importlib.metadata import EntryPoint
 
@@ -50,6 +51,15 @@ def test_slurm_tasks_are_assigned_in_blocks_or_cyclically():
     cyclic = slurm_allocation({**STEP, "SLURM_DISTRIBUTION": "cyclic:block"})
     assert cyclic.addresses == [addresses[number] for number in (0, 2, 4, 1, 3)]
     assert slurm_allocation({**STEP, "SLURM_DISTRIBUTION": "block:cyclic"}) == allocation
+
+
+@pytest.mark.parametrize("count", [16, 17, 64, 20_000])
+def test_slurm_jobs_with_many_tasks_on_a_node_have_ports_of_their_own(count):
+    many = {"SLURM_STEP_NUM_TASKS": str(count), "SLURM_STEP_NODELIST": "gpu1"}
+    many["SLURM_STEP_TASKS_PER_NODE"] = str(count)
+    bases = {base_port(**many, SLURM_STEP_ID=str(step)) for step in range(100)}
+    assert min(bases) >= 20000
+    assert all(other - base >= count for base, other in itertools.pairwise(sorted(bases)))
 
 
 def test_slurm_jobs_and_steps_have_different_ports():

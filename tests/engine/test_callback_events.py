@@ -166,11 +166,14 @@ def test_callback_may_call_the_model_and_its_predict(tmp_path, layout, model):
 
 
 def caller(callbacks, sums, *, is_chief):
-    """Return what calls callbacks in one of two processes, at step 4."""
-    group = SimpleNamespace(is_chief=is_chief, all_reduce_sum=lambda *flags: sums or list(flags))
+    """Return what calls callbacks in a process, at step 4."""
+    group = SimpleNamespace(
+        count=1, is_chief=is_chief, all_reduce_sum=lambda *flags: sums or list(flags)
+    )
     plan = SimpleNamespace(total_steps=8, epochs=Epochs(16, 4))
     state = SimpleNamespace(
         callbacks=callbacks,
+        callback_variables=list,
         task=SimpleNamespace(models={}),
         epoch_sums=tf.zeros([2]),
         variables=dict,

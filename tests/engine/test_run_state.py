@@ -12,6 +12,7 @@ from tests.support.scratch import new_folder
 from tests.support.small_runs import recipe
 from tests.support.training import assert_same_bits, finish
 from trainer.cli.compose import compose
+from trainer.cluster.host_memory import resident_bytes
 from trainer.cluster.messages import Channel, Line
 from trainer.engine.graph.input.feed import SampleOrder
 from trainer.runs.state_memory import MemoryFiles, StateMemory
@@ -129,6 +130,22 @@ def test_run_that_is_killed_in_an_event_repeats_it_once(run, moment, before):
     assert engine.checkpointer.steps() == [4, 8]
     assert engine.checkpointer.metrics(4).keys() == {"loss", "accuracy"}
     assert_same_bits(state, variables)
+
+
+def test_numbers_that_tensorflow_keeps_do_not_pile_up(run):
+    engine = run.start()
+    numbers = itertools.count(10_000)
+
+    def decide(times):
+        for _ in range(times):
+            for number in itertools.islice(numbers, 1000):
+                tf.constant(number, tf.int64)
+            engine.agree(False, False)
+
+    decide(5)
+    before = resident_bytes(os.getpid())
+    decide(40)
+    assert resident_bytes(os.getpid()) - before < 10_000_000  # 29 MB are made
 
 
 def test_stop_after_a_restart_does_not_save_again_what_a_checkpoint_has(run):

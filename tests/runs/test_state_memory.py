@@ -151,13 +151,15 @@ def test_kill_while_a_snapshot_is_held_leaves_the_one_before_and_nothing_held(me
     assert sorted(header.position.step for header in map(other._header, (0, 1))) == [1, 3]
 
 
-def test_kill_in_a_write_beside_a_held_snapshot_leaves_that(memory, other, monkeypatch):
+def test_kill_in_a_write_beside_a_held_snapshot_leaves_the_newest_and_that(
+    memory, other, monkeypatch
+):
     memory.hold(Position(1, 1), tensors(1), None)
     memory.write(Position(2, 2), tensors(2))
     monkeypatch.setattr(StateMemory, "_write_header", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         memory.write(Position(3, 3), tensors(3))
-    assert stored(other) == 1
+    assert stored(other) == 2
     assert other.held()[:2] == (1, None)
     memory.clear()
     assert other.held() is None
@@ -166,7 +168,7 @@ def test_kill_in_a_write_beside_a_held_snapshot_leaves_that(memory, other, monke
 def first_bytes(memory):
     """Yield a byte of each part of the newest snapshot: (part, offset)."""
     header = memory.newest()
-    begin = memory._slot_start(header.slot)
+    begin, _ = memory._room(header.slot)
     at = state_memory._HEADER_BYTES * (header.slot + 1)
     yield from (("header", at + byte) for byte in range(state_memory._SLOT.size + 4))
     yield from (("description", begin + byte) for byte in range(header.description_bytes))
@@ -209,7 +211,27 @@ def test_state_that_has_grown_gets_larger_slots(memory, other):
     memory.write(Position(2, 0), tensors(2, size=50_000))
     assert other.newest().position.step == 2
     assert len(other.read(other.newest())[0].content) == 200_000
-    assert memory.newest().number == 1  # the smaller ones are gone
+
+
+@pytest.mark.parametrize("stage", ["_extended", "_clear_header", "_checksum", "_write_header"])
+def test_kill_while_the_memory_grows_leaves_what_was_there(memory, other, monkeypatch, stage):
+    memory.hold(Position(1, 1), tensors(1), None)
+    memory.write(Position(2, 2), tensors(2))
+    read = other.read(other.newest())  # by another process, which goes on reading
+    owner = StateMemory if hasattr(StateMemory, stage) else state_memory
+    monkeypatch.setattr(owner, stage, lambda *_: 1 / 0)
+    for size in (50_000, 100_000):
+        with pytest.raises(ZeroDivisionError):
+            memory.write(Position(3, 3), tensors(3, size))
+    monkeypatch.undo()
+    assert stored(other) == 2
+    assert other.held()[:2] == (1, None)
+    for value in (4, 5):
+        memory.write(Position(value, value), tensors(value, size=50_000))
+    assert set(np.frombuffer(read[1].content, np.int8)) <= {0, 2}  # its memory is freed
+    assert other.held()[:2] == (1, None)
+    assert other.newest().position.step == 5
+    assert len(other.read(other.newest())[0].content) == 200_000
 
 
 def test_lack_of_memory_is_an_error_and_leaves_nothing(memory, monkeypatch):

@@ -46,7 +46,7 @@ def test_cause_of_a_plain_error_without_a_message_is_its_class():
     assert error_cause(NonFiniteError()) == "NonFiniteError"
 
 
-@pytest.mark.parametrize("folder", ["importlib_demo", "my-site-packages"])
+@pytest.mark.parametrize("folder", ["importlib_demo", "my-site-packages", "trainer"])
 def test_frames_of_a_user_whose_folder_is_named_like_a_library_stay(folder, tmp_path):
     file = tmp_path / folder / "net.py"
     with pytest.raises(KeyError) as caught:

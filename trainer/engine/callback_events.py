@@ -23,6 +23,9 @@ from trainer.protocols import CallbackDefaults, with_defaults
 _STRATEGIES = ("_distribution_strategy", "_distribute_strategy")
 """The attribute of a model from which its `predict` takes the strategy: tf_keras', Keras 3's."""
 
+_NUMBER_BYTES = 6  # in a number that is added up over replicas
+_SHORT_BYTES = 60 * _NUMBER_BYTES
+
 _READ_ONLY = ("models/", "optimizers/", "averages/")
 
 
@@ -129,6 +132,7 @@ class CallbackCaller:
         self._channel = channel
         self._epochs = reporter.plan.epochs
         self._read_only: set[tuple[str, str]] = set()  # the methods that were found so
+        self._shared = b""  # the variables of callbacks, as all processes have them
         self._callbacks = {
             name: with_defaults(callback, CallbackDefaults)
             for name, callback in state.callbacks.items()
@@ -190,6 +194,9 @@ class CallbackCaller:
     def call(self, event: str) -> bool:
         """Call a method of the callbacks that have it; collective.
 
+        The chief's variables are sent to the other processes, most of which do not call it: so all
+        of them hold the same state, and any snapshot of it can be restored.
+
         Args:
             event: its name.
 
@@ -215,13 +222,48 @@ class CallbackCaller:
             self._calls(event, callback) and bool(self._call(name, callback, event))
             for name, callback in due.items()
         ]
-        if event in ("on_train_begin", "on_train_end"):
+        if event == "on_train_end":  # nothing is saved after it
             return False
-        counts = self._process_group.all_reduce_sum(*ends)
+        counts = self._share(ends)
+        if event == "on_train_begin":
+            return False
         ending = [name for name, count in zip(due, counts, strict=True) if count]
         for name in ending:
             self._channel.line(f"{name} ends the training at step {step}.")
         return bool(ending)
+
+    def _share(self, ends: Sequence[bool]) -> list[int]:
+        """Assign the chief's values to the variables of callbacks in all processes; collective.
+
+        Args:
+            ends: which callbacks end the training in this process.
+
+        Returns:
+            In how many processes each of them does.
+        """
+        group = self._process_group
+        variables = self._state.callback_variables()
+        if group.count == 1 or not variables:
+            return group.all_reduce_sum(*ends)
+        local = [self._strategy.experimental_local_results(x)[0] for x in variables]
+        values = [tf.io.serialize_tensor(x.read_value()).numpy() for x in local]
+        content: bytes = tf.io.serialize_tensor(values).numpy()
+        # What is short is sent along.
+        own = content if group.is_chief else b""
+        begins = range(0, _SHORT_BYTES, _NUMBER_BYTES)
+        numbers = [int.from_bytes(own[x : x + _NUMBER_BYTES], "little") for x in begins]
+        sums = group.all_reduce_sum(*numbers, len(own), content != self._shared, *ends)
+        size, changed, *counts = sums[len(numbers) :]
+        if changed:
+            sent = b"".join(x.to_bytes(_NUMBER_BYTES, "little") for x in sums[: len(numbers)])
+            if size > _SHORT_BYTES:
+                sent = group.broadcast_bytes_from_chief(content).tobytes()
+            self._shared = sent[:size]
+            chiefs = tf.io.parse_tensor(self._shared, tf.string).numpy()
+            for variable, value, chiefs_value in zip(variables, values, chiefs, strict=True):
+                if value != chiefs_value:
+                    variable.assign(tf.io.parse_tensor(chiefs_value, variable.dtype))
+        return counts
 
     def _calls(self, event: str, callback: CallbackDefaults) -> bool:
         """Return whether this process calls a method."""

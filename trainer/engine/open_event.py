@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import tensorflow as tf
 
 from trainer.engine.graph.state.train_state import TrainState
 
@@ -19,6 +20,7 @@ class _Before:
 
     changes: bool
     sums: np.ndarray
+    callbacks: list[tf.Tensor]
     reported: int
 
 
@@ -40,7 +42,8 @@ class OpenEvent:
             reported: the last step that was reported.
             changes: whether it is more than a report of the training metrics.
         """
-        self._before = _Before(changes, self._state.summary_sums.numpy(), reported)
+        callbacks = [x.read_value() for x in self._state.callback_variables()]
+        self._before = _Before(changes, self._state.summary_sums.numpy(), callbacks, reported)
 
     def end(self) -> bool | None:
         """End it; return whether it was more than a report of metrics; None: there was none."""
@@ -53,5 +56,7 @@ class OpenEvent:
         if before is None:
             return True
         self._state.summary_sums.assign(before.sums)
+        for variable, value in zip(self._state.callback_variables(), before.callbacks, strict=True):
+            variable.assign(value)
         self._state.last_reported_step.assign(before.reported)
         return not before.changes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
@@ -79,6 +80,10 @@ class ProcessGroup:
     def broadcast_text_from_chief(self, text: str) -> str:
         """Return the chief's text."""
         return text if self.count == 1 else self.broadcast_text(self._chief, text)
+
+    def broadcast_bytes_from_chief(self, content: bytes) -> np.ndarray:
+        """Return the chief's bytes, [n] uint8."""
+        return self.broadcast_bytes(self._chief, content)
 
     def broadcast_text(self, source: int, text: str) -> str:
         """Return the text of process `source`."""
@@ -168,7 +173,7 @@ class ProcessGroup:
         if any(differing):
             raise DivergedError(self.broadcast_text(differing.index(1), problem))
 
-    @property
+    @cached_property
     def _chief(self) -> int:
         return self._gather_flags(self.is_chief).index(1)
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from tensorflow.python import pywrap_tfe
+
 from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel
 from trainer.engine.audit.auditor import Auditor
@@ -150,6 +152,9 @@ class RunState(ABC):
             asked to; whether that is due by the chief's timer; and the most steps that may be run
             until the next decision.
         """
+        # TensorFlow keeps every scalar that was made of a Python number, about 730 bytes each: by
+        # assigning a step, by metrics, by the user's callbacks.
+        pywrap_tfe.TFE_ClearScalarCache()
         is_chief = self.process_group.is_chief
         due, count = (self.save_timer.due(), self.pacer.count) if is_chief else (False, 0)
         stops, saves, dues, num_steps = self.process_group.all_reduce_sum(stop, save, due, count)

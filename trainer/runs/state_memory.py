@@ -25,14 +25,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 _MAGIC = b"steadfst"
-_FILE = struct.Struct("<8sqqq")
-_REACHED_AT, _HELD_AT = 16, 24
+_FILE = struct.Struct("<8sqq")
+_REACHED_AT, _HELD_AT = 8, 16
+_SLOTS = range(3)
+_ROOM = struct.Struct("<qq")
+_ROOMS_AT = 64
 _SLOT = struct.Struct("<qqqqqIQ")
 _CHECK = struct.Struct("<I")
 _HEADER_BYTES = 128
-_FIRST_SLOT = 4096  # a page, which no slot shares with a header
+_PAGE = mmap.PAGESIZE
 _ALIGNMENT = 64  # of each tensor, so that it can be mapped as one
-_ROOM = 1 << 16  # for a description that grows a little
+_SPARE_BYTES = 1 << 16  # for a description that grows a little
 
 
 class Position(NamedTuple):
@@ -76,7 +79,7 @@ class Header:
         content_bytes: length of their contents.
         description_check: CRC-32 of the description.
         checksum: the sum of the contents as 64-bit numbers, modulo 2**64.
-        slot: 0 or 1.
+        slot: 0, 1 or 2.
     """
 
     number: int
@@ -117,7 +120,7 @@ class StateMemory:
     def reached(self) -> int:
         """The last step that the process is known to have reached; -1: none."""
         memory = self._mapped()
-        return -1 if memory is None else _FILE.unpack_from(memory)[2]
+        return -1 if memory is None else _FILE.unpack_from(memory)[1]
 
     def note_reached(self, step: int) -> None:
         """Note the number of updates made; before the first write it is not kept."""
@@ -126,7 +129,7 @@ class StateMemory:
 
     def newest(self) -> Header | None:
         """Return the newest snapshot that was written whole; its tensors are not verified."""
-        headers = [header for slot in (0, 1) if (header := self._header(slot))]
+        headers = [header for slot in _SLOTS if (header := self._header(slot))]
         return max(headers, key=lambda header: header.number, default=None)
 
     def content(self, header: Header) -> Any:
@@ -137,7 +140,7 @@ class StateMemory:
         if memory is None or self._header(header.slot) != header:
             return np.zeros(0, np.uint8)
         size = _aligned(header.description_bytes) + header.content_bytes
-        return np.frombuffer(memory, np.uint8, size, self._slot_start(header.slot))
+        return np.frombuffer(memory, np.uint8, size, self._room(header.slot)[0])
 
     def read(self, header: Header) -> list[StoredTensor] | None:
         """Return the tensors of a snapshot, in the memory itself; None: it does not verify."""
@@ -146,7 +149,7 @@ class StateMemory:
     def held(self) -> Held | None:
         """Return the snapshot that is held; None: none is, or it does not verify."""
         memory = self._mapped()
-        slot = -1 if memory is None else _FILE.unpack_from(memory)[3]
+        slot = -1 if memory is None else _FILE.unpack_from(memory)[2]
         header = self._header(slot) if slot >= 0 else None
         if header is None or (tensors := self.read(header)) is None:
             return None
@@ -188,11 +191,11 @@ class StateMemory:
         *,
         holds: bool = False,
     ) -> Header:
-        """Write a snapshot in place of the older of the two, or of the one that is not held.
+        """Write a snapshot in a slot that is not held and does not have the newest one.
 
         Args:
             position: of the state.
-            tensors: what it consists of; the same names and sizes in each call.
+            tensors: what it consists of.
             metrics: see `hold`.
             holds: whether it is held; known before it counts, so that no kill comes between.
 
@@ -206,11 +209,10 @@ class StateMemory:
 
         description = _describe(tensors, metrics)
         length = sum(_aligned(len(tensor.content)) for tensor in tensors)
-        memory = self._with_room(_aligned(len(description)) + length)
         newest = self.newest()
         slot = self._free_slot(newest)
-        begin = self._slot_start(slot)
-        self._clear_header(slot)
+        memory = self._with_room(slot, _aligned(len(description)) + length)
+        begin, _ = self._room(slot)
         memory[begin : begin + len(description)] = description
         start = begin + _aligned(len(description))
         content = np.frombuffer(memory, np.uint8, length, start)
@@ -234,7 +236,7 @@ class StateMemory:
         """Forget all snapshots: no restart may go on from them."""
         if self._mapped() is not None:
             self.release()
-            for slot in (0, 1):
+            for slot in _SLOTS:
                 self._clear_header(slot)
 
     def fileno(self) -> int:
@@ -253,39 +255,42 @@ class StateMemory:
             self._map = mmap.mmap(self._file, size)
         return self._map
 
-    def _with_room(self, slot_bytes: int) -> mmap.mmap:
-        """Return the memory with slots of this length at least."""
+    def _with_room(self, slot: int, num_bytes: int) -> mmap.mmap:
+        """Return the memory, with so much room for a slot, whose snapshot is gone."""
         memory = self._mapped()
-        if memory is None or self._slot_bytes() < slot_bytes:
-            slot_bytes = -(-(slot_bytes + _ROOM) // _FIRST_SLOT) * _FIRST_SLOT
-            self._map = None
-            os.ftruncate(self._file, 0)
-            size = _FIRST_SLOT + 2 * slot_bytes
-            try:
-                # Fails now, and not with a bus error later, if there is not enough.
-                os.posix_fallocate(self._file, 0, size)
-            except OSError:
-                os.ftruncate(self._file, 0)
-                raise
-            memory = self._map = mmap.mmap(self._file, size)
-            _FILE.pack_into(memory, 0, _MAGIC, slot_bytes, -1, -1)
+        if memory is None or memory[: len(_MAGIC)] != _MAGIC:
+            memory = self._extended(0, _PAGE)
+            memory[:_PAGE] = bytes(_PAGE)
+            _FILE.pack_into(memory, 0, _MAGIC, -1, -1)
+        self._clear_header(slot)
+        old_start, old_room = self._room(slot)
+        if old_room < num_bytes:
+            start, room = len(memory), -(-(num_bytes + _SPARE_BYTES) // _PAGE) * _PAGE
+            memory = self._extended(start, room)
+            _ROOM.pack_into(memory, _ROOMS_AT + slot * _ROOM.size, start, room)
+            if old_room:
+                memory.madvise(mmap.MADV_REMOVE, old_start, old_room)
         return memory
 
-    def _slot_bytes(self) -> int:
+    def _extended(self, start: int, num_bytes: int) -> mmap.mmap:
+        """Return the memory when these bytes of it are allocated."""
+        # Fails now, and not with a bus error later, if there is not enough.
+        os.posix_fallocate(self._file, start, num_bytes)
+        memory = self._mapped()
+        assert memory is not None
+        return memory
+
+    def _room(self, slot: int) -> tuple[int, int]:
+        """Return where a slot begins, and its bytes; 0: it was never written."""
         assert self._map is not None
-        magic, slot_bytes, *_ = _FILE.unpack_from(self._map)
-        return slot_bytes if magic == _MAGIC else 0
+        start, room = _ROOM.unpack_from(self._map, _ROOMS_AT + slot * _ROOM.size)
+        return start, room
 
     def _free_slot(self, newest: Header | None) -> int:
         """Return the slot that is written next."""
-        assert self._map is not None
-        _, _, _, held = _FILE.unpack_from(self._map)
-        if held >= 0:
-            return 1 - int(held)
-        return 0 if newest is None else 1 - newest.slot
-
-    def _slot_start(self, slot: int) -> int:
-        return _FIRST_SLOT + slot * self._slot_bytes()
+        memory = self._mapped()
+        held = -1 if memory is None else _FILE.unpack_from(memory)[2]
+        return next(x for x in _SLOTS if x != held and (newest is None or x != newest.slot))
 
     def _header(self, slot: int) -> Header | None:
         memory = self._mapped()

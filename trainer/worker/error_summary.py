@@ -5,14 +5,16 @@ No TensorFlow: the parent process may import this.
 
 from __future__ import annotations
 
-import importlib
-import os
 import re
 import traceback
-from pathlib import Path
 
-import trainer
-from trainer.errors import CheckpointError, DivergedError, NonFiniteError, StorageError
+from trainer.errors import (
+    CheckpointError,
+    DivergedError,
+    NonFiniteError,
+    StorageError,
+    is_user_code,
+)
 from trainer.text import first_line
 
 SELF_EXPLANATORY = (CheckpointError, DivergedError, NonFiniteError, StorageError)
@@ -30,24 +32,14 @@ _WRAPPER_LINES = (
 )
 """Beginnings of the lines that TensorFlow and Keras put around the original message."""
 
-_LIBRARY_FOLDERS = {"site-packages", "dist-packages"}
-_IMPORTLIB = str(Path(importlib.__file__).parent) + os.sep
-
 
 def user_traceback(error: BaseException) -> str:
     """Return the traceback without the frames of this package, TensorFlow and Keras.
 
     If there are no other frames, the innermost one stays.
     """
-    package = str(Path(trainer.__file__).resolve().parent) + os.sep
     frames = traceback.extract_tb(error.__traceback__)
-    user_frames = [
-        frame
-        for frame in frames
-        if not frame.filename.startswith((package, _IMPORTLIB, "<"))
-        and not Path(frame.filename).name.startswith("__autograph_generated_file")
-        and _LIBRARY_FOLDERS.isdisjoint(Path(frame.filename).parts)
-    ]
+    user_frames = [frame for frame in frames if is_user_code(frame.filename)]
     lines = traceback.format_list(user_frames or frames[-1:])
     message = traceback.format_exception_only(error)
     return "".join(["Traceback (most recent call last):\n", *lines, *message]).rstrip()

@@ -208,6 +208,26 @@ def test_failed_background_write_is_reported_and_leaves_older_checkpoints(tmp_pa
     checkpointer.check()
 
 
+@pytest.mark.parametrize("at", ["hook", "rename"])
+def test_write_that_fails_once_is_repeated(tmp_path, monkeypatch, caplog, at):
+    def stale(*arguments):
+        monkeypatch.undo()
+        hooks.pop("hook", None)
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    hooks = {"hook": stale} if at == "hook" else {}
+    if at == "rename":
+        monkeypatch.setattr(os, "replace", stale)
+    hook = CheckpointHooks(lambda: hooks.get("hook", list)())
+    checkpointer = Checkpointer(tmp_path, state(2), background=True, hooks=hook)
+    released = threading.Event()
+    checkpointer.save(2, None, lambda snapshot: released.set)
+    checkpointer.wait()
+    assert committed_steps(tmp_path) == [2]
+    assert released.is_set()
+    assert "Stale file handle; trying again in 0.1 s" in caplog.text
+
+
 def truncate(directory, step):
     file = data_file(directory, step)
     os.truncate(file, file.stat().st_size - 1)

@@ -4,6 +4,8 @@ import os
 import queue
 import signal
 import stat
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -233,3 +235,40 @@ def test_many_workers_leave_nothing_in_the_server(own, start):
     until(lambda: descendants(pid) == [])
     until(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= before)
     assert int(status(pid)["RssAnon"].split()[0]) < memory + 4096
+
+
+OWNER = """
+import os, sys, time
+from trainer.launch.processes.fork_server import ForkServer
+
+server = ForkServer.acquire()
+print(server._process.pid, server.directory, flush=True)
+time.sleep(99)
+"""
+
+
+def test_folder_of_a_command_that_was_killed_with_its_server_is_removed_by_the_next(
+    tmp_path, monkeypatch
+):
+    monkeypatch.delenv("STEADFAST_FORK_SERVER")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    variables = {**os.environ, "TMPDIR": str(tmp_path)}
+    owners = [
+        subprocess.Popen([sys.executable, "-c", OWNER], env=variables, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    try:
+        servers = [owner.stdout.readline().decode().split() for owner in owners]
+        os.kill(int(servers[0][0]), signal.SIGKILL)
+        owners[0].kill()
+        owners[0].wait(TIMEOUT_SECS)
+        folders = [Path(folder) for _, folder in servers]
+        assert all(map(Path.exists, folders))
+        for folder in folders:
+            os.utime(folder, (0, 0))  # a new one may not have its lock yet
+        ForkServer.acquire().release()
+        assert [*tmp_path.glob("steadfast-*")] == folders[1:]  # that of a living command
+    finally:
+        for owner in owners:
+            owner.kill()
+            owner.communicate(timeout=TIMEOUT_SECS)

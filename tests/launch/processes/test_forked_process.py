@@ -69,6 +69,14 @@ def wait_for_pid(process):
     return process.pid
 
 
+def test_end_of_a_process_is_waited_for_no_longer_than_wanted(server):
+    server.fork()
+    wait_for_pid(server.process)
+    server.process.kill()  # its server does not report it: it waits in the kernel
+    with pytest.raises(subprocess.TimeoutExpired):
+        server.process.wait(0.01)
+
+
 def test_process_has_a_pid_and_an_exit_code(server):
     assert (server.process.pid, server.process.poll()) == (0, None)
     child = server.fork()

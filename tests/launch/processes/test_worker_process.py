@@ -3,6 +3,7 @@
 import queue
 import signal
 import socket
+import subprocess
 from contextlib import suppress
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -17,6 +18,14 @@ from trainer.launch.processes import worker_process
 from trainer.runs.directory import join_run
 
 SECS = 60
+
+
+def test_process_that_waits_in_the_kernel_is_named_and_not_waited_for(monkeypatch):
+    stuck = Mock(pid=123)
+    stuck.wait.side_effect = subprocess.TimeoutExpired("a process", 0)
+    monkeypatch.setattr(worker_process, "start_process", lambda *arguments: stuck)
+    assert worker_process.WorkerProcess().discard(0.0) == "process 123"
+    stuck.kill.assert_called_once_with()
 
 
 @pytest.fixture

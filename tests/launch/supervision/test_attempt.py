@@ -41,6 +41,7 @@ class Simulation:
         stopped: names of the processes that are stopped (SIGSTOP).
         ahead: names of the processes that were assigned as a standby's.
         begun: names of the processes that may take part.
+        left: process name -> what does not end though it is killed.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Simulation:
         self.stopped = set()
         self.ahead = []
         self.begun = []
+        self.left = {}
         process_ids = [ProcessId(name.split("-")[0], int(name.split("-")[1])) for name in names]
         self.stop_requests = StopRequests(is_attended=is_attended)
         context = RunContext(
@@ -80,7 +82,7 @@ class Simulation:
         self.attempt = Attempt(
             context,
             members,
-            self.new_process,
+            lambda process_id: self.new_process(process_id),
             lambda process_id: may_replace,
             Memories(is_on=False),
             Standby("never", lambda members: None),
@@ -179,8 +181,8 @@ class FakeProcess:
     def leave(self):
         self.send(EXIT, 0)
 
-    def discard(self):
-        pass
+    def discard(self, secs):
+        return self.simulation.left.get(str(self.process_id), "")
 
 
 TWO = ["worker-0", "worker-1"]
@@ -325,6 +327,32 @@ def test_hung_server_is_restarted_alone(simulate):
     assert simulation.killed == [("ps-0", signal.SIGKILL)]
     assert simulation.lines[-1] == "warning: ps-0 was killed by SIGKILL; starting it again alone"
     assert simulation.attempt.failure() is None
+
+
+def test_process_that_cannot_be_restarted_alone_ends_the_attempt_and_not_the_command(simulate):
+    simulation = simulate(
+        ["worker-0", "ps-0"],
+        [("worker-0", PHASE, "train"), ("ps-0", PHASE, "serve"), ("ps-0", EXIT, -9)],
+        strategy=ServingStrategy(),
+    )
+    start = simulation.new_process
+
+    def start_once(process_id):
+        if len(simulation.processes) == 2:
+            raise OSError(12, "Cannot allocate memory")
+        return start(process_id)
+
+    simulation.new_process = start_once
+    assert simulation.run() == RESTARTABLE
+    how = "could not be started again: [Errno 12] Cannot allocate memory"
+    assert simulation.blamed == ("ps-0", how)
+
+
+def test_process_that_does_not_end_when_it_is_killed_is_named_and_left(simulate):
+    simulation = simulate(TWO, [*TRAINING, ("worker-0", EXIT, -9)])
+    simulation.left = {"worker-1": "process 123"}
+    assert simulation.run() == -9
+    assert simulation.lines[-1] == ("warning: worker-1 (process 123) was killed but does not end")
 
 
 CRASHING = [("actor-0", CRASH, "the floor has gone"), ("actor-0", EXIT, 1)]

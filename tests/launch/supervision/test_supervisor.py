@@ -1,5 +1,6 @@
 """How often a run is restarted, and what a signal between two attempts does."""
 
+import itertools
 import os
 import signal
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from trainer.cluster.stop_requests import SWEEP, StopRequests
 from trainer.errors import RESTARTABLE
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import supervisor
-from trainer.launch.supervision.supervisor import Supervisor
+from trainer.launch.supervision.supervisor import RestartBudget, Supervisor
 from trainer.runs.crash_report import Failure
 from trainer.runs.ledger import Ledger
 from trainer.strategies.strategy import Strategy
@@ -111,6 +112,22 @@ def test_budget_is_renewed_by_every_newer_checkpoint(supervise):
     ]
     code, waits, _ = supervise(failing)
     assert (code, waits) == (0, [0.0, 1.0, 0.0, 1.0, 2.0, 0.0, 1.0, 2.0])
+
+
+def test_frequent_restarts_of_a_run_that_advances_are_counted_in_a_warning(supervise):
+    attempts = [([step], -9) for step in range(1, 6)]
+    code, waits, lines = supervise([*attempts, ([6], 0)], "restart.max_restarts=3")
+    assert (code, waits) == (0, [0.0] * 5)
+    warnings = [line for line in lines if "within an hour" in line]
+    assert [line.partition(":")[2].partition(":")[0] for line in warnings] == [
+        f" restart {number} of this command, {number} within an hour" for number in (4, 5)
+    ]
+
+
+def test_restarts_of_other_hours_are_not_counted_as_frequent():
+    hours = itertools.count()
+    budget = RestartBudget(itertools.count().__next__, 3, clock=lambda: 3600.0 * next(hours))
+    assert [(budget.spend(), budget.warning()) for _ in range(9)] == [(True, "")] * 9
 
 
 def test_checkpoints_of_earlier_commands_do_not_renew_the_budget(supervise, run_dir):

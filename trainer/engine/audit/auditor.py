@@ -21,8 +21,8 @@ from trainer.errors import DivergedError
 
 _LEAST_STEPS = 100
 _SHARE = 0.01  # of the time that `auto` spends on audits
-_NOT_COMPARED = ("callbacks/", "frames/")
-"""Variables that the processes may keep differently: of callbacks, and counts of the chief's."""
+_NOT_COMPARED = "frames/"
+"""Counts that each process receives at its own time."""
 
 
 class Auditor:

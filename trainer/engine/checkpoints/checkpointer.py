@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -30,12 +32,17 @@ from trainer.runs.checkpoint_marker import (
 from trainer.runs.checkpoint_retention import RetentionPolicy, SavedCheckpoint, steps_to_remove
 from trainer.text import first_line
 
+logger = logging.getLogger(__name__)
+
 CONNECTION_ERRORS = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
     tf.errors.DeadlineExceededError,
 )
 """A process that holds variables is gone: no fault of the disk or of the checkpoint."""
+
+_RETRY_SECS = (0.1, 0.5)
+"""After these a write that has failed is tried again: a network file system may err once."""
 
 _RETIRED = ("peak",)
 """Variables that former versions saved; a checkpoint that has them fits all the same."""
@@ -184,29 +191,40 @@ class Checkpointer:
         metrics: Mapping[str, float] | None,
         release: Callable[[], None] | None = None,
     ) -> None:
-        try:
-            # Not its parents: a run directory that was removed must not come back half empty.
-            self.directory.mkdir(exist_ok=True)
-            snapshot.write(str(self.directory / begin_write(self.directory, step)))
-            self._hooks.before_commit()
-            commit(self.directory, step, metrics, snapshot.variables())
-            if self._saved_once is not None:
-                self._saved_once.touch()
-            # Only now that there is a newer one: before, retention would count the damaged ones
-            # among the newest, and remove sound ones instead.
-            for damaged in self._damaged - {step}:
-                remove(self.directory, damaged)
-            self._damaged.clear()
-            self._retain()
-            if release is not None:
-                release()
-        except (OSError, tf.errors.OpError) as error:
-            with contextlib.suppress(OSError):
-                abort_write(self.directory, step)
-            raise CheckpointError(
-                f"the checkpoint of step {step} could not be written to {self.directory}: "
-                f"{_reason(error)}"
-            ) from error
+        for pause_secs in (*_RETRY_SECS, None):
+            try:
+                self._write_once(snapshot, step, metrics)
+                break
+            except (OSError, tf.errors.OpError) as error:
+                with contextlib.suppress(OSError):
+                    abort_write(self.directory, step)
+                problem = (
+                    f"the checkpoint of step {step} could not be written to {self.directory}: "
+                    f"{_reason(error)}"
+                )
+                if pause_secs is None:
+                    raise CheckpointError(problem) from error
+                logger.warning("%s; trying again in %g s", problem, pause_secs)
+                time.sleep(pause_secs)
+        if release is not None:
+            release()
+
+    def _write_once(
+        self, snapshot: Snapshot, step: int, metrics: Mapping[str, float] | None
+    ) -> None:
+        # Not its parents: a run directory that was removed must not come back half empty.
+        self.directory.mkdir(exist_ok=True)
+        snapshot.write(str(self.directory / begin_write(self.directory, step)))
+        self._hooks.before_commit()
+        commit(self.directory, step, metrics, snapshot.variables())
+        if self._saved_once is not None:
+            self._saved_once.touch()
+        # Only now that there is a newer one: before, retention would count the damaged ones
+        # among the newest, and remove sound ones instead.
+        for damaged in self._damaged - {step}:
+            remove(self.directory, damaged)
+        self._damaged.clear()
+        self._retain()
 
     def restore_latest(self, at_most: int | None = None) -> int | None:
         """Restore the newest checkpoint that verifies; collective.

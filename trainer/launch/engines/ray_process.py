@@ -103,7 +103,7 @@ class RayHost:
                 received.append(self._messages.get_nowait())
         return [item[1] for item in received if item]
 
-    def call(self, method: str, *arguments: int) -> Any:
+    def call(self, method: str, *arguments: float) -> Any:
         """Call a method of the `WorkerProcess`, if it was started; return what that returns."""
         return getattr(self._process, method)(*arguments) if self._process else None
 
@@ -177,21 +177,22 @@ class RayProcess:
         """Return whether the process is stopped (SIGSTOP); False if its actor does not answer."""
         return bool(self._answer("is_stopped"))
 
-    def discard(self) -> None:
-        """Kill the process and its actor, and wait for their ends."""
+    def discard(self, secs: float = _ANSWER_SECS) -> str:
+        """Kill the process and its actor, and wait for their ends, see `WorkerProcess.discard`."""
         import ray
 
-        self._answer("discard")
+        left = self._answer("discard", min(secs, _ANSWER_SECS) / 2)
         ray.kill(self._actor)
         if self._follower:
             self._follower.join(_END_SECS)
+        return f"{left} on {self.host}" if left else ""
 
-    def _answer(self, method: str) -> Any:
+    def _answer(self, method: str, *arguments: float) -> Any:
         """Return what a method of the process returns; None if its actor is lost."""
         import ray
 
         with suppress(ray.exceptions.RayError):
-            return ray.get(self._actor.call.remote(method), timeout=_ANSWER_SECS)
+            return ray.get(self._actor.call.remote(method, *arguments), timeout=_ANSWER_SECS)
         return None
 
     def _follow(self, started: Any, put: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import shutil
 import signal
@@ -19,6 +21,12 @@ from trainer.cluster import environment, fork_protocol, signals
 from trainer.cluster.fork_protocol import Fork
 from trainer.errors import RESTARTABLE
 
+END_SECS = 10.0
+"""How long a process that was killed may take to end."""
+
+_PREFIX = "steadfast-server-"
+_STALE_SECS = 60.0
+
 
 class ForkServer:
     """A process of `trainer.worker.forking`, or the folder where one listens.
@@ -34,6 +42,7 @@ class ForkServer:
         self.directory = directory
         self._process: subprocess.Popen[bytes] | None = None
         self._owner: socket.socket | None = None
+        self._lock = -1
 
     @classmethod
     def acquire(cls) -> ForkServer:
@@ -55,7 +64,9 @@ class ForkServer:
             return server
         try:
             errors = tempfile.TemporaryFile()  # noqa: SIM115
-            server.directory = Path(tempfile.mkdtemp(prefix="steadfast-"))
+            _remove_stale_folders()
+            server.directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            server._lock = _locked(server.directory)
             listener = fork_protocol.listen(server._socket_path(variables))
         except OSError:  # a file system that is full, or without sockets
             with suppress(OSError):
@@ -126,8 +137,10 @@ class ForkServer:
             self._owner.close()
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            ends_within(self._process, END_SECS)
             shutil.rmtree(self.directory, ignore_errors=True)
+            self._process = None
+            os.close(self._lock)
 
     def _is_there(self, variables: dict[str, str]) -> bool:
         connection = fork_protocol.connect(self._socket_path(variables))
@@ -137,6 +150,44 @@ class ForkServer:
 
     def _socket_path(self, variables: dict[str, str]) -> Path:
         return self.directory / environment.import_digest(variables)
+
+
+def ends_within(process: subprocess.Popen[bytes] | ForkedProcess, secs: float) -> bool:
+    """Return whether a process ends within so many seconds.
+
+    One that was killed does not while it waits in the kernel, such as for a file system.
+    """
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(secs)
+        return True
+    return False
+
+
+def _locked(folder: Path) -> int:
+    """Return a descriptor that locks a folder until this process ends.
+
+    Raises:
+        OSError: it is locked, or no folder of this user's.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(descriptor).st_uid != os.getuid():
+            raise PermissionError(errno.EPERM, "it is another user's")
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove_stale_folders() -> None:
+    """Remove the folders of commands that were killed together with their servers."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            if time.time() - folder.lstat().st_mtime > _STALE_SECS:  # a new one gets its lock soon
+                lock = _locked(folder)
+                shutil.rmtree(folder, ignore_errors=True)
+                os.close(lock)
 
 
 def start_process(
@@ -199,9 +250,14 @@ class ForkedProcess:
         """Return the exit code; None: the process has not ended."""
         return self._code
 
-    def wait(self) -> int:
-        """Wait for the end; return the exit code, negative for the signal that killed it."""
-        self._has_ended.wait()
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; return the exit code, negative for the signal that killed it.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not ended within `timeout` seconds.
+        """
+        if not self._has_ended.wait(timeout):
+            raise subprocess.TimeoutExpired("a forked process", timeout or 0)
         assert self._code is not None
         return self._code
 

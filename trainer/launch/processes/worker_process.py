@@ -23,7 +23,13 @@ from trainer.cluster.messages import Crash, Exit, Line, Message, Outcome, Output
 from trainer.cluster.network_namespace import Namespace
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.files import making_temporary_files, regular_file, writing
-from trainer.launch.processes.fork_server import ForkedProcess, ForkServer, start_process
+from trainer.launch.processes.fork_server import (
+    END_SECS,
+    ForkedProcess,
+    ForkServer,
+    ends_within,
+    start_process,
+)
 from trainer.launch.supervision import exit_codes
 from trainer.runs.state_memory import StateMemory
 
@@ -212,14 +218,19 @@ class WorkerProcess:
             return False
         return stat.rpartition(")")[2].split()[0] in ("T", "t")
 
-    def discard(self) -> None:
-        """Kill the process: it has no assignment, or must not go on."""
+    def discard(self, secs: float = END_SECS) -> str:
+        """Kill the process: it has no assignment, or must not go on.
+
+        Returns:
+            What has not ended within `secs`; empty if the process has.
+        """
         self.process.kill()
-        self.process.wait()
-        if self._end is not None:
+        has_ended = ends_within(self.process, secs)
+        if has_ended and self._end is not None:
             self._end.join()  # it writes the end of the log, whose directory may be removed next
         self._socket.close()
         self._scratch.cleanup()
+        return "" if has_ended else f"process {self.process.pid}"
 
     def _read_output(self, log: Log, put: Callable[[Message], None]) -> None:
         """Copy what the user's code prints to the log and to the console."""

@@ -12,6 +12,7 @@ from trainer.cluster.messages import Message, Phase
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.cluster.stop_requests import RESIZE, Decision
 from trainer.errors import CRASHED, DONE, RESTARTABLE, WRONG_INPUT
+from trainer.launch.processes.fork_server import END_SECS
 from trainer.launch.processes.worker_process import Messages, log_of
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import exit_codes
@@ -147,8 +148,10 @@ class Attempt:
         """Kill the processes that are left."""
         for process in self._living.values():
             process.signal(signal.SIGKILL)  # all of them before the first is waited for
-        for process in self._living.values():
-            process.discard()
+        ends = time.monotonic() + END_SECS
+        for process_id, process in self._living.items():
+            if left := process.discard(max(0.0, ends - time.monotonic())):
+                self._console.line(f"warning: {process_id} ({left}) was killed but does not end")
         self._living.clear()
 
     def _start(self, member: Cluster, *, is_standby: bool = False) -> ManagedProcess:
@@ -317,7 +320,10 @@ class Attempt:
             for line in text.splitlines() if process_id.is_actor else ():
                 self._console.line(f"{process_id}: {line}")
             self._console.line(f"warning: {process_id} {how}; starting it again alone")
-            self._begin(member)
+            try:
+                self._begin(member)
+            except OSError as error:  # no memory or descriptors, perhaps for a while
+                self._fail(process_id, f"could not be started again: {error}", RESTARTABLE)
         elif self._record.process_id is None and is_lost_actor:
             self._give_up_actor(process_id, how)
         elif self._record.process_id is None or (
@@ -325,8 +331,7 @@ class Attempt:
             and code != RESTARTABLE
             and process_id != self._record.process_id
         ):
-            # A process that lost a peer often ends before that peer, which is the cause; every
-            # other end is a cause itself.
+            # A process that lost a peer often ends before that peer: any other end is a cause.
             self._fail(process_id, how, code, _CAUSE_SECS if code == RESTARTABLE else 0.0)
 
     def _give_up_actor(self, process_id: ProcessId, how: str) -> None:

@@ -6,6 +6,7 @@ along, and a sweep leaks nothing from one point to the next.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import closing
 
@@ -35,10 +36,18 @@ class RestartBudget:
     Args:
         newest_step: returns the newest step that a restart can go on from; 0: there is none.
         max_restarts: how many are allowed.
+        clock: seconds, monotonic.
     """
 
-    def __init__(self, newest_step: Callable[[], int], max_restarts: int) -> None:
+    def __init__(
+        self,
+        newest_step: Callable[[], int],
+        max_restarts: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.spent = 0
+        self._clock = clock
+        self._times: list[float] = []
         self._newest_step = newest_step
         self._max_restarts = max_restarts
         self._newest = newest_step()
@@ -49,7 +58,19 @@ class RestartBudget:
             self._newest = newest
             self.spent = 0
         self.spent += 1
+        self._times.append(self._clock())
         return self.spent <= self._max_restarts
+
+    def warning(self) -> str:
+        """Return a line if newer state hides that restarts are frequent; empty if they are not."""
+        last_hour = sum(self._clock() - at < 3600 for at in self._times)
+        if last_hour <= max(1, self._max_restarts):
+            return ""
+        return (
+            f"warning: restart {len(self._times)} of this command, {last_hour} within an hour: a "
+            "cause that returns, such as memory that grows, costs time with each; see the logs, "
+            "and `dmesg` for processes that the kernel has killed"
+        )
 
 
 class Supervisor:
@@ -154,6 +175,8 @@ class Supervisor:
             self._console.error(exit_codes.left_without_saving(self._context.directory.path))
             return False
         if self._attempts.spend():
+            if warning := self._attempts.warning():
+                self._console.line(warning)
             return True
         self._console.error(
             f"gave up after {self._restart.max_restarts} restarts (restart.max_restarts): "

@@ -19,7 +19,13 @@ from trainer.cluster.fork_protocol import SOCKET
 from trainer.cluster.messages import Crash, ErrorLine, Exit, Message, Outcome, Problem, decode
 from trainer.config import loading
 from trainer.files import making_temporary_files
-from trainer.launch.processes.fork_server import ForkedProcess, ForkServer, start_process
+from trainer.launch.processes.fork_server import (
+    END_SECS,
+    ForkedProcess,
+    ForkServer,
+    ends_within,
+    start_process,
+)
 from trainer.launch.supervision import exit_codes
 from trainer.sweep.points.points import Point
 from trainer.sweep.points.resources import ResourceShare
@@ -105,7 +111,7 @@ class PointProcess:
     def kill(self) -> None:
         """Kill the process, and with it its workers."""
         self._process.kill()
-        self._process.wait()
+        ends_within(self._process, END_SECS)
 
     def _send(self, line: str) -> None:
         with suppress(OSError):  # it has ended: EPIPE, ECONNRESET, or EBADF after `_receive`

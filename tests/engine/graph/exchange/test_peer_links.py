@@ -1,6 +1,10 @@
 """Links between hosts: sums to the bit, strangers kept out, lost and silent peers named."""
 
+import errno
+import os
 import socket
+import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial, reduce
@@ -8,6 +12,8 @@ from functools import partial, reduce
 import numpy as np
 import pytest
 
+from tests.support.namespaces import namespaces
+from tests.support.processes import ROOT
 from trainer.engine.graph.exchange.peer_links import PeerLinks
 from trainer.engine.graph.exchange.rendezvous import Patience, PeerLostError
 from trainer.engine.graph.step.shard_tree import chain_sum, tree_sum
@@ -26,13 +32,10 @@ def backward(parts, add_two):
 
 
 @contextmanager
-def connected(count, token=lambda rank: TOKEN, secs=10.0, silent_secs=10.0):
+def connected(count, token=lambda rank: TOKEN, secs=10.0, patience=PATIENCE):
     """Yield the links of so many processes, played by threads, and their pool."""
     names = [f"worker-{rank}" for rank in range(count)]
-    links = [
-        PeerLinks(rank, names, HOST, token(rank), Patience(1.0, silent_secs))
-        for rank in range(count)
-    ]
+    links = [PeerLinks(rank, names, HOST, token(rank), patience) for rank in range(count)]
 
     def open_one(own):
         own.open({rank: (HOST, links[rank].port) for rank in range(own.rank)}, secs)
@@ -141,9 +144,71 @@ def test_lost_peer_is_named_by_all_others():
 
 
 def test_silent_peer_is_named():
-    with connected(2, silent_secs=0.2) as (links, _):
+    with connected(2, patience=Patience(1.0, 0.2)) as (links, _):
         with pytest.raises(PeerLostError, match=r"^worker-1: silent for 0.2 s$"):
             add(links[0], vectors(1, 10)[0])
+
+
+class Late(Patience):
+    """Notes when a peer is warned of."""
+
+    noticed = threading.Event()
+
+    def warn(self, names):
+        self.noticed.set()
+
+
+def test_live_peer_that_is_late_is_waited_for_also_where_it_does_not_read():
+    """Longer than a host may be silent: its kernel takes what fits its buffer, then answers."""
+    size = 1 << 23
+    with connected(2, patience=Late(1.0, 60.0, cut_off_secs=0.5)) as (links, pool):
+        values = [np.ones(size, np.float32) for _ in links]
+        early = pool.submit(add, links[0], values[0])
+        assert Late.noticed.wait(30)
+        add(links[1], values[1])
+        early.result(30)
+    assert all(np.all(x == 2.0) for x in values)
+
+
+CUT_OFF = """
+import subprocess
+import numpy as np
+from tests.engine.graph.exchange import test_peer_links as support
+
+with support.connected(2, patience=support.Patience(1.0, 60.0, cut_off_secs=2)) as (links, pool):
+    for _ in range(2):  # the first one is over: the peer answers
+        print([*pool.map(support.add, links, support.vectors(2, 1000))], flush=True)
+    subprocess.run(["ip", "link", "set", "lo", "down"], check=True)
+    try:
+        support.add(links[0], support.vectors(1, 1000)[0])
+    except support.PeerLostError as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+def test_host_that_is_cut_off_is_noticed_before_it_counts_as_silent():
+    with namespaces("ip link set lo up") as network:
+        program = network.start(
+            sys.executable, "-c", CUT_OFF, environment={**os.environ, "PYTHONPATH": str(ROOT)}
+        )
+        out, err = program.communicate(timeout=50)
+    assert "worker-1 has gone: its host is cut off" in out, out + err
+
+
+def test_flood_of_connections_keeps_no_peer_out(monkeypatch):
+    """Accepting fails when there are too many open files; then strangers are disconnected."""
+    accept = socket.socket.accept
+    failures = iter([errno.EMFILE, errno.EMFILE])
+
+    def accept_or_fail(listener):
+        if number := next(failures, 0):
+            raise OSError(number, os.strerror(number))
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", accept_or_fail)
+    with connected(2) as (links, pool):
+        list(pool.map(add, links, vectors(2, 10)))
 
 
 def test_different_vectors_are_an_error_and_no_hang():
@@ -153,5 +218,5 @@ def test_different_vectors_are_an_error_and_no_hang():
             for own, size in zip(links, (40, 44), strict=True)
         ]
         for waits in waiting:
-            with pytest.raises(ValueError, match=r"^the processes add up different vectors: "):
+            with pytest.raises(PeerLostError, match=r"^the processes add up different vectors: "):
                 waits.result(10)

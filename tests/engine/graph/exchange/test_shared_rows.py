@@ -130,7 +130,7 @@ def test_different_gradients_are_an_error_and_no_hang(rendezvous):
         for member, size in zip(members, (16, 32), strict=True)
     ]
     with pytest.raises(
-        ValueError,
+        PeerLostError,
         match=r"^the processes add up different gradients: number 1 of 320 bytes here, "
         r"number 1 of 640 there$",
     ):

@@ -27,9 +27,10 @@ _HELLO = struct.Struct(f"<{len(_MAGIC)}sq{_NONCE_BYTES}s")
 _PROOF_BYTES = 32
 _HANDSHAKE_SECS = 10.0
 _LOOK_SECS = 0.2
+_CHECK_SECS = 1.0  # between two looks at whether a silent peer's host is cut off
 _HEADER = struct.Struct("<qq")
 _MOST_VECTORS = 512  # in one call of the system
-_CUT_OFF_SECS = 30  # without a sign of life from the other machine
+_TCP_INFO = struct.Struct("2xB53xI")  # of Linux: tcpi_retransmits, tcpi_last_ack_recv
 
 
 class PeerLinks:
@@ -95,6 +96,7 @@ class PeerLinks:
             raise PeerLostError(f"{', '.join(missing)} did not connect within {secs:g} s")
         for link in self._links.values():
             link.setblocking(False)
+            _keep_alive(link, self._patience.cut_off_secs)
 
     def all_reduce(self, total: Any, own: Pieces, add_up: AddUp) -> None:
         """Write the sum over all peers into a contiguous float32 vector.
@@ -110,8 +112,8 @@ class PeerLinks:
             add_up: adds up vectors of equal length, in order, with a function that adds two.
 
         Raises:
-            PeerLostError: a peer has gone, or is silent; `total` has an undefined content.
-            ValueError: a peer adds up another vector.
+            PeerLostError: a peer has gone, is silent or adds up another vector; `total` has an
+                undefined content.
         """
         parts = [part_of(len(total), rank, self.count) for rank in range(self.count)]
         part = parts[self.rank]
@@ -189,13 +191,21 @@ class PeerLinks:
 
     def _wait(self, selector: selectors.BaseSelector) -> list[tuple[selectors.SelectorKey, int]]:
         warn_secs, silent_secs = self._patience.warn_secs, self._patience.silent_secs
-        if ready := selector.select(min(warn_secs, silent_secs)):
-            return ready
-        silent = ", ".join(self._names[key.data] for key in selector.get_map().values())
-        self._patience.warn(silent)
-        if ready := selector.select(max(0.0, silent_secs - warn_secs)):
-            return ready
-        raise PeerLostError(f"{silent}: silent for {silent_secs:g} s")
+        began = time.monotonic()
+        is_late = False
+        while (waited := time.monotonic() - began) < silent_secs:
+            if ready := selector.select(min(_CHECK_SECS, silent_secs - waited)):
+                return ready
+            for rank in [key.data for key in selector.get_map().values()]:
+                if _is_cut_off(self._links[rank], self._patience.cut_off_secs):
+                    raise PeerLostError(f"{self._names[rank]} has gone: its host is cut off")
+            if not is_late and waited >= warn_secs:
+                is_late = True
+                self._patience.warn(self._awaited(selector))
+        raise PeerLostError(f"{self._awaited(selector)}: silent for {silent_secs:g} s")
+
+    def _awaited(self, selector: selectors.BaseSelector) -> str:
+        return ", ".join(self._names[key.data] for key in selector.get_map().values())
 
     def _advance(
         self, selector: selectors.BaseSelector, transfer: _Transfer, rank: int, events: int
@@ -205,7 +215,11 @@ class PeerLinks:
                 transfer.send()
             if events & selectors.EVENT_READ:
                 transfer.receive()
+        except BlockingIOError:
+            return  # it was not ready after all
         except OSError as error:
+            if isinstance(error, PeerLostError):
+                raise
             reason = error.strerror or str(error)
             raise PeerLostError(f"{self._names[rank]} has gone: {reason}") from error
         wanted = transfer.events()
@@ -255,7 +269,7 @@ class _Transfer:
         self.met_at = time.monotonic()
         if bytes(self._header) != self._expected:
             mine, theirs = _HEADER.unpack(self._expected), _HEADER.unpack(self._header)
-            raise ValueError(
+            raise PeerLostError(
                 f"the processes add up different vectors: number {mine[0]} of {mine[1]} elements "
                 f"here, number {theirs[0]} of {theirs[1]} there"
             )
@@ -297,9 +311,11 @@ class _Arrivals:
             except TimeoutError:
                 continue
             except OSError:
-                return
+                time.sleep(_LOOK_SECS)  # too many open files, until strangers are disconnected
+                continue
             # A thread for each: one that connects and says nothing must not keep the others out.
-            threading.Thread(target=self._admit, args=(link,), daemon=True).start()
+            with contextlib.suppress(RuntimeError):  # too many: the connection is closed
+                threading.Thread(target=self._admit, args=(link,), daemon=True).start()
 
     def _admit(self, link: socket.socket) -> None:
         try:
@@ -326,7 +342,6 @@ def _prove(
         ValueError: it is another peer.
     """
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    _notice_silence(link)
     own = _HELLO.pack(_MAGIC, rank, os.urandom(_NONCE_BYTES))
     link.sendall(own)
     other = _receive(link, _HELLO.size)
@@ -342,17 +357,24 @@ def _prove(
     return int(other_rank)
 
 
-def _notice_silence(link: socket.socket) -> None:
-    """Have a connection fail when the other machine is cut off, also where nothing is sent."""
-    interval = _CUT_OFF_SECS // 5
+def _keep_alive(link: socket.socket, secs: float) -> None:
+    """Have an idle connection fail when the other host does not answer for so long."""
+    interval = max(1, int(secs) // 5)
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (
-        (socket.TCP_KEEPIDLE, interval),
-        (socket.TCP_KEEPINTVL, interval),
-        (socket.TCP_KEEPCNT, 4),
-        (socket.TCP_USER_TIMEOUT, 1000 * _CUT_OFF_SECS),
-    ):
-        link.setsockopt(socket.IPPROTO_TCP, option, value)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, interval)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+
+
+def _is_cut_off(link: socket.socket, secs: float) -> bool:
+    """Return whether what was sent has not been acknowledged for so long.
+
+    TCP_USER_TIMEOUT would also end the connection to a host that answers, but whose process does
+    not read: it may be compiling.
+    """
+    info = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+    retransmits, last_ack_msecs = _TCP_INFO.unpack(info)
+    return retransmits > 0 and last_ack_msecs >= 1000 * secs
 
 
 def _receive(link: socket.socket, size: int) -> bytes:

@@ -21,7 +21,10 @@ _ALL = -1  # every bit of a mask
 
 
 class PeerLostError(ConnectionError):
-    """Another process has gone, or does not answer."""
+    """Another process has gone, does not answer, or adds up something else.
+
+    No ValueError: that of a Python function in a graph is taken for one of the user's data.
+    """
 
 
 @dataclass(frozen=True)
@@ -31,10 +34,12 @@ class Patience:
     Attributes:
         warn_secs: after these a warning names it.
         silent_secs: after these it counts as lost.
+        cut_off_secs: after these without an answer its host counts as lost.
     """
 
     warn_secs: float = 150.0
     silent_secs: float = 600.0
+    cut_off_secs: float = 30.0
 
     def warn(self, names: str) -> None:
         """Warn of processes for which this one has waited."""
@@ -79,12 +84,15 @@ class Rendezvous:
             secs: how long the first one waits for each of the others.
 
         Raises:
-            PeerLostError: one does not come.
+            PeerLostError: one does not come, or has gone.
         """
         self._listener.settimeout(secs)
         if self.rank:
-            self._listener.connect(self._address)
-            self._listener.sendall(_RANK.pack(self.rank))
+            try:
+                self._listener.connect(self._address)
+                self._listener.sendall(_RANK.pack(self.rank))
+            except OSError as error:
+                raise PeerLostError(f"{self._names[0]} has gone: {error.strerror}") from error
             self._links = {0: self._listener}
         else:
             try:
@@ -103,10 +111,11 @@ class Rendezvous:
         _, user, _ = _CREDENTIALS.unpack(credentials)
         if user == os.getuid():
             link.settimeout(secs)
-            (rank,) = _RANK.unpack(link.recv(_RANK.size, socket.MSG_WAITALL))
-            self._links[rank] = link
-        else:
-            link.close()
+            content = link.recv(_RANK.size, socket.MSG_WAITALL)
+            if len(content) == _RANK.size:  # else it has gone
+                self._links[_RANK.unpack(content)[0]] = link
+                return
+        link.close()
 
     def share(self, call: int, num_bytes: int) -> mmap.mmap:
         """Return memory that all processes share, the same for the same `call`."""
@@ -136,8 +145,7 @@ class Rendezvous:
             The bits that are set in the masks of all processes.
 
         Raises:
-            PeerLostError: one of them is gone.
-            ValueError: one came with another call or size.
+            PeerLostError: one of them is gone, or came with another call or size.
         """
         arrived = time.monotonic()
         own = _HEADER.pack(call, size, mask)
@@ -178,7 +186,7 @@ class Rendezvous:
         """Return the mask of another process that has come with the same call and size."""
         other_call, other_size, mask = _HEADER.unpack(theirs)
         if (call, size) != (other_call, other_size):
-            raise ValueError(
+            raise PeerLostError(
                 f"the processes add up different gradients: number {call} of {size} bytes here, "
                 f"number {other_call} of {other_size} there"
             )

@@ -120,6 +120,10 @@ class TrainState:
             "callbacks": {name: _variables(callback) for name, callback in self.callbacks.items()},
         }
 
+    def callback_variables(self) -> list[tf.Variable]:
+        """Return the variables of the callbacks."""
+        return [x for callback in self.callbacks.values() for x in _variables(callback).values()]
+
     def digests(self, strategy: tf.distribute.Strategy) -> dict[str, int]:
         """Return a hash of every variable as this process holds it, 40 bits each, by name."""
         return digests(self.variables(), strategy)
