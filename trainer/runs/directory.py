@@ -327,7 +327,8 @@ def read_config(path: Path) -> dict[str, Any]:
 def _write_config(path: Path, experiment: Experiment) -> None:
     config = {**loading.plain(experiment), "migrations": len(migrations.ROWS)}
     text = yaml.safe_dump(config, sort_keys=False)
-    write_atomically(path / "config.yaml", f"{_SEAL}{zlib.crc32(text.encode()):08x}\n{text}")
+    content = f"{_SEAL}{zlib.crc32(text.encode()):08x}\n{text}"
+    write_atomically(path / "config.yaml", content, mode=0o600)  # the one file with secrets
 
 
 def trained_config(path: Path) -> dict[str, Any]:

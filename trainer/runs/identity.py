@@ -20,6 +20,7 @@ from trainer.config.options import constraints, targets
 from trainer.config.rules import env, loop
 from trainer.config.schema import Experiment
 from trainer.runs import migrations, normal_form
+from trainer.runs.secret_masking import shown
 
 _NAMED_NODES = ("callbacks", "metrics", "writers")
 """Sections of several nodes, each with a name."""
@@ -52,9 +53,14 @@ class Change:
         apart = effect.apart if isinstance(effect, Semantic) else ()
         return Structural() if (self.before in apart) != (self.now in apart) else effect
 
+    @property
+    def shown(self) -> tuple[Any, Any]:
+        """Both values as they are recorded and shown: without secrets."""
+        return shown(self.before, self.key), shown(self.now, self.key)
+
     def __str__(self) -> str:
-        before = constraints.format_value(self.before)
-        return f"{self.key}: {before} -> {constraints.format_value(self.now)}"
+        before, now = map(constraints.format_value, self.shown)
+        return f"{self.key}: {before} -> {now}"
 
 
 def effect_of(key: str, target: Any = None) -> Effect:

@@ -18,7 +18,7 @@ from typing import Any
 from trainer.errors import DamagedError
 from trainer.files import read_json, write_json
 from trainer.runs import user_code
-from trainer.runs.secret_masking import masked
+from trainer.runs.secret_masking import MASK, masked, shown_word
 
 _PACKAGES = (
     "tensorflow",
@@ -87,11 +87,15 @@ def format_command(argv: Sequence[str]) -> str:
 
 
 def changed_values(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys that later commands have changed in config.yaml, with their values now."""
+    """Return the keys that later commands have changed in config.yaml, with their values now.
+
+    A secret is none of them: the record does not have it.
+    """
     return {
         change["key"]: change["now"]
         for entry in record.get("lineage", ())
         for change in entry.get("changes", ())
+        if MASK not in str(change["now"])
     }
 
 
@@ -120,7 +124,8 @@ def add_entry(
         "git": _fingerprint(_git()),
         "checkpoint": checkpoint,
         "changes": [
-            {"key": change.key, "before": change.before, "now": change.now} for change in changes
+            dict(zip(("key", "before", "now"), (change.key, *change.shown), strict=True))
+            for change in changes
         ],
     }
     previous = latest_command(record)
@@ -211,8 +216,8 @@ def _write(path: Path, record: Mapping[str, Any]) -> None:
 
 def _command(overrides: list[str], config_dir: str | None) -> dict[str, Any]:
     return {
-        "argv": [masked(word) for word in sys.argv],
-        "overrides": [masked(item) for item in overrides],
+        "argv": [shown_word(word) for word in sys.argv],
+        "overrides": [shown_word(item) for item in overrides],
         "config_dir": config_dir,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "host": socket.gethostname(),

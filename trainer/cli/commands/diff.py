@@ -42,7 +42,7 @@ def run(arguments: Sequence[str]) -> int:
         print(printable(f"{first} and {second} have the same configuration."))
         return _SAME
     rows = [
-        (change.key, constraints.format_value(change.before), constraints.format_value(change.now))
+        (change.key, *map(constraints.format_value, change.shown))
         for change in changes
     ]
     print(*align_columns([("key", str(first), str(second)), *rows], "<<<"), sep="\n")

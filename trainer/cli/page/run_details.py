@@ -20,6 +20,7 @@ from trainer.files import read_bytes, read_json
 from trainer.runs import crash_report, process_status, provenance
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.directory import trained_config
+from trainer.runs.secret_masking import shown
 from trainer.runs.ledger import CATEGORIES, Ledger, TimeSummary, format_sizes
 from trainer.runs.status import State, run_status
 from trainer.runs.worker_times import staleness_bins
@@ -67,7 +68,7 @@ def details(path: Path, place: str | None = None) -> dict[str, Any]:
             {"name": name, "data": _url(files[name])} for name in _PICTURES if name in files
         ],
         "texts": [{"name": name, "text": texts[name]} for name in _TEXTS if name in texts],
-        "config": {key: format_value(value) for key, value in config.items()},
+        "config": {key: format_value(value) for key, value in shown(config).items()},
         **attempt("run.json", lambda: _record(record), _record({})),
         "crash": texts.get(crash_report.report_path(path).name, ""),
     }

@@ -13,6 +13,7 @@ from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch.resolved_run import resolve
 from trainer.runs.identity import run_path
+from trainer.runs.secret_masking import shown
 from trainer.runs.status import RunStatus
 from trainer.sweep.search.search_space import SearchSpace
 
@@ -45,9 +46,15 @@ class Point:
     pruned: RunStatus | None = None
 
     @property
+    def shown(self) -> Mapping[str, str]:
+        """The varied values without secrets, for people and records."""
+        values: Mapping[str, str] = shown(self.varied)
+        return values
+
+    @property
     def label(self) -> str:
         """The varied values, `model=cnn seed=1`; the directory's name where nothing is varied."""
-        return " ".join(f"{key}={value}" for key, value in self.varied.items()) or self.path.name
+        return " ".join(f"{key}={value}" for key, value in self.shown.items()) or self.path.name
 
 
 @dataclass(frozen=True)
