@@ -31,7 +31,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from trainer.files import regular_file
+from trainer.files import MAX_LINE_BYTES, regular_file
 from trainer.runs.worker_times import WorkerRecord, WorkerTime, staleness_bins
 
 CATEGORIES = {
@@ -287,11 +287,11 @@ class Ledger:
         """Add the marks that others have written since the last reading."""
         with suppress(OSError), open(self._path, "rb", opener=regular_file) as file:
             file.seek(self._offset)
-            for line in file:
+            while line := file.readline(MAX_LINE_BYTES):
                 try:
                     self._tally.add(Mark(**json.loads(line)))
                 except (ValueError, TypeError, AttributeError, RecursionError):
-                    if not line.endswith(b"\n"):
+                    if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
                         break  # it is being written, or a kill has cut it off
                 self._offset += len(line)
 

@@ -32,9 +32,10 @@ _FOLLOWING = re.compile(
     | ([?&](?:sig|key|code|x-(?:amz|goog)-[a-z-]*(?:signature|credential|token))=)[^&\s"']+
     """
 )
-_NO_SECRETS = (
-    "mask pad padding eos bos unk unknown oov cls class sep start end stop special max min num".split()
-)
+_NO_SECRETS = {
+    "mask", "pad", "padding", "eos", "bos", "unk", "unknown", "oov", "cls", "class", "sep",
+    "start", "end", "stop", "special", "max", "min", "num",
+}  # fmt: skip
 """First words of names such as `pad_token`."""
 
 _NAME = re.compile(
@@ -48,13 +49,15 @@ _WORD = re.compile(r"(?i)passw|pwd|passphrase|passcode|secret|credential|key|aut
 _ASSIGNED = re.compile(
     r"""(?x)
     (?P<name>(?<![\w.-])-{0,2}[A-Za-z_][\w.-]*)
-    (?:(?P<quote>["']?)(?P<sign>[ \t]*[=:][ \t]*)|(?P<gap>[ ]))
-    (?P<value>[bruf]{0,2}(?:"[^"\n]+"|'[^'\n]+')|(?![\[<("'=])(?:
+    (?:["']?[ \t]*[=:][ \t]*|(?P<gap>[ ]))
+    (?:[bruf]{0,2}(?P<quote>["'])(?P<quoted>(?:(?!(?P=quote)).)+)(?P=quote)
+    | (?P<bare>(?![\[<("'=])(?:
         (?<==)[^\s"',]+                          # `secret=hunter2`
         | (?<=:\ )[^"',\n{}\[\]()]+              # `secret: hunter2`, to the end
-        | [^\s"',;(){}\[\]<>]+(?![\w.(\[<]) ))   # but no call: `token = read(...)`
+        | [^\s"',;(){}\[\]<>]+(?![\w.(\[<]) )))  # but no call: `token = read(...)`
     """
 )
+_NO_VALUES = {"null", "none", "true", "false", ""}
 
 
 def shown(value: Any, key: str = "") -> Any:
@@ -78,7 +81,7 @@ def shown(value: Any, key: str = "") -> Any:
 def shown_word(word: str) -> str:
     """Return a word of a command line, such as an override, as it is recorded."""
     key, sign, value = word.partition("=")
-    is_secret = _is_secret(key.lstrip("+~-")) and value not in ("", "null", "true", "false")
+    is_secret = _is_secret(key.lstrip("+~-")) and value.lower() not in _NO_VALUES
     return f"{key}={MASK}" if sign and is_secret else masked(word)
 
 
@@ -90,13 +93,14 @@ def masked(text: str) -> str:
 
 
 def _masked_value(match: re.Match[str]) -> str:
-    name, value = match["name"], match["value"]
-    is_option = match["gap"] is None or name.startswith("--")
-    _, quote, text = re.split("([\"'])", value, maxsplit=1) if value[-1] in "\"'" else ("", "", value)
-    is_value = text not in ("null", "None", "true", "false", "True", "False") and text[0] not in "[<"
-    if not (is_option and is_value and _is_secret(name.lstrip("-"))):
+    name, kind = match["name"], "bare" if match["bare"] else "quoted"
+    is_value = match[kind].lower() not in _NO_VALUES and match[kind][0] not in "[<"
+    is_assigned = match["gap"] is None or name.startswith("--")
+    if not (is_value and is_assigned and _is_secret(name.lstrip("-"))):
         return match[0]
-    return f"{match[0][: len(match[0]) - len(text)]}{MASK}{quote}"
+    begin, end = match.span(kind)
+    text = match.string
+    return f"{text[match.start() : begin]}{MASK}{text[end : match.end()]}"
 
 
 @functools.lru_cache(10_000)
