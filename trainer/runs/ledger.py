@@ -289,7 +289,7 @@ class Ledger:
             file.seek(self._offset)
             while line := file.readline(MAX_LINE_BYTES):
                 try:
-                    self._tally.add(Mark(**json.loads(line)))
+                    self._tally.add(Mark(**json.loads(line.decode())))
                 except (ValueError, TypeError, AttributeError, RecursionError):
                     if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
                         break  # it is being written, or a kill has cut it off

@@ -81,7 +81,8 @@ def latest_command(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def format_command(argv: Sequence[str]) -> str:
-    """Return a command as a user types it: `python train.py model=cnn`."""
+    """Return a command as a user types it, without secrets: `python train.py model=cnn`."""
+    argv = [*map(shown_word, argv)]
     program = ["python", argv[0]] if argv[0].endswith(".py") else [Path(argv[0]).name]
     return shlex.join([*program, *argv[1:]])
 

@@ -57,6 +57,8 @@ _ASSIGNED = re.compile(
         | [^\s"',;(){}\[\]<>]+(?![\w.(\[<]) )))  # but no call: `token = read(...)`
     """
 )
+_OPENED = re.compile(r"""(?<![\w.-])([A-Za-z_][\w.-]*)["']?[ \t]*[=:][ \t]*([\[{])""")
+_BRACKET = re.compile(r"[\[{}\]\n]")
 _NO_VALUES = {"null", "none", "true", "false", ""}
 
 
@@ -89,7 +91,32 @@ def masked(text: str) -> str:
     """Return a text without the tokens, keys and passwords that are known by name or form."""
     text = _SECRETS.sub(MASK, text)
     text = _FOLLOWING.sub(lambda match: "".join(part or "" for part in match.groups()) + MASK, text)
-    return _ASSIGNED.sub(_masked_value, text) if _WORD.search(text) else text
+    if not _WORD.search(text):
+        return text
+    return _ASSIGNED.sub(_masked_value, _masked_sections(text))
+
+
+def _masked_sections(text: str) -> str:
+    """Return a text with `MASK` for lists and mappings that are called secrets."""
+    parts, end = [], 0
+    for match in _OPENED.finditer(text):
+        if match.start() >= end and _is_secret(match[1]):
+            parts += [text[end : match.start(2)], MASK]
+            end = _closing(text, match.start(2))
+    return "".join([*parts, text[end:]])
+
+
+def _closing(text: str, begin: int) -> int:
+    """Return the end of what a bracket opens; it is that of the line if nothing closes it."""
+    depth, line_end = 0, len(text)
+    for match in _BRACKET.finditer(text, begin):
+        if match[0] == "\n":
+            line_end = min(line_end, match.start())
+        else:
+            depth += 1 if match[0] in "[{" else -1
+            if depth == 0:
+                return match.end()
+    return line_end
 
 
 def _masked_value(match: re.Match[str]) -> str:

@@ -1,0 +1,111 @@
+"""No file of a run but config.yaml, no request to a tracker and no output has a secret."""
+
+import json
+import subprocess
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from tests.support.http_servers import running
+from tests.support.processes import finish, only_run, run, start
+
+SECRETS = {
+    "option": "abcdefghijklm", "short": "hunter2", "section": "zq7w8", "item": "s3cr3ts",
+    "password": "pw91x", "url": "db-pass-5", "form": "hf_" + "aB" * 17, "later": "nextone",
+    "written": "in-a-diff", "quoted": "said-so",
+}  # fmt: skip
+"""Where each is."""
+PROJECT = """
+from trainer.datasets.digits import digits
+
+class Notify:
+    every = 2
+    password = "said-so"
+
+    def __init__(self, *, api_key, secret, url, note, headers):
+        self.values = api_key, secret, url, note, headers
+
+    def on_step(self, training):
+        pass
+
+def data(*, password, **options):
+    return digits(**options)
+"""
+OPTIONS = [
+    "model=softmax", "batch.global_size=16", "checkpoint.every_steps=2",
+    "writers=[tensorboard,jsonl,csv,mlflow,wandb]", "dataset._target_=project.data",
+    "+dataset.password=pw91x", "+callbacks.mine._target_=project.Notify",
+    "+callbacks.mine.secret=hunter2", "+callbacks.mine.url=https://me:db-pass-5@host/db",
+    f"+callbacks.mine.note={SECRETS['form']}",
+    "+callbacks.mine.headers={secrets:{first:zq7w8,all:[s3cr3ts]},retries:3}",
+]  # fmt: skip
+
+
+class Tracker(BaseHTTPRequestHandler):
+    """Enough of MLflow's server for a run; it keeps every request."""
+
+    def do_GET(self):
+        content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.requests.append(f"{self.path} {self.headers}".encode() + content)
+        info = {"run_id": "r", "run_uuid": "r", "experiment_id": "1", "status": "RUNNING"}
+        answer = {
+            "experiment": {"experiment_id": "1", "name": "e", "lifecycle_stage": "active"},
+            "run": {"info": info, "data": {}}, "run_info": info, "metrics": [],
+        }  # fmt: skip
+        text = json.dumps(answer).encode()
+        self.send_response(200 if "/mlflow/" in self.path else 404)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    do_POST = do_PATCH = do_GET
+
+    def log_message(self, *arguments):
+        pass
+
+
+def found(content):
+    return [place for place, secret in SECRETS.items() if secret.encode() in content]
+
+
+@pytest.mark.slow
+def test_only_the_configuration_has_secrets(tmp_path):
+    pytest.importorskip("mlflow")
+    pytest.importorskip("wandb")
+    (tmp_path / "project.py").write_text(PROJECT.replace("said-so", "before"))
+    (tmp_path / "keys.ini").write_text("secret=none\n")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        name = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", *name, *words], cwd=tmp_path, check=True, timeout=60)
+    (tmp_path / "project.py").write_text(PROJECT)
+    (tmp_path / "keys.ini").write_text("secret=in-a-diff\n")
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), Tracker)) as server:
+        server.requests = []
+        env = {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{server.server_port}"}
+        first = [*OPTIONS, "+callbacks.mine.api_key=abcdefghijklm", "train.steps=2"]
+        outputs = [finish(start(tmp_path, *first, **env))]
+        run_dir = only_run(tmp_path)
+        more = [f"resume={run_dir}", "resume_allow=[callbacks.mine.api_key]", *OPTIONS[5:]]
+        more += ["+callbacks.mine.api_key=nextone", "train.steps=4"]
+        outputs += [finish(start(tmp_path, *more, **env)), finish(start(tmp_path, *more, **env))]
+        requests = list(server.requests)
+    commands = [["mode=export", *more], ["report", str(run_dir)], ["runs", "--json"], ["runs"]]
+    outputs += [run(tmp_path, *words) for words in commands]
+    assert [code for code, _, _ in outputs] == [0] * 7, outputs
+    assert "Already finished" in outputs[2][1]
+
+    assert not [found("".join(texts).encode()) for _, *texts in outputs if found(str(texts).encode())]
+    config = run_dir / "config.yaml"
+    assert {*found(config.read_bytes())} == {*SECRETS} - {"later", "written", "quoted"}
+    assert config.stat().st_mode & 0o777 == 0o600
+    files = [file for file in (*run_dir.rglob("*"), tmp_path / "report.html") if file.is_file()]
+    assert {".wandb", ".jsonl", ".hparams", ".log", ".md", ".html"} <= {file.suffix for file in files}
+    with_secrets = {file: places for file in files if (places := found(file.read_bytes()))}
+    assert with_secrets.keys() == {config}, with_secrets
+
+    logged = b"\n".join(requests)
+    assert b"callbacks.mine.api_key" in logged
+    assert b"callbacks.mine.headers.retries" in logged
+    assert not found(logged)
+    assert not [request for request in requests if b"<masked>" in request and found(request)]
