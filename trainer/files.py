@@ -21,10 +21,8 @@ from typing import Any
 from trainer.errors import ConfigError, DamagedError, StorageError
 from trainer.text import first_line
 
-MAX_RECORD_BYTES = 64 << 20
+MAX_RECORD_BYTES = 256 << 20
 """A larger record is not read."""
-MAX_LINES_BYTES = 1 << 30
-"""A larger file of lines is not read as a whole."""
 MAX_LINE_BYTES = 1 << 20
 """A longer line is read in parts, which are no lines of ours."""
 
@@ -184,7 +182,7 @@ def read_bytes(path: Path, limit: int = MAX_RECORD_BYTES) -> bytes:
         with open(path, "rb", opener=regular_file) as file:
             if (size := os.fstat(file.fileno()).st_size) > limit:
                 raise DamagedError(path, f"it has {size:,} bytes, more than {limit:,}")
-            return file.read(limit)
+            return file.read(size)
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, TypeAlias
 
 from trainer.config.directions import Directions, of_targets
 from trainer.errors import ConfigError, DamagedError
-from trainer.files import MAX_LINE_BYTES, MAX_LINES_BYTES, read_bytes, regular_file
+from trainer.files import MAX_LINE_BYTES, read_bytes, regular_file
 from trainer.runs import directory, provenance
 from trainer.runs.checkpoint_marker import read_marker
 
@@ -40,7 +41,7 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
         DamagedError: something else is in the place of the file, or it cannot be read.
     """
     try:
-        *texts, last = read_bytes(path, MAX_LINES_BYTES).split(b"\n")
+        *texts, last = read_bytes(path, sys.maxsize).split(b"\n")
     except FileNotFoundError:
         return [], 0
     lines = [parse_line(text) for text in texts if text]

@@ -20,7 +20,7 @@ from trainer.config.directions import Directions
 from trainer.config.options.constraints import format_plain
 from trainer.config.schema import GROUPS, PAIRS
 from trainer.errors import DamagedError
-from trainer.files import MAX_LINES_BYTES, read_bytes
+from trainer.files import read_bytes
 from trainer.runs import directory, identity, migrations, normal_form, provenance, recorded_metrics
 from trainer.runs.ledger import Mark, Tally
 from trainer.runs.secret_masking import shown
@@ -231,13 +231,13 @@ def _time(path: Path) -> tuple[Tally, float | None]:
     tally = Tally()
     lines: list[bytes] = []
     with suppress(FileNotFoundError, DamagedError):
-        lines = read_bytes(path / "ledger.jsonl", MAX_LINES_BYTES).splitlines()
+        lines = read_bytes(path / "ledger.jsonl").splitlines()
     turns = [index for index, line in enumerate(lines) if any(word in line for word in _TURNS)]
     kept = {index + offset for index in turns for offset in (-1, 0, 1, 2)} | {len(lines) - 1}
     first: Mark | None = None
     for index in sorted(kept & set(range(len(lines)))):
         with suppress(ValueError, TypeError, AttributeError, RecursionError):
-            mark = Mark(**json.loads(lines[index]))
+            mark = Mark(**json.loads(lines[index].decode()))
             tally.add(mark)
             first = None if mark.phase in ("begin", "start", "restart") else first
             if first is None and mark.phase == "step":
