@@ -21,7 +21,14 @@ from trainer.config.options.constraints import format_plain
 from trainer.config.schema import GROUPS, PAIRS
 from trainer.errors import DamagedError
 from trainer.files import read_bytes
-from trainer.runs import directory, identity, migrations, normal_form, provenance, recorded_metrics
+from trainer.runs import (
+    config_file,
+    identity,
+    migrations,
+    normal_form,
+    provenance,
+    recorded_metrics,
+)
 from trainer.runs.ledger import Mark, Tally
 from trainer.runs.secret_masking import shown
 from trainer.runs.status import RunStatus, State, run_status
@@ -212,7 +219,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 @functools.lru_cache(1000)
 def _written_config(path: Path, mtime: int, size: int) -> Mapping[str, Any]:
     """Return the leaves of config.yaml as shown, which a list that is repeated parses once."""
-    return dict(normal_form.flatten(shown(directory.read_config(path))))
+    return dict(normal_form.flatten(shown(config_file.read_config(path))))
 
 
 def _best(path: Path, split: str, directions: Directions) -> tuple[int, float] | None:

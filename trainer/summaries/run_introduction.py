@@ -12,7 +12,7 @@ from trainer.cluster.messages import Channel
 from trainer.config.schema import Experiment
 from trainer.protocols import Task
 from trainer.runs import provenance
-from trainer.runs.directory import read_config
+from trainer.runs.config_file import read_config
 from trainer.runs.secret_masking import shown
 from trainer.summaries.hparams import hyperparameters
 from trainer.summaries.writers.background import open_writers
