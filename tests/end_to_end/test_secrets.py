@@ -1,12 +1,10 @@
 """No file of a run but config.yaml, no request to a tracker and no output has a secret."""
 
-import json
 import subprocess
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.support.http_servers import running
+from tests.support.http_servers import mlflow_server
 from tests.support.processes import finish, only_run, run, start
 
 SECRETS = {
@@ -41,30 +39,6 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-class Tracker(BaseHTTPRequestHandler):
-    """Enough of MLflow's server for a run; it keeps every request."""
-
-    def do_GET(self):
-        content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.server.requests.append(f"{self.path} {self.headers}".encode() + content)
-        info = {"run_id": "r", "run_uuid": "r", "experiment_id": "1", "status": "RUNNING"}
-        answer = {
-            "experiment": {"experiment_id": "1", "name": "e", "lifecycle_stage": "active"},
-            "run": {"info": info, "data": {}}, "run_info": info, "metrics": [],
-        }  # fmt: skip
-        text = json.dumps(answer).encode()
-        self.send_response(200 if "/mlflow/" in self.path else 404)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    do_POST = do_PATCH = do_GET
-
-    def log_message(self, *arguments):
-        pass
-
-
 def found(content):
     return [place for place, secret in SECRETS.items() if secret.encode() in content]
 
@@ -80,16 +54,14 @@ def test_only_the_configuration_has_secrets(tmp_path):
         subprocess.run(["git", *name, *words], cwd=tmp_path, check=True, timeout=60)
     (tmp_path / "project.py").write_text(PROJECT)
     (tmp_path / "keys.ini").write_text("secret=in-a-diff\n")
-    with running(ThreadingHTTPServer(("127.0.0.1", 0), Tracker)) as server:
-        server.requests = []
-        env = {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{server.server_port}"}
+    with mlflow_server() as (address, requests):
+        env = {"MLFLOW_TRACKING_URI": address}
         first = [*OPTIONS, "+callbacks.mine.api_key=abcdefghijklm", "train.steps=2"]
         outputs = [finish(start(tmp_path, *first, **env))]
         run_dir = only_run(tmp_path)
         more = [f"resume={run_dir}", "resume_allow=[callbacks.mine.api_key]", *OPTIONS[5:]]
         more += ["+callbacks.mine.api_key=nextone", "train.steps=4"]
         outputs += [finish(start(tmp_path, *more, **env)), finish(start(tmp_path, *more, **env))]
-        requests = list(server.requests)
     commands = [["mode=export", *more], ["report", str(run_dir)], ["runs", "--json"], ["runs"]]
     outputs += [run(tmp_path, *words) for words in commands]
     assert [code for code, _, _ in outputs] == [0] * 7, outputs
