@@ -177,14 +177,14 @@ class Mirror:
         for name, file in local.items():
             with suppress(FileNotFoundError):
                 stat = file.stat()
-                before, now = self._uploaded.get(name), (stat.st_size, stat.st_mtime_ns)
+                last, now = self._uploaded.get(name), (stat.st_size, stat.st_mtime_ns)
                 # The curves reach as far as the checkpoint.
                 is_needed = self._ending.is_set() or (bool(new) and "/" not in name)
-                if before is None or (before != now and (is_needed or _is_due(before[0], now[0]))):
+                if last is None or (last != now and (is_needed or _is_due(last[0], now[0]))):
                     remote_files.upload_file(self._store, file, name, number)
                     files[name] = number
-                    before = now
-                sizes[name] = before
+                    last = now
+                sizes[name] = last
         files = {name: files[name] for name in local if name in files}
         kept = set(committed_steps(self._path / CHECKPOINTS))
 

@@ -10,10 +10,10 @@ from tests.support.command_line import ROOT
 
 TEMPLATES = ROOT / "trainer/cli/page/templates"
 CHART = """
-const line = {owner: "a", split: "train", x: [10, 20, 30], steps: [10, 20, 30], y: [0.4, 0.6, 0.975]};
-const test = {owner: "a", split: "test", x: [17, 34], steps: [17, 34], y: [0.5, 0.9]};
+const line = (split, steps, y) => ({owner: "a", split, x: steps, steps, y});
 const chart = Object.assign(Object.create(Chart.prototype), {
-  lines: [line, test], view: {smooth: 0.6}, xRange: [0, 40], yRange: [0, 1], width: 900, height: 300,
+  lines: [line("train", [10, 20, 30], [0.4, 0.6, 0.975]), line("test", [17, 34], [0.5, 0.9])],
+  view: {smooth: 0.6}, xRange: [0, 40], yRange: [0, 1], width: 900, height: 300,
 });
 """
 

@@ -21,10 +21,10 @@ from trainer.files import read_bytes, read_json
 from trainer.runs import crash_report, process_status, provenance
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.directory import trained_config
-from trainer.runs.ledger import CATEGORIES, Ledger, TimeSummary, format_sizes
+from trainer.runs.ledger import CATEGORIES, Ledger, TimeSummary
 from trainer.runs.secret_masking import shown
 from trainer.runs.status import State, run_status
-from trainer.runs.worker_times import staleness_bins
+from trainer.runs.worker_times import format_sizes, staleness_bins
 
 _PICTURES = ("samples.png", "masks.png")
 _TEXTS = ("samples.txt",)
