@@ -4,6 +4,7 @@ import subprocess
 
 import pytest
 
+from tests.support.command_line import Outcome, run_here
 from tests.support.http_servers import mlflow_server
 from tests.support.processes import finish, only_run, run, start
 
@@ -44,7 +45,7 @@ def found(content):
 
 
 @pytest.mark.slow
-def test_only_the_configuration_has_secrets(tmp_path):
+def test_only_the_configuration_has_secrets(tmp_path, monkeypatch):
     pytest.importorskip("mlflow")
     pytest.importorskip("wandb")
     (tmp_path / "project.py").write_text(PROJECT.replace("said-so", "before"))
@@ -57,17 +58,18 @@ def test_only_the_configuration_has_secrets(tmp_path):
     with mlflow_server() as (address, requests):
         env = {"MLFLOW_TRACKING_URI": address}
         first = [*OPTIONS, "+callbacks.mine.api_key=abcdefghijklm", "train.steps=2"]
-        outputs = [finish(start(tmp_path, *first, **env))]
+        outputs = [Outcome(*finish(start(tmp_path, *first, **env)))]
         run_dir = only_run(tmp_path)
         more = [f"resume={run_dir}", "resume_allow=[callbacks.mine.api_key]", *OPTIONS[5:]]
         more += ["+callbacks.mine.api_key=nextone", "train.steps=4"]
-        outputs += [finish(start(tmp_path, *more, **env)), finish(start(tmp_path, *more, **env))]
-    commands = [["mode=export", *more], ["report", str(run_dir)], ["runs", "--json"], ["runs"]]
-    outputs += [run(tmp_path, *words) for words in commands]
-    assert [code for code, _, _ in outputs] == [0] * 7, outputs
-    assert "Already finished" in outputs[2][1]
+        outputs += [Outcome(*finish(start(tmp_path, *more, **env)))]
+    outputs += [Outcome(*run(tmp_path, "mode=export", *more))]
+    monkeypatch.chdir(tmp_path)
+    outputs += [run_here(*more), run_here("report", str(run_dir)), run_here("runs", "--json")]
+    assert [outcome.code for outcome in outputs] == [0] * 6, outputs
+    assert "Already finished" in outputs[3].out
 
-    assert not found("".join(out + err for _, out, err in outputs).encode())
+    assert not found("".join(outcome.out + outcome.err for outcome in outputs).encode())
     config = run_dir / "config.yaml"
     assert {*found(config.read_bytes())} == {*SECRETS} - {"later", "written", "quoted"}
     assert config.stat().st_mode & 0o777 == 0o600
