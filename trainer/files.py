@@ -21,6 +21,11 @@ from typing import Any
 from trainer.errors import ConfigError, DamagedError, StorageError
 from trainer.text import first_line
 
+MAX_RECORD_BYTES = 256 << 20
+"""A larger record is not read."""
+MAX_LINE_BYTES = 1 << 20
+"""A longer line is read in parts, which are no lines of ours."""
+
 _LOCK_POLL_SECS = 0.05
 _MAX_NAME_BYTES = 255
 _NOT_IN_NAME = re.compile(r"[/\\\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -148,31 +153,36 @@ def write_atomically(
 def regular_file(name: str, flags: int) -> int:
     """Open a regular file: the `opener` of every file of a run.
 
-    A named pipe in its place would hold whoever opens it for ever. What is only written may also
-    go to a device.
+    No link is followed: in the run of another user it would show or send a file of yours. A named
+    pipe would block whoever opens it. What is only written may also go to a device.
 
     Raises:
         OSError: something else is there, or the file cannot be opened.
     """
     with suppress(FileNotFoundError):
-        mode = os.stat(name).st_mode
-        is_sink = stat.S_ISCHR(mode) and flags & os.O_ACCMODE == os.O_WRONLY
-        if not (stat.S_ISREG(mode) or is_sink):
-            kind = "a directory" if stat.S_ISDIR(mode) else "no regular file"
+        mode = os.lstat(name).st_mode
+        if flags & os.O_ACCMODE == os.O_WRONLY and stat.S_ISCHR(os.stat(name).st_mode):
+            return os.open(name, flags)
+        if not stat.S_ISREG(mode):
+            kinds = {stat.S_IFDIR: "a directory", stat.S_IFLNK: "a symbolic link"}
+            kind = kinds.get(stat.S_IFMT(mode), "no regular file")
             raise OSError(errno.EINVAL, f"it is {kind}", name)
-    return os.open(name, flags | os.O_NONBLOCK, 0o666)
+    return os.open(name, flags | os.O_NONBLOCK | os.O_NOFOLLOW, 0o666)
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, limit: int = MAX_RECORD_BYTES) -> bytes:
     """Return the content of a file of a run.
 
     Raises:
         FileNotFoundError: there is none.
-        DamagedError: something else is in its place, or it cannot be read.
+        DamagedError: something else is in its place, it has more bytes than the limit, or it
+            cannot be read.
     """
     try:
         with open(path, "rb", opener=regular_file) as file:
-            return file.read()
+            if (size := os.fstat(file.fileno()).st_size) > limit:
+                raise DamagedError(path, f"it has {size:,} bytes, more than {limit:,}")
+            return file.read(size)
     except FileNotFoundError:
         raise
     except OSError as error:

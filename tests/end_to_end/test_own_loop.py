@@ -22,7 +22,9 @@ def test_cluster_that_lost_a_worker_ends_with_the_bits_of_an_undisturbed_one(tmp
         code, out, err = run(directory, *LOOP, *fault)
         assert code == 0, f"{out}\n{err}"
         outcomes.append(read(only_run(directory)))
-        assert ("Continuing from step 5 (memory of worker-0), nothing lost." in out) == bool(fault)
+        assert (
+            "Continuing from step 5 (memory of worker-0), no completed step lost." in out
+        ) == bool(fault)
     straight, killed = outcomes
     assert differences(straight, killed) == []
     assert [name for _, name in killed.kills] == ["kill (worker-1 at step 5)"]

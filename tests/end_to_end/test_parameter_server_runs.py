@@ -254,7 +254,8 @@ def test_loss_of_a_server_or_the_chief_loses_no_step(begin, tmp_path):
     assert "warning: ps-0 was killed by SIGKILL" in out
     assert "warning: chief-0 was killed by SIGKILL" in out
     assert [line for line in out.splitlines() if line.startswith("Continuing")] == [
-        f"Continuing from step {step} (memory of chief-0), nothing lost." for step in (150, 350)
+        f"Continuing from step {step} (memory of chief-0), no completed step lost."
+        for step in (150, 350)
     ]
     # What the lost attempts had trained since then was lost with them, the counts too.
     assert set(counts(run_dir)) == {1}

@@ -26,7 +26,7 @@ def test_standby_takes_over_and_the_run_ends_with_the_same_bits(tmp_path):
     kill = "+fault.kill={action:kill,process:worker-1,phase:step,at:40}"
     code, out, err = finish(start(tmp_path, *OPTIONS, "restart.standby=always", kill))
     assert code == 0, f"{out}\n{err}"
-    assert "nothing lost" in out
+    assert "no completed step lost" in out
     run_dir, straight = only_run(tmp_path), finished(*OPTIONS)
     # The standby that follows has never taken over.
     assert (run_dir / "logs" / "worker-0.log").read_text().count(": taking over") == 1

@@ -150,8 +150,8 @@ def test_hosts_without_a_shared_folder_are_lost_and_train_to_the_same_bits(tmp_p
             assert code == 0, out + err
         origins = [line for line in ended[1][1].splitlines() if line.startswith("Continuing from")]
         assert origins == [
-            "Continuing from step 4 (memory of worker-0), nothing lost.",
-            "Continuing from step 8 (memory of worker-1), nothing lost.",
+            "Continuing from step 4 (memory of worker-0), no completed step lost.",
+            "Continuing from step 8 (memory of worker-1), no completed step lost.",
         ]
         # Files of the run are in no folder but the chief's; the other host has a copy of the log.
         assert not list(job.disk(1).rglob("metrics.jsonl"))
@@ -200,7 +200,7 @@ def test_hosts_that_are_wiped_at_ten_moments_make_no_step_again(tmp_path: Path) 
         ]
         # On each of the two hosts.
         assert len(origins) == 2 * len(moments), origins
-        assert [line for line in origins if not line.endswith(", nothing lost.")] == []
+        assert [line for line in origins if not line.endswith(", no completed step lost.")] == []
         (ended,) = {path.parent for path in job.disk(0).rglob("metrics.jsonl")}
         undisturbed = finished(*command, "strategy.workers=2")
         assert_same_bits(final_variables(ended), final_variables(undisturbed))

@@ -123,7 +123,7 @@ def test_run_that_is_killed_in_an_event_repeats_it_once(run, moment, before):
     killed_at = engine.step
     engine = run.start()
     state = finish(engine)
-    line = f"Continuing from step {killed_at} (memory of worker-0), nothing lost."
+    line = f"Continuing from step {killed_at} (memory of worker-0), no completed step lost."
     assert line in run.lines
     run_dir, variables = straight()
     assert log(run.run_dir) == log(run_dir)

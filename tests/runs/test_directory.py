@@ -16,7 +16,7 @@ from trainer.errors import ConfigError, DamagedError, StorageError
 from trainer.files import is_locked
 from trainer.runs import directory, provenance
 from trainer.runs.directory import open_run
-from trainer.runs.identity import run_name
+from trainer.runs.identity import run_name, run_path
 
 
 @pytest.fixture
@@ -103,6 +103,29 @@ def test_discard_removes_a_new_directory_with_its_new_parents_and_nothing_else(h
     again.discard()  # another command has created it
     assert first.path.is_dir()
     again.release()
+
+
+def test_directory_that_has_the_hash_of_another_run_is_refused(here):
+    epochs = open_with("train.epochs=2")  # which a continued run may change
+    epochs.release()
+    epochs.path.rename(run_path(compose([])))
+    with pytest.raises(ConfigError, match="is of another run, whose values have the same hash"):
+        open_with()
+
+
+def test_directory_that_is_named_by_eight_digits_is_found(here):
+    run = open_with("seed=42703")
+    run.release()
+    former = run.path.rename(run.path.with_name(run.path.name[:-4]))
+    again = open_with("seed=42703")
+    again.release()
+    assert (again.path, again.is_new) == (former, False)
+    # Another run whose first eight digits are the same has a directory of its own.
+    other = open_with("seed=49677")
+    other.release()
+    assert other.path == former.with_name(run_name(compose(["seed=49677"])))
+    assert other.path.name.startswith(former.name)
+    assert other.is_new
 
 
 def test_open_run_rejects_other_values_line_by_line(here):
@@ -282,5 +305,5 @@ def test_open_run_reports_a_full_disk_in_one_line(here, monkeypatch):
     with pytest.raises(StorageError) as caught:
         open_with()
     assert re.fullmatch(
-        r"runs/cnn-digits-\w{8} could not be written: No space left on device", str(caught.value)
+        r"runs/cnn-digits-\w{12} could not be written: No space left on device", str(caught.value)
     )

@@ -62,9 +62,9 @@ def changed(key):
     return loading.restore(container)
 
 
-def test_run_name_is_a_name_and_eight_hex_digits_the_same_for_equal_values():
+def test_run_name_is_a_name_and_twelve_hex_digits_the_same_for_equal_values():
     name = run_name(DEFAULT)
-    assert re.fullmatch(r"cnn-digits-[0-9a-f]{8}", name)
+    assert re.fullmatch(r"cnn-digits-[0-9a-f]{12}", name)
     assert run_name(compose(["model=softmax", "dataset=synthetic"])).startswith(
         "softmax-synthetic-"
     )
@@ -79,10 +79,10 @@ def test_run_name_is_a_name_and_eight_hex_digits_the_same_for_equal_values():
 
 
 def test_changed_key_is_told_with_both_values_and_names_another_run_if_it_is_a_naming_one():
-    digest = run_name(DEFAULT)[-8:]
+    digest = run_name(DEFAULT)[-12:]
     for key in LEAVES:
         other = changed(key)
-        assert (run_name(other)[-8:] != digest) == names_run(key, LEAVES), key
+        assert (run_name(other)[-12:] != digest) == names_run(key, LEAVES), key
         if key.startswith(("resume", "mode", "choices", "sweep", "search")):
             continue
         now = leaves(other)

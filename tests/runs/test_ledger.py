@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.runs.ledger import CATEGORIES, Ledger, process_start_time
+from trainer.runs.ledger import CATEGORIES, Ledger
+from trainer.runs.process_status import process_start_time
 
 
 class Run:
@@ -247,3 +248,28 @@ def test_clock_set_back_makes_no_time_negative(run):
     run.end(3)
     summary = run.summary()
     assert min(summary.secs.values()) >= 0.0
+
+
+def test_steps_that_memory_has_kept_are_no_lost_work(run):
+    run.command()
+    run.attempt(0)
+    run.chief.mark("train", 1)
+    run.spend("step", 4.0)  # is killed after step 9; step 1 was the last that was marked
+    run.restart()
+    run.ledger().mark("start")
+    run.spend("start", 1.0)
+    run.chief = run.ledger()
+    run.chief.record_repeated(0)
+    run.chief.mark("compile", 9)
+    run.spend("compile", 1.0)
+    run.chief.mark("train", 9)
+    run.spend("step", 3.0)
+    run.spend("lost", 1.0)  # of four steps three are kept
+    run.restart()
+    run.ledger().mark("start")
+    run.chief = run.ledger()
+    run.chief.record_repeated(1)
+    run.chief.mark("train", 12)
+    run.spend("step", 2.0)
+    run.end(14)
+    run.check(attempts=3)

@@ -314,3 +314,33 @@ def test_store_keeps_a_checkpoint_while_the_folder_has_only_newer_ones(tmp_path)
     assert brought(store, tmp_path / "other")[0] == [1, 2]
     mirror._upload()
     assert brought(store, tmp_path / "other")[0] == [4]
+
+
+def test_growing_file_is_uploaded_a_few_times_in_all(tmp_path):
+    store = MemoryStore()
+    run_dir = new_run(tmp_path / "run")
+    (run_dir / "logs").mkdir()
+    mirror = mirror_of(store, take(store, "first"), run_dir)
+    uploaded, upload = [0], store.upload
+
+    def counted(path, name):
+        if name.endswith(".log"):
+            uploaded[0] += path.stat().st_size
+        upload(path, name)
+
+    store.upload = counted
+    with open(run_dir / "logs" / "worker-0.log", "wb", buffering=0) as log:
+        for step in range(1, 401):
+            log.write(b"x" * 10_000)
+            if step % 100 == 0:
+                write_checkpoint(run_dir, step)
+            (run_dir / "metrics.jsonl").write_text(f"{step}\n" * 10_000)
+            mirror._upload()
+            size = len(store.objects["files/1/logs/worker-0.log"][0])
+            assert size >= 0.79 * step * 10_000
+            if step % 100 == 0:  # the curves reach as far as the checkpoint
+                assert store.objects["files/1/metrics.jsonl"][0].startswith(f"{step}".encode())
+    mirror.start()
+    assert mirror.finish() is None
+    assert len(store.objects["files/1/logs/worker-0.log"][0]) == 4_000_000
+    assert uploaded[0] <= 6 * 4_000_000

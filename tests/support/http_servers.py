@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from typing import TypeVar
 
 _Server = TypeVar("_Server", bound=HTTPServer)
@@ -23,3 +24,32 @@ def running(server: _Server) -> Iterator[_Server]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def mlflow_server() -> Iterator[tuple[str, list[bytes]]]:
+    """Give the address of what answers as MLflow's server does, and the requests that it gets."""
+    requests: list[bytes] = []
+    info = {"run_id": "r", "run_uuid": "r", "experiment_id": "1", "status": "RUNNING"}
+    answer = {
+        "experiment": {"experiment_id": "1", "name": "e", "lifecycle_stage": "active"},
+        "run": {"info": info, "data": {}}, "run_info": info, "metrics": [],
+    }  # fmt: skip
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            requests.append(f"{self.path} {self.headers}".encode() + content)
+            text = json.dumps(answer).encode()
+            self.send_response(200 if "/mlflow/" in self.path else 404)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        do_POST = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
+        yield f"http://127.0.0.1:{server.server_port}", requests

@@ -15,7 +15,7 @@ _KINDS = (
     r"\d+(?::\d\d)+",  # 0:05
     r"-?\d+\.\d+(?:e[-+]?\d+)?",
     r"[\d,]*\d(?= (?:%|(?:s|ms|min|h|[kKMG]i?B)\b))",
-    r"(?<=-)[0-9a-f]{8}\b",  # the hash in the name of a run
+    r"(?<=-)[0-9a-f]{8}(?:[0-9a-f]{4})?\b",  # the hash in the name of a run
     r" +(?= )",  # columns are as wide as their numbers
 )
 _VARIABLE = re.compile("|".join(f"({kind})" for kind in _KINDS))

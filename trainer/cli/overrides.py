@@ -47,6 +47,9 @@ def rewrite(overrides: list[str], config_dir: str | None = None) -> tuple[list[s
         ConfigError: `resume` names no run, or one whose directory of choices is gone.
     """
     overrides = [_expand(item) for item in overrides]
+    if masks := [item for item in overrides if MASK in item]:
+        key = override_key(masks[0])
+        raise ConfigError(f"{masks[0]} is what a record shows; write {key}=<the secret itself>")
     resume = next(
         (_value(item) for item in reversed(overrides) if override_key(item) == "resume"), "auto"
     )

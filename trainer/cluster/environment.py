@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from glob import glob
+from pathlib import Path
 
 import trainer
 from trainer.cluster.spec import Cluster
@@ -171,6 +172,12 @@ def fork_server() -> str | None:
 def name_fork_server(environment: dict[str, str], directory: str) -> None:
     """Name the fork server that the process of an environment is to use."""
     environment[_FORK_SERVER] = directory
+
+
+def keep_from_trackers(environment: dict[str, str], folder: Path) -> None:
+    """Have trackers that the code of a process uses store nothing, or only in a folder."""
+    database = f"sqlite:///{folder.resolve() / 'mlflow.db'}"
+    environment |= {"WANDB_MODE": "disabled", "MLFLOW_TRACKING_URI": database}
 
 
 def visible_gpus() -> list[str]:

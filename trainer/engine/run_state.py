@@ -83,6 +83,7 @@ class RunState(ABC):
             newest = max(checkpointer.steps(), default=-1)
             if at_most is None and (restored := self.memory.restore(newest)):
                 self.channel.line(restored.line())
+                self.ledger.record_repeated(restored.again)
                 return restored.position.step, restored.is_saved
             self.memory.clear()  # newer than what is gone on from
         step = checkpointer.restore_latest(at_most)

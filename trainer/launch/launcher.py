@@ -37,7 +37,9 @@ from trainer.runs import checkpoint_selection, crash_report, prediction_table, p
 from trainer.runs.crash_report import Failure
 from trainer.runs.directory import RunDirectory
 from trainer.runs.identity import run_address
-from trainer.runs.ledger import CATEGORIES, Ledger, format_sizes, process_start_time
+from trainer.runs.ledger import CATEGORIES, Ledger
+from trainer.runs.process_status import process_start_time
+from trainer.runs.worker_times import format_sizes
 from trainer.strategies.strategy import Strategy
 from trainer.text import format_duration, without_classes
 

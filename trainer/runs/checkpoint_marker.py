@@ -153,6 +153,8 @@ def verify(directory: Path, step: int) -> str | None:
         path = directory / name
         if not path.is_file():
             return f"{name} is missing"
+        if path.is_symlink():
+            return f"{name} is a symbolic link"
         if path.stat().st_size != expected["bytes"]:
             return f"{name} has {path.stat().st_size} bytes instead of {expected['bytes']}"
         with open(path, "rb", opener=regular_file) as file:

@@ -5,18 +5,13 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-from omegaconf.errors import OmegaConfBaseException
-
 from trainer.annotations import Free
-from trainer.config import loading, yaml_text
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError, DamagedError
 from trainer.files import (
@@ -26,19 +21,14 @@ from trainer.files import (
     is_held_by,
     lock_holder,
     read_json,
-    read_text,
-    write_atomically,
     write_json,
     writing,
 )
 from trainer.runs import identity, migrations, normal_form, provenance, repair
 from trainer.runs.checkpoint_marker import committed_steps
+from trainer.runs.config_file import REPEAT, read_config, read_experiment, write_config
 from trainer.runs.identity import Change, joined_path, run_address, run_path
 
-_SEAL = "# crc32 of what follows: "
-"""The first line of config.yaml, so that a file that was cut shows it."""
-
-_REPEAT = "repeat the command that began the run, which writes it anew"
 _LOCK_WAIT_SECS = 5.0  # a worker whose supervisor was killed needs a moment to notice
 
 
@@ -238,7 +228,7 @@ def _open_at(
         if run.is_new:
             provenance.create(run.path, overrides, config_dir, with_diff=experiment.record.diff)
             # Last, because config.yaml makes the directory a run.
-            _write_config(run.path, experiment)
+            write_config(run.path, experiment)
         else:
             run.repairs = _repair(run.path, experiment)
             run.changes = _check_same(run.path, experiment)
@@ -302,48 +292,19 @@ def _lock(path: Path) -> Lock:
         raise RunInUseError(path, f"another process (pid {error.holder})") from None
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Return config.yaml of a run directory, as it is written today.
-
-    Raises:
-        FileNotFoundError: there is none.
-        DamagedError: it cannot be read.
-    """
-    file = path / "config.yaml"
-    seal, _, text = (content := read_text(file)).partition("\n")
-    is_sealed = seal.startswith(_SEAL)
-    if is_sealed and seal != f"{_SEAL}{zlib.crc32(text.encode()):08x}":
-        raise DamagedError(file, "its content has changed since it was written")
-    try:
-        config = yaml_text.load_own(text) if is_sealed else yaml_text.load(content)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
-        raise DamagedError(file, f"it is not YAML: {problem}") from error
-    if not isinstance(config, dict):
-        raise DamagedError(file, "it holds no configuration")
-    return migrations.migrated(config)
-
-
-def _write_config(path: Path, experiment: Experiment) -> None:
-    config = {**loading.plain(experiment), "migrations": len(migrations.ROWS)}
-    text = yaml.safe_dump(config, sort_keys=False)
-    write_atomically(path / "config.yaml", f"{_SEAL}{zlib.crc32(text.encode()):08x}\n{text}")
-
-
 def trained_config(path: Path) -> dict[str, Any]:
     """Return the configuration of a run by dotted key, with the changes of later commands.
 
     Raises:
         DamagedError: config.yaml is missing, or it or run.json cannot be read.
     """
-    try:
-        saved = loading.restore(read_config(path))
-    except FileNotFoundError as error:
-        raise DamagedError(path / "config.yaml", "it is missing", _REPEAT) from error
-    except (OmegaConfBaseException, TypeError, AttributeError) as error:
-        raise DamagedError(path / "config.yaml", str(error).partition("\n")[0]) from error
+    return _with_changes(path, read_experiment(path))
+
+
+def _with_changes(path: Path, begun: Experiment) -> dict[str, Any]:
+    """Return an experiment by dotted key, with the changes of later commands of its run."""
     values = {
-        **normal_form.leaves(saved),
+        **normal_form.leaves(begun),
         **provenance.changed_values(provenance.read(path)),
     }
     return {key: migrations.current_path(value) for key, value in values.items()}
@@ -362,11 +323,11 @@ def _repair(path: Path, experiment: Experiment) -> list[str]:
     except (FileNotFoundError, DamagedError) as error:
         reason = error.reason if isinstance(error, DamagedError) else "it is missing"
         if experiment.resume not in ("auto", "never"):  # its values need not be the run's
-            raise DamagedError(config, reason, _REPEAT) from error
+            raise DamagedError(config, reason, REPEAT) from error
         if os.path.lexists(config):
             reason = f"{reason}; it is {repair.set_aside(config).name} now"
         # The name of the directory says that this experiment is the same.
-        _write_config(path, experiment)
+        write_config(path, experiment)
         repairs.append(f"{config}: {reason}, and written anew from this command")
     return repairs
 
@@ -377,7 +338,8 @@ def _check_same(path: Path, experiment: Experiment) -> list[Change]:
     Raises:
         ConfigError: one of them is not allowed.
     """
-    before = trained_config(path)
+    begun = read_experiment(path)
+    before = _with_changes(path, begun)
     now = normal_form.leaves(experiment)
     replicas = provenance.num_replicas(path)
     if (
@@ -390,6 +352,10 @@ def _check_same(path: Path, experiment: Experiment) -> list[Change]:
     changes = identity.changes(before, now)
     if problems := identity.change_problems(path, changes, experiment):
         if experiment.resume not in ("auto", "never") and not (path / "run.json").exists():
-            raise DamagedError(path / "run.json", "it is missing", _REPEAT)
+            raise DamagedError(path / "run.json", "it is missing", REPEAT)
         raise ConfigError(*problems)
+    if experiment.resume == "auto" and identity.digest(begun) != identity.digest(experiment):
+        raise ConfigError(
+            f"{path} is of another run, whose values have the same hash; add name=<another name>"
+        )
     return changes

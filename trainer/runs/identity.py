@@ -19,10 +19,15 @@ from trainer.config import addresses
 from trainer.config.options import constraints, targets
 from trainer.config.rules import env, loop
 from trainer.config.schema import Experiment
+from trainer.errors import DamagedError
 from trainer.runs import migrations, normal_form
+from trainer.runs.config_file import read_experiment
+from trainer.runs.secret_masking import shown
 
 _NAMED_NODES = ("callbacks", "metrics", "writers")
 """Sections of several nodes, each with a name."""
+_DIGITS, _FORMER_DIGITS = 12, 8
+"""Of the hash in the name of a run, and before; they are hexadecimal."""
 _COMMAND_KEYS = ("resume", "resume_allow", "mode", "choices", "sweep", "search")
 
 
@@ -52,9 +57,14 @@ class Change:
         apart = effect.apart if isinstance(effect, Semantic) else ()
         return Structural() if (self.before in apart) != (self.now in apart) else effect
 
+    @property
+    def shown(self) -> tuple[Any, Any]:
+        """Both values as they are recorded and shown: without secrets."""
+        return shown(self.before, self.key), shown(self.now, self.key)
+
     def __str__(self) -> str:
-        before = constraints.format_value(self.before)
-        return f"{self.key}: {before} -> {constraints.format_value(self.now)}"
+        before, now = map(constraints.format_value, self.shown)
+        return f"{self.key}: {before} -> {now}"
 
 
 def effect_of(key: str, target: Any = None) -> Effect:
@@ -115,6 +125,11 @@ def run_name(experiment: Experiment) -> str:
     name = (
         experiment.name or loop_name or f"{trained_choice(experiment)}-{dataset}".replace("/", "-")
     )
+    return f"{name}-{digest(experiment)[:_DIGITS]}"
+
+
+def digest(experiment: Experiment) -> str:
+    """Return the hash of all that makes an experiment; a run is named by the first digits."""
     values = normal_form.leaves(experiment)
     first = migrations.first_keys(values)
     naming = {
@@ -122,8 +137,7 @@ def run_name(experiment: Experiment) -> str:
         for key, value in normal_form.differing(values).items()
         if names_run(key, values)
     }
-    digest = hashlib.sha256(json.dumps(naming, sort_keys=True, default=str).encode()).hexdigest()
-    return f"{name}-{digest[:8]}"
+    return hashlib.sha256(json.dumps(naming, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def run_address(experiment: Experiment) -> str | None:
@@ -139,9 +153,19 @@ def run_path(experiment: Experiment) -> Path:
     """Return the directory of an experiment on this machine, which need not exist."""
     if address := run_address(experiment):
         return addresses.work_folder(experiment.store.work_dir, address)
-    if experiment.resume in ("auto", "never"):
-        return Path(experiment.runs_dir).expanduser() / run_name(experiment)
-    return Path(experiment.resume).expanduser()
+    if experiment.resume not in ("auto", "never"):
+        return Path(experiment.resume).expanduser()
+    path = Path(experiment.runs_dir).expanduser() / run_name(experiment)
+    former = path.with_name(path.name[: _FORMER_DIGITS - _DIGITS])
+    return former if _is_of(former, experiment) else path
+
+
+def _is_of(path: Path, experiment: Experiment) -> bool:
+    """Return whether a directory that is named by fewer digits has the run of an experiment."""
+    try:
+        return path.is_dir() and digest(read_experiment(path)) == digest(experiment)
+    except DamagedError:
+        return True  # its name says so
 
 
 def joined_path(experiment: Experiment, process: str) -> Path:

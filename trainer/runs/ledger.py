@@ -13,10 +13,11 @@ marks of a command cover its time however it ends:
 
 `input_secs` is how long the phase that ends here waited for input. With several workers the mark
 after a log interval also has `worker_times`, `{worker: [seconds of steps, seconds of waiting,
-steps]}`, and in an asynchronous run `staleness`, the updates in each bin of a histogram.
+steps]}`, and in an asynchronous run `staleness`, the updates in each bin of a histogram. The first
+mark after a state was restored from memory has `repeated`, the steps that were made after it.
 
 Lost work shows afterward: the steps after the one from which a later mark continues, and the last
-phase of a failed attempt.
+phase of a failed attempt, without the steps of it that memory has kept.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from trainer.files import regular_file
+from trainer.files import MAX_LINE_BYTES, regular_file
 from trainer.runs.worker_times import WorkerRecord, WorkerTime, staleness_bins
 
 CATEGORIES = {
@@ -67,6 +68,7 @@ class Mark:
         workers: processes that train together from now on; None: as before.
         worker_times: how each worker spent the log interval before; None: unknown.
         staleness: histogram of the updates in it; None: unknown.
+        repeated: steps that an attempt before this mark had made after `step`; None: unknown.
     """
 
     phase: str
@@ -76,10 +78,12 @@ class Mark:
     workers: int | None = None
     worker_times: Mapping[str, Sequence[float]] | None = None
     staleness: Sequence[int] | None = None
+    repeated: int | None = None
 
     def __post_init__(self) -> None:
         """Raise a Value-, Type- or AttributeError for a damaged line: no ledger has written it."""
-        numbers = [self.input_secs, self.time, self.step or 0, self.workers or 0]
+        counts = (self.step, self.workers, self.repeated)
+        numbers = [self.input_secs, self.time, *(count or 0 for count in counts)]
         for step_secs, wait_secs, steps in (self.worker_times or {}).values():
             numbers += [step_secs, wait_secs, steps]
         if self.phase not in _PHASES or not all(map(math.isfinite, numbers)):
@@ -88,9 +92,7 @@ class Mark:
 
     def content(self) -> dict[str, Any]:
         """Return what the line says."""
-        optional = ("workers", "worker_times", "staleness")
-        values = asdict(self)
-        return {name: values[name] for name in values if name not in optional or values[name]}
+        return {name: x for name, x in asdict(self).items() if x is not None or name == "step"}
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,7 @@ class Tally:
         self._restarts = False
         self._workers: int | None = None
         self._steps: list[_Steps] = []
+        self._interrupted: _Steps | None = None
 
     def add(self, mark: Mark) -> None:
         """Add the mark that follows those added before."""
@@ -153,7 +156,7 @@ class Tally:
         if mark.step is not None:
             if self._restarts:
                 self.restarts.append(mark.step)
-            self._continue_from(mark.step)
+            self._continue_from(mark.step, mark.repeated)
             self._add_size(mark.step)
         self._restarts = mark.phase == "restart" or (
             self._restarts and mark.step is None and mark.phase != "exit"
@@ -170,14 +173,24 @@ class Tally:
         secs = max(0.0, mark.time - last.time)
         category = "start" if last.phase == "begin" else last.phase
         if mark.phase in ("restart", "exit") and category not in ("restart", "end"):
+            if category == "step" and last.step is not None:
+                self._interrupted = _Steps(last.step, last.step, secs, 0.0)
             category = "lost"
         input_secs = spend(self.secs, category, secs, mark.input_secs)
         if category == "step" and last.step is not None and mark.step is not None:
             end = max(last.step, mark.step)
             self._steps.append(_Steps(last.step, end, secs - input_secs, input_secs))
 
-    def _continue_from(self, step: int) -> None:
-        """Count the steps after `step` as lost."""
+    def _continue_from(self, step: int, repeated: int | None) -> None:
+        """Count the steps after `step` as lost, and no others of the phase that was interrupted."""
+        if self._interrupted is not None and repeated is not None:
+            first, secs = self._interrupted.first, self._interrupted.secs
+            if step > first:
+                kept = secs * (step - first) / (step - first + repeated)
+                self.secs["lost"] -= kept
+                self.secs["step"] += kept
+                self._steps.append(_Steps(first, step, kept, 0.0))
+        self._interrupted = None
         while self._steps and self._steps[-1].end > step:
             steps = self._steps.pop()
             length = steps.end - steps.first
@@ -279,6 +292,7 @@ class Ledger:
         self._step = 0
         self._input_secs = 0.0
         self._workers = WorkerRecord()
+        self._repeated: int | None = None
         self._running = False
         self._offset = 0
         self.refresh()
@@ -287,11 +301,11 @@ class Ledger:
         """Add the marks that others have written since the last reading."""
         with suppress(OSError), open(self._path, "rb", opener=regular_file) as file:
             file.seek(self._offset)
-            for line in file:
+            while line := file.readline(MAX_LINE_BYTES):
                 try:
-                    self._tally.add(Mark(**json.loads(line)))
+                    self._tally.add(Mark(**json.loads(line.decode())))
                 except (ValueError, TypeError, AttributeError, RecursionError):
-                    if not line.endswith(b"\n"):
+                    if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
                         break  # it is being written, or a kill has cut it off
                 self._offset += len(line)
 
@@ -334,6 +348,10 @@ class Ledger:
         """Record what the workers did since the last such record; the next mark has it."""
         self._workers = self._workers + record
 
+    def record_repeated(self, steps: int) -> None:
+        """Record how many steps are repeated from here on; the next mark has it."""
+        self._repeated = steps
+
     def _add(self, phase: str, step: int | None, now: float, workers: int | None = None) -> None:
         times = {
             name: (round(time.step_secs, 6), round(time.wait_secs, 6), time.steps)
@@ -347,8 +365,9 @@ class Ledger:
             workers,
             times or None,
             self._workers.staleness or None,
+            self._repeated,
         )
-        self._input_secs = 0.0
+        self._input_secs, self._repeated = 0.0, None
         self._workers = WorkerRecord()
         self._running = True
         self._tally.add(mark)
@@ -369,25 +388,6 @@ class Ledger:
         return TimeSummary(
             secs, tally.attempts, list(tally.sizes), workers, list(tally.restarts), *counts
         )
-
-
-def format_sizes(sizes: Sequence[tuple[int, int]]) -> str:
-    """Return numbers of workers, if they changed: `4, 3 from step 40, 4 from step 120`."""
-    if len(sizes) < 2:
-        return ""
-    (_, first), *rest = sizes
-    return ", ".join([str(first), *(f"{size} from step {step}" for step, size in rest)])
-
-
-def process_start_time() -> float:
-    """Return when this process was started, before Python itself, or now if that is unknown."""
-    now = time.time()
-    try:
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, AttributeError):
-        return now
-    return now - max(0.0, age)
 
 
 def _is_torn(file: BinaryIO) -> bool:

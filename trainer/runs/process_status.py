@@ -7,6 +7,8 @@ number of its record grows. Ages are told by the host that measures them.
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -143,3 +145,14 @@ def _has_grown(name: str, status: HostStatus, first: Mapping[str, HostStatus]) -
 
 def _path(run_dir: Path, name: str) -> Path:
     return run_dir / "logs" / f"status-{name}.json"
+
+
+def process_start_time() -> float:
+    """Return when this process was started, before Python itself, or now if that is unknown."""
+    now = time.time()
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return now
+    return now - max(0.0, age)

@@ -18,7 +18,7 @@ from typing import Any
 from trainer.errors import DamagedError
 from trainer.files import read_json, write_json
 from trainer.runs import user_code
-from trainer.runs.secret_masking import masked
+from trainer.runs.secret_masking import MASK, masked, shown_word
 
 _PACKAGES = (
     "tensorflow",
@@ -81,17 +81,22 @@ def latest_command(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def format_command(argv: Sequence[str]) -> str:
-    """Return a command as a user types it: `python train.py model=cnn`."""
+    """Return a command as a user types it, without secrets: `python train.py model=cnn`."""
+    argv = [*map(shown_word, argv)]
     program = ["python", argv[0]] if argv[0].endswith(".py") else [Path(argv[0]).name]
     return shlex.join([*program, *argv[1:]])
 
 
 def changed_values(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys that later commands have changed in config.yaml, with their values now."""
+    """Return the keys that later commands have changed in config.yaml, with their values now.
+
+    A secret is none of them: the record does not have it.
+    """
     return {
         change["key"]: change["now"]
         for entry in record.get("lineage", ())
         for change in entry.get("changes", ())
+        if MASK not in str(change["now"])
     }
 
 
@@ -120,7 +125,8 @@ def add_entry(
         "git": _fingerprint(_git()),
         "checkpoint": checkpoint,
         "changes": [
-            {"key": change.key, "before": change.before, "now": change.now} for change in changes
+            dict(zip(("key", "before", "now"), (change.key, *change.shown), strict=True))
+            for change in changes
         ],
     }
     previous = latest_command(record)
@@ -211,8 +217,8 @@ def _write(path: Path, record: Mapping[str, Any]) -> None:
 
 def _command(overrides: list[str], config_dir: str | None) -> dict[str, Any]:
     return {
-        "argv": [masked(word) for word in sys.argv],
-        "overrides": [masked(item) for item in overrides],
+        "argv": [shown_word(word) for word in sys.argv],
+        "overrides": [shown_word(item) for item in overrides],
         "config_dir": config_dir,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "host": socket.gethostname(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,8 +13,8 @@ from typing import Any, TypeAlias
 
 from trainer.config.directions import Directions, of_targets
 from trainer.errors import ConfigError, DamagedError
-from trainer.files import read_bytes, regular_file
-from trainer.runs import directory, provenance
+from trainer.files import MAX_LINE_BYTES, read_bytes, regular_file
+from trainer.runs import config_file, provenance
 from trainer.runs.checkpoint_marker import read_marker
 
 Points: TypeAlias = Sequence[tuple[int, float]]
@@ -56,7 +57,7 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
         DamagedError: something else is in the place of the file, or it cannot be read.
     """
     try:
-        *texts, last = read_bytes(path).split(b"\n")
+        *texts, last = read_bytes(path, sys.maxsize).split(b"\n")
     except FileNotFoundError:
         return [], 0
     lines = [parse_line(text) for text in texts if text]
@@ -158,7 +159,7 @@ def read_directions(path: Path) -> Directions:
     if isinstance(record, dict):
         return Directions(record["direction"], record["primary"])
     try:
-        config = directory.read_config(path)
+        config = config_file.read_config(path)
         metrics = {name: node["_target_"] for name, node in (config["metrics"] or {}).items()}
         task: Any = config["task"]
         return of_targets(task and task["_target_"], metrics)
@@ -221,3 +222,5 @@ def _blocks(path: Path) -> Iterator[bytes]:
             if cut or not begin:
                 yield rest[cut:]
                 rest = rest[:cut]
+            elif len(rest) > MAX_LINE_BYTES:
+                return

@@ -21,8 +21,16 @@ from trainer.config.options.constraints import format_plain
 from trainer.config.schema import GROUPS, PAIRS
 from trainer.errors import DamagedError
 from trainer.files import read_bytes
-from trainer.runs import directory, identity, migrations, normal_form, provenance, recorded_metrics
+from trainer.runs import (
+    config_file,
+    identity,
+    migrations,
+    normal_form,
+    provenance,
+    recorded_metrics,
+)
 from trainer.runs.ledger import Mark, Tally
+from trainer.runs.secret_masking import shown
 from trainer.runs.status import RunStatus, State, run_status
 from trainer.text import short_keys
 
@@ -210,8 +218,8 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 @functools.lru_cache(1000)
 def _written_config(path: Path, mtime: int, size: int) -> Mapping[str, Any]:
-    """Return the leaves of config.yaml, which a list that is repeated parses once."""
-    return dict(normal_form.flatten(directory.read_config(path)))
+    """Return the leaves of config.yaml as shown, which a list that is repeated parses once."""
+    return dict(normal_form.flatten(shown(config_file.read_config(path))))
 
 
 def _best(path: Path, split: str, directions: Directions) -> tuple[int, float] | None:
@@ -236,7 +244,7 @@ def _time(path: Path) -> tuple[Tally, float | None]:
     first: Mark | None = None
     for index in sorted(kept & set(range(len(lines)))):
         with suppress(ValueError, TypeError, AttributeError, RecursionError):
-            mark = Mark(**json.loads(lines[index]))
+            mark = Mark(**json.loads(lines[index].decode()))
             tally.add(mark)
             first = None if mark.phase in ("begin", "start", "restart") else first
             if first is None and mark.phase == "step":

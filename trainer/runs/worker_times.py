@@ -168,3 +168,11 @@ def staleness_bins() -> list[str]:
 def _mean(values: Iterable[float]) -> float:
     numbers = list(values)
     return sum(numbers) / len(numbers) if numbers else 0.0
+
+
+def format_sizes(sizes: Sequence[tuple[int, int]]) -> str:
+    """Return numbers of workers, if they changed: `4, 3 from step 40, 4 from step 120`."""
+    if len(sizes) < 2:
+        return ""
+    (_, first), *rest = sizes
+    return ", ".join([str(first), *(f"{size} from step {step}" for step, size in rest)])

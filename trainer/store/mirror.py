@@ -19,6 +19,11 @@ from trainer.store.upload_note import write_note
 
 _POLL_SECS = 0.1
 _FILES_SECS = 30.0  # between two uploads of logs and metrics while there is no new checkpoint
+_GROWTH = 1.25
+"""A file that grows is uploaded again when it is so many times as large: in all at most six times
+its final size, and if this machine is lost, the store lacks at most a fifth of the file."""
+_SMALL_BYTES = 64 << 10
+"""A file up to this size is uploaded whenever it has changed."""
 _FIRST_PAUSE_SECS = 0.5
 _LONGEST_PAUSE_SECS = 30.0
 
@@ -172,10 +177,14 @@ class Mirror:
         for name, file in local.items():
             with suppress(FileNotFoundError):
                 stat = file.stat()
-                sizes[name] = (stat.st_size, stat.st_mtime_ns)
-                if self._uploaded.get(name) != sizes[name]:
+                last, now = self._uploaded.get(name), (stat.st_size, stat.st_mtime_ns)
+                # The curves reach as far as the checkpoint.
+                is_needed = self._ending.is_set() or (bool(new) and "/" not in name)
+                if last is None or (last != now and (is_needed or _is_due(last[0], now[0]))):
                     remote_files.upload_file(self._store, file, name, number)
                     files[name] = number
+                    last = now
+                sizes[name] = last
         files = {name: files[name] for name in local if name in files}
         kept = set(committed_steps(self._path / CHECKPOINTS))
 
@@ -262,3 +271,8 @@ class Mirror:
                 continue  # the upload tells the user
             except Exception as error:
                 self._give_up(error)
+
+
+def _is_due(uploaded: int, size: int) -> bool:
+    """Return whether a changed file is uploaded again, given its sizes then and now."""
+    return size <= max(uploaded, _SMALL_BYTES) or size >= _GROWTH * uploaded

@@ -36,7 +36,8 @@ def run_files(path: Path) -> Iterator[tuple[str, Path]]:
             names[:] = [name for name in names if name != CHECKPOINTS]
         for name in files:
             file = Path(folder, name)
-            if (not name.startswith(".") or name == _SAVED) and file.is_file():
+            is_hidden = name.startswith(".") and name != _SAVED
+            if not is_hidden and file.is_file() and not file.is_symlink():
                 with suppress(ValueError):  # no part of a run has such a name
                     yield inner_path(file.relative_to(path).as_posix()), file
 
@@ -103,6 +104,8 @@ def download(store: Store, manifest: Manifest, path: Path) -> list[str]:
     for name in manifest.files:
         file = path / name
         file.parent.mkdir(parents=True, exist_ok=True)
+        if name == "config.yaml":  # which may have secrets
+            file.touch(0o600)
         store.download(file_object(manifest, name), file)
     problems = []
     directory = path / CHECKPOINTS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from trainer.config.options import constraints
 from trainer.config.schema import Experiment
 from trainer.runs import identity, normal_form
+from trainer.runs.secret_masking import shown
 
 _CHOICES = (
     "model",
@@ -31,7 +32,7 @@ def hyperparameters(experiment: Experiment) -> dict[str, bool | int | float | st
         for group, choice in (experiment.choices or {}).items()
         if group in _CHOICES or "." in group  # a node of the task
     }
-    values = normal_form.leaves(experiment)
+    values = shown(normal_form.leaves(experiment))
     options = {
         key: value
         for key, value in values.items()

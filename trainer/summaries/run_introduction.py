@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import tensorflow as tf
+import yaml
 
 from trainer.cluster.messages import Channel
 from trainer.config.schema import Experiment
-from trainer.files import read_text
 from trainer.protocols import Task
 from trainer.runs import provenance
+from trainer.runs.config_file import read_config
+from trainer.runs.secret_masking import shown
 from trainer.summaries.hparams import hyperparameters
 from trainer.summaries.writers.background import open_writers
 from trainer.summaries.writers.writer import Writer
@@ -69,11 +71,11 @@ def graph_of(model: tf.keras.Model, channel: Channel) -> bytes | None:
 
 def _configuration(run_dir: Path) -> dict[str, str]:
     """Return the configuration and the overrides of a run, in Markdown."""
-    config = run_dir / "config.yaml"
-    if not config.exists():
+    if not (run_dir / "config.yaml").exists():
         return {}
+    config = yaml.safe_dump(shown(read_config(run_dir)), sort_keys=False)
     overrides = "\n".join(provenance.read(run_dir).get("overrides", ()))
     return {
-        "config": f"```yaml\n{read_text(config).rstrip()}\n```",
+        "config": f"```yaml\n{config.rstrip()}\n```",
         "overrides": f"```\n{overrides}\n```",
     }

@@ -173,7 +173,7 @@ class LiveTable:
         cells = [
             [
                 str(row.point.number),
-                *(cut(row.point.varied.get(key, "-"), _MAX_VALUE_WIDTH) for key in keys),
+                *(cut(row.point.shown.get(key, "-"), _MAX_VALUE_WIDTH) for key in keys),
                 row.state_text,
                 "-" if math.isnan(row.best) else format_metric(row.best),
                 # In the last column, because its width changes.

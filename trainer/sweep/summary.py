@@ -122,7 +122,7 @@ def link_events(folder: Path, points: Sequence[Point]) -> Path | None:
     with suppress(OSError):
         for point in points:
             events = point.path / "events"
-            label = run_summary.label({names[key]: text for key, text in point.varied.items()})
+            label = run_summary.label({names[key]: text for key, text in point.shown.items()})
             link = links / (re.sub(r"[/\\]", "_", label)[:_MAX_LINK_CHARS] or point.path.name)
             if events.is_dir():
                 links.mkdir(exist_ok=True)
@@ -133,7 +133,7 @@ def link_events(folder: Path, points: Sequence[Point]) -> Path | None:
 
 def varied_keys(points: Iterable[Point]) -> list[str]:
     """Return the keys that points vary, in order of appearance."""
-    return list(dict.fromkeys(key for point in points for key in point.varied))
+    return list(dict.fromkeys(key for point in points for key in point.shown))
 
 
 def count_states(states: Iterable[State]) -> str:
@@ -178,7 +178,7 @@ def summary_text(sweep: Sweep, results: Sequence[PointResult], width: int | None
         outcome = result.outcome
         metrics = outcome.metrics
         return [
-            *(point.varied.get(key, "-") for key in keys),
+            *(point.shown.get(key, "-") for key in keys),
             outcome.state,
             str(outcome.step),
             *(format_metric(metrics[name]) if name in metrics else "-" for name in names),
@@ -210,7 +210,7 @@ def _csv(results: Sequence[PointResult]) -> str:
     for result in results:
         point = result.point
         outcome = result.outcome
-        varied = [point.varied.get(key, "") for key in keys]
+        varied = [point.shown.get(key, "") for key in keys]
         metrics = [outcome.metrics.get(name, "") for name in names]
         writer.writerow([*varied, outcome.state, outcome.step, *metrics, point.path, outcome.error])
     return file.getvalue()
@@ -219,7 +219,7 @@ def _csv(results: Sequence[PointResult]) -> str:
 def _json(sweep: Sweep, results: Sequence[PointResult]) -> str:
     points = [
         {
-            "varied": dict(result.point.varied),
+            "varied": dict(result.point.shown),
             "state": result.outcome.state,
             "step": result.outcome.step,
             "metrics": _finite(result.outcome.metrics),

@@ -32,7 +32,7 @@ from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import RESIZE, STOP
 from trainer.config import loading
 from trainer.errors import CRASHED, DONE, RESTARTABLE, WRONG_INPUT, ConfigError
-from trainer.runs.ledger import process_start_time
+from trainer.runs.process_status import process_start_time
 from trainer.runs.state_memory import MemoryFiles, StateMemory
 from trainer.worker import parent_watch
 from trainer.worker.context import WorkerContext

@@ -40,11 +40,11 @@ def test_differing_keys_are_aligned(make):
     assert (done.code, done.err) == (1, "")
     assert done.out.splitlines() == [
         f"key                      {a}  {b}",
-        "name                     'a'              'b'",
-        "jit                      false            true",
-        "train.steps              null             20",
-        "train.epochs             30               null",
-        "optimizer.learning_rate  0.001            0.5",
+        "name                     'a'                  'b'",
+        "jit                      false                true",
+        "train.steps              null                 20",
+        "train.epochs             30                   null",
+        "optimizer.learning_rate  0.001                0.5",
     ]
 
 

@@ -118,7 +118,7 @@ def test_table_shows_what_differs_and_fits_the_terminal(here, monkeypatch):
     )
     fast = trained("b", 185, "batch.global_size=64", accuracies=[0.75])
     whole = [
-        "run         what differs                     state   step  best accuracy  time    age",
+        "run             what differs                     state   step  best accuracy  time    age",
         f"{slow}  model=softmax batch=128 lr=0.25  done   20/20  0.5000 at 10   1:15  2 min",
         f"{fast}  model=cnn batch=64 lr=0.001      done   20/20  0.7500 at 10   1:15  3 min",
     ]
@@ -132,8 +132,8 @@ def test_table_shows_what_differs_and_fits_the_terminal(here, monkeypatch):
 
     assert lines(len(whole[1])) == whole
     assert lines(len(whole[1]) - 1) == [line[: -len("  2 min")].rstrip() for line in whole]
-    assert lines(60) == [
-        "run         what differs     state   step  best accuracy",
+    assert lines(64) == [
+        "run             what differs     state   step  best accuracy",
         f"{slow}  model=softmax …  done   20/20  0.5000 at 10",
         f"{fast}  model=cnn …      done   20/20  0.7500 at 10",
     ]

@@ -4,12 +4,13 @@ import http.client
 import json
 import socket
 import threading
-from contextlib import closing
+from contextlib import ExitStack, closing
 from urllib.parse import quote
 
 import pytest
 
 from tests.support.fake_runs import make_runs
+from tests.support.http_servers import running
 from trainer.cli.page import page_server
 from trainer.cli.page.page_server import PageServer
 from trainer.cli.page.payload import Summaries
@@ -137,3 +138,18 @@ def test_fault_is_told_in_a_line_and_ends_nothing(server, monkeypatch):
         status, _, text = ask(server, f"/api/series?token={server.token}&id={run}")
     assert (status, text) == (500, "RuntimeError: no\n")
     assert get(server, "/api/series", id=run)["points"]
+
+
+def test_two_hundred_requests_at_once_are_all_answered(tmp_path):
+    (run,) = make_runs(tmp_path, 1, 40)
+    request = "GET /api/runs?token={} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    with PageServer(0, Summaries("runs", lambda: {"a": run.path})) as server, ExitStack() as stack:
+        # Each is to be queued while the server is busy with others.
+        place, text = ("127.0.0.1", server.server_port), request.format(server.token).encode()
+        links = [stack.enter_context(socket.create_connection(place, 2)) for _ in range(200)]
+        with running(server):
+            for link in links:
+                link.settimeout(TIMEOUT_SECS)
+                link.sendall(text)
+            answers = [link.makefile("rb").read() for link in links]
+    assert {answer.partition(b"\r\n")[0] for answer in answers} == {b"HTTP/1.1 200 OK"}

@@ -1,13 +1,19 @@
 """What the page shows of a run: also if files are missing, truncated or damaged."""
 
 import json
+import os
 import time
+import tracemalloc
 
 import pytest
 
 from tests.support.fake_runs import make_runs
 from trainer.cli.page.run_details import details
+from trainer.cli.page.series import read_series
+from trainer.files import MAX_RECORD_BYTES
+from trainer.runs import recorded_metrics
 from trainer.runs.ledger import Ledger
+from trainer.runs.run_summary import summarize
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +112,47 @@ def test_time_goes_on_with_the_ledger_and_begins_anew_with_another(tmp_path):
     assert after == pytest.approx(before + 5)
     (run.path / "ledger.jsonl").unlink()
     assert details(run.path)["time"] is None
+
+
+def test_no_link_in_a_run_of_somebody_else_is_followed(tmp_path):
+    runs = make_runs(tmp_path / "runs", 3, 40)
+    (tmp_path / "mine").mkdir()
+    for run in (runs[0], runs[2]):  # done, failed
+        files = [file for file in run.path.rglob("*") if file.is_file()]
+        for number, file in enumerate(files):
+            mine = file.rename(tmp_path / "mine" / f"{number}-{file.name}")
+            file.symlink_to(mine)
+        content = details(run.path)
+        for key in ("config", "pictures", "texts", "crash", "confusion", "commands", "time"):
+            assert not content[key], key
+        problems = "\n".join(content["problems"])
+        shown = {"config.yaml", "run.json", "samples.txt", "samples.png", "crash.txt"}
+        for name in shown & {file.name for file in files}:
+            assert f"{name} cannot be read: it is a symbolic link" in problems
+        assert read_series(run.path)["points"] == {}
+        summary = summarize(run.path)
+        assert (summary.config, summary.metrics) == ({}, {})
+        assert "killed" not in summary.why
+
+
+def test_huge_files_of_a_run_do_not_fill_the_memory(tmp_path):
+    records = ("config.yaml", "run.json", "samples.txt", "samples.png", "confusion.json")
+    (run,) = make_runs(tmp_path, 1, 40)
+    for name in (*records, "metrics.jsonl", "ledger.jsonl"):
+        size = MAX_RECORD_BYTES + 1 if name in records else 64 << 20
+        os.truncate(run.path / name, 0)
+        os.truncate(run.path / name, size)  # sparse
+    tracemalloc.start()
+    try:
+        content, points = details(run.path), read_series(run.path)["points"]
+        evaluations = recorded_metrics.read_evaluations(run.path)
+        os.truncate(run.path / "ledger.jsonl", MAX_RECORD_BYTES + 1)
+        config = summarize(run.path).config
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 20 << 20
+    assert (points, config, evaluations) == ({}, {}, [])
+    for name in records:
+        problem = f"{name} cannot be read: it has 268,435,457 bytes, more than "
+        assert any(problem in line for line in content["problems"]), name

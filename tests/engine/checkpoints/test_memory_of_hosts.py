@@ -65,7 +65,7 @@ def test_newest_state_is_sent_to_those_that_lack_it(states, name):
     hosts = hosts_with(*states)
     restored, sent = restore(hosts, checkpointed=60)
     assert {x.line() for x in restored} == {
-        f"Continuing from step 60 (memory of {name}), nothing lost."
+        f"Continuing from step 60 (memory of {name}), no completed step lost."
     }
     assert [host.variable.numpy().tolist() for host in hosts] == [[7.0] * 5] * len(hosts)
     assert sent > 0

@@ -171,7 +171,8 @@ def test_newest_state_of_all_processes_is_restored(memories):
 
 
 @pytest.mark.parametrize(
-    ("again", "lost"), [(0, "nothing lost"), (1, "1 step again"), (2345, "2,345 steps again")]
+    ("again", "lost"),
+    [(0, "no completed step lost"), (1, "1 step again"), (2345, "2,345 steps again")],
 )
 def test_line_says_what_is_lost(again, lost):
     restored = Restored(Position(1234, 0), "worker-1", again, False)

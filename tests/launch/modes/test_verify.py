@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 
-from tests.support.processes import OPTIONS, run
+from tests.support.http_servers import mlflow_server
+from tests.support.processes import OPTIONS, finish, run, start
 from trainer.cli.compose import compose
 from trainer.launch.modes.run_comparison import Outcome, differences, likely_cause
 from trainer.launch.modes.verify import Runs, random_kills
@@ -35,13 +36,16 @@ def test_random_kills_repeat_with_their_seed_and_lie_within_the_run():
 
 def test_experiment_is_shortened_and_saved_often_enough(tmp_path):
     kills = random_kills(["worker-0"], 48, 3, 0)
-    experiment = compose(["verify.steps=48", "mode=verify", "summary.every_steps=1"])
+    experiment = compose(
+        ["verify.steps=48", "mode=verify", "summary.every_steps=1", "writers=[tensorboard,mlflow]"]
+    )
     short = Runs(Command(experiment, []), tmp_path, "").shortened("straight", kills)
     train = short.train
     assert (short.mode, train.steps, train.epochs, short.resume) == ("train", 48, None, "auto")
     every = [part.every_steps for part in (short.evaluate, short.checkpoint, short.summary)]
     assert every == [6, 8, 1]
     assert short.fault == kills
+    assert [*short.writers] == ["jsonl"]
     longer = Command(compose(["verify.steps=48", "train.steps=10"]), [])
     assert Runs(longer, tmp_path, "").shortened("straight", {}).train.steps == 10
 
@@ -126,6 +130,30 @@ def test_resumable_experiment_passes_and_leaves_nothing(tmp_path):
     assert code == 0, out + err
     assert "Equal: step 24, " in out
     assert list((tmp_path / "runs").iterdir()) == []
+
+
+LOGS = '''
+from mlflow.tracking import MlflowClient
+
+class Logs:
+    """Tells MLflow of each evaluation."""
+
+    def on_evaluate(self, step, metrics):
+        client = MlflowClient()
+        client.log_metric(client.create_run("0").info.run_id, "loss", metrics["loss"])
+'''
+
+
+@pytest.mark.slow
+def test_verified_runs_reach_no_tracker(tmp_path):
+    pytest.importorskip("mlflow")
+    (tmp_path / "logs.py").write_text(LOGS)
+    options = ["writers=[jsonl,mlflow]", "+callbacks.mine={_target_:logs.Logs}"]
+    with mlflow_server() as (address, requests):
+        command = start(tmp_path, *SMALL, *options, MLFLOW_TRACKING_URI=address)
+        code, out, err = finish(command)
+    assert code == 0, out + err
+    assert requests == []
 
 
 DRAWS = '''

@@ -41,9 +41,6 @@ def run(arguments: Sequence[str]) -> int:
     if not changes:
         print(printable(f"{first} and {second} have the same configuration."))
         return _SAME
-    rows = [
-        (change.key, constraints.format_value(change.before), constraints.format_value(change.now))
-        for change in changes
-    ]
+    rows = [(change.key, *map(constraints.format_value, change.shown)) for change in changes]
     print(*align_columns([("key", str(first), str(second)), *rows], "<<<"), sep="\n")
     return _DIFFERENT

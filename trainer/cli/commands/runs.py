@@ -15,8 +15,8 @@ from trainer.cli.commands.command_arguments import DEFAULT_FOLDER, Parser, is_ru
 from trainer.config.options.constraints import did_you_mean
 from trainer.errors import DONE, ConfigError
 from trainer.runs import run_summary
-from trainer.runs.ledger import format_sizes
 from trainer.runs.run_summary import RunSummary
+from trainer.runs.worker_times import format_sizes
 from trainer.text import align_columns, format_duration, format_metric, printable
 
 _HEAD = ("run", "what differs", "state", "step", "best", "test", "time", "left", "age")

@@ -63,6 +63,7 @@ class PageServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 1024  # a connection beyond it is only tried again after seconds
 
     def __init__(self, port: int, summaries: Summaries) -> None:
         self.summaries = summaries

@@ -10,6 +10,7 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,15 @@ from trainer.files import read_bytes, read_json
 from trainer.runs import crash_report, process_status, provenance
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.directory import trained_config
-from trainer.runs.ledger import CATEGORIES, Ledger, TimeSummary, format_sizes
+from trainer.runs.ledger import CATEGORIES, Ledger, TimeSummary
+from trainer.runs.secret_masking import shown
 from trainer.runs.status import State, run_status
-from trainer.runs.worker_times import staleness_bins
+from trainer.runs.worker_times import format_sizes, staleness_bins
 
 _PICTURES = ("samples.png", "masks.png")
 _TEXTS = ("samples.txt",)
+_MAX_BYTES = 16 << 20
+"""A larger picture or text is not sent."""
 _MAX_CLASSES = 100
 """A confusion matrix of more classes is not sent."""
 _ENDINGS = {State.DONE, State.STOPPED, State.FAILED, State.PRUNED}
@@ -67,7 +71,7 @@ def details(path: Path, place: str | None = None) -> dict[str, Any]:
             {"name": name, "data": _url(files[name])} for name in _PICTURES if name in files
         ],
         "texts": [{"name": name, "text": texts[name]} for name in _TEXTS if name in texts],
-        "config": {key: format_value(value) for key, value in config.items()},
+        "config": {key: format_value(value) for key, value in shown(config).items()},
         **attempt("run.json", lambda: _record(record), _record({})),
         "crash": texts.get(crash_report.report_path(path).name, ""),
     }
@@ -90,7 +94,9 @@ def _url(picture: bytes) -> str:
 
 
 def _content(path: Path) -> bytes | None:
-    return read_bytes(path) if path.exists() else None
+    with suppress(FileNotFoundError):
+        return read_bytes(path, _MAX_BYTES)
+    return None
 
 
 def _spent(path: Path) -> TimeSummary | None:
@@ -183,9 +189,10 @@ def _mark(step: int, kind: str, text: str) -> dict[str, Any]:
 
 def _confusion(path: Path) -> dict[str, Any] | None:
     """Return a confusion matrix: [C, C] counts; rows are labels, columns are predictions."""
-    if not path.exists():
+    try:
+        content = read_json(path)
+    except FileNotFoundError:
         return None
-    content = read_json(path)
     matrix = [[float(count) for count in row] for row in content["matrix"]]
     classes = [str(name) for name in content["classes"]]
     if not matrix or {len(classes), *map(len, matrix)} != {len(matrix)}:

@@ -20,7 +20,7 @@ from operator import itemgetter, lt
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
-from trainer.files import regular_file
+from trainer.files import MAX_LINE_BYTES, regular_file
 from trainer.runs.recorded_metrics import FILES, NO_METRIC, parse_line
 
 MOST_POINTS = 2000
@@ -28,7 +28,6 @@ MOST_POINTS = 2000
 
 _BUFFERED = 8
 """A curve is thinned when it has so many times the points that are sent."""
-_MAX_LINE_BYTES = 1 << 20
 _CHECKED_BYTES = 64
 _POSITION = re.compile(r"(\d{1,15})-(\d{1,10})_(\d{1,15})-(\d{1,10})")
 _DIGITS = 6
@@ -175,8 +174,8 @@ def _read_file(reading: _Reading, name: str, file: BinaryIO | None, offset: int)
 
 def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
     """Yield the lines of a file without the last one if it is not complete; parts of a huge one."""
-    while text := file.readline(_MAX_LINE_BYTES):
-        if not text.endswith(b"\n") and len(text) < _MAX_LINE_BYTES:
+    while text := file.readline(MAX_LINE_BYTES):
+        if not text.endswith(b"\n") and len(text) < MAX_LINE_BYTES:
             return
         yield text
 

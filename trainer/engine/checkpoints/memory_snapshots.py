@@ -69,7 +69,7 @@ class Restored:
     def line(self) -> str:
         """Return what the user is told."""
         steps = f"{self.again:,} step{'s' * (self.again > 1)} again"
-        lost = steps if self.again else "nothing lost"
+        lost = steps if self.again else "no completed step lost"
         return f"Continuing from step {self.position.step:,} (memory of {self.process}), {lost}."
 
 

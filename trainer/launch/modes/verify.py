@@ -163,7 +163,7 @@ class Runs:
         if short.checkpoint.async_write is None:
             # Else it depends on the disk which checkpoint a kill of the supervisor leaves.
             short.checkpoint.async_write = False
-        short.writers = {**_JSON_LINES, **short.writers}
+        short.writers = dict(_JSON_LINES)  # trackers are not to show these runs
         short.restart.max_restarts += 2 * len(kills)
         short.restart.backoff_secs = 0.0
         return short
@@ -202,6 +202,7 @@ class Runs:
         }
         variables = environment.worker_environment()
         environment.name_fork_server(variables, self.server)
+        environment.keep_from_trackers(variables, self.runs_dir)
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "trainer.launch.modes.verify"],
             stdin=subprocess.PIPE,

@@ -11,7 +11,7 @@ from mlflow.environment_variables import MLFLOW_EXPERIMENT_NAME, MLFLOW_TRACKING
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from trainer.files import write_atomically
+from trainer.files import read_text, write_atomically
 from trainer.summaries.writers.jsonl import points
 from trainer.summaries.writers.writer import Writer
 
@@ -37,7 +37,7 @@ class MLflow(Writer):
         )
         id_file = run_dir / "mlflow_run_id"
         if id_file.exists():
-            self._id = id_file.read_text()
+            self._id = read_text(id_file)
             self._client.update_run(self._id, status="RUNNING")
         else:
             self._id = self._create_run(run_dir.name)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import wandb
 
-from trainer.files import write_atomically
+from trainer.files import read_text, write_atomically
 from trainer.summaries.writers.jsonl import points
 from trainer.summaries.writers.writer import Writer
 
@@ -38,7 +38,7 @@ class WandB(Writer):
                 shutil.rmtree(folder)
         self._run = wandb.init(
             project=user_settings.project or run_dir.name.rpartition("-")[0] or run_dir.name,
-            id=id_file.read_text(),
+            id=read_text(id_file),
             name=run_dir.name,
             dir=str(run_dir.resolve()),
             resume="allow",

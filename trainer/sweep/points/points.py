@@ -12,7 +12,8 @@ from trainer.cluster import environment
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch.resolved_run import resolve
-from trainer.runs.identity import run_path
+from trainer.runs.identity import digest, run_path
+from trainer.runs.secret_masking import shown
 from trainer.runs.status import RunStatus
 from trainer.sweep.search.search_space import SearchSpace
 
@@ -45,9 +46,15 @@ class Point:
     pruned: RunStatus | None = None
 
     @property
+    def shown(self) -> Mapping[str, str]:
+        """The varied values without secrets, for people and records."""
+        values: Mapping[str, str] = shown(self.varied)
+        return values
+
+    @property
     def label(self) -> str:
         """The varied values, `model=cnn seed=1`; the directory's name where nothing is varied."""
-        return " ".join(f"{key}={value}" for key, value in self.varied.items()) or self.path.name
+        return " ".join(f"{key}={value}" for key, value in self.shown.items()) or self.path.name
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,7 @@ class PointFactory:
         self._space = space
         self._compose = compose
         self._tried: set[tuple[str, ...]] = set()
-        self._paths: set[Path] = set()
+        self._created: set[tuple[Path, str]] = set()
 
     def create(self, number: int, varied: Mapping[str, str]) -> Point | None:
         """Return the point with the given values, or None if it is a duplicate or invalid."""
@@ -110,9 +117,9 @@ class PointFactory:
             # mistake of the user.
             return None
         path = run_path(experiment)
-        if path in self._paths:
+        if (key := (path, digest(experiment))) in self._created:
             return None
-        self._paths.add(path)
+        self._created.add(key)
         return Point(number, varied, overrides, experiment, path)
 
     def sample(self, number: int, seed: int) -> Point | None:

@@ -13,7 +13,7 @@ from trainer.config.options.constraints import format_value
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.runs import normal_form
-from trainer.runs.identity import run_path
+from trainer.runs.identity import digest, run_path
 from trainer.sweep.points.points import Compose, Point
 from trainer.sweep.search.search import Search, SearchContext
 
@@ -94,7 +94,7 @@ def expand(parsed: Sequence[Override], compose: Compose) -> tuple[list[Point], l
     Raises:
         ConfigError: with all problems of all points, or of the first that are wrong.
     """
-    points: dict[Path, Point] = {}
+    points: dict[tuple[Path, str], Point] = {}
     notes: list[str] = []
     problems: dict[str, None] = {}
     experiments = []
@@ -111,7 +111,8 @@ def expand(parsed: Sequence[Override], compose: Compose) -> tuple[list[Point], l
                 ) from error
             continue
         point = Point(len(points) + 1, varied, overrides, experiment, run_path(experiment))
-        if (other := points.setdefault(point.path, point)) is not point:
+        key = point.path, digest(experiment)  # two runs may have one hash in their names
+        if (other := points.setdefault(key, point)) is not point:
             reason = (
                 "appears twice"
                 if point.label == other.label

@@ -16,6 +16,13 @@ const TOOLTIP_ROWS = 10;
 const MOST_CHIPS = 24;
 const MARK_PIXELS = 5;
 
+/** Returns what the tooltip adds to the value of a point: its step if that is another one. */
+function noteOf({step, value, smooth}, titleStep) {
+  const notes = [step !== titleStep && `step ${formatNumber(step)}`,
+    smooth !== value && `smoothed ${formatNumber(smooth)}`];
+  return notes.filter(Boolean).join(", ");
+}
+
 const bySplit = (a, b) => a.line.split < b.line.split ? -1 : 1;
 
 class Board {
@@ -177,14 +184,15 @@ class Board {
   }
 
   #showTooltip(chart, points, x, y) {
-    const step = points[0] ? points[0].line.steps[lowerBound(points[0].line.x, points[0].x)] : null;
+    const step = points[0]?.step ?? null;
     const time = this.state.view.byTime && points[0] ? `, ${formatDuration(points[0].x)}` : "";
     const near = chart.marks.filter((mark) => Math.abs(chart.xOf(mark.x) - x) < MARK_PIXELS);
     const owners = [...new Set(points.map((point) => point.line.owner))];
     const rows = owners.slice(0, TOOLTIP_ROWS).map((owner, i) => {
       const own = points.filter((point) => point.line.owner === owner);
-      const values = own.sort(bySplit).flatMap(({line, value}) =>
-        [el("span", {class: "soft"}, line.split), el("b", {}, formatNumber(value))]);
+      const soft = (text) => el("span", {class: "soft"}, text);
+      const values = own.sort(bySplit).flatMap((point) => [soft(point.line.split),
+        el("b", {}, formatNumber(point.value)), noteOf(point, step) && soft(noteOf(point, step))]);
       return el("div", {class: i ? "" : "nearest"}, swatchOf(own[0].line.color),
         el("span", {class: "name"}, own[0].line.name), ...values);
     });

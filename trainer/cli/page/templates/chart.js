@@ -313,19 +313,24 @@ class Chart {
     context.setLineDash([]);
   }
 
-  /** Returns {line, x, value, px, py} of each line that reaches an x, at its nearest point. */
+  /**
+   * Returns {line, x, step, value, smooth, px, py} of each line that reaches an x, at its nearest
+   * point: its value, and the one that is drawn.
+   */
   pointsAt(x) {
     const points = [];
     for (const line of this.lines) {
-      const values = this.valuesOf(line), after = lowerBound(line.x, x);
+      const after = lowerBound(line.x, x);
       if (!line.x.length) continue;
       const i = after && (after === line.x.length || x - line.x[after - 1] < line.x[after] - x)
         ? after - 1 : after;
-      const value = values[i], isOutside = after === 0 || after === line.x.length;
+      const value = line.y[i], smooth = this.valuesOf(line)[i], step = line.steps[i];
+      const isOutside = after === 0 || after === line.x.length;
       if (isOutside && Math.abs(this.xOf(line.x[i]) - this.xOf(x)) > NEAR_PIXELS) continue;
       if (value === null || line.x[i] < this.xRange[0] || line.x[i] > this.xRange[1]) continue;
-      if (this.isLog && value <= 0) continue;
-      points.push({line, x: line.x[i], value, px: this.xOf(line.x[i]), py: this.yOf(value)});
+      if (this.isLog && smooth <= 0) continue;
+      const px = this.xOf(line.x[i]), py = this.yOf(smooth);
+      points.push({line, x: line.x[i], step, value, smooth, px, py});
     }
     return points;
   }

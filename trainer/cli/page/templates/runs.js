@@ -12,6 +12,17 @@ const COLUMNS = [
     "Best value of the run's primary metric"},
 ];
 
+/** Compares texts as people do: numbers in them, such as 0.001 and 1e-2, by their values. */
+function compareTexts(a, b) {
+  const parts = (text) => text.split(/(\d+(?:\.\d+)?(?:e[-+]?\d+)?)/);
+  const [x, y] = [parts(a), parts(b)];
+  for (let i = 0; i < Math.min(x.length, y.length); i++) {
+    const order = i % 2 ? x[i] - y[i] : x[i].localeCompare(y[i], "en");
+    if (order) return order;
+  }
+  return x.length - y.length;
+}
+
 /** Returns whether a run has all words of a filter: text, state:running, lr=0.01. */
 function matches(run, filter) {
   const pairs = Object.entries(run.differs).map(([key, value]) => `${key}=${value}`);
@@ -69,7 +80,7 @@ class RunList {
       this.visible.sort((a, b) => {
         const [x, y] = [values.get(a), values.get(b)];
         if (x === null || y === null) return (x === null) - (y === null);
-        return sign * (typeof x === "string" ? x.localeCompare(y, "en", {numeric: true}) : x - y);
+        return sign * (typeof x === "string" ? compareTexts(x, y) : x - y);
       });
     }
     const metrics = new Set(runs.filter((run) => run.best !== null).map((run) => run.metric));
