@@ -70,7 +70,7 @@ def test_nccl_is_refused_before_a_process_starts_where_there_are_no_gpus(monkeyp
 
 
 def test_exchange_must_be_a_function():
-    with pytest.raises(ConfigError, match="must make a function .* and makes a str"):
+    with pytest.raises(ConfigError, match=r"must make a function .* and makes a str"):
         MultiWorker(communication=lambda: "ring").gradient_exchange(in_tree=False)
 
 

@@ -44,7 +44,7 @@ from trainer.protocols import (
 from trainer.runs import provenance
 from trainer.strategies import devices
 from trainer.strategies.strategy import Strategy
-from trainer.worker.building import members
+from trainer.worker.building import data_checks, members
 from trainer.worker.building.task_parts import Parts, Schedule
 from trainer.worker.context import WorkerContext
 
@@ -141,6 +141,7 @@ def build_learner(
         state = _state(experiment, task, dataset, callbacks)
     if experiment.env is None and experiment.mode in ("train", "benchmark", "evaluate"):
         members.check_labels(state.task, dataset)
+        data_checks.check_classes(state.task, dataset, (experiment.task or {}).get("loss"))
     plan = _with_callbacks(plan, callbacks)
     return Learner(dataset, plan, sizes, parts.learning_rates, state, builder.placement)
 
