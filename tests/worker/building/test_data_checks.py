@@ -24,10 +24,10 @@ def task(loss=SPARSE, library=keras):
 
 
 def dataset(labels, evaluated=GOOD, **more):
-    train, test = (
-        NestSplit({"features": np.zeros([4, 2]), "label": x}) for x in (labels, evaluated)
-    )
-    return SimpleNamespace(train=train, test=test, num_classes=10, **more)
+    def split(labels):
+        return NestSplit({"features": np.zeros([4, 2]), "label": labels})
+
+    return SimpleNamespace(train=split(labels), test=split(evaluated), num_classes=10, **more)
 
 
 @pytest.mark.parametrize("library", [keras, tf.keras], ids=["keras3", "tf_keras"])

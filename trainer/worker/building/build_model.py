@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
 
 from trainer.cluster.environment import default_threads
+from trainer.config import model_kind
 from trainer.config.instantiate import instantiate
 from trainer.config.rules.batch_sizes import BatchSizes
 from trainer.config.schema import Experiment
@@ -84,6 +86,10 @@ def create_strategy(context: WorkerContext, strategy: Strategy) -> tf.distribute
         ConfigError: it cannot work on this machine's devices.
     """
     experiment = context.experiment
+    if model_kind.may_be_keras3(experiment):
+        with suppress(ImportError):
+            # Keras 3 imports it, and its import draws a number, which a first model would lack.
+            importlib.import_module("rich.style")
     tf.keras.utils.set_random_seed(experiment.seed)
     if experiment.deterministic:
         tf.config.experimental.enable_op_determinism()
