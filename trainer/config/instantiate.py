@@ -105,7 +105,7 @@ def _take_nodes(options: dict[str, Any], key: str) -> dict[str, Node]:
     }
 
 
-def _problem(cause: Exception, target: str) -> str | None:
+def _problem(cause: BaseException, target: str) -> str | None:
     """Return why a target cannot be called; None: the error is of what it does.
 
     Args:

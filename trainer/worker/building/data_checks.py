@@ -4,18 +4,37 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from trainer.errors import ConfigError
-from trainer.protocols import Dataset, DatasetDefaults, SplitDefaults, Task, with_defaults
+from trainer.protocols import (
+    Dataset,
+    DatasetDefaults,
+    SplitDefaults,
+    Task,
+    TaskDefaults,
+    with_defaults,
+)
 
 _log = logging.getLogger(__name__)
 
 _LIBRARIES = ("keras", "tf_keras", "tensorflow", "trainer")
 _OWN_LOSS = ("train_step", "compute_loss")
+
+
+class _Outputs(NamedTuple):
+    """What labels are compared with.
+
+    Attributes:
+        shape: of a batch of outputs, whose last dimension counts the classes.
+        ignored: a label that the loss leaves out; None: there is none.
+    """
+
+    shape: tuple[int | None, ...]
+    ignored: Any = None
 
 
 def warn_of_missing_numbers(dataset: Dataset) -> None:
@@ -46,8 +65,9 @@ def check_classes(task: Task, dataset: Dataset, loss: Any = None) -> None:
     Raises:
         ConfigError: a label is none, or all are of one class.
     """
-    if getattr(type(task), "label_kind", None) == "class":
-        shape, ignored = (None, dataset.num_classes), None
+    # Of the class: a Keras task has that of its dataset, whatever its loss makes of the labels.
+    if with_defaults(type(task), TaskDefaults).label_kind == "class":
+        outputs: _Outputs | None = _Outputs((None, dataset.num_classes))
         if dataset.num_classes == 1:
             names = with_defaults(dataset, DatasetDefaults).class_names or ["0"]
             raise ConfigError(
@@ -55,26 +75,21 @@ def check_classes(task: Task, dataset: Dataset, loss: Any = None) -> None:
                 "learn; add examples of another, or choose another task"
             )
     else:
-        shape, ignored = _sparse_outputs(task, loss)
-    if shape is None:
+        outputs = _sparse_outputs(task, loss)
+    if outputs is None:
         return
     problems = []
     for name, split in _splits(dataset):
         labels = with_defaults(split, SplitDefaults).labels
-        if labels is not None and (line := _problem(np.asarray(labels), shape, ignored)):
+        if labels is not None and (line := _problem(np.asarray(labels), outputs)):
             problems.append(f"dataset: the labels of the {name} split {line}")
     if problems:
         raise ConfigError(*problems)
 
 
-def _problem(labels: np.ndarray, shape: tuple[int | None, ...], ignored: Any) -> str | None:
-    """Return what is wrong with labels of examples, [N, ...], as the rest of a sentence.
-
-    Args:
-        labels: the labels.
-        shape: of the outputs, the last dimension counts the classes.
-        ignored: a label that the loss leaves out; None: there is none.
-    """
+def _problem(labels: np.ndarray, outputs: _Outputs) -> str | None:
+    """Return what is wrong with labels of examples, [N, ...], as the rest of a sentence."""
+    shape, ignored = outputs
     count = int(shape[-1] or 0)
     if labels.dtype.kind not in "iubf":
         return f"are texts ({labels.item(0)!r}); number the classes from 0"
@@ -96,30 +111,27 @@ def _problem(labels: np.ndarray, shape: tuple[int | None, ...], ignored: Any) ->
     )
 
 
-def _sparse_outputs(task: Task, loss: Any) -> tuple[tuple[int | None, ...] | None, Any]:
-    """Return the shape of a Keras model's outputs, if its loss takes numbers of classes.
-
-    Also the label that the loss ignores, if any.
-    """
+def _sparse_outputs(task: Task, loss: Any) -> _Outputs | None:
+    """Return the outputs of a Keras model, if its loss takes numbers of classes."""
     models = list(task.models.values())
     own = getattr(models[0], "keras_model", models[0]) if len(models) == 1 else None
     loss = loss if loss is not None else getattr(own, "loss", None)
     name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
     if own is None or name.lower().replace("_", "") != "sparsecategoricalcrossentropy":
-        return None, None
+        return None
     kinds = (
         kind for kind in type(own).__mro__ if kind.__module__.partition(".")[0] not in _LIBRARIES
     )
     if any(member in vars(kind) for kind in kinds for member in _OWN_LOSS):
-        return None, None  # the labels may be changed there
+        return None  # the labels may be changed there
     try:
         shape = own.output_shape
     except (AttributeError, ValueError, RuntimeError):  # it is known only once it is called
-        return None, None
+        return None
     if not isinstance(shape, tuple) or not isinstance(shape[-1], int):
-        return None, None
+        return None
     ignored = loss.get_config().get("ignore_class") if hasattr(loss, "get_config") else None
-    return shape, ignored
+    return _Outputs(shape, ignored)
 
 
 def _splits(dataset: Dataset) -> Iterator[tuple[str, Any]]:
