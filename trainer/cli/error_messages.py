@@ -109,7 +109,8 @@ def _no_override(word: str) -> str:
         return f"'{word}' is no command; {fix if word == 'train' else other}"
     key, _, value = word.partition("=")
     rule = "; write key=value or group=choice, and quote special characters"
-    if re.fullmatch(r"\+*[A-Za-z_.]+", key) and re.fullmatch(r"[^=,'{}\[\]\x80-\uffff]+", value):
+    is_special = re.fullmatch(r"[^=,'{}\[\]\x80-\uffff]*[^\w/.:+-][^=,'{}\[\]\x80-\uffff]*", value)
+    if is_special and re.fullmatch(r"\+*[A-Za-z_.]+", key):
         quoted = f"{key}='{value}'"
         rule = f"; write {shlex.quote(quoted)}, for special characters are quoted"
     return f"'{word}' is no override and no command{did_you_mean(word, COMMANDS) or rule}"
