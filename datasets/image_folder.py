@@ -2,13 +2,15 @@
 
 `train/` and `test/` (or `val/`) in it, each a tree of classes, are the splits. Otherwise a file
 belongs to the test split if a hash of its relative path falls under `test_fraction`: files that are
-added later move no other. Files are read while training; loose files, hidden ones and other formats
-are ignored.
+added later move no other. Files are read while training; hidden ones are ignored, and a warning
+counts the images that are not used, because they are loose, in deeper folders or of other formats.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -25,8 +27,12 @@ from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.hashed_split import hash_text
 
-EXTENSIONS = (".jpg", ".jpeg", ".png")
-_LAYOUT = "it must hold <class>/<name>.jpg, .jpeg or .png, or such trees in train/ and test/"
+logger = logging.getLogger(__name__)
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
+SUFFIXES_TEXT = ".jpg, .jpeg, .png, .bmp or .gif"
+_OTHER_EXTENSIONS = (".webp", ".tif", ".tiff", ".heic", ".avif", ".jfif")
+_LAYOUT = f"it must hold <class>/<name>{SUFFIXES_TEXT}, or such trees in train/ and test/"
 
 
 def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
@@ -42,7 +48,7 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
     augment: Augmentation | None = None,
     normalize: Normalization | None = None,
 ) -> ImageDataset:
-    """Images in folders: `<path>/<class>/<name>.jpg`, .jpeg or .png; labels are the sorted classes.
+    """Images in folders: `<path>/<class>/<name>.jpg`, .png, ...; labels are the sorted classes.
 
     Args:
         path: the folder.
@@ -138,16 +144,26 @@ def _scan(root: Path) -> list[Path]:
     if not folders:
         raise ValueError(f"path ({root}) holds no folder; {_LAYOUT}")
     files: list[Path] = []
+    unused = Counter({"loose": sum(file.suffix.lower() in EXTENSIONS for file in root.iterdir())})
     for folder in folders:
-        images = sorted(
-            file
-            for file in folder.iterdir()
-            if file.suffix.lower() in EXTENSIONS and not file.name.startswith(".")
-        )
+        entries = [file for file in folder.iterdir() if not file.name.startswith(".")]
+        images = sorted(file for file in entries if file.suffix.lower() in EXTENSIONS)
+        for entry in set(entries).difference(images):
+            suffix = entry.suffix.lower()
+            if entry.is_dir():
+                deep = sum(file.suffix.lower() in EXTENSIONS for file in entry.rglob("[!.]*"))
+                unused["in folders of a class"] += deep
+            elif suffix in _OTHER_EXTENSIONS:
+                unused[suffix] += 1
         if not images:
             raise ValueError(
-                f"path ({folder}) holds no .jpg, .jpeg or .png; "
+                f"path ({folder}) holds no {SUFFIXES_TEXT}; "
                 "put images of this class there, or remove the folder"
             )
         files += images
+    if counts := [f"{count} {what}" for what, count in sorted(unused.items()) if count]:
+        logger.warning(
+            "path (%s): %d images are used, others are not: %s; %s",
+            *(root, len(files), ", ".join(counts), _LAYOUT),
+        )
     return files

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from trainer.annotations import Exists, Free, Ge, Gt, Le, Lt, OneOf, Structural
 from trainer.datasets.cache.example_cache import with_cache
-from trainer.datasets.image_folder import EXTENSIONS
+from trainer.datasets.image_folder import EXTENSIONS, SUFFIXES_TEXT
 from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptFiles, decode, decode_batch
 from trainer.datasets.images.images import check_channels, check_size
@@ -240,7 +240,7 @@ def _scan(root: Path) -> _Pairs:
         if file.suffix.lower() in EXTENSIONS and not file.name.startswith(".")
     )
     if not images:
-        raise ValueError(f"path ({root / 'images'}) holds no .jpg, .jpeg or .png")
+        raise ValueError(f"path ({root / 'images'}) holds no {SUFFIXES_TEXT}")
     pairs = [(image, root / "masks" / f"{image.stem}.png") for image in images]
     if missing := [mask for _, mask in pairs if not mask.is_file()]:
         raise ValueError(

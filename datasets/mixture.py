@@ -45,7 +45,7 @@ class MixtureSplit:
         in_memory: False: fetching preprocesses.
         augments: True: `fetch` takes the random numbers of the sources' augmentations.
         parts: the parts of the sources, in the order in which they lie in the split. The engine
-            trains on each by its share.
+            trains on each by its share; none: on all examples, each once in an epoch.
     """
 
     in_memory = False
@@ -59,13 +59,14 @@ class MixtureSplit:
         self._splits = [getattr(source, split) for source in self._sources]
         sizes = [part.num_examples for part in self._splits]
         self.num_examples = sum(sizes)
-        self.parts = [Part(*item) for item in zip(sources, sizes, shares or sizes, strict=True)]
+        self._parts = [Part(*item) for item in zip(sources, sizes, shares or sizes, strict=True)]
+        self.parts = self._parts if shares is not None else []
 
     @property
     def hashes(self) -> np.ndarray:
         """A number in [0, 1) for each example, [N], that other sources do not change."""
         hashes = [with_defaults(split, SplitDefaults).hashes for split in self._splits]
-        pairs = zip(hashes, self.parts, strict=True)
+        pairs = zip(hashes, self._parts, strict=True)
         return np.concatenate(
             [hash_numbers(np.arange(part.size)) if own is None else own for own, part in pairs]
         )
@@ -84,7 +85,7 @@ class MixtureSplit:
         first = 0
         rows = []
         batches = []
-        for number, part in enumerate(self.parts):
+        for number, part in enumerate(self._parts):
             mine = tf.where((indices >= first) & (indices < first + part.size))[:, 0]
             own = tf.gather(indices, mine) - first
             own_draws = None if draws is None else tf.gather(draws, mine)
@@ -165,8 +166,8 @@ def mixture(
 
     Args:
         sources: the datasets, by names of one's own; of one shape and with the same classes.
-        weights: share of each source in training, relative to the others; None: as many as it has
-            examples, so that an epoch has each example once.
+        weights: share of each source in training, relative to the others, to a millionth; None: as
+            many as it has examples, so that an epoch has each example once.
 
     Raises:
         ValueError: the sources or the weights do not fit together.
@@ -178,11 +179,13 @@ def mixture(
     first = next(iter(sources.values()))
     for attribute in ("input_shape", "num_classes", "class_names", "vocabulary_size", "label_kind"):
         _check_same(sources, attribute)
-    shares = [source.train.num_examples for source in sources.values()]
+    shares: list[int] | None = [source.train.num_examples for source in sources.values()]
     if weights is not None:
-        shares = _shares(weights, list(sources))
+        shares = reduced(_shares(weights, list(sources)))
+    elif sum(reduced(shares)) * gcd(*shares) < sum(shares):
+        shares = None  # rounded, an epoch would not have each example once
     return MixtureDataset(
-        train=MixtureSplit(sources, "train", reduced(shares)),
+        train=MixtureSplit(sources, "train", shares and reduced(shares)),
         test=MixtureSplit(sources, "test"),
         input_shape=tuple(first.input_shape),
         num_classes=first.num_classes,

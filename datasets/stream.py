@@ -22,6 +22,7 @@ from trainer.datasets.splits.nested import (
     range_of,
     seeded,
 )
+from trainer.datasets.splits.parallel_order import check_order
 from trainer.protocols import DatasetDefaults, with_defaults
 
 _log = logging.getLogger(__name__)
@@ -158,6 +159,7 @@ class _Source:
         with seeded():
             self._raw = make()
             examples = named(self._raw, split, batched)
+            check_order(self._raw, split)
             self.first = list(examples.take(_FIRST).as_numpy_iterator())
         self.raw_spec = self._raw.element_spec
         self.class_names: Sequence[str] | None = with_defaults(

@@ -8,11 +8,13 @@ from typing import Annotated, Literal
 from trainer.annotations import Free, Ge, Gt, Lt
 from trainer.datasets.splits.paths import find_files
 from trainer.datasets.tables.table_dataset import TableDataset, TableFiles
-from trainer.datasets.tables.table_files import SUFFIXES
+from trainer.datasets.tables.table_files import SUFFIXES, CsvFormat
 from trainer.datasets.tables.table_fit import check_kinds
 
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
 """Texts of a file that stand for a missing value."""
+
+_DELIMITERS = {"tab": "\t", "\\t": "\t"}
 
 
 def table(  # noqa: PLR0913 - every option is a key of the configuration
@@ -27,6 +29,7 @@ def table(  # noqa: PLR0913 - every option is a key of the configuration
     test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
     split_by: str | None = None,
     delimiter: str = ",",
+    decimal: Literal["point", "comma"] = "point",
 ) -> TableDataset:
     """Rows of CSV or Parquet files, whose columns become one vector of features.
 
@@ -40,13 +43,13 @@ def table(  # noqa: PLR0913 - every option is a key of the configuration
         label_kind: class: each value is a class; number: numbers to predict; multilabel: each
             column says by 0 or 1 whether a row has a label.
         columns: kinds, name -> numeric, categorical, date or ignored; all others are found.
-        missing: fill: a missing number becomes the mean, and a missing category is one of its own;
-            error: it is an error.
+        missing: fill: a missing number becomes the mean, a missing category its own; or an error.
         max_categories: how many categories of a column are kept, the most frequent; a column of
             more is ignored, unless `columns` names it.
         test_fraction: about which share of the rows to test on if there is no test_path.
         split_by: rows with the same value in this column stay together; None: each for itself.
-        delimiter: between the fields of a line.
+        delimiter: between the fields of a line; tab: a tab.
+        decimal: what is before the fraction of a number.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -55,8 +58,7 @@ def table(  # noqa: PLR0913 - every option is a key of the configuration
     files = TableFiles(
         train=find_files(path, SUFFIXES),
         test=[] if test_path is None else find_files(test_path, SUFFIXES, "test_path"),
-        delimiter=delimiter,
-        missing=MISSING,
+        csv_format=CsvFormat(_DELIMITERS.get(delimiter, delimiter), MISSING, decimal == "comma"),
         test_fraction=test_fraction,
         split_by=split_by,
     )

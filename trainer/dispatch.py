@@ -61,6 +61,11 @@ def main(server: ForkServer | None = None) -> NoReturn:
 def _dispatch(server: ForkServer | None) -> int:
     """Do what the command line asks for; return the exit code."""
     if (name := sys.argv[1:2]) and name[0] in COMMANDS:
+        if "" in sys.argv:
+            raise ConfigError(
+                f"{name[0]}: an argument is empty, perhaps from an unset shell variable; give a "
+                "value, or leave it out"
+            )
         module = importlib.import_module(f"trainer.cli.commands.{name[0]}")
         code: int = module.run(sys.argv[2:])
         return code

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from trainer.datasets.splits.paths import replacing
+from trainer.user_cache import FOLDER, make_room, mark_used
 
 logger = logging.getLogger(__name__)
 
-FOLDER = Path("~/.cache/steadfast")
 _SHARE = 0.5  # of the memory that is available
 _MEMORY_INFO = Path("/proc/meminfo")
 _GROUP = Path("/sys/fs/cgroup")
@@ -104,6 +104,7 @@ def _open_file(file: Path, size: int) -> np.ndarray:
         with _locked(file.with_suffix(".lock")):
             if not file.is_file() or file.stat().st_size != size:
                 _make(file, size)
+        mark_used(file)
         return np.memmap(file, np.uint8, "r+")
     except OSError:
         if not file.is_file():
@@ -113,6 +114,7 @@ def _open_file(file: Path, size: int) -> np.ndarray:
 
 def _make(file: Path, size: int) -> None:
     """Put a file of zeros in place, with all its space, for a full disk would end the process."""
+    make_room(file, size)
     status = os.statvfs(file.parent)
     if size > (free := status.f_bavail * status.f_frsize):
         raise ValueError(

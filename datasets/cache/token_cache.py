@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainer.datasets.splits.paths import replacing
+from trainer.user_cache import FOLDER, make_room, mark_used
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +64,9 @@ def load(cache: str | Path | None, name: str, build: Callable[[], Corpus]) -> Co
         name: as `key` makes it.
         build: makes it.
     """
-    folder = Path(cache or "~/.cache/steadfast").expanduser()
+    folder = Path(cache or FOLDER).expanduser()
     file = folder / f"text-{name}.npz"
+    mark_used(file)
     try:
         return _read(file)
     except FileNotFoundError:
@@ -74,6 +76,7 @@ def load(cache: str | Path | None, name: str, build: Callable[[], Corpus]) -> Co
     corpus = build()
     try:
         _write(file, corpus)
+        make_room(file, file.stat().st_size)
     except OSError as error:
         logger.warning(
             "cannot keep tokens in %s (%s); set dataset.cache_dir=<folder>", folder, error
@@ -95,18 +98,20 @@ def load_sequence(
         dtype: of its tokens.
         build: yields its parts, which need not fit in memory together.
     """
-    folder = Path(cache or "~/.cache/steadfast").expanduser()
+    folder = Path(cache or FOLDER).expanduser()
     file = folder / f"tokens-{name}.bin"
     if not file.is_file():
         try:
             with replacing(file) as out:
                 for part in build():
                     out.write(part.tobytes())
+            make_room(file, file.stat().st_size)
         except OSError as error:
             logger.warning(
                 "cannot keep tokens in %s (%s); set dataset.cache_dir=<folder>", folder, error
             )
             return np.concatenate([np.zeros(0, dtype), *build()])
+    mark_used(file)
     if not file.stat().st_size:
         return np.zeros(0, dtype)  # which cannot be mapped
     return np.memmap(file, dtype, "r")

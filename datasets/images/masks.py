@@ -22,7 +22,7 @@ class MaskSplit(ArraySplit):
     def __init__(self, features: np.ndarray, masks: np.ndarray):
         """Take images [N, H, W, C] and masks [N, H, W] uint8."""
         super().__init__(features, None)
-        self._arrays["mask"] = masks
+        self.arrays["mask"] = masks
 
 
 @dataclass(frozen=True, kw_only=True)

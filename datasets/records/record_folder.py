@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +15,11 @@ from typing import Any
 
 from trainer.datasets.records.record_index import find_files
 
+logger = logging.getLogger(__name__)
+
 DESCRIPTION = "dataset.json"
-_TRAIN = re.compile(r"(^|[-_.])train([-_.]|$)")
-_TEST = re.compile(r"(^|[-_.])(test|val|validation)([-_.]|$)")
+_HELD_OUT = (("test",), ("val", "validation"))
+"""Words of the files to test on; those of validation only where there are no others."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,21 @@ def find_splits(path: str | Sequence[str], test_path: str | Sequence[str] | None
         test = None if held_out is None else find_files("path", str(held_out))
         return RecordFolder(find_files("path", str(root / "train")), test)
     files = find_files("path", str(root))
-    train = [file for file in files if _TRAIN.search(file.name)]
-    test = [file for file in files if _TEST.search(file.name)]
+    train = _named(files, "train")
+    test, *others = [named for words in _HELD_OUT if (named := _named(files, *words))] or [[]]
+    if train and others:
+        logger.warning(
+            "path (%s): %s is not used, nor are the other files like it; to select checkpoints "
+            "by them, add dataset.validation=<pattern>",
+            *(root, others[0][0].name),
+        )
     return RecordFolder(train, test) if train and test else RecordFolder(files, None)
+
+
+def _named(files: Sequence[Path], *words: str) -> list[Path]:
+    """Return the files whose names have one of some words."""
+    pattern = re.compile(rf"(^|[-_.])({'|'.join(words)})([-_.]|$)")
+    return [file for file in files if pattern.search(file.name)]
 
 
 def _description(root: Path) -> dict[str, Any]:

@@ -23,6 +23,7 @@ import numpy as np
 
 from trainer.datasets.splits.hashed_split import hash_rows
 from trainer.datasets.splits.paths import replacing
+from trainer.user_cache import FOLDER
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
@@ -120,7 +121,7 @@ def open_index(files: Sequence[Path]) -> RecordIndex:
     digest = hashlib.sha256(names.encode()).hexdigest()[:16]
     places = [
         files[0].parent / f".steadfast-index-{hashlib.sha256(_short(files)).hexdigest()[:16]}.npz",
-        Path("~/.cache/steadfast").expanduser() / f"records-{digest}.npz",
+        FOLDER.expanduser() / f"records-{digest}.npz",
     ]
     key = _key(files)
     for place in places:

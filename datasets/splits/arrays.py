@@ -22,6 +22,7 @@ class ArraySplit:
     Attributes:
         num_examples: how many examples there are.
         in_memory: True, `fetch` only indexes memory.
+        arrays: features and labels, by name.
         hashes: [N] in [0, 1), by which examples go into a validation split; None: by their numbers.
     """
 
@@ -37,15 +38,15 @@ class ArraySplit:
                 [N, targets] of any floating-point dtype.
         """
         self.num_examples = len(features)
-        self._arrays = {"features": features}
+        self.arrays = {"features": features}
         if labels is not None:
             is_number = labels.dtype.kind == "f"
-            self._arrays["label"] = labels.astype(np.float32 if is_number else np.int64)
+            self.arrays["label"] = labels.astype(np.float32 if is_number else np.int64)
 
     @property
     def labels(self) -> np.ndarray | None:
         """The labels of all examples, [N, ...]; None: there are none."""
-        return self._arrays.get("label")
+        return self.arrays.get("label")
 
     def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return `features` [B, ...] and `label` of the examples `indices`, [B] int64.
@@ -56,11 +57,11 @@ class ArraySplit:
         # On the host, whatever the caller's device: the data must not fill an accelerator's memory.
         with tf.device("CPU:0"):
             gathered = [tf.gather(values, indices) for values in constants]
-        return dict(zip(self._arrays, gathered, strict=True))
+        return dict(zip(self.arrays, gathered, strict=True))
 
     @cached_property
     def _tensors(self) -> list[tf.Tensor]:
-        return on_host(*self._arrays.values())
+        return on_host(*self.arrays.values())
 
 
 def on_host(*arrays: np.ndarray | None) -> list[tf.Tensor]:

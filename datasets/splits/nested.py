@@ -30,6 +30,7 @@ class NestSplit:
     Attributes:
         num_examples: how many examples there are.
         in_memory: True, `fetch` only indexes memory.
+        arrays: features, labels and weights, by name.
 
     Args:
         batch: `features`, and maybe `label` and `sample_weight`: nests of arrays [N, ...].
@@ -39,12 +40,12 @@ class NestSplit:
 
     def __init__(self, batch: Mapping[str, Any]) -> None:
         self.num_examples = len(tf.nest.flatten(batch)[0])
-        self._batch = dict(batch)
+        self.arrays = dict(batch)
 
     @property
     def labels(self) -> np.ndarray | None:
         """The labels of all examples, [N, ...]; None: there are none, or not one array."""
-        label = self._batch.get("label")
+        label = self.arrays.get("label")
         return label if isinstance(label, np.ndarray) else None
 
     def fetch(self, indices: tf.Tensor) -> dict[str, Any]:
@@ -53,18 +54,18 @@ class NestSplit:
         # On the host, whatever the caller's device: texts can be nowhere else.
         with tf.device("CPU:0"):
             gathered = [tf.gather(values, indices) for values in constants]
-        return with_whole_labels(tf.nest.pack_sequence_as(self._batch, gathered))
+        return with_whole_labels(tf.nest.pack_sequence_as(self.arrays, gathered))
 
     def digest(self) -> str:
         """Return a text that changes with the structure, the number and (some of) the examples."""
         rows = np.unique(np.linspace(0, self.num_examples - 1, _DIGEST_ROWS).astype(np.int64))
         return digest_of(
-            tf.nest.map_structure(lambda array: array[rows], self._batch), self.num_examples
+            tf.nest.map_structure(lambda array: array[rows], self.arrays), self.num_examples
         )
 
     @cached_property
     def _tensors(self) -> list[tf.Tensor]:
-        return on_host(*tf.nest.flatten(self._batch))
+        return on_host(*tf.nest.flatten(self.arrays))
 
 
 @dataclass(frozen=True, kw_only=True)

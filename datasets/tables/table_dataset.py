@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,7 @@ import tensorflow as tf
 from trainer.datasets.splits.arrays import ArraySplit
 from trainer.datasets.splits.hashed_split import divide, hash_rows, hash_texts
 from trainer.datasets.tables.table_columns import as_texts
-from trainer.datasets.tables.table_files import Rows, column_names, read_rows
+from trainer.datasets.tables.table_files import CsvFormat, Rows, column_names, read_rows
 from trainer.datasets.tables.table_fit import TableFit, fit_from, fit_table
 from trainer.datasets.tables.table_labels import LabelFitter
 
@@ -27,27 +27,27 @@ class TableFiles:
     Attributes:
         train: the files to train on.
         test: the files to test on; empty: a part of the others.
-        delimiter: between the fields of a line.
-        missing: texts that stand for a missing value.
+        csv_format: how the fields of a line are read.
         test_fraction: about which share of the rows to test on.
         split_by: the column whose hash decides; None: that of the file's name and the row's number.
     """
 
     train: Sequence[Path]
     test: Sequence[Path]
-    delimiter: str
-    missing: Collection[str]
+    csv_format: CsvFormat
     test_fraction: float
     split_by: str | None
 
     def __post_init__(self) -> None:
-        if len(self.delimiter) != 1:
-            raise ValueError(f"delimiter ({self.delimiter!r}) must be one character")
+        if len(self.csv_format.delimiter) != 1:
+            raise ValueError(
+                f"delimiter ({self.csv_format.delimiter!r}) must be one character, or tab"
+            )
 
     @cached_property
     def names(self) -> list[str]:
         """The columns of the first file."""
-        return column_names(self.train[0], self.delimiter)
+        return column_names(self.train[0], self.csv_format)
 
     def read(self, split: str, names: Sequence[str]) -> Iterator[Rows]:
         """Read columns of a split, train or test, from the start.
@@ -57,11 +57,11 @@ class TableFiles:
         """
         if self.test:
             files = self.train if split == "train" else self.test
-            yield from read_rows(files, names, self.delimiter, self.missing)
+            yield from read_rows(files, names, self.csv_format)
             return
         chosen = self._tested if split == "test" else ~self._tested
         start = 0
-        for rows in read_rows(self.train, names, self.delimiter, self.missing):
+        for rows in read_rows(self.train, names, self.csv_format):
             kept = chosen[start : start + len(rows.numbers)]
             start += len(rows.numbers)
             yield Rows(
@@ -80,7 +80,7 @@ class TableFiles:
     def _tested(self) -> np.ndarray:
         """Whether each row is tested on, [N] bool."""
         name = self.split_by or self.names[0]
-        rows = read_rows(self.train, [name], self.delimiter, self.missing)
+        rows = read_rows(self.train, [name], self.csv_format)
         hashes = np.concatenate([np.zeros(0), *map(self.hashes, rows)])
         _, tested = divide(hashes, self.test_fraction, "rows", str(self.train[0]))
         chosen = np.zeros(len(hashes), bool)
@@ -249,7 +249,7 @@ class TableDataset:
                 parts.append(tf.cast(numbers, tf.float32))
                 continue
             texts = tf.strings.strip(values)
-            for text in self._files.missing:
+            for text in self._files.csv_format.missing:
                 texts = tf.where(tf.equal(texts, text), "", texts)
             same = tf.equal(texts[:, None], tf.constant(column.values, tf.string)[None, :])
             codes = tf.cast(same, tf.float32) * tf.range(1.0, len(column.values) + 1.0)
@@ -285,13 +285,13 @@ class TableDataset:
         return rows_of
 
     def _has_label(self) -> bool:
-        names = column_names(self._files.test[0], self._files.delimiter)
+        names = column_names(self._files.test[0], self._files.csv_format)
         return any(name in names for name in self.labels)
 
     def _require_labels(self) -> None:
         """Raise ValueError unless the files to test on have the columns of labels."""
         for file in self._files.test:
-            names = column_names(file, self._files.delimiter)
+            names = column_names(file, self._files.csv_format)
             if lacking := [name for name in self.labels if name not in names]:
                 raise ValueError(
                     f"test_path ({file}): a run that trains is tested, and this file has no column "

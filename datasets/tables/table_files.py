@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import functools
+import gzip
 import logging
+import re
 import sys
+import zlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 import numpy as np
 
@@ -19,7 +22,34 @@ from trainer.text import first_line
 logger = logging.getLogger(__name__)
 
 ROWS = 1 << 16
-SUFFIXES = (".csv", ".parquet")
+SUFFIXES = (".csv", ".csv.gz", ".parquet")
+_DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
+
+
+@dataclass(frozen=True)
+class CsvFormat:
+    """How the fields of a CSV file are read; of Parquet `missing` alone counts.
+
+    Attributes:
+        delimiter: between the fields of a line.
+        missing: texts that stand for a missing value.
+        decimal_comma: whether a comma is before the fraction of a number.
+        has_texts: whether values are texts that may have line breaks, and are kept as they are;
+            otherwise spaces around a value are removed, and a warning reports line breaks, for a
+            quotation mark in the wrong place makes one row of several.
+    """
+
+    delimiter: str = ","
+    missing: Collection[str] = ()
+    decimal_comma: bool = False
+    has_texts: bool = False
+
+    def value(self, field: str) -> str:
+        """Return the value of a field, "" if it is missing."""
+        text = field if self.has_texts else field.strip()
+        if self.decimal_comma and _DECIMAL_COMMA.fullmatch(text):
+            text = text.replace(",", ".")
+        return clean(text, self.missing)
 
 
 @dataclass(frozen=True)
@@ -43,7 +73,7 @@ class Rows:
         return f"{self.file}, {unit} {self.numbers[row]}"
 
 
-def column_names(file: Path, delimiter: str) -> list[str]:
+def column_names(file: Path, csv_format: CsvFormat) -> list[str]:
     """Return the names of the columns of a file.
 
     Raises:
@@ -53,7 +83,7 @@ def column_names(file: Path, delimiter: str) -> list[str]:
         names = list(_open_parquet(file).schema_arrow.names)
     else:
         with _open_text(file) as text:
-            names = next(_lines(text, file, delimiter), ([], 0))[0]
+            names = _header(_lines(text, file, csv_format))
     if not names:
         raise ValueError(f"{file} is empty; its first line must name the columns")
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -64,58 +94,51 @@ def column_names(file: Path, delimiter: str) -> list[str]:
 def read_rows(
     files: Sequence[Path],
     names: Sequence[str],
-    delimiter: str,
-    missing: Collection[str],
-    *,
-    has_texts: bool = False,
+    csv_format: CsvFormat,
 ) -> Iterator[Rows]:
     """Read some columns of files.
 
     Args:
         files: CSV or Parquet files.
         names: the columns that are read.
-        delimiter: between the fields of a line.
-        missing: texts that stand for a missing value.
-        has_texts: whether values are expected to have line breaks; otherwise a warning tells of
-            them, for a quotation mark in the wrong place makes one row of several.
+        csv_format: how their fields are read.
 
     Raises:
         ValueError: a file is damaged, or lacks a column; the message names file and line.
     """
     for file in files:
-        available = column_names(file, delimiter)
+        available = column_names(file, csv_format)
         if lacking := [name for name in names if name not in available]:
             raise ValueError(f"{file} has no column {lacking[0]!r}, it has {', '.join(available)}")
         if file.suffix == ".parquet":
-            yield from _parquet_rows(file, names, missing)
+            yield from _parquet_rows(file, names, csv_format.missing)
         else:
-            yield from _csv_rows(file, names, delimiter, missing, has_texts)
+            yield from _csv_rows(file, names, csv_format)
 
 
-def _csv_rows(
-    file: Path, names: Sequence[str], delimiter: str, missing: Collection[str], has_texts: bool
-) -> Iterator[Rows]:
+def _csv_rows(file: Path, names: Sequence[str], csv_format: CsvFormat) -> Iterator[Rows]:
     with _open_text(file) as text:
-        lines = _lines(text, file, delimiter)
-        header, _ = next(lines)
+        lines = _lines(text, file, csv_format)
+        header = _header(lines)
         places = [header.index(name) for name in names]
         fields: list[list[str]] = []
         numbers: list[int] = []
         for line, number in lines:
-            if len(line) != len(header):
+            # Some programs end every line with delimiters.
+            if len(line) < len(header) or any(line[len(header) :]):
                 raise ValueError(
                     f"{file}, line {number}: {len(line)} fields, the header has {len(header)}; "
                     "repair or remove the line"
                 )
-            if not has_texts and any("\n" in field for field in line):
+            if not csv_format.has_texts and any("\n" in field for field in line):
                 _warn_of_line_break(file, number)
             fields.append(line)
             numbers.append(number)
             if len(fields) == ROWS:
-                yield _rows(file, names, places, fields, numbers, missing)
+                yield _rows(file, names, places, fields, numbers, csv_format)
                 fields, numbers = [], []
         if fields:
-            yield _rows(file, names, places, fields, numbers, missing)
+            yield _rows(file, names, places, fields, numbers, csv_format)
 
 
 @functools.cache  # a file is read several times
@@ -134,12 +157,11 @@ def _rows(
     places: Sequence[int],
     fields: list[list[str]],
     numbers: list[int],
-    missing: Collection[str],
+    csv_format: CsvFormat,
 ) -> Rows:
     columns = {}
     for name, place in zip(names, places, strict=True):
-        texts = (line[place].strip() for line in fields)
-        columns[name] = np.array([clean(text, missing) for text in texts], object)
+        columns[name] = np.array([csv_format.value(line[place]) for line in fields], object)
     return Rows(columns, file, numbers)
 
 
@@ -148,15 +170,27 @@ def clean(text: str, missing: Collection[str]) -> str:
     return "" if text in missing else text
 
 
-def _lines(text: TextIO, file: Path, delimiter: str) -> Iterator[tuple[list[str], int]]:
-    """Return the fields of each line, and the line's number; blank lines are left out."""
+def _header(lines: Iterator[tuple[list[str], int]]) -> list[str]:
+    """Return the names of the columns; those that only end the line with delimiters have none."""
+    names = [name.strip() for name in next(lines, ([], 0))[0]]
+    while names and not names[-1]:
+        names.pop()
+    return names
+
+
+def _lines(text: IO[str], file: Path, csv_format: CsvFormat) -> Iterator[tuple[list[str], int]]:
+    """Return the fields of each line, and the line's number; lines without a value are left out."""
     csv.field_size_limit(sys.maxsize)  # of all readers; a text may have any length
-    reader = csv.reader(text, delimiter=delimiter, skipinitialspace=True, strict=True)
+    delimiter = csv_format.delimiter
+    reader = csv.reader(())
     try:
+        spaced = not csv_format.has_texts or f"{delimiter} " in text.readline()
+        text.seek(0)
+        reader = csv.reader(text, delimiter=delimiter, skipinitialspace=spaced, strict=True)
         for fields in reader:
-            if fields:
-                yield [field.strip() for field in fields], reader.line_num
-    except csv.Error as error:
+            if any(field and not field.isspace() for field in fields):
+                yield fields, reader.line_num
+    except (csv.Error, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{file}, line {reader.line_num}: {error}") from error
     except UnicodeDecodeError as error:
         raise ValueError(
@@ -164,7 +198,9 @@ def _lines(text: TextIO, file: Path, delimiter: str) -> Iterator[tuple[list[str]
         ) from error
 
 
-def _open_text(file: Path) -> TextIO:
+def _open_text(file: Path) -> IO[str]:
+    if file.suffix == ".gz":
+        return gzip.open(file, "rt", encoding="utf-8-sig", newline="")
     return open(file, encoding="utf-8-sig", newline="")
 
 

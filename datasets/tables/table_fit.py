@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
+import logging
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,8 +16,13 @@ from trainer.datasets.tables.table_columns import (
     KindFinder,
     column_from,
 )
-from trainer.datasets.tables.table_files import Rows
+from trainer.datasets.tables.table_files import CsvFormat, Rows
 from trainer.datasets.tables.table_labels import LabelFit, LabelFitter, label_fit_from
+
+logger = logging.getLogger(__name__)
+
+_UNNAMED = re.compile(r"(Unnamed: \d+)?")
+"""Names that pandas gives to a column without one: to an index that it writes, and reads again."""
 
 Reader = Callable[[Sequence[str]], Iterable[Rows]]
 """Reads some columns of the training rows from the start."""
@@ -91,6 +98,14 @@ def fit_table(
     Raises:
         ValueError: a row is damaged, or no column is left.
     """
+    unnamed = [name for name in names if name not in kinds and _UNNAMED.fullmatch(name)]
+    for name in unnamed:
+        logger.warning(
+            "the column %r has no name, as an index that pandas writes; it is ignored: give it a "
+            "name to learn from it",
+            name,
+        )
+    kinds = {**kinds, **dict.fromkeys(unnamed, "ignored")}
     inferred = _find_kinds(read, [name for name in names if name not in kinds])
     kinds = {name: inferred.get(name) or kinds[name] for name in names}
     fits = {name: Fit(name, kind) for name, kind in kinds.items() if kind != "ignored"}
@@ -100,6 +115,7 @@ def fit_table(
             fit.add(rows)
         labels.add(rows)
         num_rows += len(rows.numbers)
+    _warn_of_decimal_commas([fits[name] for name in inferred if name in fits])
     columns = [
         fits[name].column(max_categories)
         if _is_kept(fits.get(name), name in inferred, max_categories)
@@ -142,6 +158,28 @@ def _is_kept(fit: Fit | None, is_found: bool, max_categories: int) -> bool:
     if fit is None:
         return False
     return not (is_found and fit.kind == "categorical" and len(fit.counts) > max_categories)
+
+
+def _warn_of_decimal_commas(fits: Iterable[Fit]) -> None:
+    """Warn of columns that would be numbers if their commas were points."""
+    csv_format = CsvFormat(decimal_comma=True)
+    columns = {fit.name: [text for text in fit.counts if text] for fit in fits}
+    for name, texts in columns.items():
+        if texts and all(_is_number(csv_format.value(text)) for text in texts):
+            logger.warning(
+                "the column %r holds numbers with a comma, such as %s, which count as categories; "
+                "add dataset.decimal=comma",
+                name,
+                texts[0],
+            )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _nearest(word: str, words: Sequence[str]) -> str:

@@ -186,9 +186,10 @@ def _decoded(path: Path) -> str:
 
 
 def _csv(path: Path) -> Iterator[tuple[int, Any]]:
-    names = table_files.column_names(path, ",")
+    csv_format = table_files.CsvFormat(has_texts=True)
+    names = table_files.column_names(path, csv_format)
     number = 0
-    for rows in table_files.read_rows([path], names, ",", (), has_texts=True):
+    for rows in table_files.read_rows([path], names, csv_format):
         for values in zip(*(rows.columns[name] for name in names), strict=True):
             number += 1
             yield number, dict(zip(names, values, strict=True))

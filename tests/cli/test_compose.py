@@ -93,6 +93,13 @@ def test_composer_reports_the_same_problems(overrides: str) -> None:
         assert list(raised.value.problems) == list(explain(expected.value))
 
 
+def test_names_of_columns_may_have_any_characters() -> None:
+    names = ["Jitter(%)", "PT08.S1(CO)", "a, b: c", "fixed acidity"]
+    overrides = [f"+dataset.columns.{name}=ignored" for name in [*names, "plain"]]
+    dataset = compose(["dataset=table", "model=mlp", "augment=none", *overrides]).dataset
+    assert dataset["columns"] == dict.fromkeys([*names, "plain"], "ignored")
+
+
 def test_edited_choice_shows_in_next_composition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

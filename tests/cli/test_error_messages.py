@@ -71,6 +71,13 @@ def test_wrong_command_line_is_reported_in_one_line(command: str, work: Path) ->
     assert not list(work.iterdir())
 
 
+@pytest.mark.parametrize("command", ["ui", "runs", "report"])
+def test_empty_argument_of_a_command_is_reported(command: str, work: Path) -> None:
+    outcome = run_here(command, "")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith(f"error: {command}: an argument is empty, perhaps from an unset")
+
+
 @pytest.mark.parametrize("file", WRONG_FILES)
 def test_wrong_user_file_is_reported_in_one_line(file: str, work: Path, tmp_path: Path) -> None:
     *text, problem = WRONG_FILES[file]
@@ -116,7 +123,8 @@ def test_resume_allow_refuses_unknown_keys(run: Path) -> None:
     outcome = run_here(f"resume={run}", "resume_allow=[optimizer.learning_rte,schedul,seed,model]")
     assert outcome.err == lines(
         [
-            "resume_allow: unknown key 'optimizer.learning_rte'; did you mean 'learning_rate'?",
+            "resume_allow: unknown key 'optimizer.learning_rte'; did you mean "
+            "'optimizer.learning_rate'?",
             "resume_allow: unknown key 'schedul'; did you mean 'schedule'?",
         ]
     )

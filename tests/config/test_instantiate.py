@@ -4,6 +4,7 @@ import pytest
 
 from trainer.config.instantiate import _from_a_library, instantiate, instantiate_model
 from trainer.config.options.targets import MODEL_ARGUMENTS
+from trainer.errors import ConfigError
 
 
 @pytest.mark.parametrize(("folder", "package"), [("keras", None), ("x", "numpy")])
@@ -14,6 +15,23 @@ def test_library_is_where_its_package_lies(folder, package, tmp_path):
     with pytest.raises(ValueError, match="no") as error:
         exec(compile("raise ValueError('no')", str(file), "exec"), {})
     assert _from_a_library(error.value) == (package is not None)
+
+
+def huge(*, width):
+    return bytearray(width)
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ({"_target_": "os.system"}, r"^key._target_ \(os.system\) is refused by Hydra: "),
+        ({"_target_": "math.sqrt"}, r"^key._target_ \(math.sqrt\) cannot be called as this key is"),
+        ({"_target_": f"{__name__}.huge", "width": 2**62}, "does not fit into memory .*; choose"),
+    ],
+)
+def test_target_that_cannot_be_called_is_an_error_in_one_line(node, message):
+    with pytest.raises(ConfigError, match=message):
+        instantiate(node, "key")
 
 
 def by_position(shape, classes, *, width=1):

@@ -77,7 +77,8 @@ def test_option_of_a_node_names_the_run() -> None:
 @pytest.mark.parametrize(
     ("override", "problem"),
     [
-        ("task.generator.widht=5", "unknown key 'task.generator.widht'; did you mean 'width'?"),
+        ("task.generator.widht=5", "unknown key 'task.generator.widht'; did you mean "
+         "'task.generator.width'?"),
         ("task.generator.width=0", "task.generator.width (0) must be >= 1"),
         ("+task.generator.input_shape=3", "task.generator.input_shape (3) is passed by the engine; "
          "remove it"),

@@ -1,4 +1,5 @@
 import logging
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -108,17 +109,34 @@ def test_train_folder_without_test_is_divided(tree: Path) -> None:
     assert data.num_classes == 2
 
 
-def test_hidden_loose_and_other_files_are_ignored(tree: Path) -> None:
+def test_hidden_loose_and_other_files_are_ignored(
+    tree: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in (
         "train/notes.txt",
         "train/loose.png",
         "train/cat/._0.png",
         "train/cat/labels.csv",
+        "train/cat/0.webp",
+        "train/cat/more/0.png",
         "train/.cache/x.png",
     ):
         (tree / name).parent.mkdir(exist_ok=True)
         (tree / name).write_text("x")
     assert image_folder(path=str(tree), image_size=SIZE).train.num_examples == 8
+    (line,) = caplog.messages
+    assert "8 images are used, others are not: 1 .webp, 1 in folders of a class, 1 loose;" in line
+
+
+def test_bmp_and_gif_are_read(tree: Path) -> None:
+    # Three by one pixels of color (3, 2, 1); in a BMP blue comes first, and a row is padded.
+    bmp = b"BM" + struct.pack("<IHHIIiiHHIIiiII", 66, 0, 0, 54, 40, 3, 1, 1, 24, 0, 12, 0, 0, 0, 0)
+    (tree / "train/cat/a.bmp").write_bytes(bmp + bytes([1, 2, 3] * 3 + [0] * 3))
+    gif = b"GIF89a\1\0\1\0\x80\0\0\5\6\7\0\0\0,\0\0\0\0\1\0\1\0\0\2\2D\1\0;"
+    (tree / "train/cat/b.GIF").write_bytes(gif)
+    split = image_folder(path=str(tree), image_size=SIZE).train
+    pixels = split.fetch(tf.constant([8, 9], tf.int64))["features"][:, 0, 0]
+    assert pixels.numpy().tolist() == [[3, 2, 1], [5, 6, 7]]
 
 
 @pytest.fixture
@@ -192,7 +210,7 @@ def test_image_folder_refuses_other_layouts(tmp_path: Path) -> None:
         image_folder(path=str(tmp_path))
     (tmp_path / "train" / "cat").mkdir(parents=True)
     with pytest.raises(
-        ValueError, match=r"path \(.*train/cat\) holds no \.jpg, \.jpeg or \.png; put images"
+        ValueError, match=r"path \(.*train/cat\) holds no \.jpg, .*\.gif; put images"
     ):
         image_folder(path=str(tmp_path))
     write(tmp_path / "train" / "cat" / "0.png", 0)

@@ -14,6 +14,7 @@ from trainer.datasets.mixture import mixture, reduced
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.arrays import ArrayDataset, ArraySplit
 from trainer.datasets.stream import StreamSplit
+from trainer.engine.graph.input.mixed_order import sample_order
 
 RANDOM = np.random.RandomState(0)
 
@@ -87,6 +88,16 @@ def test_weights_are_whole_shares(weights: Any, shares: list[int]) -> None:
     mixed = mixture(sources=sources(), weights=weights)
     assert [part.share for part in mixed.train.parts] == pytest.approx(shares, abs=1)
     assert [part.size for part in mixed.train.parts] == [5, 8]
+
+
+def test_each_example_of_more_than_a_million_comes_once_in_an_epoch() -> None:
+    def many(count: int) -> ArrayDataset:
+        split = ArraySplit(np.zeros((count, 1), np.float32), np.zeros(count, np.int64))
+        return ArrayDataset(train=split, test=split, input_shape=(1,), num_classes=2)
+
+    train = mixture(sources={"a": many(3), "b": many(2**20), "c": many(50_000)}).train
+    _, indices = sample_order(train, 7).locate(tf.range(train.num_examples, dtype=tf.int64))
+    assert np.array_equal(np.sort(indices), np.arange(2**20 + 50_003))
 
 
 def test_long_periods_are_rounded_in_proportion() -> None:

@@ -129,6 +129,53 @@ def test_unknown_length_of_batches_must_be_given(source):
         dataset(source)
 
 
+def noisy(features, label):
+    return features + tf.random.uniform([2]), label
+
+
+def generated_noise(generator, features, label):
+    return features + generator.uniform([2]), label
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        (lambda: pairs().map(noisy, num_parallel_calls=4).batch(2), "RandomUniform.* in parallel"),
+        (
+            lambda: pairs().map(
+                partial(generated_noise, tf.random.Generator.from_seed(1)), num_parallel_calls=2
+            ),
+            "in parallel calls: which element gets which is chance",
+        ),
+        (
+            lambda: tf.data.Dataset.range(2).interleave(
+                lambda _: pairs().map(noisy), num_parallel_calls=2
+            ),
+            "RandomUniform",
+        ),
+        (
+            lambda: pairs().map(lambda *row: row, num_parallel_calls=2, deterministic=False),
+            "ParallelMapDataset of train has deterministic=False",
+        ),
+    ],
+)
+def test_numbers_that_parallel_calls_draw_are_refused(train, message):
+    with pytest.raises(ValueError, match=message):
+        dataset(train)
+
+
+def test_numbers_of_one_call_after_the_other_and_of_seeds_are_taken():
+    def seeded(row, seed):
+        return row[0] + tf.random.stateless_uniform([2], [seed, seed]), row[1]
+
+    def stateless():
+        seeds = tf.data.Dataset.random(seed=0)
+        return tf.data.Dataset.zip(pairs(), seeds).map(seeded, num_parallel_calls=2)
+
+    for train in (mapped(noisy), stateless):
+        assert dataset(train).train.digest() == dataset(train).train.digest()
+
+
 def test_anything_in_a_batch_is_kept_by_its_structure():
     def source():
         examples = pairs().map(lambda x, y: ({"x": x, "t": tf.as_string(y)}, (y, x), 0.5))

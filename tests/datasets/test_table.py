@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.support.toy_sources import everything
 from trainer.datasets.breast_cancer import breast_cancer
 from trainer.datasets.table import table
 from trainer.datasets.tables.table_dataset import TableDataset
-from trainer.datasets.tables.table_files import read_rows
+from trainer.datasets.tables.table_files import CsvFormat, read_rows
 
 TRAIN = """id,age,city,since,member,label
 a,10,Bern,2024-01-01,yes,no
@@ -297,8 +298,58 @@ def test_damaged_files_are_told(tmp_path: Path) -> None:
 def test_text_of_a_column_may_have_any_length(tmp_path: Path) -> None:
     file = tmp_path / "long.csv"
     file.write_text(f"text\n{'a' * 200_000}\n")
-    (rows,) = read_rows([file], ["text"], ",", [""])
+    (rows,) = read_rows([file], ["text"], CsvFormat())
     assert [len(text) for text in rows.columns["text"]] == [200_000]
+
+
+AIR = """Date;CO(GT);T;label;;
+10/03/2004;2,6;13;a;;
+11/03/2004;-2,0e-1;14;b;;
+12/03/2004;;15;a;;
+;;;;;
+"""
+"""As UCI's Air Quality: decimal commas, and delimiters at the end of lines."""
+
+
+def test_delimiters_at_the_end_of_lines_and_decimal_commas_are_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {**write(tmp_path, AIR, AIR), "delimiter": ";", "columns": {"Date": "ignored"}}
+    _, fit = fitted({**options, "decimal": "comma"})
+    kinds = {column["name"]: column for column in json.loads(fit)["columns"]}
+    assert kinds["CO(GT)"]["mean"] == pytest.approx(1.2)
+    assert json.loads(fit)["num_rows"] == 3
+    assert not caplog.messages
+    _, fit = fitted(options)
+    assert json.loads(fit)["columns"][1]["kind"] == "categorical"
+    (line,) = caplog.messages
+    assert "'CO(GT)' holds numbers with a comma, such as 2,6," in line
+
+
+def test_tabs_and_compressed_files_are_read(tmp_path: Path) -> None:
+    text = TRAIN.replace(",", "\t").encode()
+    (tmp_path / "people.csv.gz").write_bytes(gzip.compress(text))
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "people.csv.gz").write_bytes(gzip.compress(text))
+    for delimiter in ("tab", "\\t", "\t"):
+        options = {"path": str(tmp_path), "test_path": str(tmp_path / "test")}
+        assert fitted({**options, "delimiter": delimiter})[0].test.num_examples == 4
+    (tmp_path / "people.csv.gz").write_bytes(gzip.compress(text)[:-20])
+    (tmp_path / "test").rename(tmp_path / "away")
+    with pytest.raises(ValueError, match=r"people.csv.gz, line \d: Compressed file ended before"):
+        fitted({"path": str(tmp_path), "delimiter": "tab"})
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0"])
+def test_column_without_a_name_is_ignored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    lines = [f"{index},{line}" for index, line in enumerate(TRAIN.splitlines())]
+    file = tmp_path / "indexed.csv"
+    file.write_text("\n".join([name + lines[0][1:], *lines[1:]]))
+    _, fit = fitted({"path": str(file), "test_path": str(file)})
+    assert json.loads(fit)["columns"][0] == {"name": name, "kind": "ignored"}
+    assert [line for line in caplog.messages if f"the column {name!r} has no name" in line]
 
 
 def test_rows_that_a_quotation_mark_joins_are_told(

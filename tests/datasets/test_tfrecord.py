@@ -106,6 +106,16 @@ def test_file_patterns_and_test_path_choose_files(images: Path) -> None:
     assert (data.train.num_examples, data.test.num_examples) == (11, 5)
 
 
+def test_files_of_validation_are_not_tested_on(
+    images: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(images / "test-00000-of-00001", image_records(3, 200))
+    data = open_images(images)
+    assert (data.train.num_examples, data.test.num_examples) == (11, 3)
+    (line,) = caplog.messages
+    assert "validation-00000-of-00001 is not used" in line
+
+
 def test_lists_of_any_length_are_cut_and_filled(tmp_path: Path) -> None:
     lists = [[1], [2, 3, 4, 5], [6, 7]]
     records = [example(ids=ids, y=0) for ids in lists] + [example(y=1)]
@@ -218,7 +228,7 @@ def test_records_that_are_not_as_described_are_refused(images: Path, vectors: Pa
         r"features\.image\.kind \(imago\) must be one of .*; did you mean 'image'\?": {
             "features": {"image": "imago", "label": "int"}
         },
-        r"unknown key 'features\.image\.shapes'; did you mean 'shape'\?": {
+        r"unknown key 'features\.image\.shapes'; did you mean 'features\.image\.shape'\?": {
             "features": {"image": {"kind": "raw", "shapes": [1]}, "label": "int"}
         },
         r"label \(class\) must be one of features": {"label": "class"},

@@ -149,7 +149,7 @@ def test_error_in_own_project_is_one_line(installed: Path, project: Path) -> Non
         [*command, "model.filtres=2"],
         cwd=project, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    problem = "unknown key 'model.filtres'; did you mean 'filters'?"
+    problem = "unknown key 'model.filtres'; did you mean 'model.filters'?"
     assert (done.returncode, done.stderr) == (2, f"error: {problem}\n")
     assert done.stdout == "Choices of your own: conf\n"
     assert not (project / "runs").exists()

@@ -8,7 +8,7 @@ from tests.support.object_stores import MemoryStore
 from trainer.cli.compose import compose
 from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import StopRequests
-from trainer.errors import DONE
+from trainer.errors import DONE, ConfigError
 from trainer.files import Lock
 from trainer.launch import remote_run, run_opening
 from trainer.launch.remote_run import RemoteRun
@@ -26,6 +26,12 @@ def command(tmp_path, monkeypatch):
     monkeypatch.setattr(directory, "_LOCK_WAIT_SECS", 0.0)
     monkeypatch.setattr(run_opening, "_POLL_SECS", 0.0)
     return Command(compose([]), [])
+
+
+def test_folder_in_which_none_can_be_made_is_refused():
+    command = Command(compose(["runs_dir=/proc/x"]), [])
+    with pytest.raises(ConfigError, match=r"^/proc/x/.* could not be .*; choose another folder by"):
+        open_directory(command, Cluster(), Listener(lambda: None), StopRequests())
 
 
 class Listener:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 
+from trainer.cluster import environment
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import ConfigError
 from trainer.strategies import devices
@@ -59,6 +60,18 @@ def test_exchange_of_ones_own_is_used_and_named(two_gpus):
         strategy.gradient_exchange(in_tree=True)
     with pytest.raises(ConfigError, match=r"strategy.compress \(float16\) is for TensorFlow's"):
         MultiWorker(communication=lambda: max, compress="float16").check(local())
+
+
+def test_nccl_is_refused_before_a_process_starts_where_there_are_no_gpus(monkeypatch):
+    monkeypatch.setattr(environment, "may_have_gpus", lambda: False)
+    with pytest.raises(ConfigError, match=r"^strategy.communication \(nccl\) needs GPUs"):
+        MultiWorker(communication="nccl").check_devices()
+    MultiWorker(communication="ring").check_devices()
+
+
+def test_exchange_must_be_a_function():
+    with pytest.raises(ConfigError, match=r"must make a function .* and makes a str"):
+        MultiWorker(communication=lambda: "ring").gradient_exchange(in_tree=False)
 
 
 def test_declared_cluster_communicates_by_tcp_between_hosts():

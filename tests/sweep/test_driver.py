@@ -17,11 +17,13 @@ from trainer.cli.compose import Composer
 from trainer.cluster import environment
 from trainer.cluster.messages import ErrorLine, Evaluated, Exit, Message, Problem
 from trainer.cluster.stop_requests import LEAVE, SAVES
-from trainer.runs.status import State
+from trainer.errors import ConfigError
+from trainer.runs.status import RunStatus, State
 from trainer.sweep import driver, run_sweep
 from trainer.sweep.points import resources
 from trainer.sweep.points.points import Point
 from trainer.sweep.points.resources import ResourceShare
+from trainer.sweep.search.grid_search import GridSearch
 
 Behavior = Callable[["FakeProcess"], None]
 COMPOSER = Composer(None)  # shared by all tests: it caches what it has composed
@@ -317,6 +319,20 @@ def test_search_of_the_users_own_prunes_and_records_all_but_stopped_points(
     recorded = importlib.import_module("my_search").Limited.recorded
     assert recorded == [(1, State.PRUNED), (2, State.DONE)]
     assert states() == {1: "pruned", 2: "done", 3: "stopped"}
+
+
+def test_running_points_save_if_the_search_cannot_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: GridSearch, point: Point, outcome: RunStatus) -> None:
+        raise ConfigError("sweep.metric (x) must be a metric of the evaluation")
+
+    monkeypatch.setattr(GridSearch, "record_outcome", refuse)
+    outcome = sweep("sweep.jobs=2", "seed=1,2,3", behaviors={1: [train_until_stopped]})
+    assert outcome.code == 2
+    assert outcome.err == "error: sweep.metric (x) must be a metric of the evaluation\n"
+    assert [(process.seed, process.signals) for process in FakeProcess.started] == [
+        (1, [signal.SIGTERM]),
+        (2, []),
+    ]
 
 
 def test_declared_cluster_requires_one_job(monkeypatch: pytest.MonkeyPatch) -> None:

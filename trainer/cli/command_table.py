@@ -20,6 +20,7 @@ COMMANDS = {
     ),
     "status": ("[runs/<run>]", "what each process of a run does, on whichever host"),
     "convert": ("key=value ...", "a dataset, and writes it as TFRecord or ArrayRecord files"),
+    "cache": ("[--clear]", "the copies of data that are kept on this machine, and removes them"),
     "completion": (
         "bash|zsh|fish",
         'completion by the tab key: eval "$(python train.py completion bash)"',

@@ -6,6 +6,7 @@ import errno
 import importlib.resources
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +29,7 @@ from trainer.config.options import constraints, targets
 from trainer.config.options.constraints import did_you_mean, unknown_key
 from trainer.config.other_names import choice_hint
 from trainer.config.rules.values import unknown_name
-from trainer.config.schema import GROUPS, ONE_CHOICE, USED, Experiment
+from trainer.config.schema import GROUPS, MODES, ONE_CHOICE, USED, Experiment
 from trainer.errors import ConfigError
 from trainer.files import storage_problem
 from trainer.text import printable
@@ -86,10 +87,7 @@ def _one_line(error: BaseException) -> str:
             "remove one of them"
         )
     if isinstance(error, OverrideParseException):
-        if (word := str(error.override)) in COMMANDS:
-            return f"'{word}' is a command; it comes first, and takes no overrides and no -m"
-        rule = "; write key=value or group=choice, and quote special characters"
-        return f"'{word}' is no override and no command{did_you_mean(word, COMMANDS) or rule}"
+        return _no_override(str(error.override))
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         return _no_choice(error)
     cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
@@ -99,6 +97,23 @@ def _one_line(error: BaseException) -> str:
     if match := _IN_FILE.match(text):
         return _in_file(match["file"], match["kind"], match["text"])
     return _hydra_text(text)
+
+
+def _no_override(word: str) -> str:
+    """Explain a word that Hydra cannot parse as an override."""
+    if word in COMMANDS:
+        return f"'{word}' is a command; it comes first, and takes no overrides and no -m"
+    if word in MODES:
+        fix = "it takes overrides alone, as in model=cnn train.epochs=5"
+        other = f"write mode={word} resume=<run>"
+        return f"'{word}' is no command; {fix if word == 'train' else other}"
+    key, _, value = word.partition("=")
+    rule = "; write key=value or group=choice, and quote special characters"
+    is_special = re.fullmatch(r"[^=,'{}\[\]\x80-\uffff]*[^\w/.:+-][^=,'{}\[\]\x80-\uffff]*", value)
+    if is_special and re.fullmatch(r"\+*[A-Za-z_.]+", key):
+        quoted = f"{key}='{value}'"
+        rule = f"; write {shlex.quote(quoted)}, for special characters are quoted"
+    return f"'{word}' is no override and no command{did_you_mean(word, COMMANDS) or rule}"
 
 
 def _bad_yaml(error: yaml.YAMLError) -> str:

@@ -18,6 +18,7 @@ from trainer.runs.secret_masking import MASK
 from trainer.store.remote_view import read_remote
 
 _NO_NAME = re.compile(r"null|true|false|-?[\d.]+", re.IGNORECASE)
+_COLUMN = re.compile(r"\+*dataset\.columns\.(.*[^\w-].*)=(\w+)")
 _PLAIN = re.compile(r"[\w./-]+", re.ASCII)
 _OTHER = {**dict(PAIRS), **{second: first for first, second in PAIRS}}
 """The other key of each pair."""
@@ -90,10 +91,15 @@ def override_key(override: str) -> str:
 
 
 def _expand(override: str) -> str:
-    """Return `checkpoint.use=best` for `checkpoint=best`, and likewise for a step.
+    r"""Return an override in the form that Hydra takes.
 
-    The group's choices say when to save, which is another matter.
+    `checkpoint.use=best` for `checkpoint=best`, and likewise for a step: the group's choices say
+    when to save, which is another matter. `++dataset.columns={Jitter\(%\):ignored}` for
+    `dataset.columns.Jitter(%)=ignored`: the names of columns are the user's.
     """
+    if column := _COLUMN.fullmatch(override):
+        name = re.sub(r"([\\()\[\]{}:=, \t])", r"\\\1", column[1])
+        return f"++dataset.columns={{{name}:{column[2]}}}"
     value = _value(override)
     if override_key(override) == "checkpoint" and (value in USED or value.isdecimal()):
         return f"checkpoint.use={value}"

@@ -193,6 +193,11 @@ def visible_gpus() -> list[str]:
     return list(itertools.takewhile(lambda name: name and name != "-1", names))
 
 
+def may_have_gpus() -> bool:
+    """Return whether this machine may have a GPU, of NVIDIA, of AMD, or through Windows."""
+    return bool(visible_gpus() or glob("/dev/kfd") or glob("/dev/dxg"))
+
+
 def of_command(folders: Sequence[str], caller: int) -> dict[str, str]:
     """Return the environment of a command that this process calls.
 

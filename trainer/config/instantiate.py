@@ -15,6 +15,7 @@ import hydra
 from trainer.config.options import signatures, targets
 from trainer.errors import ConfigError
 from trainer.protocols import ModelNode, Node, OptimizerNode, ScheduleNode
+from trainer.text import first_line
 
 _NODES: Mapping[str, type[Node]] = {
     "model": ModelNode,
@@ -63,6 +64,8 @@ def instantiate(
         cause = error.__cause__ or error
         if isinstance(cause, ConfigError):
             raise cause from None
+        if line := _problem(cause, f"{key}._target_ ({node['_target_']})"):
+            raise ConfigError(line) from cause
         if isinstance(
             cause, ValueError | FileNotFoundError | NotADirectoryError | PermissionError
         ) and not _from_a_library(cause):
@@ -100,6 +103,26 @@ def _take_nodes(options: dict[str, Any], key: str) -> dict[str, Node]:
         for name, group in groups.items()
         if isinstance(options.get(name), Mapping)
     }
+
+
+def _problem(cause: BaseException, target: str) -> str | None:
+    """Return why a target cannot be called; None: the error is of what it does.
+
+    Args:
+        cause: the error.
+        target: its key and dotted path, for messages.
+    """
+    # TensorFlow is not imported here.
+    if isinstance(cause, MemoryError) or type(cause).__name__ == "ResourceExhaustedError":
+        memory = first_line(cause).partition(" and type ")[0]
+        return f"{target} does not fit into memory ({memory}); choose smaller options"
+    if isinstance(cause, hydra.errors.InstantiationException):
+        return f"{target} is refused by Hydra: {first_line(cause)}"
+    innermost = Path(traceback.extract_tb(cause.__traceback__)[-1].filename)
+    is_of_call = innermost.is_relative_to(Path(hydra.__file__).parent)
+    if isinstance(cause, TypeError) and is_of_call:  # it is not written in Python
+        return f"{target} cannot be called as this key is: {first_line(cause)}"
+    return None
 
 
 def _from_a_library(error: BaseException) -> bool:

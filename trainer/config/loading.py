@@ -19,6 +19,9 @@ from trainer.config.rules.groups import OPTIONAL_GROUPS, TARGET_GROUPS
 from trainer.config.schema import GROUPS, Experiment, Fault
 from trainer.errors import ConfigError
 
+_SEVERAL = ("callbacks", "metrics", "writers")
+"""Groups in which several may be chosen."""
+
 
 def load(
     cfg: DictConfig, choices: Mapping[str, Any], overrides: Iterable[tuple[str, str]] = ()
@@ -41,7 +44,7 @@ def load(
         f"{name} has no value; add {name}=<value>" for name in sorted(OmegaConf.missing_keys(cfg))
     ]
     problems += _check_switches(overrides)
-    problems += _check_twice(container)
+    problems += _check_twice(container, overrides)
     problems += _check_faults(container)
     problems += _check_nested_groups(container, choices)
     if container.get("choices") is not None:
@@ -139,11 +142,16 @@ def _check_switches(overrides: Iterable[tuple[str, str]]) -> list[str]:
     ]
 
 
-def _check_twice(container: Mapping[str, Any]) -> list[str]:
-    """Return what is set under two names where several may be chosen: it would act twice."""
+def _check_twice(container: Mapping[str, Any], overrides: Iterable[tuple[str, str]]) -> list[str]:
+    """Return what is chosen twice, or set under two names, where several may be chosen."""
+    words = [(key, value.strip("[] ").split(",")) for key, value in overrides if key in _SEVERAL]
     return [
+        f"{group} names {name} twice; remove one of them"
+        for group, names in words
+        for name in sorted({name for name in names if names.count(name) > 1})
+    ] + [
         f"{group}.{name} is the same as {group}.{other}; remove one of them"
-        for group in ("callbacks", "metrics", "writers")
+        for group in _SEVERAL
         if isinstance(nodes := container.get(group), Mapping)
         for (other, earlier), (name, node) in itertools.combinations(nodes.items(), 2)
         if node == earlier and isinstance(node, Mapping)

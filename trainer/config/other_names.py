@@ -28,6 +28,7 @@ _GONE = {
 
 _KEYS = {
     "augment": "write augment=<choice> or augment.<option>=<value>, for it is a group of its own",
+    "lr": "write optimizer.learning_rate=<rate>",
     "batch_size": "write batch.global_size=<examples in one step>",
     "fit": "write task=keras, which trains a model as fit does, or give "
     "loop._target_=<your function>",

@@ -142,8 +142,11 @@ class Batch:
         128,
         "examples in one step, over all replicas; set exactly one of global_size and per_replica",
         Ge(1),
+        Le(2147483647),
     )
-    per_replica: int | None = key(None, "examples in one step on each replica", Ge(1))
+    per_replica: int | None = key(
+        None, "examples in one step on each replica", Ge(1), Le(2147483647)
+    )
     accumulate: int = key(
         1, "number of micro-batches whose gradients are added up for one step", Ge(1)
     )
@@ -174,7 +177,7 @@ class Actors:
     """The processes that step environments for a task that learns from them (env)."""
 
     count: int = key(
-        2, "number of processes; others may be added in TF_CONFIG, as job actor", Ge(0)
+        2, "number of processes; others may be added in TF_CONFIG, as job actor", Ge(0), Le(1024)
     )
     environments: int = key(16, "number of environments that each of them steps", Ge(1))
     inference: str = key(
@@ -519,6 +522,7 @@ class Devices:
         "threads into which a process divides an operation on the CPU; null: one a core, and with "
         "batch.shards as many as when the run began",
         Ge(1),
+        Le(1024),
     )
 
 
@@ -592,7 +596,10 @@ class Sweep:
         None, "the summary is written to <runs_dir>/sweeps/<name>; null: a name from the swept keys"
     )
     jobs: int = key(
-        1, "number of points that train at a time; cores and GPUs are divided among them", Ge(1)
+        1,
+        "number of points that train at a time; cores and GPUs are divided among them",
+        Ge(1),
+        Le(1024),
     )
     on_error: str = key(
         "continue",

@@ -120,9 +120,13 @@ def check(experiment: Experiment, run: ResolvedRun) -> ResolvedRun:
     if strategy.hosts:
         return run
     strategy.check(cluster)
-    if experiment.mode != "plan":
+    if experiment.mode != "plan" and not experiment.launch.uses_ray:
         strategy.check_devices()
     compatibility.check(experiment, strategy, cluster)
+    if experiment.restart.standby == "always" and (why := no_standby(experiment, strategy)):
+        raise ConfigError(
+            f"restart.standby (always) has no effect: {why}; add restart.standby=auto"
+        )
     _check_beside(experiment, cluster)
     if cluster.process_id.is_beside:
         # It joins no other process.
@@ -145,6 +149,21 @@ def check(experiment: Experiment, run: ResolvedRun) -> ResolvedRun:
     if num_replicas is not None and loop_name is None:
         batch_sizes.resolve_batch_sizes(experiment.batch, num_replicas)
     return run
+
+
+def no_standby(experiment: Experiment, strategy: Strategy) -> str | None:
+    """Return why an experiment can have no standby, whatever the machine; None: it can."""
+    name = f"strategy={experiment.choices['strategy']}"
+    reasons = {
+        "restart.max_restarts (0) allows no restart": experiment.restart.max_restarts == 0,
+        "launch.inline (true) starts no processes": experiment.launch.inline,
+        "launch.engine (ray) places processes itself": experiment.launch.uses_ray,
+        "actors of env act before a restart": experiment.env is not None,
+        "a loop of your own may do anything before it restores": loop.name_of(experiment),
+        f"{name} restarts lost processes alone": strategy.asynchronous,
+        f"{name} has no device for it": not strategy.allows_standby,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def _check_beside(experiment: Experiment, cluster: Cluster) -> None:

@@ -10,6 +10,7 @@ from trainer.cluster import environment
 from trainer.cluster.schedulers.scheduler import schedulers
 from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import StopRequests
+from trainer.errors import ConfigError, StorageError
 from trainer.launch.display.console import Console
 from trainer.launch.resolved_run import Command
 from trainer.runs.directory import RunDirectory, RunInUseError, join_run, open_run
@@ -39,11 +40,17 @@ def open_directory(
     """
     if not cluster.is_chief:
         return join_run(command.experiment, str(cluster.process_id))
-    return when_free(
-        lambda: open_run(command.experiment, command.overrides, command.config_dir),
-        console,
-        requests,
-    )
+    return when_free(lambda: _open(command), console, requests)
+
+
+def _open(command: Command) -> RunDirectory:
+    try:
+        return open_run(command.experiment, command.overrides, command.config_dir)
+    except StorageError as error:
+        # As in /proc, or in another user's folder: the same command will not succeed later.
+        if isinstance(error.__cause__, FileNotFoundError | PermissionError):
+            raise ConfigError(f"{error}; choose another folder by runs_dir=<directory>") from error
+        raise
 
 
 def when_free(use_run: Callable[[], _T], console: Console, requests: StopRequests) -> _T | None:

@@ -88,6 +88,7 @@ class SplitDefaults:
         augments: whether `fetch` takes the draws of `Dataset.transform` as a second argument, in
             training.
         labels: the labels of all its examples, [N, ...], without reading them.
+        arrays: of one held in memory: its nests of arrays [N, ...], by name.
         hashes: a number for each example, [N] in [0, 1), that chooses what goes into the validation
             split: later examples change none.
         parts: the sources of a mixture, each with `name`, `size` and `share`, which lie in it one
@@ -96,6 +97,7 @@ class SplitDefaults:
 
     augments: bool = False
     labels: np.ndarray | None = None
+    arrays: Mapping[str, Any] | None = None
     hashes: np.ndarray | None = None
     parts: Sequence[Any] = ()
 

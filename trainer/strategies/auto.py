@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, ClassVar
 
-from trainer.annotations import Ge
+from trainer.annotations import Ge, Le
 from trainer.cluster.environment import tpu_configured
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.strategies.mirrored import Mirrored
@@ -29,7 +29,7 @@ class Auto(Strategy):
 
     uses_declared_cluster: ClassVar[bool] = True
 
-    def __init__(self, *, workers: Annotated[int | None, Ge(1)] = None) -> None:
+    def __init__(self, *, workers: Annotated[int | None, Ge(1), Le(1024)] = None) -> None:
         self._workers = workers
 
     def process_ids(self, count: int | None) -> list[ProcessId]:

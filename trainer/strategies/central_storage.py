@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from trainer.annotations import Ge
+from trainer.annotations import Ge, Le
 from trainer.cluster.spec import Cluster
 from trainer.errors import ConfigError
 from trainer.strategies import devices
@@ -45,7 +45,7 @@ class CentralStorage(Strategy):
         *,
         compute_devices: list[str] | None = None,
         parameter_device: str | None = None,
-        virtual_devices: Annotated[int | None, Ge(1)] = None,
+        virtual_devices: Annotated[int | None, Ge(1), Le(1024)] = None,
     ) -> None:
         self._compute_devices = compute_devices
         self._parameter_device = parameter_device

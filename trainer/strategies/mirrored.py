@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from trainer.annotations import Ge, OneOf
+from trainer.annotations import Ge, Le, OneOf
 from trainer.cluster.spec import Cluster
 from trainer.errors import ConfigError
 from trainer.logical_devices import register
@@ -52,13 +52,13 @@ class Mirrored(Strategy):
         self,
         *,
         devices: list[str] | None = None,
-        virtual_devices: Annotated[int | None, Ge(1)] = None,
+        virtual_devices: Annotated[int | None, Ge(1), Le(1024)] = None,
         cross_device_ops: Annotated[
             str | Callable[[], Any],
             OneOf("auto", "nccl", "hierarchical_copy", "reduction_to_one_device"),
         ] = "auto",
         num_packs: Annotated[int | None, Ge(0)] = None,
-        devices_per_replica: Annotated[int, Ge(1)] = 1,
+        devices_per_replica: Annotated[int, Ge(1), Le(1024)] = 1,
         placement: Literal["balanced"] | dict[str, int] = "balanced",
     ) -> None:
         self._devices = devices

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from trainer.annotations import Free, Ge, Gt, OneOf
+from trainer.annotations import Free, Ge, Gt, Le, OneOf
 from trainer.cluster import environment
 from trainer.cluster.signals import preserve_sigterm
 from trainer.cluster.spec import Cluster, ProcessId
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from trainer.engine.graph.exchange.process_sum import Peers
     from trainer.engine.graph.step.divided_update import DividedUpdate
     from trainer.engine.graph.step.step_options import Exchange
+
+
+_NO_GPUS = "strategy.communication (nccl) needs GPUs, and there are none here; use auto or ring"
+_NOT_DIRECT = (
+    "strategy.communication (direct) is for several processes on Linux, without GPUs and "
+    "strategy.compress; use auto"
+)
 
 
 class MultiWorker(Strategy):
@@ -67,7 +74,7 @@ class MultiWorker(Strategy):
     def __init__(  # noqa: PLR0913 - each parameter is a key of the configuration
         self,
         *,
-        workers: Annotated[int, Ge(1)] = 2,
+        workers: Annotated[int, Ge(1), Le(1024)] = 2,
         communication: Annotated[
             str | Callable[[], Exchange], OneOf("auto", "direct", "ring", "nccl")
         ] = "auto",
@@ -80,7 +87,7 @@ class MultiWorker(Strategy):
         start_timeout_secs: Annotated[float, Gt(0), Free()] = 300.0,
         min_workers: Annotated[int | None, Ge(1)] = None,
         rejoin_secs: Annotated[float, Ge(0)] = 60.0,
-        devices_per_replica: Annotated[int, Ge(1)] = 1,
+        devices_per_replica: Annotated[int, Ge(1), Le(1024)] = 1,
         placement: Literal["balanced"] | dict[str, int] = "balanced",
     ) -> None:
         self.workers = workers
@@ -122,6 +129,8 @@ class MultiWorker(Strategy):
                 f"strategy.compress ({self._compress}) is for TensorFlow's exchange, and "
                 "strategy.communication is your own; add strategy.compress=none"
             )
+        if self._communication == "direct" and self._compress is not None:
+            raise ConfigError(_NOT_DIRECT)
         is_direct = self._communication in ("auto", "direct") and self._compress is None
         self._check_update(is_direct=is_direct and self.devices_per_replica == 1)
         if "ps" in cluster.jobs:
@@ -129,6 +138,11 @@ class MultiWorker(Strategy):
                 f"{cluster.source}: the job ps needs strategy=parameter_server, "
                 "or must go from the cluster"
             )
+
+    def check_devices(self) -> None:
+        """Refuse NCCL on a machine without GPUs."""
+        if self._communication == "nccl" and not environment.may_have_gpus():
+            raise ConfigError(_NO_GPUS)
 
     def gradient_exchange(self, *, in_tree: bool) -> Exchange | None:
         """Return the user's own exchange, that in 16 bits, or the direct one; collective."""
@@ -146,7 +160,13 @@ class MultiWorker(Strategy):
                     "batch.shards needs sums in the order of its tree, and strategy.communication "
                     "is an exchange of your own; add batch.shards=null"
                 )
-            return self._communication()
+            exchange = self._communication()
+            if not callable(exchange):
+                raise ConfigError(
+                    "strategy.communication must make a function that sums gradients, and makes a "
+                    f"{type(exchange).__name__}; see trainer/protocols"
+                )
+            return exchange
         if self._compress is not None:
             return CompressedExchange(tf.as_dtype(self._compress))
         if self._cluster is None:
@@ -201,10 +221,7 @@ class MultiWorker(Strategy):
 
         gpus = self._divide_gpus(cluster)
         if self._communication == "nccl" and not gpus:
-            raise ConfigError(
-                "strategy.communication (nccl) needs GPUs, and there are none here; "
-                "use auto or ring"
-            )
+            raise ConfigError(_NO_GPUS)
         names = self._replica_names(len(gpus))
         self._cluster = cluster if self._is_direct(cluster, len(gpus)) else None
         self._check_update(is_direct=self._cluster is not None or len(cluster.trainers) == 1)
@@ -284,10 +301,7 @@ class MultiWorker(Strategy):
             and self._compress is None
         )
         if self._communication == "direct" and not is_possible:
-            raise ConfigError(
-                "strategy.communication (direct) is for several processes on Linux, without GPUs "
-                "and strategy.compress; use auto"
-            )
+            raise ConfigError(_NOT_DIRECT)
         return is_possible and self._communication in ("auto", "direct")
 
     def _communication_text(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from trainer.annotations import Free, Ge, Gt, OneOf
+from trainer.annotations import Free, Ge, Gt, Le, OneOf
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import ConfigError
 from trainer.strategies.strategy import Strategy
@@ -70,8 +70,8 @@ class ParameterServer(Strategy):
     def __init__(  # noqa: PLR0913 - each parameter is a key of the configuration
         self,
         *,
-        workers: Annotated[int, Ge(1)] = 2,
-        ps: Annotated[int, Ge(1)] = 1,
+        workers: Annotated[int, Ge(1), Le(1024)] = 2,
+        ps: Annotated[int, Ge(1), Le(1024)] = 1,
         partitioner: Annotated[str, OneOf("none", "min_size", "max_size", "fixed_shards")] = "none",
         shard_bytes: Annotated[int, Ge(1)] = 262144,
         max_shards: Annotated[int | None, Ge(1)] = None,

@@ -18,7 +18,7 @@ from trainer.cluster.signals import forward_to
 from trainer.cluster.stop_requests import LEAVE, STOP, Decision, StopRequests
 from trainer.config.rules.checkpoint import selecting_split
 from trainer.config.schema import Sweep
-from trainer.errors import CRASHED, DONE
+from trainer.errors import CRASHED, DONE, ConfigError
 from trainer.launch.display.terminal import is_attended
 from trainer.launch.processes.fork_server import ForkServer
 from trainer.runs.directory import read_result
@@ -66,6 +66,7 @@ class Driver:
         self._stop_requests = StopRequests(is_attended=is_attended())
         self._is_stopping = False
         self._is_leaving_at_once = False
+        self._problem: ConfigError | None = None
         self._messages: PointMessages = queue.SimpleQueue()
         self._server: ForkServer | None = None
 
@@ -74,13 +75,22 @@ class Driver:
 
         Returns:
             The exit code: 0 all points succeeded, 1 not all, 130 or 143 stopped after saving.
+
+        Raises:
+            ConfigError: the search cannot go on; the running points have saved.
         """
         try:
             with forward_to(self._enqueue_signal):
                 self._start_points()
                 while self._running:
-                    self._handle_message(*self._messages.get())
-                    self._start_points()
+                    try:
+                        self._handle_message(*self._messages.get())
+                        self._start_points()
+                    except ConfigError as error:
+                        self._problem = self._problem or error
+                        self._stop_all(signal.SIGTERM)
+            if self._problem:
+                raise self._problem
             return self._exit_code()
         finally:
             for process in self._running.values():

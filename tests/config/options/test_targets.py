@@ -111,7 +111,7 @@ def test_valid_options_have_no_problem(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"widht": 3}, "unknown key 'model.widht'; did you mean 'width'?"),
+        ({"widht": 3}, "unknown key 'model.widht'; did you mean 'model.width'?"),
         ({"num_classes": 3}, "model.num_classes (3) is passed by the engine; remove it"),
         ({"width": -3}, "model.width (-3) must be >= 1"),
         ({"width": 1.0}, "model.width (1.0) must be an int"),
@@ -281,7 +281,7 @@ def test_engine_keys_are_checked() -> None:
     assert problems(learning_rate=0) == ["optimizer.learning_rate (0) must be > 0"]
     assert problems(learning_rate=None) == ["optimizer.learning_rate (null) must be a float"]
     assert problems(learning_rate=0.1, learning_rte=1) == [
-        "unknown key 'optimizer.learning_rte'; did you mean 'learning_rate'?"
+        "unknown key 'optimizer.learning_rte'; did you mean 'optimizer.learning_rate'?"
     ]
 
 

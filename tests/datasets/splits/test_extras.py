@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainer.datasets.splits.extras import import_extra
-from trainer.datasets.tables.table_files import column_names
+from trainer.datasets.tables.table_files import CsvFormat, column_names
 from trainer.datasets.texts import tokenization
 from trainer.datasets.texts.text_files import read_plain
 
@@ -33,7 +33,7 @@ def test_missing_reader_of_parquet_is_named_with_the_file(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     file = tmp_path / "rows.parquet"
     for read in (
-        lambda: column_names(file, ","),
+        lambda: column_names(file, CsvFormat()),
         lambda: list(read_plain([file], "text")),
     ):
         with pytest.raises(ValueError, match=r"rows.parquet needs the package pyarrow, .*parquet]"):

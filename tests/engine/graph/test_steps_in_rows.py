@@ -9,10 +9,11 @@ from trainer.engine.graph.checks.traced_operations import all_graphs
 from trainer.engine.graph.exchange.collective_log import CollectiveLog
 from trainer.engine.graph.randomness.randomness import BatchPart, batch_part, fold_seed
 from trainer.engine.graph.step.clipping import Clip
-from trainer.engine.graph.step.row_gradients import LEAST_SIZE
+from trainer.engine.graph.step.row_gradients import LEAST_SIZE, for_optimizer
 from trainer.engine.graph.step.shard_tree import TreeExchange
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.graph.step.train_step import Step
+from trainer.errors import ConfigError
 from trainer.optimizers.adagrad import adagrad
 from trainer.optimizers.adam import adam
 from trainer.optimizers.sgd import sgd
@@ -132,6 +133,14 @@ def test_clipped_steps_have_the_same_bits_on_every_layout(clip):
 @pytest.mark.parametrize("name", ["sgd", "adagrad"])
 def test_step_has_no_tensor_of_the_size_of_the_table(name):
     assert Trained(Layout(1, 2, 2), OPTIMIZERS[name]).table_sized <= {"ReadVariableOp"}
+
+
+def test_optimizer_without_a_table_cannot_be_lazy():
+    optimizer = adam(0.01)
+    optimizer.lazy = True
+    kernel = tf.Variable(tf.ones([2]))
+    with pytest.raises(ConfigError, match=r"lazy \(true\) has no effect, for no weight of Adam"):
+        for_optimizer([tf.ones([2])], [kernel], optimizer, print)
 
 
 def test_lazy_adam_moves_the_rows_of_the_batch_alone():

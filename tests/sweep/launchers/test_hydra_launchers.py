@@ -51,6 +51,10 @@ SWEEP = (
     "+callbacks.waiter._target_=waiter.Waiter",
     "+callbacks.waiter.name=a,b",
     "sweep.name=mine",
+    # Keys that the engine adds to a choice, of which Hydra knows nothing.
+    "dataset.validation=0.2",
+    "optimizer.lazy=false",
+    "schedule.reference_batch=16",
 )
 SUBMITIT = ["hydra/launcher=submitit_local"]
 
@@ -176,6 +180,7 @@ def test_unknown_launcher_option_is_one_line_and_nothing_is_written(
     monkeypatch.chdir(tmp_path)
     options = ["hydra.launcher.gpu_per_node=2", "hydra.verbose=true", "seed=1,2"]
     outcome = run_here("-m", *submitit, *options)
-    message = "error: unknown key 'hydra.launcher.gpu_per_node'; did you mean 'gpus_per_node'?"
+    key = "hydra.launcher.gpu_per_node"
+    message = f"error: unknown key '{key}'; did you mean '{key.replace('gpu', 'gpus')}'?"
     assert (outcome.code, outcome.out, outcome.err.strip()) == (2, "", message)
     assert list(tmp_path.iterdir()) == []

@@ -29,11 +29,11 @@ def requests_of_job(is_sweep_running=True):
 
 def test_job_does_not_start_after_its_sweep_has_ended(tmp_path):
     lock = tmp_path / ".lock"
-    job = LauncherJob(["train.py"], None, ["seed"], lock, socket.gethostname())
+    job = LauncherJob(["train.py"], None, ["seed"], [], lock, socket.gethostname())
     held = Lock.acquire(lock)
     assert job._is_sweep_running()
     held.close()
-    assert LauncherJob(["train.py"], None, ["seed"], lock, "elsewhere")._is_sweep_running()
+    assert LauncherJob(["train.py"], None, ["seed"], [], lock, "elsewhere")._is_sweep_running()
     assert pickle.loads(pickle.dumps(job))(None) == 128 + signal.SIGTERM
 
 

@@ -115,8 +115,10 @@ def test_repeated_search_continues_unfinished_points(tmp_path):
 
 def test_unknown_metric_is_refused_and_a_study_without_results_replaced(tmp_path):
     search = open_search(tmp_path, metric="acuracy", mode="max")
+    point, metrics = search.next_point(), {"loss": 1.0, "accuracy": 0.5}
+    assert not search.should_prune(point, 10, metrics)  # it may come later
     with pytest.raises(ConfigError) as raised:
-        search.should_prune(search.next_point(), 10, {"loss": 1.0, "accuracy": 0.5})
+        search.record_outcome(point, RunStatus(State.DONE, 10, metrics))
     assert raised.value.problems == (
         "sweep.metric (acuracy) must be a metric of the evaluation, which has loss, accuracy; "
         "add sweep.metric=<one of them>",

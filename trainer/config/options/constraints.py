@@ -154,10 +154,20 @@ def unknown_key(key: str, siblings: Iterable[str], root: Mapping[str, Any]) -> s
     if not parent and elsewhere:
         hint = in_other_section
     else:
-        hint = key_hint(last) or did_you_mean(last, names) or in_other_section
+        near = did_you_mean(last, names)
+        if parent:  # the whole key: the last part alone may be one of another section
+            near = near.replace("'", f"'{parent}.", 1)
+        hint = key_hint(last) or near or in_other_section or _near_elsewhere(key, root)
     if not hint and parent:
         hint = f"; known keys of {parent}: {', '.join(names) or 'none'}"
     return f"unknown key '{key}'{hint or '; see --help all'}"
+
+
+def _near_elsewhere(word: str, root: Mapping[str, Any]) -> str:
+    """Return a suggestion of a key whose last part is much like a word, or ""."""
+    keys = {key.rpartition(".")[2]: key for key in sorted(_dotted(root), key=len, reverse=True)}
+    near = difflib.get_close_matches(word, keys, n=1, cutoff=0.8)
+    return f"; did you mean '{keys[near[0]]}'?" if near else ""
 
 
 def _dotted(node: Mapping[str, Any], path: str = "") -> list[str]:

@@ -29,6 +29,11 @@ def check(experiment: Experiment) -> Iterator[str]:
             "training goes on from the newest, or starts with a checkpoint's weights: "
             "init_from=<run>/checkpoints/ckpt-<step>"
         )
+    if checkpoint.memory == "never" and checkpoint.memory_every_steps is not None:
+        yield (
+            f"checkpoint.memory_every_steps ({checkpoint.memory_every_steps}) has no effect with "
+            "checkpoint.memory=never; remove one of them"
+        )
     yield from _check_directions(experiment)
 
 

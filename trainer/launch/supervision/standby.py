@@ -14,7 +14,7 @@ from trainer.cluster import discovery
 from trainer.cluster.environment import visible_gpus
 from trainer.cluster.host_memory import available_bytes
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.config.rules import loop
+from trainer.launch.resolved_run import no_standby
 from trainer.launch.run_context import RunContext
 
 _FIRST_SECS = 30.0
@@ -34,13 +34,8 @@ def is_possible(context: RunContext) -> bool:
     experiment, strategy = context.experiment, context.strategy
     return (
         experiment.mode == "train"
-        and experiment.restart.max_restarts > 0
-        and experiment.env is None
-        and loop.name_of(experiment) is None
+        and no_standby(experiment, strategy) is None
         and context.declared is None
-        and not experiment.launch.uses_ray
-        and not strategy.asynchronous
-        and strategy.allows_standby
         and not (strategy.uses_gpus and visible_gpus())
     )
 

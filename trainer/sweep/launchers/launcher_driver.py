@@ -23,6 +23,7 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import OmegaConf
 
 from trainer.cli.config_loader import config_loader
+from trainer.cli.overrides import override_key
 from trainer.cluster import environment
 from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import Cluster
@@ -189,10 +190,11 @@ class LauncherDriver:
             sys.argv,
             self._config_dir,
             list(points[0].varied),
+            [list(point.overrides) for point in points],
             lock_file(self._folder),
             socket.gethostname(),
         )
-        job_overrides = [list(point.overrides) for point in points]
+        job_overrides = [list(map(_addable, point.overrides)) for point in points]
         with (
             environment.exported(),
             config_loader(self._config_dir) as loader,
@@ -210,6 +212,13 @@ class LauncherDriver:
                 if not stop_requests.number:  # a stop makes jobs fail that have not begun
                     raise
         return stop_requests.number
+
+
+def _addable(override: str) -> str:
+    """Return an override that adds its key where Hydra has none: the engine's are not in files."""
+    key = override_key(override)
+    is_key = "." in key and "@" not in key
+    return f"++{override.lstrip('+')}" if is_key and not override.startswith("~") else override
 
 
 @contextmanager

@@ -15,14 +15,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
 
+from trainer.cli.compose import Composer
 from trainer.cluster import environment
 from trainer.cluster.messages import Exit, Line
 from trainer.cluster.schedulers import slurm_scheduler
 from trainer.cluster.stop_requests import REQUESTS, SAVES, STOP, Decision, StopRequests
-from trainer.config import loading
 from trainer.errors import CRASHED, DONE, WRONG_INPUT
 from trainer.files import is_locked
 from trainer.runs.identity import run_path
@@ -46,6 +46,7 @@ class LauncherJob:
         argv: the sweep's command line, for the run's record.
         config_dir: the user's own folder of choices, for the run's record.
         varied: the keys in which the points differ.
+        overrides: those of each point, by the number of its job.
         lock: a file that is locked while the sweep runs.
         host: where it runs; on others the state of the lock is unknown.
     """
@@ -53,18 +54,23 @@ class LauncherJob:
     argv: Sequence[str]
     config_dir: str | None
     varied: Sequence[str]
+    overrides: Sequence[Sequence[str]]
     lock: Path
     host: str
 
-    def __call__(self, cfg: DictConfig) -> int:
-        """Run the point that Hydra has composed; return its exit code."""
+    def __call__(self, cfg: Any) -> int:
+        """Run the point of the job's number; return its exit code.
+
+        Args:
+            cfg: what Hydra has composed, which lacks the keys that the engine adds.
+        """
         sys.argv = list(self.argv)
         # A stop signal goes to every process in the group of the terminal or the scheduler, and a
         # launcher fails if one of its processes dies of it.
         requests = JobRequests(self._is_sweep_running)
         if next(requests.signals(), 0):
             return 128 + signal.SIGTERM
-        point = self._point(cfg)
+        point = self._point(HydraConfig.get().job.num)
         messages: PointMessages = queue.SimpleQueue()
         process = PointProcess(point, ResourceShare(), self.config_dir, messages, None)
         code = _wait_for_exit(process, messages, requests)
@@ -76,13 +82,13 @@ class LauncherJob:
     def _is_sweep_running(self) -> bool:
         return self.host != socket.gethostname() or is_locked(self.lock)
 
-    def _point(self, cfg: DictConfig) -> Point:
-        settings = HydraConfig.get()
-        overrides = [str(override) for override in settings.overrides.task]
+    def _point(self, number: int) -> Point:
+        overrides = self.overrides[number]
         pairs = (override.partition("=") for override in overrides)
         varied = {key: value for key, _, value in pairs if key in self.varied}
-        experiment = loading.load(cfg, settings.runtime.choices)
-        return Point(settings.job.num + 1, varied, overrides, experiment, run_path(experiment))
+        GlobalHydra.instance().clear()  # that of the launcher, which has composed already
+        experiment = Composer(self.config_dir).compose(overrides)
+        return Point(number + 1, varied, overrides, experiment, run_path(experiment))
 
 
 class JobRequests:

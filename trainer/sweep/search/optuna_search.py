@@ -100,6 +100,8 @@ class OptunaSearch(Search):
 
     def should_prune(self, point: Point, step: int, metrics: Mapping[str, float]) -> bool:
         trial = self._trials[point.number]
+        if self._metric not in metrics:
+            return False  # it may come with a later evaluation; at the end it must be there
         value = self._value(metrics)
         with writing(self._path, *_DATABASE_ERRORS):
             frozen = self._study.get_trials(deepcopy=False)[trial.number]

@@ -25,7 +25,7 @@ from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.runs import provenance
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.directory import fitted_file
-from trainer.worker.building import members
+from trainer.worker.building import data_checks, members
 from trainer.worker.context import WorkerContext
 
 KEY = "validation"
@@ -55,6 +55,8 @@ def build_dataset(
     if isinstance(dataset, Fitted):
         fitted = fit_or_restore(dataset, context, process_group)
     members.check_dataset(dataset)
+    if context is not None and context.cluster.is_chief and experiment.trains:
+        data_checks.warn_of_missing_numbers(dataset)
     if context is not None and process_group is not None and experiment.trains:
         _check_examples(dataset, context, process_group)
 

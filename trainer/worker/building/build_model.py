@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 
 import tensorflow as tf
 
 from trainer.cluster.environment import default_threads
+from trainer.config import model_kind
 from trainer.config.instantiate import instantiate
 from trainer.config.rules.batch_sizes import BatchSizes
 from trainer.config.schema import Experiment
@@ -45,7 +47,7 @@ from trainer.protocols import (
 from trainer.runs import provenance
 from trainer.strategies import devices
 from trainer.strategies.strategy import Strategy
-from trainer.worker.building import members
+from trainer.worker.building import data_checks, members
 from trainer.worker.building.task_parts import Parts, Schedule
 from trainer.worker.context import WorkerContext
 
@@ -85,6 +87,10 @@ def create_strategy(context: WorkerContext, strategy: Strategy) -> tf.distribute
         ConfigError: it cannot work on this machine's devices.
     """
     experiment = context.experiment
+    if model_kind.may_be_keras3(experiment):
+        with suppress(ImportError):
+            # Keras 3 imports it, and its import draws a number, which a first model would lack.
+            importlib.import_module("rich.style")
     tf.keras.utils.set_random_seed(experiment.seed)
     if experiment.deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -142,6 +148,7 @@ def build_learner(
         state = _state(experiment, task, dataset, callbacks)
     if experiment.env is None and experiment.mode in ("train", "benchmark", "evaluate"):
         members.check_labels(state.task, dataset)
+        data_checks.check_classes(state.task, dataset, (experiment.task or {}).get("loss"))
     plan = _with_callbacks(plan, callbacks)
     return Learner(dataset, plan, sizes, parts.learning_rates, state, builder.placement)
 

@@ -298,6 +298,13 @@ class Parts:
             self._plan.epochs.length,
             leave_out=("reference_batch",),
         )
+        is_ours = options["_target_"].startswith("trainer.")
+        if is_ours and schedule.warmup_steps > self._plan.total_steps:
+            _log.warning(
+                "%s: the warm-up takes %d steps, and the training %d: the learning rate does not "
+                "reach its peak; add %s.warmup_steps=<fewer>",
+                *(key, schedule.warmup_steps, self._plan.total_steps, key),
+            )
         return adjust(schedule, adjustments)
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from trainer.engine.graph.placement.step_devices import on_own_device
+from trainer.errors import ConfigError
 
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices
 
@@ -252,6 +253,13 @@ def for_optimizer(
             if not by_rows(variable):
                 gradient = on_own_device(as_dense, gradient, variable.shape)
         result.append(gradient)
+    if getattr(optimizer, "lazy", False) and not any(
+        isinstance(gradient, tf.IndexedSlices) for gradient in gradients
+    ):
+        raise ConfigError(
+            f"optimizer: lazy (true) has no effect, for no weight of {optimizer._name} is looked "
+            "up by rows, as an embedding is; remove it"
+        )
     return result
 
 
