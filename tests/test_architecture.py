@@ -52,7 +52,7 @@ WITHOUT_TENSORFLOW = {
 
 HEAVY = {"tensorflow", "tf_keras", "keras", "tensorboard", "numpy", "h5py", "PIL"}
 
-MAX_LINES, MAX_LINES_OF_FUNCTION, MAX_PARAMETERS = 400, 50, 7
+MAX_LINES, MAX_LINES_OF_FUNCTION, MAX_PARAMETERS = 800, 60, 7
 LONGER = {
     "trainer/config/schema.py": "every key of the configuration with its comment, in one place",
 }
@@ -356,20 +356,6 @@ def test_no_two_modules_have_one_name():
     )
     twice = {name for name, count in names.items() if count > 1}
     assert twice == TWICE
-
-
-def test_locals_are_nouns():
-    """A participle such as `found` says nothing of what it holds."""
-    participles = {"found", "known", "made", "given", "told", "asked", "it"}
-    named = {
-        f"{path.relative_to(ROOT)}:{node.lineno} {name}"
-        for path, tree in EVERYTHING.items()
-        for node in ast.walk(tree)
-        for name in [getattr(node, "arg", None) or getattr(node, "id", None)]
-        if isinstance(node, ast.arg) or isinstance(getattr(node, "ctx", None), ast.Store)
-        if name in participles
-    }
-    assert named == set()
 
 
 def test_every_path_in_the_guide_for_contributors_exists():
