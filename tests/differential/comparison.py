@@ -136,7 +136,7 @@ _modules = 0
 
 def imported(program: Program) -> ModuleType:
     """Write a program to a file of its own, and import it."""
-    from trainer.code_files import load
+    from tests.support.script_files import load
 
     global _modules
     _modules += 1

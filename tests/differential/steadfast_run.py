@@ -58,7 +58,7 @@ def overrides(program: Program, path: Path) -> list[str]:
         "task=keras",
         "model=softmax",
         "~model.l2",
-        "model._target_=trainer.code_files.model",
+        "model._target_=tests.support.script_files.model",
         f"++model.code={path}",
         "++model.function=make_model",
         "dataset=arrays",
@@ -67,7 +67,7 @@ def overrides(program: Program, path: Path) -> list[str]:
     for key, function in (("data", "data"), ("held_out", "held_out")):
         node = f"++dataset.{key}."
         words += [
-            f"{node}_target_=trainer.code_files.call",
+            f"{node}_target_=tests.support.script_files.call",
             f"{node}_partial_=true",
             f"{node}code={path}",
             f"{node}function={function}",
