@@ -221,7 +221,7 @@ def test_used_optimizer_that_cannot_be_made_anew_is_refused():
     ("optimizer", "message"),
     [
         (keras.optimizers.AdamW(), "AdamW; trainer.optimizers.adamw.AdamW makes the same updates"),
-        (keras.optimizers.Nadam(), "Nadam, which runs as it is: no fused optimizer"),
+        (keras.optimizers.Nadam(), "Nadam; it runs as it is, for no fused optimizer"),
         (keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "with SGD; trainer"),
     ],
 )

@@ -38,6 +38,11 @@ _IGNORED = (
     "ema_overwrite_frequency", "loss_scale_factor",
 )  # fmt: skip
 
+_AS_IT_IS = (
+    "it runs as it is, for no fused optimizer makes exactly its updates; optimizer=<choice> "
+    "replaces it"
+)
+
 
 def build(
     parts: TaskParts,
@@ -63,8 +68,10 @@ def build(
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     rate = _rate(optimizer)
     same = _same(optimizer)
+    how = f"{same[0]} makes the same updates" if same is not None else _AS_IT_IS
     if parts.is_chief:
-        _log.log(*_line(optimizer, same))
+        level = logging.WARNING if same is None else logging.INFO
+        _log.log(level, "model: compiled with %s; %s", type(optimizer).__name__, how)
 
     def make(rate: Callable[[Any], Any]) -> Any:
         if same is not None:
@@ -124,17 +131,6 @@ def _fused(
     for name in clips if is_legacy else list(clips)[:1]:
         setattr(fused, name, clips[name])
     return fused
-
-
-def _line(optimizer: Any, same: tuple[str, dict[str, Any]] | None) -> tuple[int, str]:
-    """Return the level and the text of the line that says how a compiled optimizer runs."""
-    name = type(optimizer).__name__
-    if same is not None:
-        return logging.INFO, f"model: compiled with {name}; {same[0]} makes the same updates"
-    return logging.WARNING, (
-        f"model: compiled with {name}, which runs as it is: no fused optimizer makes exactly its "
-        "updates; optimizer=<choice> replaces it"
-    )
 
 
 def _rate(optimizer: Any) -> Any:
