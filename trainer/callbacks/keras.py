@@ -6,8 +6,7 @@ Of either Keras: neither is imported here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
@@ -124,32 +123,25 @@ class KerasCallback:
         """
         assert self._training is not None
         rates = self._training.learning_rates(step)
-        own = {name: _rate_of(name, rates) for name in self._shown}
+        first = next(iter(rates.values()), 0.0)
+        own = {name: rates.get(f"learning_rate/{name}", first) for name in self._shown}
         for name, optimizer in self._shown.items():
             optimizer.show(step, own[name])
-        with self._optimizers_shown():
-            getattr(self._callback, method)(*args)
-        for name, optimizer in self._shown.items():
-            if (new := float(optimizer.learning_rate)) != own[name]:
-                raise ConfigError(
-                    f"callbacks.keras.callback ({type(self._callback).__name__}): {method} sets "
-                    f"the learning rate {new:g} of the model's {name}, and the run has its own; "
-                    "choose a schedule, or write a callback with adjust_learning_rate"
-                )
-        return bool(self._model.stop_training)
-
-    @contextmanager
-    def _optimizers_shown(self) -> Iterator[None]:
-        """Have the model's optimizers be those that are shown; its own trace the next steps."""
         attributes = vars(self._model)
         before = {name: attributes[name] for name in self._shown if name in attributes}
         attributes |= self._shown
-        try:
-            yield
-        finally:
-            for name in self._shown:
-                del attributes[name]
-            attributes |= before
+        getattr(self._callback, method)(*args)
+        for name, optimizer in self._shown.items():
+            del attributes[name]
+            for new in (float(optimizer.learning_rate), float(optimizer.lr)):
+                if new != own[name]:
+                    raise ConfigError(
+                        f"callbacks.keras.callback ({type(self._callback).__name__}): {method} "
+                        f"sets the learning rate {new:g} of the model's {name}, and the run has "
+                        "its own; choose a schedule, or write a callback with adjust_learning_rate"
+                    )
+        attributes |= before  # they trace the next steps
+        return bool(self._model.stop_training)
 
 
 def _check(callback: Any, every: int | None) -> None:
@@ -198,39 +190,27 @@ def _is_of_keras(kind: type) -> bool:
 class _ShownOptimizer:
     """An optimizer of a model as a callback sees it.
 
+    Attributes:
+        learning_rate: that of the last step; `lr` is the same.
+        iterations: the number of updates.
+
     Args:
         optimizer: what the model has; None: it was not compiled.
     """
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
-        self._rate = tf.Variable(0.0, trainable=False)
+        self.learning_rate = self.lr = tf.Variable(0.0, trainable=False)
         self.iterations: Any = 0
 
     def show(self, step: int, rate: float) -> None:
         """Show the state after a step."""
-        self._rate.assign(np.float32(rate))
+        self.learning_rate.assign(np.float32(rate))
         # Of a model with a step of its own, which may update several times.
         updating = getattr(self._optimizer, "updating", None)
-        count = np.int64(step) if updating is None else updating.iterations
-        self.iterations = tf.cast(count, tf.int64)
-
-    @property
-    def learning_rate(self) -> tf.Variable:
-        return self._rate
-
-    @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
-        self._rate.assign(value)
-
-    lr = learning_rate
+        self.iterations = np.int64(step) if updating is None else updating.iterations.numpy()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._optimizer, name)
-
-
-def _rate_of(name: str, rates: Mapping[str, float]) -> float:
-    """Return the learning rate of an optimizer: by its name, or that of the first."""
-    return rates.get(f"learning_rate/{name}", next(iter(rates.values()), 0.0))

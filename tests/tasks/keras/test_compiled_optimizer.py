@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.programs.compiled_optimizers import OldHalving
+from trainer.engine.graph.step.clipping import Clip, clip
 from trainer.errors import ConfigError
 from trainer.schedules.schedule import Schedule
 from trainer.tasks.keras import compiled_optimizer
@@ -99,7 +100,8 @@ def here(make, library, steps, strategy=None):
 
     @tf.function(autograph=False)
     def update(*values):
-        pairs = list(zip(values, own, strict=True))
+        clipped = clip(list(values), tf.linalg.global_norm(values), own, result, Clip())
+        pairs = list(zip(clipped, own, strict=True))
         strategy.run(lambda: result.apply_gradients(pairs, experimental_aggregate_gradients=False))
 
     values = []
@@ -221,7 +223,7 @@ def test_used_optimizer_that_cannot_be_made_anew_is_refused():
     ("optimizer", "message"),
     [
         (keras.optimizers.AdamW(), "AdamW; trainer.optimizers.adamw.AdamW makes the same updates"),
-        (keras.optimizers.Nadam(), "Nadam, which runs as it is: no fused optimizer"),
+        (keras.optimizers.Nadam(), "Nadam; it runs as it is, for no fused optimizer"),
         (keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "with SGD; trainer"),
     ],
 )

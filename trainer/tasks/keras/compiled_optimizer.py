@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.config.instantiate import instantiate
-from trainer.engine.graph.step.clipping import OWN_CLIPS
+from trainer.engine.graph.step.clipping import Clip
 from trainer.protocols import OptimizerNode, TaskParts
 from trainer.tasks.keras.keras_optimizer import KerasOptimizer
 
@@ -37,6 +37,12 @@ _IGNORED = (
     "name", "learning_rate", "is_legacy_optimizer", "jit_compile", "ema_momentum",
     "ema_overwrite_frequency", "loss_scale_factor",
 )  # fmt: skip
+_CLIPS = {"clipnorm": "each", "global_clipnorm": "norm", "clipvalue": "value"}
+"""Options by which an optimizer clips: the first that is set -> the same of `Clip`."""
+_AS_IT_IS = (
+    "it runs as it is, for no fused optimizer makes exactly its updates; optimizer=<choice> "
+    "replaces it"
+)
 
 
 def build(
@@ -63,19 +69,17 @@ def build(
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     rate = _rate(optimizer)
     same = _same(optimizer)
+    how = f"{same[0]} makes the same updates" if same is not None else _AS_IT_IS
     if parts.is_chief:
-        _log.log(*_line(optimizer, same))
+        level = logging.WARNING if same is None else logging.INFO
+        _log.log(level, "model: compiled with %s; %s", type(optimizer).__name__, how)
 
     def make(rate: Callable[[Any], Any]) -> Any:
-        if same is not None:
-            return _fused(optimizer, *same, rate)
-        if isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer):
-            own = optimizer
-            if own._hypers_created:  # it has variables of another model
-                own = type(optimizer).from_config(optimizer.get_config())
-            own.learning_rate = lambda: rate(own.iterations)
-            return own
-        return KerasOptimizer(optimizer, rate, weights)
+        if same is None and not isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer):
+            return KerasOptimizer(optimizer, rate, weights)
+        own = _legacy(optimizer, rate) if same is None else _fused(optimizer, *same, rate)
+        own.own_clips = _clips(optimizer)
+        return own
 
     node = OptimizerNode(f"model.{name}", {"learning_rate": 1.0 if callable(rate) else rate})
     schedule = _Followed(rate) if callable(rate) else None
@@ -96,7 +100,7 @@ def _same(optimizer: Any) -> tuple[str, dict[str, Any]] | None:
         return None  # those put their epsilon elsewhere
     if config.get("weight_decay") and kind.__name__ not in ("Adadelta", "Adamax", "Ftrl"):
         options["weight_decay"] = config.pop("weight_decay")
-    others = config.keys() - {*_IGNORED, *OWN_CLIPS}
+    others = config.keys() - {*_IGNORED, *_CLIPS}
     if any(config[name] for name in others):
         return None  # use_ema, amsgrad, gradient_accumulation_steps and the like
     return target, options
@@ -119,22 +123,27 @@ def _fused(
         fused.epsilon = epsilon  # also 0, which the constructor does not take
     if own.get("weight_decay"):
         fused.decays = optimizer._use_weight_decay
-    clips = {name: bound for name in OWN_CLIPS if (bound := getattr(optimizer, name, None))}
-    is_legacy = isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer)
-    for name in clips if is_legacy else list(clips)[:1]:
-        setattr(fused, name, clips[name])
     return fused
 
 
-def _line(optimizer: Any, same: tuple[str, dict[str, Any]] | None) -> tuple[int, str]:
-    """Return the level and the text of the line that says how a compiled optimizer runs."""
-    name = type(optimizer).__name__
-    if same is not None:
-        return logging.INFO, f"model: compiled with {name}; {same[0]} makes the same updates"
-    return logging.WARNING, (
-        f"model: compiled with {name}, which runs as it is: no fused optimizer makes exactly its "
-        "updates; optimizer=<choice> replaces it"
-    )
+def _legacy(optimizer: Any, rate: Callable[[Any], Any]) -> Any:
+    """Return another optimizer of the same legacy class, at a learning rate; it does not clip."""
+    own = type(optimizer).from_config(optimizer.get_config())
+    own.clipnorm = own.clipvalue = own.global_clipnorm = None
+    own.gradient_transformers = optimizer.gradient_transformers
+    own.learning_rate = lambda: rate(own.iterations)
+    return own
+
+
+def _clips(optimizer: Any) -> list[Clip]:
+    """Return how an optimizer clips gradients, in order."""
+    clips = [
+        Clip(**{kind: float(bound)}) for name, kind in _CLIPS.items()
+        if (bound := getattr(optimizer, name, None))
+    ]  # fmt: skip
+    if isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer):
+        return [*clips[::-1]]
+    return clips[:1]
 
 
 def _rate(optimizer: Any) -> Any:

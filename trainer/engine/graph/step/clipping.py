@@ -11,22 +11,22 @@ import tensorflow as tf
 from trainer.engine.graph.placement.step_devices import on_own_device
 from trainer.engine.graph.state.weight_paths import variable_key
 from trainer.engine.graph.step.row_gradients import Gradient, map_values
-
-OWN_CLIPS = ("clipnorm", "global_clipnorm", "clipvalue")
-"""How Keras' optimizers clip: by the first of these attributes that is set; legacy ones by all."""
+from trainer.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class Clip:
-    """How a gradient is clipped; at most one of the two is set.
+    """How a gradient is clipped; at most one of these is set.
 
     Attributes:
         norm: the global norm to which it is scaled down; None: it is not.
         value: the largest absolute value of an element; None: there is none.
+        each: the norm to which the gradient of each variable is scaled down; None: it is not.
     """
 
     norm: float | None = None
     value: float | None = None
+    each: float | None = None
 
     def apply(self, gradients: list[Gradient], norm: tf.Tensor | None = None) -> list[Gradient]:
         """Return the clipped gradients.
@@ -37,6 +37,8 @@ class Clip:
         """
         if self.norm is not None:
             return list(tf.clip_by_global_norm(gradients, self.norm, norm)[0])
+        if self.each is not None:
+            return [on_own_device(tf.clip_by_norm, x, self.each) for x in gradients]
         if self.value is not None:
             bound = self.value
 
@@ -60,12 +62,31 @@ def clip(
         gradients: the gradients.
         norm: their global norm.
         variables: their variables.
-        optimizer: its attribute `clips`, if it has one, says what is clipped apart.
+        optimizer: its attribute `clips`, if it has one, says what is clipped apart, and
+            `own_clips` how all are clipped after that.
         common: how the others are clipped, together.
+
+    Raises:
+        ConfigError: a weight in pieces is clipped by its norm.
     """
     groups = getattr(optimizer, "clips", ())
-    if not groups:
-        return common.apply(gradients, norm)
+    if groups:
+        result = _by_group(gradients, variables, groups, common)
+    else:
+        result = common.apply(gradients, norm)
+    for own in getattr(optimizer, "own_clips", ()):
+        if own.each is not None and any(hasattr(v, "_sharded_container") for v in variables):
+            raise ConfigError(
+                "model: the optimizer's clipnorm is the norm of whole weights, which parameter "
+                "servers hold in pieces; add strategy.partitioner=none"
+            )
+        result = own.apply(result)
+    return result
+
+
+def _by_group(
+    gradients: list[Gradient], variables: Sequence[tf.Variable], groups: Any, common: Clip
+) -> list[Gradient]:
     keys = [variable_key(variable) for variable in variables]
     apart = {key for members, _ in groups for key in members}
     result = list(gradients)

@@ -20,7 +20,6 @@ from trainer.engine.graph.exchange.divided_state import DividedState, Part, divi
 from trainer.engine.graph.exchange.exchange_timer import UNSAVED
 from trainer.engine.graph.exchange.rendezvous import Rendezvous
 from trainer.engine.graph.state.weight_paths import variable_key
-from trainer.engine.graph.step.clipping import OWN_CLIPS
 from trainer.engine.graph.step.row_gradients import Gradient
 from trainer.text import format_bytes
 
@@ -239,7 +238,6 @@ def _weight_of(optimizer: Any, variable: Any) -> _Weight | None:
     local = _local(variable)
     is_usable = (
         type(optimizer).apply_gradients is tf.keras.optimizers.legacy.Optimizer.apply_gradients
-        and not any(getattr(optimizer, name) for name in OWN_CLIPS)
         and getattr(variable, "constraint", None) is None
         and all(x.dtype.base_dtype == tf.float32 for x in (local, *slots.values()))
     )

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.engine.graph.state.weight_paths import Weight, select, variable_key
-from trainer.engine.graph.step.clipping import OWN_CLIPS, Clip
+from trainer.engine.graph.step.clipping import Clip
 from trainer.engine.graph.step.row_gradients import Gradient, map_values
 from trainer.engine.graph.step.step_options import Optimizer
 from trainer.errors import ConfigError
@@ -48,6 +48,7 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
 
     Attributes:
         clips: how the gradients of some weights are clipped, each with the keys of its variables.
+        own_clips: how all gradients are clipped after that.
         held_statistics: moving statistics, each with the first update in which it changes.
         updates_per_step: updates that it makes in a step.
 
@@ -60,6 +61,7 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
         super().__init__("Grouped")
         self.rules = rules
         self.clips: list[tuple[frozenset[str], Clip]] = []
+        self.own_clips: Sequence[Clip] = ()
         self.held_statistics: list[tuple[tf.Variable, int]] = []
         self.updates_per_step = 1
         self._make = make
@@ -141,8 +143,7 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
 
     def _add(self, member: Optimizer, start: int) -> None:
         member.iterations = self.iterations
-        for name in OWN_CLIPS:
-            setattr(self, name, getattr(member, name))
+        self.own_clips = getattr(member, "own_clips", ())
         self._members.append(member)
         self._starts.append(start)
 
