@@ -211,6 +211,21 @@ def test_flood_of_connections_keeps_no_peer_out(monkeypatch):
         list(pool.map(add, links, vectors(2, 10)))
 
 
+def test_connection_that_is_not_ready_after_all_is_no_lost_peer(monkeypatch):
+    receive = socket.socket.recvmsg_into
+    failures = iter([BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")])
+
+    def receive_or_fail(link, buffers):
+        if error := next(failures, None):
+            raise error
+        return receive(link, buffers)
+
+    with connected(2) as (links, pool):
+        monkeypatch.setattr(socket.socket, "recvmsg_into", receive_or_fail)
+        list(pool.map(add, links, vectors(2, 10)))
+    assert next(failures, None) is None
+
+
 def test_different_vectors_are_an_error_and_no_hang():
     with connected(2) as (links, pool):
         waiting = [

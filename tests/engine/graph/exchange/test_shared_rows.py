@@ -1,5 +1,6 @@
 """Sums in shared memory: right to the bit, given away without a copy; lost processes are found."""
 
+import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from tests.support.meetings import close, opened
 from trainer.engine.graph.exchange import rendezvous as meeting
-from trainer.engine.graph.exchange.rendezvous import Patience, PeerLostError
+from trainer.engine.graph.exchange.rendezvous import Patience, PeerLostError, Rendezvous
 from trainer.engine.graph.exchange.shared_rows import SharedRows
 from trainer.engine.graph.step.shard_tree import chain_sum, tree_sum
 
@@ -120,6 +121,22 @@ def test_mask_has_the_bits_that_all_have(rendezvous):
     members, pool = rendezvous
     masks = pool.map(lambda member, mask: member.wait(1, 8, mask), members, (7, 6, 12))
     assert list(masks) == [4, 4, 4]
+
+
+def test_process_that_ends_while_it_connects_is_not_taken_for_another():
+    names = ["worker-0", "worker-1"]
+    members = [Rendezvous("ending", rank, names, Patience()) for rank in range(2)]
+    with socket.socket(socket.AF_UNIX) as ending:
+        ending.connect("\0steadfast-ending")
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda member: member.open(10.0), members))
+    list(map(close, members))
+
+
+def test_first_process_that_has_gone_is_named():
+    member = Rendezvous("gone", 1, ["worker-0", "worker-1"], Patience())
+    with pytest.raises(PeerLostError, match=r"^worker-0 has gone: Connection refused$"):
+        member.open(1.0)
 
 
 @pytest.mark.parametrize("rendezvous", [2], indirect=True)
