@@ -62,6 +62,18 @@ def test_slurm_jobs_and_steps_have_different_ports():
     assert abs(base_port(SLURM_JOB_ID="7") - base_port(SLURM_JOB_ID="8")) >= 16
 
 
+def test_slurm_tasks_of_one_node_do_not_use_the_ports_of_the_next_job():
+    tasks = {"SLURM_STEP_NUM_TASKS": "80", "SLURM_STEP_TASKS_PER_NODE": "40(x2)"}
+    tasks["SLURM_STEP_NODELIST"] = "gpu[01-02]"
+    others = [{}, {"SLURM_STEP_ID": "1"}, {"SLURM_JOB_ID": "8"}, {"SLURM_RESTART_COUNT": "1"}]
+    used = [
+        {int(address.rpartition(":")[2]) for address in slurm_allocation(step).addresses}
+        for step in ({**STEP, "SLURM_JOB_ID": "7", **tasks, **other} for other in others)
+    ]
+    assert all(len(ports) == 40 and max(ports) < 30000 for ports in used)
+    assert len(set.union(*used)) == 4 * 40
+
+
 def test_slurm_job_that_is_started_again_has_other_ports():
     ports = [
         base_port(SLURM_RESTART_COUNT=str(restarts), SLURM_STEP_ID=str(step))

@@ -53,12 +53,14 @@ def allocation(environment: Mapping[str, str], count: int) -> Allocation | None:
     if distribution.startswith("cyclic"):
         # The sort is stable: the first task of each node, then the second of each.
         tasks.sort(key=lambda task: task[1])
-    # Jobs and steps on one node need different ports: each has 16. So do the starts of one job: on
-    # a node that was cut off, tasks of an earlier one may be alive, and must not be met.
+    # Jobs and steps on one node need different ports: each has 16, or as many as it has tasks on a
+    # node. So do the starts of one job: on a node that was cut off, tasks of an earlier one may be
+    # alive, and must not be met.
+    width = max(16, *counts)
     job = integer("Slurm", environment, "SLURM_JOB_ID")
     step = integer("Slurm", environment, "SLURM_STEP_ID")
     restarts = integer("Slurm", environment, "SLURM_RESTART_COUNT", "0")
-    base = 20000 + 16 * ((31 * job + step + 331 * restarts) % 625)
+    base = 20000 + width * ((31 * job + step + 331 * restarts) % max(1, 10000 // width))
     return Allocation("Slurm", [f"{host}:{base + local}" for host, local in tasks], index)
 
 
