@@ -228,7 +228,7 @@ def test_records_that_are_not_as_described_are_refused(images: Path, vectors: Pa
         r"features\.image\.kind \(imago\) must be one of .*; did you mean 'image'\?": {
             "features": {"image": "imago", "label": "int"}
         },
-        r"unknown key 'features\.image\.shapes'; did you mean 'features\.image\.shape'\?": {
+        r"unknown key 'features\.image\.shapes'; did you mean 'shape'\?": {
             "features": {"image": {"kind": "raw", "shapes": [1]}, "label": "int"}
         },
         r"label \(class\) must be one of features": {"label": "class"},

@@ -43,8 +43,9 @@ def warn_of_missing_numbers(dataset: Dataset) -> None:
         for part, nest in (with_defaults(split, SplitDefaults).arrays or {}).items():
             for array in tf.nest.flatten(nest):
                 # The sum is fast, and finite only if all is; it may overflow.
-                if array.dtype.kind != "f" or np.isfinite(array.sum()):
-                    continue
+                with np.errstate(over="ignore", invalid="ignore"):
+                    if array.dtype.kind != "f" or np.isfinite(array.sum()):
+                        continue
                 wrong = ~np.isfinite(array.reshape(len(array), -1)).all(axis=1)
                 if wrong.any():
                     _log.warning(
