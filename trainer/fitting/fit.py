@@ -20,6 +20,7 @@ from trainer.errors import ConfigError
 from trainer.fitting.fit_arguments import overrides_of
 from trainer.fitting.kept_data import KeptData
 from trainer.fitting.kept_model import KeptModel, library_of
+from trainer.fitting.read_data import describe
 from trainer.fitting.references import check_keras, function_node, import_folders
 from trainer.fitting.trained_model import restored
 from trainer.notebook import Run, run
@@ -61,6 +62,7 @@ def fit(
     epochs: int = 3,
     batch_size: int | None = None,
     strategy: str = "one_device",
+    steps_per_epoch: int | None = None,
     **keys: Any,
 ) -> FitRun:
     """Train a compiled Keras model, in processes that survive failures; print what they print.
@@ -72,13 +74,14 @@ def fit(
         model: compiled, of either Keras, which begins with its weights; or a function at the top
             level of a module or of the script that returns one.
         data: (x, y), (x, y, sample_weight) or x, of arrays, lists or dicts of them; a
-            tf.data.Dataset of such; or a function that returns either.
-        validation: the same of validation examples; or the share of the data that is left out for
+            tf.data.Dataset, a generator, or a sequence of Keras (`Sequence`, `PyDataset`) of such;
+            or a function that returns one of these, such as a generator function.
+        validation: validation examples, of any kind; or the share of arrays that is left out for
             them; None: there are none.
         epochs: passes over the data.
-        batch_size: examples in a step, over all devices; None: as a tf.data.Dataset has batched
-            them, else 128.
+        batch_size: examples in a step, over all devices; None: as the data are batched, else 128.
         strategy: the devices: one_device, mirrored, multi_worker, ...
+        steps_per_epoch: steps that count as an epoch; None: one pass over the data.
         keys: any key of the configuration, in which `__` stands for a dot:
             `checkpoint__every_steps=50`, `optimizer="adam"`; a dict has the keys of a section.
 
@@ -90,11 +93,14 @@ def fit(
         RunError: the training failed.
     """
     folder = _folder(str(keys.get("runs_dir", "runs")))
-    kept, options = _data(data, validation, folder)
-    if kept is not None:
-        _build(model, kept.first)
+    if steps_per_epoch is not None:
+        keys["train__steps_per_epoch"] = steps_per_epoch
+    steps = keys.get("train__steps_per_epoch")
+    first, made_size, options = _data(data, validation, folder, steps, epochs)
+    if first is not None:
+        _build(model, first)
     node, build, name = _model(model, folder)
-    batch_size = batch_size or (kept and kept.batch_size) or 128
+    batch_size = batch_size or made_size or 128
     defaults = {"task": "keras", "strategy": strategy, "name": name, "train.epochs": epochs}
     defaults |= {"batch.global_size": batch_size, "summary.every_epochs": 1, **options, **node}
     trained = run(*overrides_of(keys, defaults), import_from=import_folders())
@@ -139,24 +145,51 @@ def _called(function: Callable[..., Any]) -> Any:
         ) from error
 
 
-def _data(data: Any, validation: Any, folder: Path) -> tuple[KeptData | None, dict[str, Any]]:
-    """Return the training examples, unless a function makes them, and the keys of the dataset."""
+def _data(
+    data: Any, validation: Any, folder: Path, steps: int | None, epochs: int
+) -> tuple[Any, int | None, dict[str, Any]]:
+    """Return what the data say of a run.
+
+    Args:
+        data: as `fit` takes them.
+        validation: likewise.
+        folder: where they are kept.
+        steps: in an epoch; None: as many as make one pass.
+        epochs: of the training.
+
+    Returns:
+        The features of the first example, a nest of arrays [1, ...], unless a function makes them;
+        the size of the batches, if they are batched; and the keys of the dataset.
+    """
     keys: dict[str, Any] = {"dataset": "arrays", "dataset._target_": f"{_DATA}.data_of_fit"}
-    kept = None
+    first = batch_size = None
     parts = [("data", "data", data), ("validation", "held_out", validation)]
     for name, option, value in parts:
+        is_training = name == "data"
         if isinstance(value, float):
             keys["dataset.validation"] = value
         elif isinstance(value, types.FunctionType):
             node = function_node(value, name, folder, "trainer.code_files.call")
             keys |= _keys(f"dataset.{option}", {**node, "_partial_": True})
+            if is_training and (known := describe(value(), name, steps)) is not None:
+                batch_size, keys["dataset.num_examples"] = known
+                keys["dataset.batched"] = batch_size is not None
         elif value is not None:
-            examples = KeptData(value, name, folder)
-            print(f"{name}: {examples}")
-            node = {"_target_": f"{_DATA}.kept_arrays", "path": str(examples.path)}
+            kept = KeptData(value, name, folder, steps and is_training and steps * epochs)
+            print(f"{name}: {kept}")
+            node = {"_target_": f"{_DATA}.kept_arrays", "path": str(kept.path)}
             keys |= _keys(f"dataset.{option}", {**node, "_partial_": True})
-            kept = kept or examples if name == "data" else kept
-    return kept, keys
+            if is_training:
+                first, batch_size = kept.first, kept.batch_size
+                keys["dataset.shuffle"] = kept.shuffle
+                if kept.shuffle == "batches":
+                    keys["dataset.batch_size"] = batch_size
+    if isinstance(validation, float) and keys.get("dataset.shuffle", "examples") != "examples":
+        raise ConfigError(
+            f"validation ({validation}) is a share, and the data are batches as the program makes "
+            "them; give the validation data, or shuffle single examples: dataset__shuffle='examples'"
+        )
+    return first, batch_size, keys
 
 
 def _keys(section: str, node: Mapping[str, Any]) -> dict[str, Any]:

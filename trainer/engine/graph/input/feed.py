@@ -30,17 +30,25 @@ class SampleOrder:
     Attributes:
         num_examples: examples in the split.
         seed: key of the permutations; each epoch has its own.
+        unit: how many consecutive examples stay together.
+        ordered: whether the permutation is that of the split itself.
     """
 
     num_examples: int
     seed: int
+    unit: int = 1
+    ordered: bool = False
 
     def locate(self, positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the epoch and the example of each position, [B] int64; so are both results."""
         epochs = positions // self.num_examples
         offsets = positions % self.num_examples
-        sizes = tf.fill(tf.shape(offsets), tf.constant(self.num_examples, tf.int64))
-        return epochs, permuted(offsets, sizes, self.seed, epochs, tf.zeros_like(epochs))
+        if self.ordered:
+            return epochs, offsets
+        units = tf.fill(tf.shape(offsets), tf.constant(self.num_examples // self.unit, tf.int64))
+        offset = offsets // self.unit
+        places = permuted(offset, units, self.seed, epochs, tf.zeros_like(epochs))
+        return epochs, places * self.unit + offsets % self.unit
 
 
 def permuted(
@@ -291,7 +299,10 @@ class StreamFeed(Pipeline):
             tf.keras.utils.set_random_seed(seed % 2**32)
             options = tf.data.Options()
             options.deterministic = True
-            batches = split.stream().batch(source.per_replica, drop_remainder=True)
+            if (make := with_defaults(split, SplitDefaults).batches) is not None:
+                batches = make(source.per_replica)
+            else:
+                batches = split.stream().batch(source.per_replica, drop_remainder=True)
             numbered = batches.with_options(options).skip(start).enumerate(start)
             own = numbered.filter(is_own).map(self._element)
             # Otherwise a strategy of several workers asks each time whether there is more, and
