@@ -32,8 +32,7 @@ def arrays(
     data: Callable[[], Any],
     num_classes: Annotated[int | None, Ge(1), Structural()] = None,
     label_kind: Literal["auto", "class", "number", "multilabel"] = "auto",
-    unit: int = 1,
-    ordered: bool = False,
+    unit: Annotated[int, Ge(0)] = 1,
 ) -> NestDataset:
     """Arrays in memory: NumPy, lists, tensors or columns, dicts of them, also nested; and texts.
 
@@ -47,8 +46,8 @@ def arrays(
         label_kind: class: the number of a class, or the float32 share of each; number: targets;
             multilabel: flags of 0 and 1; auto: a whole number is a class, other numbers are
             targets, and anything else is for a task that takes any label.
-        unit: how many consecutive training examples stay together, as a batch of the user's own.
-        ordered: whether every epoch has the order of the arrays; else each has one of its own.
+        unit: how many consecutive training examples stay together, such as a batch of the user's
+            own, in the random order of each epoch; 0: all, every epoch has the order of the arrays.
 
     Raises:
         ValueError: what the function returns cannot be trained on.
@@ -68,7 +67,7 @@ def arrays(
             batch["label"] = batch["label"][:, 0]
     nothing = tf.nest.map_structure(lambda array: array[:0], train)
     return NestDataset(
-        train=NestSplit(train, unit, ordered),
+        train=NestSplit(train, unit),
         test=NestSplit(batches.get("test", nothing)),
         validation=NestSplit(batches["validation"]) if "validation" in batches else None,
         feature_specs=specs["features"],

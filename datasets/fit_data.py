@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import tensorflow as tf
@@ -22,7 +22,7 @@ from trainer.datasets.splits.batches import (
     passes,
 )
 from trainer.datasets.splits.elements import may_be_batches
-from trainer.datasets.splits.nested import NestDataset, seeded
+from trainer.datasets.splits.nested import Kind, NestDataset, seeded
 from trainer.datasets.stream import stream
 
 _PEEKED = 3
@@ -34,9 +34,8 @@ def data_of_fit(
     data: Callable[[], Any],
     held_out: Callable[[], Any] | None = None,
     num_classes: Annotated[int | None, Ge(1), Structural()] = None,
-    label_kind: Literal["auto", "class", "number", "multilabel"] = "auto",
-    shuffle: Literal["examples", "batches", "never"] = "examples",
-    batch_size: Annotated[int, Ge(1)] = 1,
+    label_kind: Kind = "auto",
+    unit: Annotated[int, Ge(0)] = 1,
     num_examples: Annotated[int | None, Ge(1)] = None,
     batched: bool | None = None,
 ) -> NestDataset:
@@ -47,10 +46,8 @@ def data_of_fit(
             Keras.
         held_out: returns the examples that are evaluated, of any kind; null: there are none.
         num_classes: as for `dataset=arrays`.
-        label_kind: likewise.
-        shuffle: of arrays, what has another order in each epoch: single examples, batches of
-            `batch_size`, or nothing.
-        batch_size: examples that `shuffle=batches` keeps together.
+        label_kind: likewise; null: auto, but no label of a stream is read to count classes.
+        unit: of arrays, as for `dataset=arrays`.
         num_examples: training examples in one pass of what is no array; null: it knows.
         batched: whether an element of a tf.data.Dataset is a batch; null: as its shape tells.
 
@@ -65,8 +62,7 @@ def data_of_fit(
         value = examples
         if held_out:
             value = (_tuple(examples), _tuple(_read(evaluated)))
-        unit = batch_size if shuffle == "batches" else 1
-        return arrays(data=lambda: value, unit=unit, ordered=shuffle == "never", **kinds)
+        return arrays(data=lambda: value, unit=unit, **kinds)
     if makes_batches(examples):
         spec = _spec(examples)
 
@@ -81,14 +77,8 @@ def data_of_fit(
             return first.pop() if first else data()
 
     test = _dataset(evaluated, batched) if held_out else None
-    return stream(
-        train=make,
-        test=held_out and (lambda: test),
-        num_examples=num_examples,
-        batched=batched,
-        reads_labels=False,
-        **kinds,
-    )
+    evaluation = held_out and (lambda: test)
+    return stream(train=make, test=evaluation, num_examples=num_examples, batched=batched, **kinds)
 
 
 def _tuple(value: Any) -> tuple[Any, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +14,7 @@ from trainer.annotations import Ge, Structural
 from trainer.datasets.splits.batches import joined
 from trainer.datasets.splits.elements import checked, named, num_examples
 from trainer.datasets.splits.nested import (
+    Kind,
     LabelRule,
     NestDataset,
     NestSplit,
@@ -85,9 +86,8 @@ def stream(
     validation_data: Callable[[], Any] | None = None,
     num_classes: Annotated[int | None, Ge(1), Structural()] = None,
     num_examples: Annotated[int | None, Ge(1)] = None,
-    label_kind: Literal["auto", "class", "number", "multilabel"] = "auto",
+    label_kind: Kind = "auto",
     batched: bool | None = None,
-    reads_labels: bool = True,
 ) -> NestDataset:
     """Examples of any `tf.data.Dataset`: (x, y), (x, y, sample_weight) or x, single or in batches.
 
@@ -98,10 +98,8 @@ def stream(
         num_classes: how many classes, targets or flags the label has; null: it tells, for which
             the stream may be read once.
         num_examples: training examples in one pass; null: the dataset knows.
-        label_kind: as in `arrays`.
+        label_kind: as in `arrays`; null: auto, but no label is read to count classes.
         batched: whether an element is a batch; null: as its shape tells.
-        reads_labels: whether the stream may be read to count its classes; else, without
-            `num_classes`, labels are anything.
 
     Raises:
         ValueError: a dataset cannot be trained on, or does not know its length.
@@ -117,12 +115,10 @@ def stream(
         if make is not None
     }
     with source.naming():
-        if rule.needs_range and not reads_labels:
-            rule.kind, count = None, 1
-        else:
-            count = rule.count(*source.label_range(size if rule.needs_range else 0, evaluated))
+        count = rule.count(*source.label_range(size if rule.needs_range else 0, evaluated))
     nothing = tf.nest.map_structure(
-        lambda spec: np.zeros([0, *spec.shape], spec.dtype.as_numpy_dtype), source.spec
+        lambda spec: np.zeros([0, *(side or 0 for side in spec.shape)], spec.dtype.as_numpy_dtype),
+        source.spec,
     )
     return NestDataset(
         train=StreamSplit(source, size),

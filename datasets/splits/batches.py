@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-
 _END = object()
 
 
@@ -62,6 +61,12 @@ class PaddedRows:
 
 Column: TypeAlias = np.ndarray | PaddedRows
 """The rows of all batches, [N, ...]."""
+
+
+def content(column: Column) -> bytes:
+    """Return what tells a column from others of its shape."""
+    is_text = column.dtype == object
+    return repr(column.tolist()).encode() if is_text else column.tobytes()
 
 
 def joined(batches: Sequence[np.ndarray]) -> Column:

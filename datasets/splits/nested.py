@@ -19,8 +19,9 @@ from trainer.datasets.splits.arrays import on_host
 from trainer.datasets.splits.batches import PaddedRows
 from trainer.protocols import paths
 
-Kind = Literal["auto", "class", "number", "multilabel"]
-"""What labels are told to be; auto: seen by their type and shape."""
+Kind = Literal["auto", "class", "number", "multilabel"] | None
+"""What labels are told to be; auto: seen by their type and shape; None: likewise, and whole numbers
+are anything, so that none is read to count classes."""
 
 _DIGEST_ROWS = 4096
 
@@ -31,21 +32,19 @@ class NestSplit:
     Attributes:
         num_examples: how many examples there are.
         in_memory: True, `fetch` only indexes memory.
-        unit: how many stay together in training.
-        ordered: whether training keeps their order.
+        unit: how many stay together in training; 0: all.
 
     Args:
         batch: `features`, and maybe `label` and `sample_weight`: nests of columns [N, ...].
-        unit: as the attribute; what a last unit lacks is left out.
-        ordered: as the attribute.
+        unit: as the attribute; a last unit that is not whole is left out.
     """
 
     in_memory = True
 
-    def __init__(self, batch: Mapping[str, Any], unit: int = 1, ordered: bool = False) -> None:
+    def __init__(self, batch: Mapping[str, Any], unit: int = 1) -> None:
         rows = len(tf.nest.flatten(batch)[0])
-        self.num_examples = rows // unit * unit
-        self.unit, self.ordered = unit, ordered
+        self.num_examples = rows - rows % (unit or 1)
+        self.unit = unit
         self._batch = dict(batch)
 
     @property
@@ -258,9 +257,12 @@ class LabelRule:
         is_whole = self._spec is not None and (spec.dtype.is_integer or spec.dtype.is_bool)
         self._is_whole = is_whole
         self._num_classes = num_classes or (len(class_names) if class_names else None)
-        self.kind: str | None = self._seen() if wanted == "auto" else wanted
-        self._is_auto = wanted == "auto"
-        if wanted != "auto" and (problem := self._problem(wanted)):
+        self._is_auto = wanted in ("auto", None)
+        self.kind: str | None = self._seen() if self._is_auto else wanted
+        self._reads = wanted is not None or self._num_classes is not None
+        if is_whole and not self._reads:
+            self.kind = None
+        if wanted and wanted != "auto" and (problem := self._problem(wanted)):
             raise ValueError(problem)
 
     @property
@@ -271,7 +273,8 @@ class LabelRule:
     @property
     def needs_range(self) -> bool:
         """Whether the labels must be read to count their classes."""
-        return self._num_classes is None and self._is_whole and self.kind != "multilabel"
+        is_counted = self._num_classes is None and self._is_whole
+        return is_counted and self.kind != "multilabel" and self._reads
 
     def count(self, least: int, largest: int) -> int:
         """Return how many classes, targets or flags there are.

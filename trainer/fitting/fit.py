@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,14 @@ def fit(
         keys["train__steps_per_epoch"] = steps_per_epoch
     steps = keys.get("train__steps_per_epoch")
     first, made_size, options = _data(data, validation, folder, steps, epochs)
+    if isinstance(model, types.FunctionType) and "num_classes" in signature(model).parameters:
+        options.pop("dataset.label_kind", None)  # they must be counted
+    unit = keys.get("dataset__unit", options.get("dataset.unit", 1))
+    if isinstance(validation, float) and unit != 1:
+        raise ConfigError(
+            f"validation ({validation}) is a share, and the data are batches that stay as they "
+            "are; give the validation data, or shuffle single examples by dataset__unit=1"
+        )
     if first is not None:
         _build(model, first)
     node, build, name = _model(model, folder)
@@ -174,6 +183,8 @@ def _data(
             if is_training and (known := describe(value(), name, steps)) is not None:
                 batch_size, keys["dataset.num_examples"] = known
                 keys["dataset.batched"] = batch_size is not None
+                # Nobody waits for an epoch to be read for a number that no loss needs.
+                keys["dataset.label_kind"] = None
         elif value is not None:
             kept = KeptData(value, name, folder, steps and is_training and steps * epochs)
             print(f"{name}: {kept}")
@@ -181,14 +192,7 @@ def _data(
             keys |= _keys(f"dataset.{option}", {**node, "_partial_": True})
             if is_training:
                 first, batch_size = kept.first, kept.batch_size
-                keys["dataset.shuffle"] = kept.shuffle
-                if kept.shuffle == "batches":
-                    keys["dataset.batch_size"] = batch_size
-    if isinstance(validation, float) and keys.get("dataset.shuffle", "examples") != "examples":
-        raise ConfigError(
-            f"validation ({validation}) is a share, and the data are batches as the program makes "
-            "them; give the validation data, or shuffle single examples: dataset__shuffle='examples'"
-        )
+                keys["dataset.unit"] = kept.unit
     return first, batch_size, keys
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from trainer.datasets.splits.batches import Column, PaddedRows, named_parts
 from trainer.files import writing
-from trainer.fitting.read_data import Shuffle, read
+from trainer.fitting.read_data import read
 from trainer.text import format_bytes
 
 
@@ -27,7 +27,7 @@ class KeptData:
         path: the folder, which `trainer.datasets.fit_data.kept_arrays` reads.
         size: of its arrays, in bytes.
         batch_size: how the examples are batched already; None: they are not.
-        shuffle: what has another order in each epoch, as in the program.
+        unit: rows that stay together in the order of an epoch, as in the program; 0: all.
         first: the features of the first example, a nest of arrays [1, ...].
     """
 
@@ -45,7 +45,7 @@ class KeptData:
         """
         examples = read(data, name, steps)
         self.batch_size = examples.batch_size
-        self.shuffle: Shuffle = examples.shuffle
+        self.unit = examples.unit
         parts = (_first(part, examples.columns) for part in examples.structure)
         self.first = named_parts(parts, batched=True)["features"]
         arrays: dict[str, np.ndarray] = {}

@@ -7,12 +7,13 @@ import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from trainer.datasets.splits.batches import (
     Column,
+    content,
     is_sequence,
     joined,
     makes_batches,
@@ -21,12 +22,10 @@ from trainer.datasets.splits.batches import (
 from trainer.errors import ConfigError
 from trainer.text import first_line, format_bytes
 
-_MAX_BYTES = 4 << 30
+MAX_BYTES = 4 << 30
 """Of what is read to its end: every process that trains holds it in memory."""
 _FUNCTION_FIX = "give fit a function that returns it"
 _STEPS_FIX = "give steps_per_epoch, as to model.fit"
-
-Shuffle = Literal["examples", "batches", "never"]
 
 
 @dataclass(frozen=True)
@@ -37,13 +36,13 @@ class Examples:
         structure: a nest for each of x, y, sample_weight, with numbers of columns.
         columns: the rows of each array.
         batch_size: how they are batched; None: they are not.
-        shuffle: what has another order in each epoch, as in the program.
+        unit: rows that stay together in the order of an epoch, as in the program; 0: all.
     """
 
     structure: list[Any]
     columns: list[Column]
     batch_size: int | None = None
-    shuffle: Shuffle = "examples"
+    unit: int = 1
 
 
 def is_dataset(value: Any) -> bool:
@@ -66,17 +65,17 @@ def read(data: Any, name: str, steps: int | None = None) -> Examples:
     if is_dataset(data):
         return _of_dataset(data, name, steps)
     if not makes_batches(data):
-        return _of_batches([data], name, "examples", is_batched=False)
+        return _of_batches([data], name, is_batched=False)
     batches = one_pass(data)
     if not is_sequence(data):
-        return _of_batches(itertools.islice(batches, steps), name, "never")
+        return _of_batches(itertools.islice(batches, steps), name)
     first = [_encoded_all(data[0], name)[1] for _ in range(2)]
-    if any(one.tobytes() != two.tobytes() for one, two in zip(*first, strict=True)):
+    if any(content(one) != content(two) for one, two in zip(*first, strict=True)):
         raise ConfigError(
             f"{name} ({type(data).__name__}) makes another batch 0 each time: every epoch would "
             f"get the same; {_FUNCTION_FIX}"
         )
-    return _of_batches(batches, name, "batches")
+    return _of_batches(batches, name, is_shuffled=True)
 
 
 def describe(value: Any, name: str, steps: int | None) -> tuple[int | None, int] | None:
@@ -123,7 +122,7 @@ def _first_size(batch: Any) -> int:
 
 
 def _of_batches(
-    batches: Iterable[Any], name: str, shuffle: Shuffle, *, is_batched: bool = True
+    batches: Iterable[Any], name: str, *, is_batched: bool = True, is_shuffled: bool = False
 ) -> Examples:
     """Return batches as rows; of arrays there is one."""
     columns: list[list[np.ndarray]] = []
@@ -138,22 +137,23 @@ def _of_batches(
         for column, array in zip(columns, arrays, strict=True):
             column.append(array)
         size += sum(array.nbytes for array in arrays)
-        if is_batched and size > _MAX_BYTES:
+        if is_batched and size > MAX_BYTES:
             raise ConfigError(
-                f"{name} has more than {format_bytes(_MAX_BYTES)}, which every process would hold "
+                f"{name} has more than {format_bytes(MAX_BYTES)}, which every process would hold "
                 f"in memory; {_FUNCTION_FIX}, and it is read as a stream; if it has no end, "
                 f"{_STEPS_FIX}"
             )
     if not structures:
         raise ConfigError(f"{name} has no batch; a generator that was read once is empty")
     sizes = [len(array) for array in columns[0]]
-    if shuffle == "batches" and len(set(sizes[:-1])) > 1:
-        shuffle = "never"
     try:
         rows = [joined(column) for column in columns]
     except ValueError as error:
         raise ConfigError(f"{name}: {error}") from error
-    return Examples(structures[0], rows, sizes[0] if is_batched else None, shuffle)
+    if not is_batched:
+        return Examples(structures[0], rows)
+    is_alike = len(set(sizes[:-1])) <= 1  # so that each begins at a multiple of the size
+    return Examples(structures[0], rows, sizes[0], sizes[0] if is_shuffled and is_alike else 0)
 
 
 def _of_dataset(dataset: Any, name: str, steps: int | None) -> Examples:
@@ -165,15 +165,17 @@ def _of_dataset(dataset: Any, name: str, steps: int | None) -> Examples:
     is_batched, made_by = may_be_batches(dataset), batching(dataset)
     if int(dataset.cardinality()) == -1:
         dataset = _finite(dataset, name, steps)
-    examples = _of_batches(dataset if is_batched else dataset.batch(1024), name, "never")
+    is_shuffled = any("Shuffle" in _kind(stage) for stage in stages)
+    examples = _of_batches(
+        dataset if is_batched else dataset.batch(1024), name, is_shuffled=is_shuffled
+    )
     size = examples.batch_size if is_batched else None
-    if not any("Shuffle" in _kind(stage) for stage in stages):
-        return replace(examples, batch_size=size, shuffle="never" if is_batched else "examples")
-    if not is_batched or (made_by and (not made_by.is_mapped or size == made_by.size)):
-        columns, shuffle = _in_one_order(examples.columns, 1), "examples"
-    else:
-        columns, shuffle = _in_one_order(examples.columns, size), "batches"
-    return Examples(examples.structure, columns, size, shuffle)
+    keeps_rows = made_by is not None and (not made_by.is_mapped or size == made_by.size)
+    if not is_batched or (is_shuffled and keeps_rows):
+        examples = replace(examples, batch_size=size, unit=1)
+    if is_shuffled and examples.unit:
+        examples = replace(examples, columns=_in_one_order(examples.columns, examples.unit))
+    return examples
 
 
 def _finite(dataset: Any, name: str, steps: int | None) -> Any:
@@ -244,7 +246,7 @@ def _in_one_order(columns: list[Column], unit: int) -> list[Column]:
     """
     starts = range(0, len(columns[0]), unit)
     digests = [
-        hashlib.sha256(b"".join(column[start : start + unit].tobytes() for column in columns))
+        hashlib.sha256(b"".join(content(column[start : start + unit]) for column in columns))
         for start in starts
     ]
     places = sorted(range(len(digests)), key=lambda place: digests[place].digest())

@@ -30,20 +30,18 @@ class SampleOrder:
     Attributes:
         num_examples: examples in the split.
         seed: key of the permutations; each epoch has its own.
-        unit: how many consecutive examples stay together.
-        ordered: whether the permutation is that of the split itself.
+        unit: how many consecutive examples stay together; 0: all.
     """
 
     num_examples: int
     seed: int
     unit: int = 1
-    ordered: bool = False
 
     def locate(self, positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the epoch and the example of each position, [B] int64; so are both results."""
         epochs = positions // self.num_examples
         offsets = positions % self.num_examples
-        if self.ordered:
+        if not self.unit:
             return epochs, offsets
         units = tf.fill(tf.shape(offsets), tf.constant(self.num_examples // self.unit, tf.int64))
         offset = offsets // self.unit
