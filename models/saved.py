@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,10 +12,9 @@ from typing import Annotated, Any
 import keras
 import tf_keras
 
-from trainer import code_files
-from trainer.annotations import Exists, Free
+from trainer.annotations import Exists
 from trainer.keras_files import READ_ERRORS, open_hdf5, read_archive
-from trainer.keras_objects import constructible, with_first_values
+from trainer.keras_objects import check_precision, constructible
 
 _NAMES = """
     Activation ActivityRegularization AdaptiveAveragePooling1D AdaptiveAveragePooling2D
@@ -50,16 +48,13 @@ _ROOTS = ("builtins", "keras", "tf_keras")
 _NOT_COMPUTING = ("deserialize", "get", "serialize")
 
 
-def saved(  # noqa: PLR0913 - every option is a key of the configuration
+def saved(
     input_shape: tuple[int, ...],
     num_classes: int | tuple[int, ...],
     *,
     path: Annotated[str, Exists("file")],
     allow: list[str] | None = None,
     compiled: bool = False,
-    fresh: list[int] | None = None,
-    code: Annotated[str | None, Exists("file"), Free()] = None,
-    sha256: Annotated[str | None, Free()] = None,
 ) -> Any:
     """Load a model with its weights, with which the training begins.
 
@@ -72,9 +67,6 @@ def saved(  # noqa: PLR0913 - every option is a key of the configuration
         path: a model saved by `model.save`: `.keras` or `.h5`, of tf_keras or Keras 3.
         allow: dotted names of further classes that it may ask for: `my_package.MyLayer`.
         compiled: also bring the loss, metrics and optimizer that the model was compiled with.
-        fresh: numbers of the weights that are drawn anew, from the seed of the run.
-        code: a Python file with further classes that it may ask for.
-        sha256: of a file that you trust: it may ask for any class.
 
     Returns:
         A model from features [B, *input_shape] to outputs [B, num_classes], of the file's Keras.
@@ -85,38 +77,15 @@ def saved(  # noqa: PLR0913 - every option is a key of the configuration
     """
     file = Path(path).expanduser()
     version, config = _read(file)
-    classes = {**_imported(allow or []), **(_defined(code) if code else {})}
-    if sha256 is None:
-        classes = _checked(config, path, classes)
-    else:
-        _check_trusted(file, sha256)
+    classes = _checked(config, path, _imported(allow or []))
     library = tf_keras if version.startswith("2.") else keras
-    model = _load(file, path, classes, library, is_trusted=sha256 is not None)
+    model = _load(file, path, classes, library)
     if compiled:
         _compile(model, path, config, classes, library)
     else:
         _check(model, path, input_shape, num_classes)
-    _check_precision(model, path)
-    return with_first_values(model, fresh or [])
-
-
-def _check_trusted(file: Path, sha256: str) -> None:
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    if digest != sha256:
-        raise ValueError(
-            f"path ({file}) has changed: its SHA-256 is {digest}; bring the file back, or leave "
-            "sha256 out"
-        )
-
-
-def _defined(code: str) -> dict[str, Any]:
-    """Return the classes and functions that a file of the user's defines."""
-    module = code_files.load(code)
-    return {
-        name: item
-        for name, item in vars(module).items()
-        if getattr(item, "__module__", None) == module.__name__
-    }
+    check_precision(model, path)
+    return model
 
 
 def _compile(model: Any, path: str, config: Any, classes: Mapping[str, Any], library: Any) -> None:
@@ -217,16 +186,10 @@ def _is_known(node: Mapping[str, Any]) -> bool:
     return is_public and any(hasattr(part, name) for part in parts)
 
 
-def _load(
-    file: Path, path: str, classes: Mapping[str, Any], library: Any, *, is_trusted: bool
-) -> Any:
+def _load(file: Path, path: str, classes: Mapping[str, Any], library: Any) -> Any:
     """Load a model without its optimizer; `classes`: the user's, by their names in the file."""
-    # Keras would run the code of lambdas.
-    options = {"safe_mode": False} if is_trusted else {}
     try:
-        return library.models.load_model(
-            file, custom_objects=constructible(classes), compile=False, **options
-        )
+        return library.models.load_model(file, custom_objects=constructible(classes), compile=False)
     except (ValueError, TypeError, OSError, KeyError) as error:
         kind = "Keras 3" if library is keras else "tf_keras"
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -260,16 +223,3 @@ def _check(
                 f"path ({path}): the model's {what} is {list(shape)} for each example, but the "
                 f"dataset's is {list(wanted)}; choose a model or a dataset that fits"
             )
-
-
-def _check_precision(model: Any, path: str) -> None:
-    """Refuse a precision that the layers, which have their own, would not follow."""
-    wanted = tf_keras.mixed_precision.global_policy().compute_dtype
-    layers = [x for x in model._flatten_layers() if x.weights and not hasattr(x, "layers")]
-    dtypes = {layer.compute_dtype for layer in layers}
-    if dtypes and wanted not in dtypes:
-        raise ValueError(
-            f"path ({path}): the model's layers compute in {', '.join(sorted(dtypes))}, as they "
-            f"were saved, not in {wanted}; set precision to theirs, or save it with that of the "
-            "run"
-        )

@@ -1,47 +1,12 @@
-"""How objects of either Keras are made again: weights by their initializers, classes by Keras."""
+"""What a model of either Keras needs that is loaded from a file: its classes, its precision."""
 
 from __future__ import annotations
 
 import inspect
-import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
-
-_SUFFIX = "_kernel"
-"""`recurrent_kernel` has the initializer `recurrent_initializer`."""
-
-
-def first_value(model: Any) -> Callable[[Any], Any | None]:
-    """Return a function from a weight of a model to what its initializer gives it.
-
-    An initializer draws the same values whenever it is called: so a weight that has these values is
-    as it was when the model was made. None where the layer does not keep the initializer under
-    the name of the weight.
-    """
-    # Inner layers come after those that contain them, and know their own weights.
-    owners = {id(weight): layer for layer in model._flatten_layers() for weight in layer.weights}
-
-    def value(weight: Any) -> Any | None:
-        layer = owners[id(weight)]
-        name = weight.name.rpartition("/")[2].removesuffix(":0")
-        initializer = getattr(layer, f"{name}_initializer", None) or getattr(
-            layer, f"{name.removesuffix(_SUFFIX)}_initializer", None
-        )
-        if initializer is None:
-            return None
-        with warnings.catch_warnings(action="ignore"):  # that it draws the same values again
-            return initializer(weight.shape, dtype=weight.dtype)
-
-    return value
-
-
-def with_first_values(model: Any, numbers: Iterable[int]) -> Any:
-    """Return a model in which weights of these numbers are as their initializers make them."""
-    value = first_value(model)
-    for weight in (model.weights[number] for number in numbers):
-        weight.assign(value(weight))
-    return model
 
 
 @dataclass(frozen=True)
@@ -69,3 +34,20 @@ def _is_narrow(item: Any) -> bool:
     if not isinstance(item, type) or not hasattr(item, "get_config"):
         return False
     return all(x.kind is not x.VAR_KEYWORD for x in inspect.signature(item).parameters.values())
+
+
+def check_precision(model: Any, path: str) -> None:
+    """Refuse a precision that the layers, which have their own, would not follow.
+
+    Raises:
+        ValueError: that of the run is another.
+    """
+    wanted = import_module("tensorflow").keras.mixed_precision.global_policy().compute_dtype
+    layers = [x for x in model._flatten_layers() if x.weights and not hasattr(x, "layers")]
+    dtypes = {layer.compute_dtype for layer in layers}
+    if dtypes and wanted not in dtypes:
+        raise ValueError(
+            f"path ({path}): the model's layers compute in {', '.join(sorted(dtypes))}, as they "
+            f"were saved, not in {wanted}; set precision to theirs, or save it with that of the "
+            "run"
+        )

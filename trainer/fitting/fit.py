@@ -7,6 +7,7 @@ finds the same run. The training is that of the command, in processes of its own
 from __future__ import annotations
 
 import functools
+import re
 import types
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,17 +18,21 @@ from typing import Any
 
 from trainer.cluster import environment
 from trainer.config import addresses
+from trainer.datasets.splits.batches import is_sequence
 from trainer.errors import ConfigError
+from trainer.fitting import initial_draws
+from trainer.fitting.carried import carried, function_node, import_folders
 from trainer.fitting.fit_arguments import overrides_of
 from trainer.fitting.kept_data import KeptData
-from trainer.fitting.kept_model import KeptModel, library_of
+from trainer.fitting.keras_pickling import library_of
+from trainer.fitting.pickling import load
 from trainer.fitting.read_data import describe
-from trainer.fitting.references import check_keras, function_node, import_folders
 from trainer.fitting.trained_model import restored
 from trainer.notebook import Run, run
 
 # Models made here must leave the memory of the GPUs to the processes that train.
 environment.share_gpus()
+initial_draws.watch()
 
 _DATA = "trainer.datasets.fit_data"
 _KEPT = "inputs"
@@ -39,7 +44,7 @@ class FitRun(Run):
     """A run of `fit`.
 
     Attributes:
-        build: returns the model as it was before the training.
+        build: returns the model as it was before the training, with its weights.
     """
 
     build: Callable[[], Any]
@@ -72,8 +77,8 @@ def fit(
     and stops.
 
     Args:
-        model: compiled, of either Keras, which begins with its weights; or a function at the top
-            level of a module or of the script that returns one.
+        model: compiled, of either Keras, which begins with its weights; or a function that returns
+            one.
         data: (x, y), (x, y, sample_weight) or x, of arrays, lists or dicts of them; a
             tf.data.Dataset, a generator, or a sequence of Keras (`Sequence`, `PyDataset`) of such;
             or a function that returns one of these, such as a generator function.
@@ -97,8 +102,10 @@ def fit(
     if steps_per_epoch is not None:
         keys["train__steps_per_epoch"] = steps_per_epoch
     steps = keys.get("train__steps_per_epoch")
-    first, made_size, options = _data(data, validation, folder, steps, epochs)
-    if isinstance(model, types.FunctionType) and "num_classes" in signature(model).parameters:
+    features, made_size, options = _data(data, validation, folder, steps, epochs)
+    if not isinstance(model, types.FunctionType):
+        _build(model, features)
+    elif "num_classes" in signature(model).parameters:
         options.pop("dataset.label_kind", None)  # they must be counted
     unit = keys.get("dataset__unit", options.get("dataset.unit", 1))
     if isinstance(validation, float) and unit != 1:
@@ -106,14 +113,17 @@ def fit(
             f"validation ({validation}) is a share, and the data are batches that stay as they "
             "are; give the validation data, or shuffle single examples by dataset__unit=1"
         )
-    if first is not None:
-        _build(model, first)
     node, build, name = _model(model, folder)
     batch_size = batch_size or made_size or 128
     defaults = {"task": "keras", "strategy": strategy, "name": name, "train.epochs": epochs}
     defaults |= {"batch.global_size": batch_size, "summary.every_epochs": 1, **options, **node}
     trained = run(*overrides_of(keys, defaults), import_from=import_folders())
-    return FitRun(trained.directory, trained.exit_code, build, shown_in=trained.shown_in)
+    return FitRun(
+        trained.directory,
+        trained.exit_code,
+        lambda: _build(build(), features),
+        shown_in=trained.shown_in,
+    )
 
 
 def _folder(runs_dir: str) -> Path:
@@ -126,22 +136,29 @@ def _folder(runs_dir: str) -> Path:
     return Path(runs_dir).expanduser() / _KEPT
 
 
-def _build(model: Any, features: Any) -> None:
-    """Build a model by calling it, as `model.fit` would; if that fails the training says why."""
-    if not getattr(model, "built", True):
-        with suppress(Exception):
-            model(features)
-
-
 def _model(model: Any, folder: Path) -> tuple[dict[str, Any], Callable[[], Any], str]:
-    """Return the keys of a model, what builds it in this process, and its name."""
+    """Return the keys of a model, what builds it in this process, and its name.
+
+    Raises:
+        ConfigError: it is no compiled model, or cannot be carried.
+    """
     if isinstance(model, types.FunctionType):
-        check_keras(model)
-        node = function_node(model, "model", folder, "trainer.code_files.model")
-        return _keys("model", node), functools.partial(_called, model), model.__name__
-    library_of(model)
-    kept = KeptModel(model, folder)
-    return {"model": "saved", **_keys("model", kept.options)}, kept.load, kept.name
+        node = function_node(model, "model", folder, "model")
+        name = model.__name__ if model.__name__.isidentifier() else "model"
+        return _keys("model", node), functools.partial(_called, model), name
+    library = library_of(model)
+    if library is None or not isinstance(model, library.Model):
+        raise ConfigError(
+            f"model ({type(model).__name__}) must be a compiled Keras model, or a function that "
+            "returns one"
+        )
+    is_plain = type(model).compile is library.Model.compile
+    if getattr(model, "optimizer", None) is None and is_plain:
+        raise ConfigError(f"model ({model.name}) must be compiled; call model.compile first")
+    initial_draws.repeat_draws(model)
+    path = carried(model, "model", folder)
+    node = {"_target_": f"{carried.__module__}.model", "path": str(path)}
+    return _keys("model", node), functools.partial(load, path), re.sub(r"_\d+$", "", model.name)
 
 
 def _called(function: Callable[..., Any]) -> Any:
@@ -152,6 +169,14 @@ def _called(function: Callable[..., Any]) -> Any:
             f"model ({function.__name__}) is made of arguments that the run gives it: {error}; "
             "give fit the model, or use mode=export"
         ) from error
+
+
+def _build(model: Any, features: Any) -> Any:
+    """Build a model by calling it, as `model.fit` would; if that fails the training says why."""
+    if not getattr(model, "built", True):
+        with suppress(Exception):
+            model(features)
+    return model
 
 
 def _data(
@@ -167,33 +192,46 @@ def _data(
         epochs: of the training.
 
     Returns:
-        The features of the first example, a nest of arrays [1, ...], unless a function makes them;
-        the size of the batches, if they are batched; and the keys of the dataset.
+        The features of the first example or batch, a nest of arrays; the size of the batches, if
+        the data are batched; and the keys of the dataset.
     """
     keys: dict[str, Any] = {"dataset": "arrays", "dataset._target_": f"{_DATA}.data_of_fit"}
-    first = batch_size = None
+    features = batch_size = None
     parts = [("data", "data", data), ("validation", "held_out", validation)]
     for name, option, value in parts:
         is_training = name == "data"
         if isinstance(value, float):
             keys["dataset.validation"] = value
-        elif isinstance(value, types.FunctionType):
-            node = function_node(value, name, folder, "trainer.code_files.call")
+        elif (node := _made_anew(value, name, folder)) is not None:
             keys |= _keys(f"dataset.{option}", {**node, "_partial_": True})
-            if is_training and (known := describe(value(), name, steps)) is not None:
-                batch_size, keys["dataset.num_examples"] = known
-                keys["dataset.batched"] = batch_size is not None
-                # Nobody waits for an epoch to be read for a number that no loss needs.
-                keys["dataset.label_kind"] = None
+            if is_training:
+                made = value() if isinstance(value, types.FunctionType) else value
+                features, batch_size, count = describe(made, name, steps)
+                if count is not None:
+                    keys["dataset.num_examples"] = count
+                    keys["dataset.batched"] = batch_size is not None
+                    # Nobody waits for an epoch to be read for a number that no loss needs.
+                    keys["dataset.label_kind"] = None
         elif value is not None:
             kept = KeptData(value, name, folder, steps and is_training and steps * epochs)
             print(f"{name}: {kept}")
             node = {"_target_": f"{_DATA}.kept_arrays", "path": str(kept.path)}
             keys |= _keys(f"dataset.{option}", {**node, "_partial_": True})
             if is_training:
-                first, batch_size = kept.first, kept.batch_size
+                features, batch_size = kept.first, kept.batch_size
                 keys["dataset.unit"] = kept.unit
-    return first, batch_size, keys
+    return features, batch_size, keys
+
+
+def _made_anew(value: Any, name: str, folder: Path) -> dict[str, Any] | None:
+    """Return what makes data in the processes that train; None: they are to be kept."""
+    if isinstance(value, types.FunctionType):
+        return function_node(value, name, folder, "call")
+    if is_sequence(value):
+        with suppress(ConfigError):  # it holds what cannot be pickled, such as a file
+            path = carried(value, name, folder)
+            return {"_target_": f"{carried.__module__}.item", "path": str(path)}
+    return None
 
 
 def _keys(section: str, node: Mapping[str, Any]) -> dict[str, Any]:

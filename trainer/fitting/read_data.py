@@ -17,6 +17,7 @@ from trainer.datasets.splits.batches import (
     is_sequence,
     joined,
     makes_batches,
+    named_parts,
     one_pass,
 )
 from trainer.errors import ConfigError
@@ -78,43 +79,49 @@ def read(data: Any, name: str, steps: int | None = None) -> Examples:
     return _of_batches(batches, name, is_shuffled=True)
 
 
-def describe(value: Any, name: str, steps: int | None) -> tuple[int | None, int] | None:
-    """Return the rows of the first batch (None: single examples), and those of an epoch.
+def describe(value: Any, name: str, steps: int | None) -> tuple[Any, int | None, int | None]:
+    """Return what is known of data that the processes which train make too.
 
     Args:
-        value: what a function has returned that the processes which train call too.
-        name: of the data in messages.
+        value: the data.
+        name: theirs in messages.
         steps: in an epoch; None: what does not know its length is read once, to count.
 
     Returns:
-        None: the value is no batches but arrays.
+        The features of the first example or batch; the rows of a batch (None: there are single
+        examples); and the rows of an epoch (None: the data are arrays).
 
     Raises:
         ConfigError: there is no batch, or no end.
     """
     if not is_dataset(value) and not makes_batches(value):
-        return None
+        return _named(value)["features"], None, None
     count, is_batched, batches = -2, True, one_pass(value)
     if is_dataset(value):
         from trainer.datasets.splits.elements import may_be_batches, num_examples
 
         is_batched = may_be_batches(value)
         count = num_examples(value) if is_batched else int(value.cardinality())
-    sizes = (_first_size(batch) if is_batched else 1 for batch in batches)
-    first = next(sizes, None)
+        batches = iter(value if is_batched else value.batch(1))
+    first = next(batches, None)
     if first is None:
         raise ConfigError(f"{name} ({type(value).__name__}) has no batch")
+    features, size = _named(first)["features"], _rows(first)
     if count < 0 and steps is None:
         if count == -1:
             raise ConfigError(f"{name} is a tf.data.Dataset without an end; {_STEPS_FIX}")
-        print(f"{name}: counting its batches; steps_per_epoch spares it")
-        count = first + sum(sizes)
+        print(f"{name}: counting its examples; steps_per_epoch spares it")
+        count = size + sum(map(_rows, batches))
     elif count < 0:
-        count = first * steps
-    return (first if is_batched else None), count
+        count = size * steps
+    return features, size if is_batched else None, count
 
 
-def _first_size(batch: Any) -> int:
+def _named(data: Any) -> dict[str, Any]:
+    return named_parts(data if isinstance(data, tuple) else (data,), batched=True)
+
+
+def _rows(batch: Any) -> int:
     part = batch
     while not hasattr(part, "shape"):
         part = next(iter(part.values() if isinstance(part, Mapping) else part))

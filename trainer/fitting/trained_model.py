@@ -13,7 +13,7 @@ import numpy as np
 
 from trainer.config.schema import Checkpoint
 from trainer.errors import ConfigError
-from trainer.fitting.kept_model import library_of
+from trainer.fitting.keras_pickling import library_of
 from trainer.runs.checkpoint_selection import select_step
 
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
