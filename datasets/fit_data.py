@@ -6,7 +6,7 @@ import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -22,7 +22,7 @@ from trainer.datasets.splits.batches import (
     passes,
 )
 from trainer.datasets.splits.elements import may_be_batches
-from trainer.datasets.splits.nested import Kind, NestDataset, seeded
+from trainer.datasets.splits.nested import NestDataset, seeded
 from trainer.datasets.stream import stream
 
 _PEEKED = 3
@@ -34,7 +34,7 @@ def data_of_fit(
     data: Callable[[], Any],
     held_out: Callable[[], Any] | None = None,
     num_classes: Annotated[int | None, Ge(1), Structural()] = None,
-    label_kind: Kind = "auto",
+    label_kind: Literal["auto", "class", "number", "multilabel"] | None = "auto",
     unit: Annotated[int, Ge(0)] = 1,
     num_examples: Annotated[int | None, Ge(1)] = None,
     batched: bool | None = None,

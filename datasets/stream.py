@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +14,6 @@ from trainer.annotations import Ge, Structural
 from trainer.datasets.splits.batches import joined
 from trainer.datasets.splits.elements import checked, named, num_examples
 from trainer.datasets.splits.nested import (
-    Kind,
     LabelRule,
     NestDataset,
     NestSplit,
@@ -86,7 +85,7 @@ def stream(
     validation_data: Callable[[], Any] | None = None,
     num_classes: Annotated[int | None, Ge(1), Structural()] = None,
     num_examples: Annotated[int | None, Ge(1)] = None,
-    label_kind: Kind = "auto",
+    label_kind: Literal["auto", "class", "number", "multilabel"] | None = "auto",
     batched: bool | None = None,
 ) -> NestDataset:
     """Examples of any `tf.data.Dataset`: (x, y), (x, y, sample_weight) or x, single or in batches.
@@ -116,13 +115,9 @@ def stream(
     }
     with source.naming():
         count = rule.count(*source.label_range(size if rule.needs_range else 0, evaluated))
-    nothing = tf.nest.map_structure(
-        lambda spec: np.zeros([0, *(side or 0 for side in spec.shape)], spec.dtype.as_numpy_dtype),
-        source.spec,
-    )
     return NestDataset(
         train=StreamSplit(source, size),
-        test=NestSplit(evaluated.get("test", nothing)),
+        test=NestSplit(evaluated.get("test", source.nothing())),
         validation=NestSplit(evaluated["validation_data"]) if validation_data else None,
         feature_specs=source.spec["features"],
         num_classes=count,
@@ -193,8 +188,8 @@ class _Source:
 
     def examples(self) -> tf.data.Dataset:
         """Make the dataset anew, of single examples."""
-        made = self._make()
-        return self._named(made.unbatch() if self.batched else made, batched=False)
+        elements = self._make()
+        return self._named(elements.unbatch() if self.batched else elements, batched=False)
 
     def batches(self, size: int) -> tf.data.Dataset:
         """Make a dataset of batches of so many examples, without an end.
@@ -204,7 +199,7 @@ class _Source:
         batches = self._make().repeat().rebatch(size, drop_remainder=True)
         return self._named(batches, batched=True)
 
-    def _named(self, made: tf.data.Dataset, *, batched: bool) -> tf.data.Dataset:
+    def _named(self, elements: tf.data.Dataset, *, batched: bool) -> tf.data.Dataset:
         @tf.autograph.experimental.do_not_convert
         def shaped(example: Any) -> Any:
             example = tf.nest.map_structure(
@@ -216,7 +211,7 @@ class _Source:
                 example["label"] = tf.squeeze(example["label"], int(batched))
             return example
 
-        examples = named(made, batched=batched)
+        examples = named(elements, batched=batched)
         is_same = not batched and examples.element_spec == self.spec and not self.is_column
         return examples if is_same else examples.map(shaped)
 
@@ -266,6 +261,16 @@ class _Source:
             count += len(tf.nest.flatten(block)[0])
             if size is not None and count >= size:
                 return
+
+    def nothing(self) -> dict[str, Any]:
+        """Return no examples: nests of arrays [0, ...]."""
+
+        def empty(spec: tf.TensorSpec) -> np.ndarray:
+            sides = [side or 0 for side in spec.shape]
+            return np.zeros([0, *sides], spec.dtype.as_numpy_dtype)
+
+        nothing: dict[str, Any] = tf.nest.map_structure(empty, self.spec)
+        return nothing
 
     @contextmanager
     def naming(self) -> Iterator[None]:

@@ -83,7 +83,7 @@ def joined(batches: Sequence[np.ndarray]) -> Column:
         # Of the same number of bytes or letters: as objects.
         batch = batch.astype(object) if batch.dtype.kind in "SU" else batch
         lacking = largest - batch.shape[1:]
-        fill = {"constant_values": _nothing(batch)} if batch.dtype == object else {}
+        fill: Any = {"constant_values": _nothing(batch)} if batch.dtype == object else {}
         return np.pad(batch, [(0, 0), *((0, int(size)) for size in lacking)], **fill)
 
     sizes = np.repeat(np.asarray(shapes, np.int64), [len(batch) for batch in batches], axis=0)

@@ -119,13 +119,13 @@ def model(input_shape: Any, num_classes: Any, *, path: Annotated[str, Exists("fi
         num_classes: how many outputs.
         path: the file that it is kept in.
     """
-    made = load(Path(path))
-    if not isinstance(made, types.FunctionType):
-        check_precision(made, path)
-        return made
+    loaded = load(Path(path))
+    if not isinstance(loaded, types.FunctionType):
+        check_precision(loaded, path)
+        return loaded
     arguments = {"input_shape": input_shape, "num_classes": num_classes}
-    names = inspect.signature(made).parameters
-    return made(**{name: value for name, value in arguments.items() if name in names})
+    names = inspect.signature(loaded).parameters
+    return loaded(**{name: value for name, value in arguments.items() if name in names})
 
 
 def import_folders() -> list[str]:

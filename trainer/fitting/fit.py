@@ -6,7 +6,6 @@ finds the same run. The training is that of the command, in processes of its own
 
 from __future__ import annotations
 
-import functools
 import re
 import types
 from collections.abc import Callable, Mapping
@@ -18,7 +17,6 @@ from typing import Any
 
 from trainer.cluster import environment
 from trainer.config import addresses
-from trainer.datasets.splits.batches import is_sequence
 from trainer.errors import ConfigError
 from trainer.fitting import initial_draws
 from trainer.fitting.carried import carried, function_node, import_folders
@@ -26,7 +24,7 @@ from trainer.fitting.fit_arguments import overrides_of
 from trainer.fitting.kept_data import KeptData
 from trainer.fitting.keras_pickling import library_of
 from trainer.fitting.pickling import load
-from trainer.fitting.read_data import describe
+from trainer.fitting.read_data import batches_of, describe
 from trainer.fitting.trained_model import restored
 from trainer.notebook import Run, run
 
@@ -79,9 +77,9 @@ def fit(
     Args:
         model: compiled, of either Keras, which begins with its weights; or a function that returns
             one.
-        data: (x, y), (x, y, sample_weight) or x, of arrays, lists or dicts of them; a
-            tf.data.Dataset, a generator, or a sequence of Keras (`Sequence`, `PyDataset`) of such;
-            or a function that returns one of these, such as a generator function.
+        data: (x, y), (x, y, sample_weight) or x, of arrays, lists or dicts of them; batches of such
+            in a tf.data.Dataset, a generator or a `Sequence` or `PyDataset` of Keras; or a function
+            that returns one of these.
         validation: validation examples, of any kind; or the share of arrays that is left out for
             them; None: there are none.
         epochs: passes over the data.
@@ -99,31 +97,25 @@ def fit(
         RunError: the training failed.
     """
     folder = _folder(str(keys.get("runs_dir", "runs")))
-    if steps_per_epoch is not None:
-        keys["train__steps_per_epoch"] = steps_per_epoch
-    steps = keys.get("train__steps_per_epoch")
+    steps = steps_per_epoch or keys.get("train__steps_per_epoch")
     features, made_size, options = _data(data, validation, folder, steps, epochs)
-    if not isinstance(model, types.FunctionType):
-        _build(model, features)
-    elif "num_classes" in signature(model).parameters:
-        options.pop("dataset.label_kind", None)  # they must be counted
-    unit = keys.get("dataset__unit", options.get("dataset.unit", 1))
+    _check_share(validation, keys.get("dataset__unit", options.get("dataset.unit", 1)))
+    node, build, name = _model(model, features, options, folder)
+    batch_size = batch_size or made_size or 128
+    defaults = {"task": "keras", "strategy": strategy, "name": name, "train.epochs": epochs}
+    defaults |= {"train.steps_per_epoch": steps, "batch.global_size": batch_size}
+    defaults |= {"summary.every_epochs": 1, **options, **node}
+    trained = run(*overrides_of(keys, defaults), import_from=import_folders())
+    return FitRun(trained.directory, trained.exit_code, build, shown_in=trained.shown_in)
+
+
+def _check_share(validation: Any, unit: int) -> None:
+    """Refuse a share of batches that stay as they are."""
     if isinstance(validation, float) and unit != 1:
         raise ConfigError(
             f"validation ({validation}) is a share, and the data are batches that stay as they "
             "are; give the validation data, or shuffle single examples by dataset__unit=1"
         )
-    node, build, name = _model(model, folder)
-    batch_size = batch_size or made_size or 128
-    defaults = {"task": "keras", "strategy": strategy, "name": name, "train.epochs": epochs}
-    defaults |= {"batch.global_size": batch_size, "summary.every_epochs": 1, **options, **node}
-    trained = run(*overrides_of(keys, defaults), import_from=import_folders())
-    return FitRun(
-        trained.directory,
-        trained.exit_code,
-        lambda: _build(build(), features),
-        shown_in=trained.shown_in,
-    )
 
 
 def _folder(runs_dir: str) -> Path:
@@ -136,8 +128,16 @@ def _folder(runs_dir: str) -> Path:
     return Path(runs_dir).expanduser() / _KEPT
 
 
-def _model(model: Any, folder: Path) -> tuple[dict[str, Any], Callable[[], Any], str]:
+def _model(
+    model: Any, features: Any, options: dict[str, Any], folder: Path
+) -> tuple[dict[str, Any], Callable[[], Any], str]:
     """Return the keys of a model, what builds it in this process, and its name.
+
+    Args:
+        model: as `fit` takes it.
+        features: of the first example or batch.
+        options: the keys of the data, which change for a function that asks for their classes.
+        folder: where it is kept.
 
     Raises:
         ConfigError: it is no compiled model, or cannot be carried.
@@ -145,7 +145,9 @@ def _model(model: Any, folder: Path) -> tuple[dict[str, Any], Callable[[], Any],
     if isinstance(model, types.FunctionType):
         node = function_node(model, "model", folder, "model")
         name = model.__name__ if model.__name__.isidentifier() else "model"
-        return _keys("model", node), functools.partial(_called, model), name
+        if "num_classes" in signature(model).parameters:
+            options.pop("dataset.label_kind", None)  # they must be counted
+        return _keys("model", node), lambda: _build(_called(model), features), name
     library = library_of(model)
     if library is None or not isinstance(model, library.Model):
         raise ConfigError(
@@ -155,10 +157,12 @@ def _model(model: Any, folder: Path) -> tuple[dict[str, Any], Callable[[], Any],
     is_plain = type(model).compile is library.Model.compile
     if getattr(model, "optimizer", None) is None and is_plain:
         raise ConfigError(f"model ({model.name}) must be compiled; call model.compile first")
+    _build(model, features)
     initial_draws.repeat_draws(model)
     path = carried(model, "model", folder)
     node = {"_target_": f"{carried.__module__}.model", "path": str(path)}
-    return _keys("model", node), functools.partial(load, path), re.sub(r"_\d+$", "", model.name)
+    name = re.sub(r"_\d+$", "", model.name)
+    return _keys("model", node), lambda: _build(load(path), features), name
 
 
 def _called(function: Callable[..., Any]) -> Any:
@@ -205,8 +209,8 @@ def _data(
         elif (node := _made_anew(value, name, folder)) is not None:
             keys |= _keys(f"dataset.{option}", {**node, "_partial_": True})
             if is_training:
-                made = value() if isinstance(value, types.FunctionType) else value
-                features, batch_size, count = describe(made, name, steps)
+                batches = value() if isinstance(value, types.FunctionType) else value
+                features, batch_size, count = describe(batches, name, steps)
                 if count is not None:
                     keys["dataset.num_examples"] = count
                     keys["dataset.batched"] = batch_size is not None
@@ -227,7 +231,7 @@ def _made_anew(value: Any, name: str, folder: Path) -> dict[str, Any] | None:
     """Return what makes data in the processes that train; None: they are to be kept."""
     if isinstance(value, types.FunctionType):
         return function_node(value, name, folder, "call")
-    if is_sequence(value):
+    if batches_of.is_sequence(value):
         with suppress(ConfigError):  # it holds what cannot be pickled, such as a file
             path = carried(value, name, folder)
             return {"_target_": f"{carried.__module__}.item", "path": str(path)}

@@ -16,7 +16,6 @@ _INSTEAD = {
     "initial_epoch": "leave it out: a run continues where it stopped; epochs is the length of all",
     "sample_weight": "make it the third of the data: (x, y, sample_weight)",
     "shuffle": "leave it out: every epoch has an order of its own, which the seed gives",
-    "steps_per_epoch": "write train__steps_per_epoch=<int>",
     "validation_batch_size": "leave it out: an evaluation takes batches of batch_size",
     "validation_data": "write validation=(x, y)",
     "validation_freq": "write evaluate__every_epochs=<int>",

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer.datasets.splits.batches import Column, PaddedRows, named_parts
 from trainer.files import writing
-from trainer.fitting.read_data import read
+from trainer.fitting.read_data import batches_of, read
 from trainer.text import format_bytes
 
 
@@ -47,7 +46,7 @@ class KeptData:
         self.batch_size = examples.batch_size
         self.unit = examples.unit
         parts = (_first(part, examples.columns) for part in examples.structure)
-        self.first = named_parts(parts, batched=True)["features"]
+        self.first = batches_of.named_parts(parts, batched=True)["features"]
         arrays: dict[str, np.ndarray] = {}
         kinds = [_stored(str(i), column, arrays) for i, column in enumerate(examples.columns)]
         text = json.dumps({"structure": examples.structure, "kinds": kinds})
@@ -60,7 +59,7 @@ class KeptData:
         return f"{format_bytes(self.size)} in {self.path}"
 
 
-def _first(structure: Any, columns: Sequence[Column]) -> Any:
+def _first(structure: Any, columns: Sequence[Any]) -> Any:
     if isinstance(structure, dict):
         return {key: _first(item, columns) for key, item in structure.items()}
     if isinstance(structure, list):
@@ -68,15 +67,15 @@ def _first(structure: Any, columns: Sequence[Column]) -> Any:
     if structure is None:
         return None
     first = columns[structure][:1]
-    return first.array if isinstance(first, PaddedRows) else first
+    return first.array if isinstance(first, batches_of.PaddedRows) else first
 
 
-def _stored(name: str, column: Column, arrays: dict[str, np.ndarray]) -> str:
+def _stored(name: str, column: Any, arrays: dict[str, np.ndarray]) -> str:
     """Add what a column is stored as to arrays by name; return its kind.
 
     Texts are their bytes, one after the other, and the ends of each.
     """
-    if isinstance(column, PaddedRows):
+    if isinstance(column, batches_of.PaddedRows):
         arrays[f"{name}.sizes"] = column.sizes
         column = column.array
     if column.dtype != object:
@@ -108,7 +107,7 @@ def _write(path: Path, text: str, arrays: dict[str, np.ndarray]) -> None:
             _remove_left(path.parent)
             (temporary / "structure.json").write_text(text, encoding="utf-8")
             with (temporary / "arrays.npz").open("wb") as file:
-                np.savez(file, **arrays)
+                np.savez(file, **arrays)  # type: ignore[arg-type]
                 file.flush()
                 os.fsync(file.fileno())
             try:

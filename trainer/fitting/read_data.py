@@ -7,21 +7,16 @@ import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from trainer.datasets.splits.batches import (
-    Column,
-    content,
-    is_sequence,
-    joined,
-    makes_batches,
-    named_parts,
-    one_pass,
-)
 from trainer.errors import ConfigError
 from trainer.text import first_line, format_bytes
+
+# By name: packages of the trainer do not import datasets.
+batches_of: Any = import_module("trainer.datasets.splits.batches")
 
 MAX_BYTES = 4 << 30
 """Of what is read to its end: every process that trains holds it in memory."""
@@ -35,13 +30,13 @@ class Examples:
 
     Attributes:
         structure: a nest for each of x, y, sample_weight, with numbers of columns.
-        columns: the rows of each array.
+        columns: the rows of each array, see `trainer.datasets.splits.batches.Column`.
         batch_size: how they are batched; None: they are not.
         unit: rows that stay together in the order of an epoch, as in the program; 0: all.
     """
 
     structure: list[Any]
-    columns: list[Column]
+    columns: list[Any]
     batch_size: int | None = None
     unit: int = 1
 
@@ -65,13 +60,15 @@ def read(data: Any, name: str, steps: int | None = None) -> Examples:
     """
     if is_dataset(data):
         return _of_dataset(data, name, steps)
-    if not makes_batches(data):
+    if not batches_of.makes_batches(data):
         return _of_batches([data], name, is_batched=False)
-    batches = one_pass(data)
-    if not is_sequence(data):
+    batches = batches_of.one_pass(data)
+    if not batches_of.is_sequence(data):
         return _of_batches(itertools.islice(batches, steps), name)
     first = [_encoded_all(data[0], name)[1] for _ in range(2)]
-    if any(content(one) != content(two) for one, two in zip(*first, strict=True)):
+    if any(
+        batches_of.content(one) != batches_of.content(two) for one, two in zip(*first, strict=True)
+    ):
         raise ConfigError(
             f"{name} ({type(data).__name__}) makes another batch 0 each time: every epoch would "
             f"get the same; {_FUNCTION_FIX}"
@@ -94,14 +91,13 @@ def describe(value: Any, name: str, steps: int | None) -> tuple[Any, int | None,
     Raises:
         ConfigError: there is no batch, or no end.
     """
-    if not is_dataset(value) and not makes_batches(value):
+    if not is_dataset(value) and not batches_of.makes_batches(value):
         return _named(value)["features"], None, None
-    count, is_batched, batches = -2, True, one_pass(value)
+    count, is_batched, batches = -2, True, batches_of.one_pass(value)
     if is_dataset(value):
-        from trainer.datasets.splits.elements import may_be_batches, num_examples
-
-        is_batched = may_be_batches(value)
-        count = num_examples(value) if is_batched else int(value.cardinality())
+        elements = _elements()
+        is_batched = elements.may_be_batches(value)
+        count = elements.num_examples(value) if is_batched else int(value.cardinality())
         batches = iter(value if is_batched else value.batch(1))
     first = next(batches, None)
     if first is None:
@@ -113,12 +109,12 @@ def describe(value: Any, name: str, steps: int | None) -> tuple[Any, int | None,
         print(f"{name}: counting its examples; steps_per_epoch spares it")
         count = size + sum(map(_rows, batches))
     elif count < 0:
-        count = size * steps
+        count = size * (steps or 1)
     return features, size if is_batched else None, count
 
 
 def _named(data: Any) -> dict[str, Any]:
-    return named_parts(data if isinstance(data, tuple) else (data,), batched=True)
+    return batches_of.named_parts(data if isinstance(data, tuple) else (data,), batched=True)
 
 
 def _rows(batch: Any) -> int:
@@ -154,7 +150,7 @@ def _of_batches(
         raise ConfigError(f"{name} has no batch; a generator that was read once is empty")
     sizes = [len(array) for array in columns[0]]
     try:
-        rows = [joined(column) for column in columns]
+        rows = [batches_of.joined(column) for column in columns]
     except ValueError as error:
         raise ConfigError(f"{name}: {error}") from error
     if not is_batched:
@@ -165,11 +161,10 @@ def _of_batches(
 
 def _of_dataset(dataset: Any, name: str, steps: int | None) -> Examples:
     """Read a dataset to its end; of one that repeats itself one pass."""
-    from trainer.datasets.splits.elements import batching, may_be_batches
-
+    elements = _elements()
     stages = list(_stages(dataset))
     _check_repeatable(dataset, stages, name)
-    is_batched, made_by = may_be_batches(dataset), batching(dataset)
+    is_batched, made_by = elements.may_be_batches(dataset), elements.batching(dataset)
     if int(dataset.cardinality()) == -1:
         dataset = _finite(dataset, name, steps)
     is_shuffled = any("Shuffle" in _kind(stage) for stage in stages)
@@ -187,15 +182,13 @@ def _of_dataset(dataset: Any, name: str, steps: int | None) -> Examples:
 
 def _finite(dataset: Any, name: str, steps: int | None) -> Any:
     """Return one pass of a dataset that repeats another without an end; else so many steps."""
-    from trainer.datasets.splits.elements import batching
-
     between, stage = "", dataset
     while "Repeat" not in _kind(stage) and len(stage._inputs()) == 1:
         between += f" {_kind(stage)}"
         (stage,) = stage._inputs()
     if "Repeat" in _kind(stage):
         (inner,) = stage._inputs()
-        count, made_by = int(inner.cardinality()), batching(dataset)
+        count, made_by = int(inner.cardinality()), _elements().batching(dataset)
         is_plain = made_by is not None and not made_by.is_mapped and "Padded" not in between
         if count > 0 and "Shuffle" not in between:
             if "Batch" not in between:
@@ -234,6 +227,11 @@ def _check_repeatable(dataset: Any, stages: list[Any], name: str) -> None:
         )
 
 
+def _elements() -> Any:
+    """Return the module that knows the elements of a tf.data.Dataset; it imports TensorFlow."""
+    return import_module("trainer.datasets.splits.elements")
+
+
 def _stages(dataset: Any) -> Iterator[Any]:
     yield dataset
     for inner in dataset._inputs():
@@ -244,7 +242,7 @@ def _kind(stage: Any) -> str:
     return type(stage).__name__
 
 
-def _in_one_order(columns: list[Column], unit: int) -> list[Column]:
+def _in_one_order(columns: list[Any], unit: int) -> list[Any]:
     """Return rows in an order that their content gives: each pass shuffles them otherwise.
 
     Args:
@@ -253,7 +251,9 @@ def _in_one_order(columns: list[Column], unit: int) -> list[Column]:
     """
     starts = range(0, len(columns[0]), unit)
     digests = [
-        hashlib.sha256(b"".join(content(column[start : start + unit]) for column in columns))
+        hashlib.sha256(
+            b"".join(batches_of.content(column[start : start + unit]) for column in columns)
+        )
         for start in starts
     ]
     places = sorted(range(len(digests)), key=lambda place: digests[place].digest())
