@@ -9,7 +9,7 @@ number of replicas or workers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import tensorflow as tf
@@ -35,7 +35,7 @@ class SampleOrder:
 
     num_examples: int
     seed: int
-    unit: int = 1
+    unit: int = field(default=1, kw_only=True)
 
     def locate(self, positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the epoch and the example of each position, [B] int64; so are both results."""

@@ -69,9 +69,9 @@ def sample_order(split: Any, seed: int) -> SampleOrder:
     """Return the order in which the examples of a training split are trained."""
     view = with_defaults(split, SplitDefaults)
     if not view.parts:
-        return SampleOrder(split.num_examples, seed, view.unit)
+        return SampleOrder(split.num_examples, seed, unit=view.unit)
     parts = tuple((part.size, part.share) for part in view.parts)
-    return MixedOrder(split.num_examples, seed, parts=parts)
+    return MixedOrder(split.num_examples, seed, parts)
 
 
 def epoch_lines(split: Any, num_positions: int) -> Iterator[str]:
