@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.doc_pages import ROOT
-from trainer.runs.status import State, run_status
+from trainer.runs.status import RunStatus, State, run_status
 
 SCRIPT = """
 import json
@@ -54,10 +54,66 @@ result = {"loss": loss, "accuracy": accuracy, "directory": str(run.directory)}
 print("RESULT", json.dumps({**result, "history": run.history, "state": run.status.state}))
 """
 
+AS_IT_IS = """
+import json
+import sys
 
-def start(folder: Path, keys: dict[str, Any]) -> subprocess.Popen[str]:
+import numpy as np
+import tensorflow as tf
+
+from trainer import fit
+
+try:
+    import keras
+except ImportError:
+    keras = tf.keras
+
+x = np.random.default_rng(0).normal(size=[200, 8]).astype("float32")
+y = (x[:, :3]).argmax(-1)
+MATRIX = tf.constant(np.eye(8, dtype="float32") * 2)
+
+
+class Net(tf.keras.Model):
+    def __init__(self, units):
+        super().__init__()
+        draw = tf.random_normal_initializer(0.0, 0.2)
+        self.first = tf.keras.layers.Dense(units, kernel_initializer=draw)
+        self.second = tf.keras.layers.Dense(3, "softmax")
+
+    def compile(self, rate):
+        super().compile(tf.keras.optimizers.SGD(rate), own_loss)
+
+
+if len(x) > 3:
+    def own_loss(label, output):
+        return keras.losses.sparse_categorical_crossentropy(label, output)
+
+
+def call(self, inputs):
+    return self.second(self.first(inputs @ MATRIX))
+
+
+Net.call = call
+
+
+def make():
+    model = Net(5)
+    model.compile(0.05)
+    return model
+
+
+keys = json.loads(sys.argv[1])
+given = make if keys.pop("lazy", False) else make()
+run = fit(given, (x, y), validation=(x[:40], y[:40]), batch_size=20, **keys)
+loss = run.model().evaluate(x[:40], y[:40], verbose=0)
+result = {"loss": loss, "directory": str(run.directory)}
+print("RESULT", json.dumps({**result, "history": run.history, "state": run.status.state}))
+"""
+
+
+def start(folder: Path, keys: dict[str, Any], text: str = SCRIPT) -> subprocess.Popen[str]:
     folder.mkdir(exist_ok=True)
-    (folder / "script.py").write_text(SCRIPT)
+    (folder / "script.py").write_text(text)
     variables = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
     return subprocess.Popen(
         [sys.executable, "script.py", json.dumps(keys)],
@@ -112,19 +168,47 @@ def test_killed_training_has_the_history_of_one_that_was_not(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+def test_objects_of_tf_keras_train_as_they_are(tmp_path: Path) -> None:
+    given = result_of(start(tmp_path, {}, AS_IT_IS))
+    assert given["loss"] == pytest.approx(given["history"]["val_loss"][-1], rel=1e-4)
+    assert given["history"]["loss"][2] < given["history"]["loss"][0]
+    built = result_of(start(tmp_path, {"lazy": True}, AS_IT_IS))
+    assert built["directory"] != given["directory"]
+    assert built["history"] == given["history"]  # the seed of the run draws the weights
+    assert built["loss"] == given["loss"]
+
+
+@pytest.mark.slow
 @pytest.mark.long
-def test_killed_script_continues_on_the_command_line(tmp_path: Path) -> None:
-    process = start(tmp_path, {"train__epochs": 100_000})
+def test_killed_script_continues_with_the_same_call(tmp_path: Path) -> None:
+    keys = {"epochs": 600, "summary__every_epochs": 200, "evaluate__every_epochs": 200}
+    directory, status = kill(tmp_path, keys, AS_IT_IS)
+    again = result_of(start(tmp_path, keys, AS_IT_IS))
+    assert tmp_path / again["directory"] == directory
+    assert status.step < 6000
+    assert "Continuing from the checkpoint of step" in again["output"]
+
+
+def kill(folder: Path, keys: dict[str, Any], text: str = SCRIPT) -> tuple[Path, RunStatus]:
+    """Kill a script that trains; return the directory of its run, and how far it has come."""
+    process = start(folder, keys, text)
     deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("runs/sequential-*/checkpoints/*.json")):
+    while not list(folder.glob("runs/*/checkpoints/*.json")):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    (directory,) = tmp_path.glob("runs/sequential-*")
+    (directory,) = folder.glob("runs/*-*")
     while (status := run_status(directory)).state is State.RUNNING:
         assert time.monotonic() < deadline
         time.sleep(0.1)
+    return directory, status
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_killed_script_continues_on_the_command_line(tmp_path: Path) -> None:
+    directory, status = kill(tmp_path, {"train__epochs": 100_000})
     text = command(tmp_path, f"resume={directory}", f"train.steps={status.step + 5}")
     assert "Continuing from the checkpoint of step" in text
     assert f"Done: step {status.step + 5}" in text

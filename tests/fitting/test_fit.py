@@ -138,6 +138,40 @@ def test_batches_of_a_dataset_are_those_of_a_step(composed: list[Experiment]) ->
     assert composed[1].optimizer is not None
 
 
+class Lazy(keras.Model):
+    """Has no variables before it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(3)
+
+    def call(self, inputs: Any) -> Any:
+        return self.dense(inputs)
+
+
+def test_model_that_a_function_builds_lazily_has_its_weights(composed: list[Experiment]) -> None:
+    def make() -> Lazy:
+        model = Lazy()
+        model.compile("sgd", "mse")
+        return model
+
+    x, y = examples()
+    stream = tf.data.Dataset.from_tensor_slices((x, y)).batch(5)
+    for data in ((x, y), examples, stream, lambda: tf.data.Dataset.from_tensors((x, y))):
+        assert [w.shape for w in fit(make, data).build().weights] == [(8, 3), (3,)]
+    assert composed[0].model is not None
+    assert composed[0].model["_target_"] == "trainer.fitting.carried.model"
+
+
+def test_early_stopping_watches_what_keras_watches(composed: list[Experiment]) -> None:
+    stop = "callbacks.early_stopping"
+    fit(build, examples, validation=0.25, callbacks="early_stopping")
+    fit(build, examples, callbacks="early_stopping", **{f"{stop}.metric": "accuracy"})
+    fit(build, examples, **{stop: {"metric": "accuracy"}, "callbacks": "early_stopping"})
+    found = [(experiment.callbacks or {})["early_stopping"]["metric"] for experiment in composed]
+    assert found == ["loss", "accuracy", "accuracy"]
+
+
 def test_wrong_arguments_are_refused_before_anything_is_kept(
     composed: list[Experiment], tmp_path: Path
 ) -> None:
@@ -145,6 +179,6 @@ def test_wrong_arguments_are_refused_before_anything_is_kept(
         fit(build, examples, runs_dir="s3://b")
     with pytest.raises(ConfigError, match=r"^model \(str\) must be a compiled Keras model, or a "):
         fit("model", examples)
-    with pytest.raises(ConfigError, match=r"^data \(a lambda\) cannot be imported by "):
-        fit(build, lambda: examples())
+    with pytest.raises(ConfigError, match=r"^model \(sequential.*\) must be compiled; call "):
+        fit(keras.Sequential(name="sequential"), examples)
     assert list(tmp_path.iterdir()) == []

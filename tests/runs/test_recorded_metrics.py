@@ -12,11 +12,17 @@ from trainer.runs.recorded_metrics import epoch_metrics, read_curves, read_evalu
 def test_metrics_of_an_epoch_are_means_over_its_steps(tmp_path: Path) -> None:
     lines = [
         {"step": 2, "split": "train", "epoch": 0, "loss": 9.0, "memory_mib": 1.0},
-        {"step": 2, "split": "train", "epoch": 0, "loss": 4.0},  # again, after a restart
-        {"step": 3, "split": "train", "epoch": 1, "loss": 1.0},
+        {
+            "step": 2,
+            "split": "train",
+            "epoch": 0,
+            "loss": 4.0,
+            "g_loss": 1.0,
+        },  # again, after a restart
+        {"step": 3, "split": "train", "epoch": 1, "loss": 1.0, "g_loss": 4.0},
         {"step": 3, "split": "test", "epoch": 1, "loss": 2.5, "accuracy": 0.5},
         {"step": 5, "split": "test", "epoch": 1, "loss": 7.5, "accuracy": 0.1},
-        {"step": 6, "split": "train", "epoch": 2, "loss": 0.5},
+        {"step": 6, "split": "train", "epoch": 2, "loss": 0.5, "learning_rate/a": 0.1},
         {"step": 8, "split": "train", "epoch": 2, "loss": 0.1},
     ]
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
@@ -24,7 +30,8 @@ def test_metrics_of_an_epoch_are_means_over_its_steps(tmp_path: Path) -> None:
     assert metrics["loss"] == pytest.approx([(2 * 4 + 1) / 3, 0.5])
     assert metrics["val_loss"] == [2.5]
     assert metrics["val_accuracy"] == [0.5]
-    assert len(metrics) == 3
+    assert metrics["g_loss"] == [2.0]
+    assert len(metrics) == 4
     assert epoch_metrics(tmp_path / "none") == {}
 
 

@@ -105,6 +105,8 @@ def fit(
     defaults = {"task": "keras", "strategy": strategy, "name": name, "train.epochs": epochs}
     defaults |= {"train.steps_per_epoch": steps, "batch.global_size": batch_size}
     defaults |= {"summary.every_epochs": 1, **options, **node}
+    if "early_stopping" in str(keys.get("callbacks")):  # Keras watches val_loss
+        defaults["callbacks.early_stopping.metric"] = "loss"
     trained = run(*overrides_of(keys, defaults), import_from=import_folders())
     return FitRun(trained.directory, trained.exit_code, build, shown_in=trained.shown_in)
 
@@ -161,8 +163,9 @@ def _model(
     initial_draws.repeat_draws(model)
     path = carried(model, "model", folder)
     node = {"_target_": f"{carried.__module__}.model", "path": str(path)}
+    keys = {"model": "saved", **_keys("model", node)}
     name = re.sub(r"_\d+$", "", model.name)
-    return _keys("model", node), lambda: _build(load(path), features), name
+    return keys, lambda: _build(load(path), features), name
 
 
 def _called(function: Callable[..., Any]) -> Any:

@@ -15,7 +15,7 @@ _INSTEAD = {
     "class_weight": "write task__class_weights={0: 1.0, 1: 5.0}, the weight by class",
     "initial_epoch": "leave it out: a run continues where it stopped; epochs is the length of all",
     "sample_weight": "make it the third of the data: (x, y, sample_weight)",
-    "shuffle": "leave it out: what is shuffled is as in the program; dataset__unit=0 keeps the order of arrays",
+    "shuffle": "leave it out: as the program does; dataset__unit=0 keeps the order of arrays",
     "validation_batch_size": "leave it out: an evaluation takes batches of batch_size",
     "validation_data": "write validation=(x, y)",
     "validation_freq": "write evaluate__every_epochs=<int>",

@@ -64,7 +64,7 @@ def _remembering(call: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(self: Any, *arguments: Any, **keywords: Any) -> Any:
         values = call(self, *arguments, **keywords)
         if hasattr(values, "numpy"):  # not in a graph
-            _drawn.setdefault(_digest(values), Draw(self, arguments, keywords))
+            _drawn[_digest(values)] = Draw(self, arguments, keywords)
         return values
 
     return wrapper

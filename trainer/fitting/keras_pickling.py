@@ -66,6 +66,8 @@ def reduce(item: Any) -> Any:
         return NotImplemented
     if isinstance(item, types.ModuleType):
         return _reduced_module(item, tensorflow)
+    if isinstance(item, tensorflow.data.Dataset):
+        raise TypeError("a tf.data.Dataset is a graph of this process")
     if isinstance(item, tensorflow.Variable):
         return _reduced_variable(item)
     if isinstance(item, tensorflow.types.experimental.PolymorphicFunction):
@@ -323,7 +325,7 @@ def unnumbered(state: Mapping[str, Any]) -> dict[str, Any]:
     The second model of a process has `dense_1` where the first has `dense`.
     """
     return {
-        key: re.sub(r"_\d+(?=/|$)", "", value)
+        key: re.sub(r"_\d+(?=[/_]|$)", "", value)
         if key in ("name", "_name") and isinstance(value, str)
         else value
         for key, value in state.items()

@@ -37,7 +37,8 @@ def restored(model: Any, run_dir: Path, checkpoint: str | int) -> Any:
     reader = import_module("tensorflow").train.load_checkpoint(prefix)
     keys = list(reader.get_variable_to_shape_map())
     places = [key for key in keys if key.startswith("models/")]
-    (name,) = {key.split("/")[1] for key in places}
+    names = {key.split("/")[1] for key in places}
+    name = "model" if "model" in names else min(names)  # others: parts that have an optimizer
     if library_of(model).__name__ == "keras":
         numbered = {int(match[1]): key for key in places if (match := _NUMBER.search(key))}
         keys_of = [numbered.get(number) for number in range(len(model.weights))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,21 @@ _SPLITS = ("validation", "test")
 
 NO_METRIC = {"step", "split", "epoch"}
 """What a line holds besides metrics."""
+
+_GROUPS = {
+    "time": r"epoch|examples_per_sec|goodput|input_wait_fraction|mfu|train_secs",
+    "optimizer": r"(learning_rate|gradient_norm)(/.+)?|updates_skipped",
+    "worker": r".+_(step_secs|wait_secs|steps_per_sec)|wait_fraction|staleness_.+|steps_repeated"
+    r"|workers|frames(_.+)?",
+    "system": r"(gpu_)?memory_.*mib",
+}
+"""What the training split reports besides metrics: group -> regular expression of the names."""
+
+
+def group_of(name: str) -> str | None:
+    """Return the group of what the training split reports besides metrics; None: a metric."""
+    found = (group for group, pattern in _GROUPS.items() if re.fullmatch(pattern, name))
+    return next(found, None)
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
@@ -91,8 +107,6 @@ def epoch_metrics(path: Path) -> dict[str, list[float]]:
         path: the run directory; what cannot be read has no epochs.
     """
     evaluations = dict(read_evaluations(path))
-    names = {"loss", *read_directions(path).by_metric}
-    names |= {name for values in evaluations.values() for name in values}
     lines = {line["step"]: line for line in reversed(list(_lines(path / FILES[0], "train")))}
     metrics: dict[str, list[float]] = {}
     window: list[tuple[int, Mapping[str, float]]] = []
@@ -105,7 +119,9 @@ def epoch_metrics(path: Path) -> dict[str, list[float]]:
             values = {
                 name: sum(steps * part[name] for steps, part in window) / sum(s for s, _ in window)
                 for name in line
-                if name in names and all(part.get(name) is not None for _, part in window)
+                if name not in NO_METRIC
+                and group_of(name) is None
+                and all(part.get(name) is not None for _, part in window)
             }
             values |= {f"val_{name}": value for name, value in evaluations.get(step, {}).items()}
             for name, value in values.items():

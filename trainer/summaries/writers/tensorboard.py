@@ -12,18 +12,11 @@ from typing import Any, BinaryIO, ClassVar
 import numpy as np
 
 from trainer.files import writing
+from trainer.runs.recorded_metrics import group_of
 from trainer.summaries import figures
 from trainer.summaries.writers.writer import Writer
 
 _BUCKETS = 30
-_GROUPS = {
-    "time": r"epoch|examples_per_sec|goodput|input_wait_fraction|mfu|train_secs",
-    "optimizer": r"(learning_rate|gradient_norm)(/.+)?|updates_skipped",
-    "worker": r".+_(step_secs|wait_secs|steps_per_sec)|wait_fraction|staleness_.+|steps_repeated"
-    r"|workers|frames(_.+)?",
-    "system": r"(gpu_)?memory_.*mib",
-}
-"""What the training split reports besides metrics: group -> regular expression of the names."""
 
 
 def scalar_tag(split: str, name: str) -> str:
@@ -31,11 +24,8 @@ def scalar_tag(split: str, name: str) -> str:
 
     The curves of a metric on all splits stand side by side, for TensorBoard sorts tags.
     """
-    if split == "train":
-        for group, pattern in _GROUPS.items():
-            if re.fullmatch(pattern, name):
-                return f"{group}/{name}"
-    return f"metrics/{name}/{split}"
+    group = group_of(name) if split == "train" else None
+    return f"{group}/{name}" if group else f"metrics/{name}/{split}"
 
 
 def _tag(split: str, name: str) -> str:
