@@ -36,6 +36,19 @@ class ForkServer:
         self._owner: socket.socket | None = None
 
     @classmethod
+    def early(cls, variables: dict[str, str]) -> ForkServer:
+        """Start the server of commands that this process is going to call, if any.
+
+        It ends with this process. Commands of another environment start their own.
+
+        Args:
+            variables: the environment of their workers.
+        """
+        server = cls._start(variables, "keras")
+        environment.offer_fork_server(str(server.directory))
+        return server
+
+    @classmethod
     def acquire(cls) -> ForkServer:
         """Return the server that this process is to use, started if there is none.
 
@@ -48,8 +61,8 @@ class ForkServer:
         return cls._start(variables)
 
     @classmethod
-    def _start(cls, variables: dict[str, str]) -> ForkServer:
-        """Start a server; without one all processes are started afresh."""
+    def _start(cls, variables: dict[str, str], *modules: str) -> ForkServer:
+        """Start a server, which imports some modules too; without one processes start afresh."""
         server = cls(Path("/nonexistent"))
         if not fork_protocol.is_supported():
             return server
@@ -69,7 +82,7 @@ class ForkServer:
                 [
                     *(sys.executable, "-P", "-m", "trainer.worker.forking"),
                     *(item for pair in options for item in pair),
-                    *("--directory", str(server.directory)),
+                    *("--directory", str(server.directory), *modules),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
