@@ -42,7 +42,7 @@ def _start_early() -> ForkServer | None:
     """
     file = Path(getattr(sys.modules["__main__"], "__file__", None) or Path.cwd()).absolute()
     package = Path(__file__).parents[1]
-    others = [sys.prefix, sys.base_prefix, package, package.parent / "train.py"]
+    others = map(str, [sys.prefix, sys.base_prefix, package, package.parent / "train.py"])
     if parent_process() is not None or any(file.is_relative_to(other) for other in others):
         return None
     return ForkServer.early(
