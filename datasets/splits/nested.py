@@ -89,7 +89,7 @@ def _rows(
     rows, *sizes = (tf.gather(values, indices) for values in column)
     if not sizes:
         return rows
-    largest = tf.cast(tf.reduce_max(sizes[0], axis=0), tf.int32)
+    largest = tf.cast(tf.maximum(tf.reduce_max(sizes[0], axis=0), 0), tf.int32)
     cut = tf.slice(rows, [0] * rows.shape.rank, tf.concat([[-1], largest], axis=0))
     return tf.ensure_shape(cut, [*indices.shape, *shape])
 

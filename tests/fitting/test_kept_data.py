@@ -150,11 +150,8 @@ def test_batches_of_several_lengths_are_padded_each_to_its_own(tmp_path: Path) -
             yield np.array([words.split()] * 2), np.zeros(2)
 
     kept = KeptData(texts(), "data", tmp_path)
-    dataset = data_of_fit(
-        data=lambda: kept_arrays(path=str(kept.path)),
-        held_out=lambda: kept_arrays(path=str(kept.path)),
-        unit=kept.unit,
-    )
+    dataset = data_of_fit(data=lambda: kept_arrays(path=str(kept.path)), unit=kept.unit)
+    assert dataset.test.fetch(tf.zeros([0], tf.int64))["features"].shape == [0, 0]
     assert dataset.feature_specs == tf.TensorSpec([None], tf.string)
     fetched = [dataset.train.fetch(tf.constant([i, i + 1], tf.int64)) for i in (0, 2)]
     assert [batch["features"].shape for batch in fetched] == [(2, 2), (2, 4)]
