@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.annotations import Ge, Structural
+from trainer.datasets.splits.batches import Column, PaddedRows, named_parts
 from trainer.datasets.splits.nested import (
     LabelRule,
     NestDataset,
@@ -31,6 +32,7 @@ def arrays(
     data: Callable[[], Any],
     num_classes: Annotated[int | None, Ge(1), Structural()] = None,
     label_kind: Literal["auto", "class", "number", "multilabel"] = "auto",
+    unit: Annotated[int, Ge(0)] = 1,
 ) -> NestDataset:
     """Arrays in memory: NumPy, lists, tensors or columns, dicts of them, also nested; and texts.
 
@@ -44,6 +46,8 @@ def arrays(
         label_kind: class: the number of a class, or the float32 share of each; number: targets;
             multilabel: flags of 0 and 1; auto: a whole number is a class, other numbers are
             targets, and anything else is for a task that takes any label.
+        unit: how many consecutive training examples stay together, such as a batch of the user's
+            own, in the random order of each epoch; 0: all, every epoch has the order of the arrays.
 
     Raises:
         ValueError: what the function returns cannot be trained on.
@@ -63,7 +67,7 @@ def arrays(
             batch["label"] = batch["label"][:, 0]
     nothing = tf.nest.map_structure(lambda array: array[:0], train)
     return NestDataset(
-        train=NestSplit(train),
+        train=NestSplit(train, unit),
         test=NestSplit(batches.get("test", nothing)),
         validation=NestSplit(batches["validation"]) if "validation" in batches else None,
         feature_specs=specs["features"],
@@ -78,12 +82,12 @@ def _batches(value: Any) -> dict[str, dict[str, Any]]:
     is_several = isinstance(value, tuple) and all(isinstance(part, tuple) for part in value)
     parts = list(value) if is_several and len(value) in (2, 3) else [value]
     names = _PARTS[len(parts)]
-    batches = {name: _batch(part, name) for name, part in zip(names, parts, strict=True)}
+    batches = {name: part_of(part, name) for name, part in zip(names, parts, strict=True)}
     return batches
 
 
-def _batch(part: Any, split: str) -> dict[str, Any]:
-    """Return what was given of one split: nests of arrays [N, ...]."""
+def part_of(part: Any, split: str) -> dict[str, Any]:
+    """Return `features`, `label` and `sample_weight` of a tuple, or of x: nests of arrays."""
     values = part if isinstance(part, tuple) else (part,)
     if not 1 <= len(values) <= 3 or values[0] is None:
         shown = "None" if len(values) == 1 else f"a tuple of {len(values)}"
@@ -91,11 +95,11 @@ def _batch(part: Any, split: str) -> dict[str, Any]:
             f"data: the {split} part is {shown}; the function returns {_FORMS}; several inputs "
             "are a dict or a list"
         )
-    batch = {
-        name: _nest(value, f"{_TITLES[name]} of the {split} part")
-        for name, value in zip(_TITLES, values, strict=False)
-        if value is not None
-    }
+    nests = (
+        value if value is None else _nest(value, f"{title} of the {split} part")
+        for title, value in zip(_TITLES.values(), values, strict=False)
+    )
+    batch = named_parts(nests, batched=True)
     titled = {_TITLES[name]: nest for name, nest in batch.items()}
     leaves = zip(paths(titled), tf.nest.flatten(titled), strict=True)
     sizes = {title: len(array) for title, array in leaves}
@@ -107,7 +111,9 @@ def _batch(part: Any, split: str) -> dict[str, Any]:
         )
     if 0 in sizes.values():
         raise ValueError(f"data: the {split} part has no example; leave it out")
-    if (weight := batch.get("sample_weight")) is not None:
+    if "sample_weight" in batch:
+        weight = batch["sample_weight"]
+        weight = weight[:, 0] if np.shape(weight)[1:] == (1,) else weight
         _check_weight(weight, split)
         batch["sample_weight"] = weight.astype(np.float32)
     return batch
@@ -143,8 +149,10 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, Mapping) or bool(getattr(value, "shape", ()))
 
 
-def _array(value: Any, title: str) -> np.ndarray:
+def _array(value: Any, title: str) -> Column:
     """Return an array [N, ...]: of texts of objects, of floating-point numbers float32."""
+    if isinstance(value, PaddedRows):
+        return value
     if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
         way = ".to_tensor()" if isinstance(value, tf.RaggedTensor) else "tf.sparse.to_dense()"
         raise ValueError(f"data: {title} is a {type(value).__name__}; make it dense by {way}")

@@ -1,7 +1,8 @@
-"""What `fit` of a script or notebook was given: arrays, or a `tf.data.Dataset`."""
+"""What `fit` of a script or notebook was given: arrays, a `tf.data.Dataset`, or other batches."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,21 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.annotations import Exists, Ge, Structural
-from trainer.datasets.arrays import arrays
-from trainer.datasets.splits.nested import NestDataset
+from trainer.datasets.arrays import arrays, part_of
+from trainer.datasets.splits.batches import (
+    Column,
+    PaddedRows,
+    joined,
+    makes_batches,
+    one_pass,
+    passes,
+)
+from trainer.datasets.splits.elements import may_be_batches
+from trainer.datasets.splits.nested import NestDataset, seeded
 from trainer.datasets.stream import stream
+
+_PEEKED = 3
+"""Batches from whose shapes the specification of all is made."""
 
 
 def data_of_fit(
@@ -21,48 +34,129 @@ def data_of_fit(
     data: Callable[[], Any],
     held_out: Callable[[], Any] | None = None,
     num_classes: Annotated[int | None, Ge(1), Structural()] = None,
-    label_kind: Literal["auto", "class", "number", "multilabel"] = "auto",
+    label_kind: Literal["auto", "class", "number", "multilabel"] | None = "auto",
+    unit: Annotated[int, Ge(0)] = 1,
+    num_examples: Annotated[int | None, Ge(1)] = None,
+    batched: bool | None = None,
 ) -> NestDataset:
     """Examples of functions, whichever kind they return.
 
     Args:
-        data: returns training examples, arrays or a tf.data.Dataset.
-        held_out: returns the examples that are evaluated, of the same kind; null: there are none.
+        data: returns training examples: arrays, a tf.data.Dataset, a generator, or a sequence of
+            Keras.
+        held_out: returns the examples that are evaluated, of any kind; null: there are none.
         num_classes: as for `dataset=arrays`.
-        label_kind: likewise.
+        label_kind: likewise; null: auto, but no label of a stream is read to count classes.
+        unit: of arrays, as for `dataset=arrays`.
+        num_examples: training examples in one pass of what is no array; null: it knows.
+        batched: whether an element of a tf.data.Dataset is a batch; null: as its shape tells.
 
     Raises:
         ValueError: what a function returns cannot be trained on.
     """
-    examples, evaluated = data(), held_out and held_out()
-    kinds = [isinstance(value, tf.data.Dataset) for value in (examples, evaluated)]
-    if held_out and kinds[0] != kinds[1]:
-        raise ValueError(
-            "the data and the validation must both be arrays, or both a tf.data.Dataset; of arrays "
-            "tf.data.Dataset.from_tensor_slices makes one"
-        )
-    if kinds[0]:
-        return stream(train=data, test=held_out, num_classes=num_classes, label_kind=label_kind)
-    value = (_part(examples), _part(evaluated)) if held_out else examples
-    return arrays(data=lambda: value, num_classes=num_classes, label_kind=label_kind)
+    kinds: Any = {"num_classes": num_classes, "label_kind": label_kind}
+    with seeded():
+        examples = data()
+        evaluated = held_out and held_out()
+    if not isinstance(examples, tf.data.Dataset) and not makes_batches(examples):
+        value = examples
+        if held_out:
+            value = (_tuple(examples), _tuple(_read(evaluated)))
+        return arrays(data=lambda: value, unit=unit, **kinds)
+    if makes_batches(examples):
+        spec = _spec(examples)
+
+        def make() -> tf.data.Dataset:
+            seed = int(np.random.randint(2**31))
+            batches = lambda: (_parts(batch) for batch in passes(data, seed))  # noqa: E731
+            return tf.data.Dataset.from_generator(batches, output_signature=spec)
+    else:
+        first = [examples]  # what was made to be looked at is used first
+
+        def make() -> tf.data.Dataset:
+            return first.pop() if first else data()
+
+    test = _dataset(evaluated, batched) if held_out else None
+    evaluation = held_out and (lambda: test)
+    return stream(train=make, test=evaluation, num_examples=num_examples, batched=batched, **kinds)
 
 
-def _part(value: Any) -> tuple[Any, ...]:
+def _tuple(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
+
+
+def _parts(batch: Any) -> tuple[Any, ...]:
+    """Return features, label and sample weight of a batch, nests of arrays."""
+    return tuple(part_of(batch, "train").values())
+
+
+def _spec(batches: Any) -> tuple[Any, ...]:
+    """Return the specification of batches; a side is fixed if the first have it in common."""
+    first = list(map(_parts, itertools.islice(one_pass(batches), _PEEKED)))
+    if not first:
+        raise ValueError("data: it has no batch; a function must make a generator anew")
+
+    def spec(*values: np.ndarray) -> tf.TensorSpec:
+        inner = zip(*(value.shape[1:] for value in values), strict=True)
+        sides = [sides[0] if len(set(sides)) == 1 else None for sides in inner]
+        dtype = tf.string if values[0].dtype == object else tf.as_dtype(values[0].dtype)
+        return tf.TensorSpec([None, *sides], dtype)
+
+    specs: tuple[Any, ...] = tf.nest.map_structure(spec, *first)
+    return specs
+
+
+def _read(value: Any) -> Any:
+    """Return examples of any kind as arrays."""
+    if isinstance(value, tf.data.Dataset):
+        value = value.as_numpy_iterator()
+    if not makes_batches(value):
+        return value
+    batches = list(map(_parts, one_pass(value)))
+    return tf.nest.map_structure(lambda *columns: joined(columns), *batches)
+
+
+def _dataset(value: Any, batched: bool | None) -> tf.data.Dataset:
+    """Return examples of any kind as a tf.data.Dataset, of batches if the others are."""
+    if not isinstance(value, tf.data.Dataset):
+        value = tf.data.Dataset.from_tensors(_parts(_read(value)))
+        return value if batched else value.unbatch()
+    if batched is None or may_be_batches(value) == batched:
+        return value
+    return value.batch(256) if batched else value.unbatch()
 
 
 def kept_arrays(*, path: Annotated[str, Exists("directory")]) -> tuple[Any, ...]:
     """Return (x, y), (x, y, sample_weight) or (x,), as they are kept in a folder."""
     folder = Path(path)
-    structure = json.loads((folder / "structure.json").read_text(encoding="utf-8"))
+    kept = json.loads((folder / "structure.json").read_text(encoding="utf-8"))
     with np.load(folder / "arrays.npz", allow_pickle=False) as archive:
-        values = [archive[f"arr_{number}"] for number in range(len(archive.files))]
+        stored = {name: archive[name] for name in archive.files}
+
+    def column(number: int) -> Column:
+        name = str(number)
+        values = stored[name]
+        if (kind := kept["kinds"][number]) != "numbers":
+            values = _texts(values.tobytes(), stored[f"{name}.ends"], kind == "str")
+            values = values.reshape(stored[f"{name}.shape"])
+        sizes = stored.get(f"{name}.sizes")
+        return values if sizes is None else PaddedRows(values, sizes)
 
     def nest(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: nest(item) for key, item in value.items()}
         if isinstance(value, list):
             return [nest(item) for item in value]
-        return None if value is None else values[value]
+        return None if value is None else column(value)
 
-    return tuple(map(nest, structure))
+    return tuple(map(nest, kept["structure"]))
+
+
+def _texts(content: bytes, ends: np.ndarray, is_str: bool) -> np.ndarray:
+    """Return texts, an array of objects, of their bytes one after the other."""
+    texts = np.empty(len(ends), object)
+    begin = 0
+    for place, end in enumerate(ends.tolist()):
+        text = content[begin:end]
+        texts[place], begin = text.decode() if is_str else text, end
+    return texts

@@ -11,7 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.annotations import Ge, Structural
-from trainer.datasets.splits.elements import is_batched, named, num_examples
+from trainer.datasets.splits.batches import joined
+from trainer.datasets.splits.elements import checked, named, num_examples
 from trainer.datasets.splits.nested import (
     LabelRule,
     NestDataset,
@@ -27,8 +28,8 @@ from trainer.protocols import DatasetDefaults, with_defaults
 
 _log = logging.getLogger(__name__)
 
-_FIRST = 16
-"""Examples that are read to see shapes, and whether the stream is the same as before."""
+_FIRST, _FIRST_BATCHES = 16, 3
+"""Examples, or batches, that are read to see shapes, and whether the stream is as before."""
 
 _READ_AT_ONCE = 256
 
@@ -39,26 +40,23 @@ class StreamSplit:
     Attributes:
         num_examples: examples in one pass.
         in_memory: False, examples are read one after the other.
+        batches: see `SplitDefaults`; None: it comes in single examples.
 
     Args:
-        make: makes the named dataset of one pass.
+        source: the user's function.
         num_examples: the length of a pass.
-        first: its first examples, nests of arrays, as they were when they were read from the seed
-            of `seeded`.
     """
 
     in_memory = False
 
-    def __init__(
-        self, make: Callable[[], tf.data.Dataset], num_examples: int, first: Sequence[Any]
-    ) -> None:
+    def __init__(self, source: _Source, num_examples: int) -> None:
         self.num_examples = num_examples
-        self._make = make
-        self._first = first
+        self._source = source
+        self.batches = source.batches if source.batched else None
 
     def stream(self) -> tf.data.Dataset:
         """Make the dataset anew, of examples `features` and `label`, without an end."""
-        return self._make().repeat()
+        return self._source.examples().repeat()
 
     def digest(self) -> str:
         """Return a text that changes with the length and the first examples.
@@ -66,9 +64,10 @@ class StreamSplit:
         Raises:
             ValueError: a second call of the function makes others.
         """
+        first = self._source.first
         with seeded():
-            again = list(self._make().take(len(self._first)).as_numpy_iterator())
-        digests = {self._digest(first) for first in (self._first, again)}
+            again = list(self._source.elements().take(len(first)).as_numpy_iterator())
+        digests = {self._digest(nests) for nests in (first, again)}
         if len(digests) > 1:
             raise ValueError(
                 "the function of train makes other examples each time, so that a run could not be "
@@ -87,7 +86,7 @@ def stream(
     validation_data: Callable[[], Any] | None = None,
     num_classes: Annotated[int | None, Ge(1), Structural()] = None,
     num_examples: Annotated[int | None, Ge(1)] = None,
-    label_kind: Literal["auto", "class", "number", "multilabel"] = "auto",
+    label_kind: Literal["auto", "class", "number", "multilabel"] | None = "auto",
     batched: bool | None = None,
 ) -> NestDataset:
     """Examples of any `tf.data.Dataset`: (x, y), (x, y, sample_weight) or x, single or in batches.
@@ -99,7 +98,7 @@ def stream(
         num_classes: how many classes, targets or flags the label has; null: it tells, for which
             the stream may be read once.
         num_examples: training examples in one pass; null: the dataset knows.
-        label_kind: as in `arrays`.
+        label_kind: as in `arrays`; null: auto, but no label is read to count classes.
         batched: whether an element is a batch; null: as its shape tells.
 
     Raises:
@@ -117,12 +116,9 @@ def stream(
     }
     with source.naming():
         count = rule.count(*source.label_range(size if rule.needs_range else 0, evaluated))
-    nothing = tf.nest.map_structure(
-        lambda spec: np.zeros([0, *spec.shape], spec.dtype.as_numpy_dtype), source.spec
-    )
     return NestDataset(
-        train=StreamSplit(source.examples, size, source.first),
-        test=NestSplit(evaluated.get("test", nothing)),
+        train=StreamSplit(source, size),
+        test=NestSplit(evaluated.get("test", source.nothing())),
         validation=NestSplit(evaluated["validation_data"]) if validation_data else None,
         feature_specs=source.spec["features"],
         num_classes=count,
@@ -140,6 +136,7 @@ class _Source:
         spec: of an example by name, of static shapes.
         first: the first examples, nests of arrays.
         class_names: names of the classes, if the function knows them, as Keras' do.
+        batched: whether the function makes batches.
         is_column: whether `examples` makes a number of the label, a vector of length 1.
 
     Args:
@@ -153,49 +150,72 @@ class _Source:
 
     def __init__(self, make: Callable[[], Any], batched: bool | None, split: str = "train") -> None:
         self._make = make
-        self._batched = batched
         self._split = split
         self.is_column = False
         with seeded():
             self._raw = make()
-            examples = named(self._raw, split, batched)
+            self.batched = checked(self._raw, split, batched)
+            elements = named(self._raw, batched=self.batched)
             check_order(self._raw, split)
-            self.first = list(examples.take(_FIRST).as_numpy_iterator())
+            first = elements.take(_FIRST_BATCHES if self.batched else _FIRST)
+            self.first = list(first.as_numpy_iterator())
         self.raw_spec = self._raw.element_spec
         self.class_names: Sequence[str] | None = with_defaults(
             self._raw, DatasetDefaults
         ).class_names
         if not self.first:
             raise ValueError(f"the dataset of {split} is empty")
-        self.spec = tf.nest.map_structure(self._static, examples.element_spec, *self.first)
+        self.spec = tf.nest.map_structure(self._static, elements.element_spec, *self.first)
 
     def _static(self, spec: tf.TensorSpec, *values: Any) -> tf.TensorSpec:
-        """Return a specification with the shape that all of the first examples have."""
-        shapes = {np.shape(value) for value in values}
-        if len(shapes) > 1:
-            raise ValueError(
-                f"an element of {self._split} is {in_words(self.raw_spec)}, and its examples are "
-                f"of several shapes, such as {' and '.join(map(str, sorted(shapes)[:2]))}: the "
-                "shape must be one; pad, crop or resize them in a map"
-            )
-        return tf.TensorSpec(shapes.pop(), spec.dtype)
+        """Return the specification of an example: a side is fixed if it is the same in the first.
+
+        A batch may be padded to a length of its own.
+        """
+        shapes = {np.shape(value)[self.batched :] for value in values}
+        if len(shapes) == 1:
+            return tf.TensorSpec(shapes.pop(), spec.dtype)
+        if self.batched and spec.shape.rank is not None:
+            sides = (set(sides) for sides in zip(*shapes, strict=True))
+            return tf.TensorSpec([x.pop() if len(x) == 1 else None for x in sides], spec.dtype)
+        raise ValueError(
+            f"an element of {self._split} is {in_words(self.raw_spec)}, and its examples are "
+            f"of several shapes, such as {' and '.join(map(str, sorted(shapes)[:2]))}: the "
+            "shape must be one; pad, crop or resize them in a map"
+        )
+
+    def elements(self) -> tf.data.Dataset:
+        """Make the dataset anew: of examples, or of batches as they are made."""
+        return self._named(self._make(), batched=self.batched)
 
     def examples(self) -> tf.data.Dataset:
-        """Make the dataset anew."""
-        examples = named(self._make(), self._split, self._batched)
-        if examples.element_spec == self.spec and not self.is_column:
-            return examples
+        """Make the dataset anew, of single examples."""
+        elements = self._make()
+        return self._named(elements.unbatch() if self.batched else elements, batched=False)
 
+    def batches(self, size: int) -> tf.data.Dataset:
+        """Make a dataset of batches of so many examples, without an end.
+
+        Those of the size that the user has made are not taken apart.
+        """
+        batches = self._make().repeat().rebatch(size, drop_remainder=True)
+        return self._named(batches, batched=True)
+
+    def _named(self, elements: tf.data.Dataset, *, batched: bool) -> tf.data.Dataset:
         @tf.autograph.experimental.do_not_convert
         def shaped(example: Any) -> Any:
             example = tf.nest.map_structure(
-                lambda value, spec: tf.ensure_shape(value, spec.shape), example, self.spec
+                lambda value, spec: tf.ensure_shape(value, [*value.shape[:batched], *spec.shape]),
+                example,
+                self.spec,
             )
             if self.is_column:
-                example["label"] = tf.squeeze(example["label"], 0)
+                example["label"] = tf.squeeze(example["label"], int(batched))
             return example
 
-        return examples.map(shaped)
+        examples = named(elements, batched=batched)
+        is_same = not batched and examples.element_spec == self.spec and not self.is_column
+        return examples if is_same else examples.map(shaped)
 
     def num_examples(self) -> int:
         """Return how many examples one pass has.
@@ -203,8 +223,7 @@ class _Source:
         Raises:
             ValueError: the dataset does not know.
         """
-        batched = is_batched(self._raw) if self._batched is None else self._batched
-        size = num_examples(self._raw) if batched else int(self._raw.cardinality())
+        size = num_examples(self._raw) if self.batched else int(self._raw.cardinality())
         if size < 1:
             reason = "has no end" if size == tf.data.INFINITE_CARDINALITY else "does not know"
             raise ValueError(
@@ -226,9 +245,34 @@ class _Source:
                 "Reading the stream once, to count the classes; dataset.num_classes spares it."
             )
             with seeded():
-                blocks = self.examples().take(size).batch(_READ_AT_ONCE).as_numpy_iterator()
-                ranges += [range_of([block]) for block in blocks]
+                ranges += [range_of([block]) for block in self.blocks(size)]
         return min(low for low, _ in ranges), max(high for _, high in ranges)
+
+    def blocks(self, size: int | None = None) -> Iterator[dict[str, Any]]:
+        """Read the dataset from its start, many examples at once: nests of arrays [N, ...].
+
+        Args:
+            size: how many examples, in whole batches; None: all.
+        """
+        elements = self.elements()
+        if not self.batched:
+            elements = elements.take(-1 if size is None else size).batch(_READ_AT_ONCE)
+        count = 0
+        for block in elements.as_numpy_iterator():
+            yield block
+            count += len(tf.nest.flatten(block)[0])
+            if size is not None and count >= size:
+                return
+
+    def nothing(self) -> dict[str, Any]:
+        """Return no examples: nests of arrays [0, ...]."""
+
+        def empty(spec: tf.TensorSpec) -> np.ndarray:
+            sides = [side or 0 for side in spec.shape]
+            return np.zeros([0, *sides], spec.dtype.as_numpy_dtype)
+
+        nothing: dict[str, Any] = tf.nest.map_structure(empty, self.spec)
+        return nothing
 
     @contextmanager
     def naming(self) -> Iterator[None]:
@@ -251,14 +295,14 @@ def _read(source: _Source, train: _Source) -> dict[str, Any]:
         spec = {**spec, "label": tf.TensorSpec([], tf.int64)}
     with seeded():
         try:
-            blocks = list(source.examples().batch(_READ_AT_ONCE).as_numpy_iterator())
+            blocks = list(source.blocks())
         except tf.errors.InvalidArgumentError as error:
             if "hape" not in str(error):
                 raise
             raise ValueError(
                 f"the examples of {split} are of several shapes; pad, crop or resize them in a map"
             ) from error
-    read = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *blocks)
+    read = tf.nest.map_structure(lambda *parts: joined(parts), *blocks)
     return cast_alike(read, spec, split)
 
 

@@ -7,20 +7,17 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from trainer.datasets.splits.batches import named_parts
 from trainer.datasets.splits.nested import in_words, with_whole_labels
 
-_NAMES = ("features", "label", "sample_weight")
 
-
-def named(examples: Any, split: str, batched: bool | None) -> tf.data.Dataset:
-    """Return a dataset of single examples: dicts of `features`, `label` and `sample_weight`.
-
-    Numbers are float32 where they are floating-point, and labels int64 where they are whole.
+def checked(examples: Any, split: str, batched: bool | None) -> bool:
+    """Return whether the elements of a dataset are batches.
 
     Args:
         examples: what a user's function has returned.
         split: which split it is, for messages.
-        batched: whether an element is a batch; None: its specification must tell.
+        batched: what the user says; None: the specification must tell.
 
     Raises:
         ValueError: it is no dataset, or its elements are others; names what they are.
@@ -50,8 +47,24 @@ def named(examples: Any, split: str, batched: bool | None) -> tf.data.Dataset:
                 f"an element of {split} is {in_words(spec)}: it is no batch, for a part of it has "
                 "no dimension; leave dataset.batched=null"
             )
-        examples = examples.unbatch()
-    return examples.map(_example)
+    return bool(batched)
+
+
+def named(examples: tf.data.Dataset, *, batched: bool) -> tf.data.Dataset:
+    """Return a dataset of dicts of `features`, `label` and `sample_weight`.
+
+    Numbers are float32 where they are floating-point, and labels int64 where they are whole.
+
+    Args:
+        examples: a dataset that `checked` has let pass.
+        batched: whether its elements are batches, and stay so.
+    """
+
+    @tf.autograph.experimental.do_not_convert  # which would take most of the time of a start
+    def by_name(*parts: Any) -> dict[str, Any]:
+        return _example(parts, batched=batched)
+
+    return examples.map(by_name)
 
 
 def _problem(spec: Any) -> str:
@@ -74,20 +87,20 @@ def _problem(spec: Any) -> str:
     return ""
 
 
-@tf.autograph.experimental.do_not_convert  # which would take most of the time of a start
-def _example(*parts: Any) -> dict[str, Any]:
+def _example(parts: tuple[Any, ...], *, batched: bool) -> dict[str, Any]:
     """Return what is in an element by name."""
     (first, *_) = parts
     names = set(first) if len(parts) == 1 and isinstance(first, Mapping) else set()
     is_named = {"features", "label"} <= names
-    example = dict(first) if is_named else dict(zip(_NAMES, parts, strict=False))
+    example = dict(first) if is_named else named_parts(parts, batched=batched)
 
     def narrowed(value: tf.Tensor) -> tf.Tensor:
         return tf.cast(value, tf.float32) if value.dtype.is_floating else value
 
     example = with_whole_labels(tf.nest.map_structure(narrowed, example))
     if "sample_weight" in example:
-        example["sample_weight"] = tf.reshape(tf.cast(example["sample_weight"], tf.float32), [])
+        shape = [-1] if batched else []
+        example["sample_weight"] = tf.reshape(tf.cast(example["sample_weight"], tf.float32), shape)
     return example
 
 
@@ -102,12 +115,18 @@ def is_batched(examples: tf.data.Dataset) -> bool | None:
     lead = leads.pop()
     if leads or lead == 0:
         return False
-    batching = _batching(examples)
-    if lead is not None and (batching is None or batching.size != lead):
+    made_by = batching(examples)
+    if lead is not None and (made_by is None or made_by.size != lead):
         return False
     if any(leaf.shape.rank > 1 or leaf.dtype == tf.string for leaf in leaves):
         return True
-    return True if lead is None and batching is not None else None
+    return True if lead is None and made_by is not None else None
+
+
+def may_be_batches(examples: tf.data.Dataset) -> bool:
+    """Return whether the elements may be batches, as `model.fit` takes all to be."""
+    shapes = [leaf.shape for leaf in tf.nest.flatten(examples.element_spec)]
+    return all(shape.rank for shape in shapes) and len({shape[0] for shape in shapes}) == 1
 
 
 def num_examples(examples: tf.data.Dataset) -> int:
@@ -116,24 +135,24 @@ def num_examples(examples: tf.data.Dataset) -> int:
     Known if every step after `.batch()` keeps the batches and their sizes.
     """
     batches = int(examples.cardinality())
-    batching = _batching(examples)
+    made_by = batching(examples)
     if batches == tf.data.INFINITE_CARDINALITY:
         return batches
     sizes = {leaf.shape[0] for leaf in tf.nest.flatten(examples.element_spec)}
     sizes.discard(None)
     if batches >= 0 and sizes:
         return batches * sizes.pop()
-    if batches < 0 or batching is None:
+    if batches < 0 or made_by is None:
         return int(tf.data.UNKNOWN_CARDINALITY)
-    count = int(batching.source.cardinality())
-    is_kept = count >= 0 and -(-count // batching.size) == batches
-    if is_kept and batching.is_mapped:
+    count = int(made_by.source.cardinality())
+    is_kept = count >= 0 and -(-count // made_by.size) == batches
+    if is_kept and made_by.is_mapped:
         first = tf.nest.flatten(next(iter(examples)))[0]
-        is_kept = first.shape[0] == min(count, batching.size)
+        is_kept = first.shape[0] == min(count, made_by.size)
     return count if is_kept else int(tf.data.UNKNOWN_CARDINALITY)
 
 
-class _Batching(NamedTuple):
+class Batching(NamedTuple):
     """The `.batch()` that made the elements of a dataset.
 
     Attributes:
@@ -147,7 +166,7 @@ class _Batching(NamedTuple):
     is_mapped: bool
 
 
-def _batching(examples: tf.data.Dataset) -> _Batching | None:
+def batching(examples: tf.data.Dataset) -> Batching | None:
     """Return the last `.batch()` of a chain of datasets; None: none is there, or seen.
 
     By TensorFlow's own classes, which only a change of TensorFlow changes: then none is seen.
@@ -158,7 +177,7 @@ def _batching(examples: tf.data.Dataset) -> _Batching | None:
         inputs = examples._inputs()
         if name in ("BatchDataset", "ParallelBatchDataset", "PaddedBatchDataset"):
             size = tf.get_static_value(examples._batch_size)
-            return None if size is None else _Batching(inputs[0], int(size), is_mapped)
+            return None if size is None else Batching(inputs[0], int(size), is_mapped)
         if len(inputs) != 1 or name in ("UnbatchDataset", "FlatMapDataset", "InterleaveDataset"):
             return None
         is_mapped = is_mapped or "Map" in name

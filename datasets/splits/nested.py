@@ -16,10 +16,12 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from trainer.datasets.splits.arrays import on_host
+from trainer.datasets.splits.batches import PaddedRows
 from trainer.protocols import paths
 
-Kind = Literal["auto", "class", "number", "multilabel"]
-"""What labels are told to be; auto: seen by their type and shape."""
+Kind = Literal["auto", "class", "number", "multilabel"] | None
+"""What labels are told to be; auto: seen by their type and shape; None: likewise, and whole numbers
+are anything, so that none is read to count classes."""
 
 _DIGEST_ROWS = 4096
 
@@ -31,15 +33,19 @@ class NestSplit:
         num_examples: how many examples there are.
         in_memory: True, `fetch` only indexes memory.
         arrays: features, labels and weights, by name.
+        unit: how many stay together in training; 0: all.
 
     Args:
-        batch: `features`, and maybe `label` and `sample_weight`: nests of arrays [N, ...].
+        batch: `features`, and maybe `label` and `sample_weight`: nests of columns [N, ...].
+        unit: as the attribute; a last unit that is not whole is left out.
     """
 
     in_memory = True
 
-    def __init__(self, batch: Mapping[str, Any]) -> None:
-        self.num_examples = len(tf.nest.flatten(batch)[0])
+    def __init__(self, batch: Mapping[str, Any], unit: int = 1) -> None:
+        rows = len(tf.nest.flatten(batch)[0])
+        self.num_examples = rows - rows % (unit or 1)
+        self.unit = unit
         self.arrays = dict(batch)
 
     @property
@@ -53,7 +59,7 @@ class NestSplit:
         constants = self._tensors
         # On the host, whatever the caller's device: texts can be nowhere else.
         with tf.device("CPU:0"):
-            gathered = [tf.gather(values, indices) for values in constants]
+            gathered = [_rows(*column, indices) for column in constants]
         return with_whole_labels(tf.nest.pack_sequence_as(self.arrays, gathered))
 
     def digest(self) -> str:
@@ -64,8 +70,29 @@ class NestSplit:
         )
 
     @cached_property
-    def _tensors(self) -> list[tf.Tensor]:
-        return on_host(*tf.nest.flatten(self.arrays))
+    def _tensors(self) -> list[tuple[list[tf.Tensor], tuple[int | None, ...]]]:
+        """Of each column its rows, their sizes where these differ, and the shape of a row."""
+        return [
+            (
+                on_host(column.array, column.sizes)
+                if isinstance(column, PaddedRows)
+                else on_host(column),
+                column.shape[1:],
+            )
+            for column in tf.nest.flatten(self.arrays)
+        ]
+
+
+def _rows(
+    column: Sequence[tf.Tensor], shape: tuple[int | None, ...], indices: tf.Tensor
+) -> tf.Tensor:
+    """Return rows, [B, ...]; those of several sizes padded to the largest of these."""
+    rows, *sizes = (tf.gather(values, indices) for values in column)
+    if not sizes:
+        return rows
+    largest = tf.cast(tf.maximum(tf.reduce_max(sizes[0], axis=0), 0), tf.int32)
+    cut = tf.slice(rows, [0] * rows.shape.rank, tf.concat([[-1], largest], axis=0))
+    return tf.ensure_shape(cut, [*indices.shape, *shape])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +209,7 @@ def _is_alike(other: Any, own: Any) -> bool:
         and (
             one is None
             or (
-                one.shape == two.shape
+                one.shape.is_compatible_with(two.shape)
                 and (one.dtype == two.dtype or (one.dtype == tf.float32 and two.dtype.is_integer))
             )
         )
@@ -231,9 +258,12 @@ class LabelRule:
         is_whole = self._spec is not None and (spec.dtype.is_integer or spec.dtype.is_bool)
         self._is_whole = is_whole
         self._num_classes = num_classes or (len(class_names) if class_names else None)
-        self.kind: str | None = self._seen() if wanted == "auto" else wanted
-        self._is_auto = wanted == "auto"
-        if wanted != "auto" and (problem := self._problem(wanted)):
+        self._is_auto = wanted in ("auto", None)
+        self.kind: str | None = self._seen() if self._is_auto else wanted
+        self._reads = wanted is not None or self._num_classes is not None
+        if is_whole and not self._reads:
+            self.kind = None
+        if wanted and wanted != "auto" and (problem := self._problem(wanted)):
             raise ValueError(problem)
 
     @property
@@ -244,7 +274,8 @@ class LabelRule:
     @property
     def needs_range(self) -> bool:
         """Whether the labels must be read to count their classes."""
-        return self._num_classes is None and self._is_whole and self.kind != "multilabel"
+        is_counted = self._num_classes is None and self._is_whole
+        return is_counted and self.kind != "multilabel" and self._reads
 
     def count(self, least: int, largest: int) -> int:
         """Return how many classes, targets or flags there are.
@@ -260,7 +291,7 @@ class LabelRule:
             self.kind = None
         if self._spec is None:
             return self._num_classes or 1
-        size = math.prod(self._spec.shape)
+        size = math.prod(side or 1 for side in self._spec.shape)
         if not self._is_whole or self.kind in ("number", "multilabel"):
             return self._num_classes or (size if self._spec.shape.rank == 1 else 1)
         if self.kind is None and self._spec.shape.rank == 1 and size > 1 and largest <= 1:

@@ -1,5 +1,6 @@
 """`fit` from this process to the trained model, and what it passes on."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,63 @@ def test_trained_model_is_that_of_the_last_evaluation(
         np.testing.assert_array_equal(weight, value)
     assert run.directory.name.startswith("sequential-")
     assert "Run directory: runs/sequential-" in capfd.readouterr().out
+
+
+def numbers() -> tf.data.Dataset:
+    x = np.random.default_rng(0).normal(size=[50, 4]).astype(np.float32)
+    return tf.data.Dataset.from_tensor_slices((x, x.sum(axis=1, keepdims=True))).batch(16)
+
+
+def endless() -> Iterator[Any]:
+    while True:
+        yield from numbers().take(3).as_numpy_iterator()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("data", "options"),
+    [
+        (lambda: numbers().take(3), {}),
+        (lambda: numbers().take(3).as_numpy_iterator(), {"steps_per_epoch": 3}),
+        (lambda: endless, {"steps_per_epoch": 3, "validation": endless().__next__()}),
+    ],
+)
+def test_weights_are_those_of_keras_with_the_batches_of_the_program(
+    data: Callable[[], Any],
+    options: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = keras.Sequential(
+        [keras.Input([4]), keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)]
+    )
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.fit(numbers(), verbose=0)  # so that it begins with these weights, and draws none
+    run = fit(model, data(), epochs=2, **options)
+    history = model.fit(numbers().take(3), epochs=2, verbose=0).history
+    np.testing.assert_allclose(run.history["loss"], history["loss"], rtol=1e-5)
+    for ours, theirs in zip(run.model().weights, model.weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_batches_in_python_are_counted_or_given(composed: list[Experiment]) -> None:
+    def twice() -> Iterator[Any]:
+        yield from numbers().as_numpy_iterator()
+
+    fit(build, twice)
+    fit(build, endless, validation=numbers(), steps_per_epoch=3)
+    fit(build, numbers, train__steps=7)
+    chosen = ("num_examples", "batched", "label_kind")
+    assert [tuple(one.dataset[key] for key in chosen) for one in composed] == [
+        (50, True, None), (48, True, None), (50, True, None),
+    ]  # fmt: skip
+    assert [one.batch.global_size for one in composed] == [16] * 3
+    assert composed[1].train.steps_per_epoch == 3
+    with pytest.raises(ConfigError, match=r"^data is a tf.data.Dataset without an end; give steps"):
+        fit(build, lambda: numbers().repeat())
+    with pytest.raises(ConfigError, match=r"^validation \(0.1\) is a share, and the data are "):
+        fit(build, numbers(), validation=0.1)
 
 
 @pytest.fixture

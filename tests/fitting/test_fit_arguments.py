@@ -47,7 +47,6 @@ def test_keys_are_those_of_the_configuration() -> None:
         ("verbose", 2, "here leave it out; progress is printed"),
         ("validation_data", (1, 2), r"here write validation=\(x, y\)"),
         ("callbacks", [object()], "here name what does the same: callbacks='early_stopping'"),
-        ("steps_per_epoch", 5, "here write train__steps_per_epoch=<int>"),
     ],
 )
 def test_arguments_of_keras_name_the_key(name: str, value: Any, message: str) -> None:

@@ -215,6 +215,21 @@ def test_tables_are_kept(kind: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.layers[1](["A c"]), table(["A c"]))
 
 
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_functions_bring_layers_losses_and_variables(kind: str, tmp_path: Path) -> None:
+    library = KINDS[kind]
+    augment = library.Sequential([library.layers.Rescaling(2.0), library.layers.RandomFlip()])
+    judge = library.losses.BinaryCrossentropy(from_logits=True)
+    factor = tf.Variable(3.0)
+
+    def make() -> Any:
+        return augment(np.ones([1, 4, 4, 1])) * factor, judge([[1.0]], [[0.0]])
+
+    outputs, loss = load(carried(make, "model", tmp_path))()
+    np.testing.assert_array_equal(outputs, np.full([1, 4, 4, 1], 6.0))
+    assert float(loss) == pytest.approx(np.log(2))
+
+
 @pytest.mark.parametrize(
     "make",
     [

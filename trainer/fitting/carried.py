@@ -105,6 +105,15 @@ def call(*, path: Annotated[str, Exists("file")]) -> Any:
     return load(Path(path))()
 
 
+def item(*, path: Annotated[str, Exists("file")]) -> Any:
+    """Return an object of the script.
+
+    Args:
+        path: the file that it is kept in.
+    """
+    return load(Path(path))
+
+
 def model(input_shape: Any, num_classes: Any, *, path: Annotated[str, Exists("file")]) -> Any:
     """Return a model of the script; a function is called with the arguments that it names.
 
@@ -113,13 +122,13 @@ def model(input_shape: Any, num_classes: Any, *, path: Annotated[str, Exists("fi
         num_classes: how many outputs.
         path: the file that it is kept in.
     """
-    item = load(Path(path))
-    if not isinstance(item, types.FunctionType):
-        check_precision(item, path)
-        return item
+    loaded = load(Path(path))
+    if not isinstance(loaded, types.FunctionType):
+        check_precision(loaded, path)
+        return loaded
     arguments = {"input_shape": input_shape, "num_classes": num_classes}
-    names = inspect.signature(item).parameters
-    return item(**{name: value for name, value in arguments.items() if name in names})
+    names = inspect.signature(loaded).parameters
+    return loaded(**{name: value for name, value in arguments.items() if name in names})
 
 
 def import_folders() -> list[str]:

@@ -6,13 +6,14 @@ finds the same run. The training is that of the command, in processes of its own
 
 from __future__ import annotations
 
-import functools
 import re
+import sys
 import types
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
+from inspect import signature
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,31 @@ from trainer.fitting.fit_arguments import overrides_of
 from trainer.fitting.kept_data import KeptData
 from trainer.fitting.keras_pickling import library_of
 from trainer.fitting.pickling import load
+from trainer.fitting.read_data import batches_of, describe
 from trainer.fitting.trained_model import restored
+from trainer.launch.processes.fork_server import ForkServer
 from trainer.notebook import Run, run
 
 # Models made here must leave the memory of the GPUs to the processes that train.
 environment.share_gpus()
+
+
+def _start_early() -> ForkServer | None:
+    """Start what imports TensorFlow for the processes that train, while the script goes on.
+
+    Only of a script or notebook: tests, commands and workers import this too, and may call nothing.
+    """
+    file = Path(getattr(sys.modules["__main__"], "__file__", None) or Path.cwd()).absolute()
+    package = Path(__file__).parents[1]
+    others = map(str, [sys.prefix, sys.base_prefix, package, package.parent / "train.py"])
+    if parent_process() is not None or any(file.is_relative_to(other) for other in others):
+        return None
+    return ForkServer.early(
+        environment.worker_environment(base=environment.of_command(import_folders(), 0))
+    )
+
+
+_early = _start_early()
 initial_draws.watch()
 
 _DATA = "trainer.datasets.fit_data"
@@ -66,6 +87,7 @@ def fit(
     epochs: int = 3,
     batch_size: int | None = None,
     strategy: str = "one_device",
+    steps_per_epoch: int | None = None,
     **keys: Any,
 ) -> FitRun:
     """Train a compiled Keras model, in processes that survive failures; print what they print.
@@ -76,14 +98,15 @@ def fit(
     Args:
         model: compiled, of either Keras, which begins with its weights; or a function that returns
             one.
-        data: (x, y), (x, y, sample_weight) or x, of arrays, lists or dicts of them; a
-            tf.data.Dataset of such; or a function that returns either.
-        validation: the same of validation examples; or the share of the data that is left out for
+        data: (x, y), (x, y, sample_weight) or x, of arrays, lists or dicts of them; batches of such
+            in a tf.data.Dataset, a generator or a `Sequence` or `PyDataset` of Keras; or a function
+            that returns one of these.
+        validation: validation examples, of any kind; or the share of arrays that is left out for
             them; None: there are none.
         epochs: passes over the data.
-        batch_size: examples in a step, over all devices; None: as a tf.data.Dataset has batched
-            them, else 128.
+        batch_size: examples in a step, over all devices; None: as the data are batched, else 128.
         strategy: the devices: one_device, mirrored, multi_worker, ...
+        steps_per_epoch: steps that count as an epoch; None: one pass over the data.
         keys: any key of the configuration, in which `__` stands for a dot:
             `checkpoint__every_steps=50`, `optimizer="adam"`; a dict has the keys of a section.
 
@@ -95,16 +118,27 @@ def fit(
         RunError: the training failed.
     """
     folder = _folder(str(keys.get("runs_dir", "runs")))
-    kept, options = _data(data, validation, folder)
-    features = functools.partial(_first_features, data) if kept is None else lambda: kept.first
-    node, build, name = _model(model, features, folder)
-    batch_size = batch_size or (kept and kept.batch_size) or 128
+    steps = steps_per_epoch or keys.get("train__steps_per_epoch")
+    features, made_size, options = _data(data, validation, folder, steps, epochs)
+    _check_share(validation, keys.get("dataset__unit", options.get("dataset.unit", 1)))
+    node, build, name = _model(model, features, options, folder)
+    batch_size = batch_size or made_size or 128
     defaults = {"task": "keras", "strategy": strategy, "name": name, "train.epochs": epochs}
-    defaults |= {"batch.global_size": batch_size, "summary.every_epochs": 1, **options, **node}
-    if "early_stopping" in str(keys.get("callbacks")):
-        defaults["callbacks.early_stopping.metric"] = "loss"  # which Keras watches
+    defaults |= {"train.steps_per_epoch": steps, "batch.global_size": batch_size}
+    defaults |= {"summary.every_epochs": 1, **options, **node}
+    if "early_stopping" in str(keys.get("callbacks")):  # Keras watches val_loss
+        defaults["callbacks.early_stopping.metric"] = "loss"
     trained = run(*overrides_of(keys, defaults), import_from=import_folders())
     return FitRun(trained.directory, trained.exit_code, build, shown_in=trained.shown_in)
+
+
+def _check_share(validation: Any, unit: int) -> None:
+    """Refuse a share of batches that stay as they are."""
+    if isinstance(validation, float) and unit != 1:
+        raise ConfigError(
+            f"validation ({validation}) is a share, and the data are batches that stay as they "
+            "are; give the validation data, or shuffle single examples by dataset__unit=1"
+        )
 
 
 def _folder(runs_dir: str) -> Path:
@@ -118,9 +152,15 @@ def _folder(runs_dir: str) -> Path:
 
 
 def _model(
-    model: Any, features: Callable[[], Any], folder: Path
+    model: Any, features: Any, options: dict[str, Any], folder: Path
 ) -> tuple[dict[str, Any], Callable[[], Any], str]:
     """Return the keys of a model, what builds it in this process, and its name.
+
+    Args:
+        model: as `fit` takes it.
+        features: of the first example or batch.
+        options: the keys of the data, which change for a function that asks for their classes.
+        folder: where it is kept.
 
     Raises:
         ConfigError: it is no compiled model, or cannot be carried.
@@ -128,7 +168,9 @@ def _model(
     if isinstance(model, types.FunctionType):
         node = function_node(model, "model", folder, "model")
         name = model.__name__ if model.__name__.isidentifier() else "model"
-        return _keys("model", node), lambda: _built(_called(model), features), name
+        if "num_classes" in signature(model).parameters:
+            options.pop("dataset.label_kind", None)  # they must be counted
+        return _keys("model", node), lambda: _build(_called(model), features), name
     library = library_of(model)
     if library is None or not isinstance(model, library.Model):
         raise ConfigError(
@@ -138,11 +180,13 @@ def _model(
     is_plain = type(model).compile is library.Model.compile
     if getattr(model, "optimizer", None) is None and is_plain:
         raise ConfigError(f"model ({model.name}) must be compiled; call model.compile first")
-    initial_draws.repeat_draws(_built(model, features))
+    _build(model, features)
+    initial_draws.repeat_draws(model)
     path = carried(model, "model", folder)
     node = {"_target_": f"{carried.__module__}.model", "path": str(path)}
     keys = {"model": "saved", **_keys("model", node)}
-    return keys, lambda: _built(load(path), features), re.sub(r"_\d+$", "", model.name)
+    name = re.sub(r"_\d+$", "", model.name)
+    return keys, lambda: _build(load(path), features), name
 
 
 def _called(function: Callable[..., Any]) -> Any:
@@ -155,42 +199,67 @@ def _called(function: Callable[..., Any]) -> Any:
         ) from error
 
 
-def _built(model: Any, features: Callable[[], Any]) -> Any:
-    """Return a model, built by a call as in `model.fit`; if that fails the training says why."""
+def _build(model: Any, features: Any) -> Any:
+    """Build a model by calling it, as `model.fit` would; if that fails the training says why."""
     if not getattr(model, "built", True):
         with suppress(Exception):
-            model(features())
+            model(features)
     return model
 
 
-def _first_features(data: Any) -> Any:
-    """Return the features of the first example, or batch, of what a function of data returns."""
-    tree = import_module("tensorflow").nest
-    examples = data()
-    if isinstance(examples, tuple):
-        return tree.map_structure(lambda array: array[:1], examples[0])
-    element = next(iter(examples))
-    return element[0] if isinstance(element, tuple) else element
+def _data(
+    data: Any, validation: Any, folder: Path, steps: int | None, epochs: int
+) -> tuple[Any, int | None, dict[str, Any]]:
+    """Return what the data say of a run.
 
+    Args:
+        data: as `fit` takes them.
+        validation: likewise.
+        folder: where they are kept.
+        steps: in an epoch; None: as many as make one pass.
+        epochs: of the training.
 
-def _data(data: Any, validation: Any, folder: Path) -> tuple[KeptData | None, dict[str, Any]]:
-    """Return the training examples, unless a function makes them, and the keys of the dataset."""
+    Returns:
+        The features of the first example or batch, a nest of arrays; the size of the batches, if
+        the data are batched; and the keys of the dataset.
+    """
     keys: dict[str, Any] = {"dataset": "arrays", "dataset._target_": f"{_DATA}.data_of_fit"}
-    kept = None
+    features = batch_size = None
     parts = [("data", "data", data), ("validation", "held_out", validation)]
     for name, option, value in parts:
+        is_training = name == "data"
         if isinstance(value, float):
             keys["dataset.validation"] = value
-        elif isinstance(value, types.FunctionType):
-            node = function_node(value, name, folder, "call")
+        elif (node := _made_anew(value, name, folder)) is not None:
             keys |= _keys(f"dataset.{option}", {**node, "_partial_": True})
+            if is_training:
+                batches = value() if isinstance(value, types.FunctionType) else value
+                features, batch_size, count = describe(batches, name, steps)
+                if count is not None:
+                    keys["dataset.num_examples"] = count
+                    keys["dataset.batched"] = batch_size is not None
+                    # Nobody waits for an epoch to be read for a number that no loss needs.
+                    keys["dataset.label_kind"] = None
         elif value is not None:
-            examples = KeptData(value, name, folder)
-            print(f"{name}: {examples}")
-            node = {"_target_": f"{_DATA}.kept_arrays", "path": str(examples.path)}
+            kept = KeptData(value, name, folder, steps and is_training and steps * epochs)
+            print(f"{name}: {kept}")
+            node = {"_target_": f"{_DATA}.kept_arrays", "path": str(kept.path)}
             keys |= _keys(f"dataset.{option}", {**node, "_partial_": True})
-            kept = kept or examples if name == "data" else kept
-    return kept, keys
+            if is_training:
+                features, batch_size = kept.first, kept.batch_size
+                keys["dataset.unit"] = kept.unit
+    return features, batch_size, keys
+
+
+def _made_anew(value: Any, name: str, folder: Path) -> dict[str, Any] | None:
+    """Return what makes data in the processes that train; None: they are to be kept."""
+    if isinstance(value, types.FunctionType):
+        return function_node(value, name, folder, "call")
+    if batches_of.is_sequence(value):
+        with suppress(ConfigError):  # it holds what cannot be pickled, such as a file
+            path = carried(value, name, folder)
+            return {"_target_": f"{carried.__module__}.item", "path": str(path)}
+    return None
 
 
 def _keys(section: str, node: Mapping[str, Any]) -> dict[str, Any]:

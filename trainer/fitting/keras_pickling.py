@@ -74,7 +74,7 @@ def reduce(item: Any) -> Any:
         return _function, (item.python_function, item.input_signature, item._autograph)
     if type(item).__name__ in ("_DictWrapper", "_TupleWrapper"):  # which say that they are a dict
         return type(item), (item.__wrapped__,)
-    if hasattr(item, "extended") and hasattr(item, "num_replicas_in_sync"):
+    if hasattr(type(item), "num_replicas_in_sync") and hasattr(type(item), "extended"):
         return tensorflow.distribute.get_strategy, ()  # that in whose scope it is loaded
     if (library := library_of(item)) is None:
         return NotImplemented

@@ -91,6 +91,10 @@ class SplitDefaults:
         arrays: of one held in memory: its nests of arrays [N, ...], by name.
         hashes: a number for each example, [N] in [0, 1), that chooses what goes into the validation
             split: later examples change none.
+        unit: how many consecutive examples stay together in the order of an epoch; 0: all, every
+            epoch has the split's own order.
+        batches: of a stream that comes in batches: makes a dataset of batches of so many examples,
+            without an end; the same examples in the same order as `Stream.stream`.
         parts: the sources of a mixture, each with `name`, `size` and `share`, which lie in it one
             after the other; in training each has its share of the positions.
     """
@@ -99,6 +103,8 @@ class SplitDefaults:
     labels: np.ndarray | None = None
     arrays: Mapping[str, Any] | None = None
     hashes: np.ndarray | None = None
+    unit: int = 1
+    batches: Callable[[int], tf.data.Dataset] | None = None
     parts: Sequence[Any] = ()
 
 

@@ -45,20 +45,38 @@ class ForkServer:
         self._lock = -1
 
     @classmethod
+    def early(cls, variables: dict[str, str]) -> ForkServer:
+        """Return the server of commands that this process may call, started if there is none.
+
+        It ends with this process. Commands of another environment start their own.
+
+        Args:
+            variables: the environment of their workers.
+        """
+        server = cls._named(variables) or cls._start(variables, "keras")
+        environment.offer_fork_server(str(server.directory))
+        return server
+
+    @classmethod
     def acquire(cls) -> ForkServer:
         """Return the server that this process is to use, started if there is none.
 
         That is the one that the command which has started this process names, or one of its own.
         """
         variables = environment.worker_environment()
+        return cls._named(variables) or cls._start(variables)
+
+    @classmethod
+    def _named(cls, variables: dict[str, str]) -> ForkServer | None:
+        """Return the server that the environment of this process names, if it is there."""
         directory = environment.fork_server()
         if directory and (server := cls(Path(directory)))._is_there(variables):
             return server
-        return cls._start(variables)
+        return None
 
     @classmethod
-    def _start(cls, variables: dict[str, str]) -> ForkServer:
-        """Start a server; without one all processes are started afresh."""
+    def _start(cls, variables: dict[str, str], *modules: str) -> ForkServer:
+        """Start a server, which imports some modules too; without one processes start afresh."""
         server = cls(Path("/nonexistent"))
         if not fork_protocol.is_supported():
             return server
@@ -80,7 +98,7 @@ class ForkServer:
                 [
                     *(sys.executable, "-P", "-m", "trainer.worker.forking"),
                     *(item for pair in options for item in pair),
-                    *("--directory", str(server.directory)),
+                    *("--directory", str(server.directory), *modules),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

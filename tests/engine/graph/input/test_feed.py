@@ -307,3 +307,16 @@ def test_split_that_augments_is_given_the_draws_in_training_alone():
     np.testing.assert_array_equal(batch["seen"], draws)
     test, _ = Source(Augmenting(), 4, 1).assemble(tf.constant(1, tf.int64), tf.constant(0))
     assert test["seen"].shape == ()
+
+
+def test_units_stay_together_and_all_of_a_split_keeps_its_order():
+    positions = tf.range(24, dtype=tf.int64)
+    epochs, indices = SampleOrder(12, 5, unit=4).locate(positions)
+    assert epochs.numpy().tolist() == [0] * 12 + [1] * 12
+    blocks = indices.numpy().reshape(2, 3, 4)
+    assert (np.diff(blocks, axis=2) == 1).all()
+    for starts in blocks[:, :, 0]:
+        assert sorted(starts) == [0, 4, 8]
+    assert blocks[0].tolist() != blocks[1].tolist()
+    _, indices = SampleOrder(12, 5, unit=0).locate(positions)
+    assert indices.numpy().tolist() == 2 * list(range(12))

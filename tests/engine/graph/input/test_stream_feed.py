@@ -8,6 +8,7 @@ from tests.support.choices import NEEDED
 from tests.support.training import assert_same_bits, variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
+from trainer.datasets.fit_data import data_of_fit
 from trainer.engine.graph.input.feed import SampleOrder, Source, StreamFeed
 from trainer.worker.building import build
 
@@ -24,6 +25,43 @@ class Numbers:
 
     def stream(self):
         return tf.data.Dataset.range(10).shuffle(10).repeat().map(lambda i: {"features": i})
+
+
+def batched():
+    """Return batches of 12 numbers, the last of 6, of which each pass shuffles the whole."""
+    return (
+        tf.data.Dataset.range(30).shuffle(30).batch(12).map(lambda i: {"x": tf.cast(i, tf.float32)})
+    )
+
+
+def generated():
+    """Yield such batches, without a seed."""
+    order = np.random.permutation(30).astype(np.float32)
+    for start in (0, 12, 24):
+        yield {"x": order[start : start + 12]}
+
+
+def parts_of_batches(function, replicas, step, count):
+    split = data_of_fit(data=function, num_examples=30, batched=True).train
+    strategy = tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(replicas)])
+    feed = StreamFeed(Source(split, 12 // replicas, replicas, SampleOrder(30, 3)), strategy)
+    iterator = feed.open(step)
+    steps = []
+    for _ in range(count):
+        batch, _ = feed.next(iterator)
+        parts = strategy.experimental_local_results(batch["features"]["x"])
+        steps.append(np.concatenate(parts).tolist())
+    return steps
+
+
+@pytest.mark.parametrize("function", [batched, generated])
+def test_batches_of_a_program_are_the_same_on_any_layout_and_from_any_step(function):
+    whole = parts_of_batches(function, 1, 0, 10)
+    assert parts_of_batches(function, 4, 4, 6) == whole[4:]
+    flat = np.concatenate(whole)
+    for first in (0, 30, 60):
+        assert sorted(flat[first : first + 30]) == list(range(30))
+    assert flat[:30].tolist() != flat[30:60].tolist()
 
 
 def batches(replicas, step=0, left_out=(), count=3, num_draws=0):

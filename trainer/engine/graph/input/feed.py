@@ -9,7 +9,7 @@ number of replicas or workers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import tensorflow as tf
@@ -30,17 +30,23 @@ class SampleOrder:
     Attributes:
         num_examples: examples in the split.
         seed: key of the permutations; each epoch has its own.
+        unit: how many consecutive examples stay together; 0: all.
     """
 
     num_examples: int
     seed: int
+    unit: int = field(default=1, kw_only=True)
 
     def locate(self, positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the epoch and the example of each position, [B] int64; so are both results."""
         epochs = positions // self.num_examples
         offsets = positions % self.num_examples
-        sizes = tf.fill(tf.shape(offsets), tf.constant(self.num_examples, tf.int64))
-        return epochs, permuted(offsets, sizes, self.seed, epochs, tf.zeros_like(epochs))
+        if not self.unit:
+            return epochs, offsets
+        units = tf.fill(tf.shape(offsets), tf.constant(self.num_examples // self.unit, tf.int64))
+        offset = offsets // self.unit
+        places = permuted(offset, units, self.seed, epochs, tf.zeros_like(epochs))
+        return epochs, places * self.unit + offsets % self.unit
 
 
 def permuted(
@@ -291,7 +297,10 @@ class StreamFeed(Pipeline):
             tf.keras.utils.set_random_seed(seed % 2**32)
             options = tf.data.Options()
             options.deterministic = True
-            batches = split.stream().batch(source.per_replica, drop_remainder=True)
+            if (make := with_defaults(split, SplitDefaults).batches) is not None:
+                batches = make(source.per_replica)
+            else:
+                batches = split.stream().batch(source.per_replica, drop_remainder=True)
             numbered = batches.with_options(options).skip(start).enumerate(start)
             own = numbered.filter(is_own).map(self._element)
             # Otherwise a strategy of several workers asks each time whether there is more, and

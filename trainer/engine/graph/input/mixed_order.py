@@ -67,10 +67,11 @@ def period_of(shares: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
 
 def sample_order(split: Any, seed: int) -> SampleOrder:
     """Return the order in which the examples of a training split are trained."""
-    parts = with_defaults(split, SplitDefaults).parts
-    if not parts:
-        return SampleOrder(split.num_examples, seed)
-    return MixedOrder(split.num_examples, seed, tuple((part.size, part.share) for part in parts))
+    view = with_defaults(split, SplitDefaults)
+    if not view.parts:
+        return SampleOrder(split.num_examples, seed, unit=view.unit)
+    parts = tuple((part.size, part.share) for part in view.parts)
+    return MixedOrder(split.num_examples, seed, parts)
 
 
 def epoch_lines(split: Any, num_positions: int) -> Iterator[str]:
