@@ -36,7 +36,7 @@ ORDER = (
 """A package imports only from rows below its own, and from itself."""
 
 BASE = {
-    "annotations", "code_files", "errors", "files", "text", "keras_files", "keras_objects",
+    "annotations", "errors", "files", "text", "keras_files", "keras_objects",
     "logical_devices", "published_weights",
 }  # fmt: skip
 """Modules that everybody may import; they stand at the top of `trainer/`."""

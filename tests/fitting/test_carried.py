@@ -1,5 +1,7 @@
 """What reaches other processes of a script's functions, and what names their files."""
 
+import importlib
+import inspect
 import os
 import subprocess
 import sys
@@ -72,6 +74,7 @@ def test_functions_bring_what_they_use_and_are_named_by_it(tmp_path: Path) -> No
     name = file_of(tmp_path, SCRIPT)
     (tmp_path / "script.py").unlink()
     assert call(path=str(tmp_path / name)) == (4, (48, 5, [True, True], None))
+    assert "factor(1), Net()" in inspect.getsource(load(tmp_path / name))  # for AutoGraph
     moved = SCRIPT.replace("# a comment", "").replace("class Net", "\n\n\nclass Net")
     assert file_of(tmp_path, moved, seed="1") == name
     assert file_of(tmp_path, SCRIPT.replace("return area()", "return -area()")) != name
@@ -84,6 +87,21 @@ def test_importable_functions_are_passed_by_their_names(tmp_path: Path) -> None:
     node = function_node(lambda: 3, "data", tmp_path, "call")
     assert node["_target_"] == "trainer.fitting.carried.call"
     assert call(path=node["path"]) == 3
+
+
+def test_modules_of_tf_keras_are_refused_where_that_is_keras_3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_layers.py").write_text("def make():\n    return tf.keras.Sequential()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    make = importlib.import_module("own_layers").make
+    assert function_node(make, "model", tmp_path, "model") == {"_target_": "own_layers.make"}
+    monkeypatch.setattr("trainer.fitting.carried.is_keras3", lambda: True)
+    for item in (make, lambda: make()):
+        with pytest.raises(
+            ConfigError, match=r"^own_layers uses tf.keras, which is Keras 3 here, "
+        ):
+            function_node(item, "model", tmp_path, "model")
 
 
 def test_what_cannot_be_pickled_is_named(tmp_path: Path) -> None:
@@ -111,6 +129,9 @@ def test_only_own_files_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         load(tmp_path / "link")
     with pytest.raises(ValueError, match=r"^path \(.*gone\) cannot be opened \(No such file "):
         load(tmp_path / "gone")
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(ValueError, match=r"^path \(.*\) cannot be loaded \(.*Error: .*\); if "):
+        load(path)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(ValueError, match=r"^path \(.*\) is of user \d+, and would run their code"):
         load(path)

@@ -109,6 +109,26 @@ def subclassed(library: Any, *, is_built: bool = True, units: int = 4) -> Any:
     return model
 
 
+class Whole(keras.Model):
+    """A functional model of a class that is imported."""
+
+
+class WholeOfTfKeras(tf.keras.Model):
+    """A functional model of tf_keras, of a class that is imported."""
+
+
+def imported(library: Any) -> Any:
+    inputs = library.Input([4])
+    outputs = library.layers.Dense(2)(inputs)
+    model = (Whole if library is keras else WholeOfTfKeras)(inputs, outputs)
+    if library is not keras:
+        model.add_loss(tf.reduce_mean(outputs**2))
+        model.add_metric(tf.reduce_mean(outputs), name="mean")
+    model.extra = 3
+    model.compile("sgd", "mse")
+    return model
+
+
 def adversarial(library: Any) -> Any:
     _, _, kind = classes(library)
     parts = [
@@ -148,8 +168,9 @@ FEATURES: dict[Callable[[Any], Any], Any] = {
 
 
 @pytest.mark.parametrize(
-    "make", [sequential, functional, subclassed, adversarial, many_layers, trained]
+    "make", [sequential, functional, subclassed, imported, adversarial, many_layers, trained]
 )
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_models_come_back_as_they_are(
     kind: str, make: Callable[[Any], Any], tmp_path: Path
@@ -169,7 +190,9 @@ def test_models_come_back_as_they_are(
         assert float(loaded.second.learning_rate) == 0.5
         np.testing.assert_allclose(loaded.traced(features), model.traced(features))
     else:
-        loaded.fit(features, loaded.predict(features), verbose=0)
+        labels = loaded.predict(features)
+        assert loaded.evaluate(features, labels) == pytest.approx(model.evaluate(features, labels))
+        loaded.fit(features, labels, verbose=0)
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -192,7 +215,32 @@ def test_tables_are_kept(kind: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded.layers[1](["A c"]), table(["A c"]))
 
 
-@pytest.mark.parametrize("make", [sequential, functional, subclassed, adversarial, many_layers])
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_functions_bring_layers_losses_and_variables(kind: str, tmp_path: Path) -> None:
+    library = KINDS[kind]
+    augment = library.Sequential([library.layers.Rescaling(2.0), library.layers.RandomFlip()])
+    judge = library.losses.BinaryCrossentropy(from_logits=True)
+    factor = tf.Variable(3.0)
+
+    def make() -> Any:
+        return augment(np.ones([1, 4, 4, 1])) * factor, judge([[1.0]], [[0.0]])
+
+    outputs, loss = load(carried(make, "model", tmp_path))()
+    np.testing.assert_array_equal(outputs, np.full([1, 4, 4, 1], 6.0))
+    assert float(loss) == pytest.approx(np.log(2))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        sequential,
+        functional,
+        subclassed,
+        imported,
+        adversarial,
+        pytest.param(many_layers, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_fresh_weights_are_no_part_of_what_a_model_is(
     kind: str, make: Callable[[Any], Any], tmp_path: Path
@@ -233,10 +281,10 @@ def test_copies_of_fresh_weights_are_drawn_alike_from_the_seed(kind: str, tmp_pa
         library.utils.set_random_seed(seed)
         first, second = load(path)
         np.testing.assert_array_equal(first.kernel, second.kernel)
-        values.append(np.array(first.kernel))
+        values.append(first.get_weights()[0])
     np.testing.assert_array_equal(values[0], values[1])
     assert not np.array_equal(values[0], values[2])
-    assert not np.array_equal(values[0], layers[0].kernel)
+    assert not np.array_equal(values[0], layers[0].get_weights()[0])
 
 
 @pytest.mark.parametrize("kind", list(KINDS))

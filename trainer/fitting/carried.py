@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from trainer.annotations import Exists
 from trainer.errors import ConfigError
 from trainer.files import write_atomically
-from trainer.fitting.identity import digest_of
+from trainer.fitting.content_digest import digest_of, not_passed
 from trainer.fitting.keras_pickling import is_keras3
 from trainer.fitting.pickling import MAIN, Pickler, load
 from trainer.keras_objects import check_precision
@@ -39,7 +39,10 @@ def carried(item: Any, what: str, folder: Path) -> Path:
     for module in sorted(pickler.modules):
         _check_keras(module)
     if not path.exists():
-        content = pickler.content(item)
+        try:
+            content = pickler.content(item)
+        except Exception as error:  # of any class
+            raise not_passed(what, item, error) from error
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content, mode=0o600)
     return path
@@ -82,7 +85,7 @@ def _check_keras(module: str) -> None:
         ConfigError: it is such a module.
     """
     file = getattr(sys.modules.get(module), "__file__", None)
-    roots = {*_ROOTS, Path(__file__).parents[1]}
+    roots = (*_ROOTS, str(Path(__file__).parents[1]))
     if file is None or not is_keras3() or any(Path(file).is_relative_to(root) for root in roots):
         return
     if match := _TF_KERAS.search(Path(file).read_text(encoding="utf-8")):

@@ -80,6 +80,7 @@ def repeat_draws(model: Any) -> None:
 
     An initializer of Keras draws the same values whenever it is called.
     """
+    watch()  # of libraries that were imported later too
     with warnings.catch_warnings(action="ignore"):  # that it draws the same values
         for layer in model._flatten_layers():
             for name, initializer in list(vars(layer).items()):
@@ -89,9 +90,9 @@ def repeat_draws(model: Any) -> None:
                 if getattr(initializer, "_init_seed", 0) is None:
                     _chosen.add(initializer.seed)
                 for suffix in ("", "_kernel"):
-                    found: Any = getattr(layer, f"{weight}{suffix}", None)
-                    if hasattr(found, "shape") and drawn(found) is None:
-                        initializer(found.shape, dtype=found.dtype)
+                    value: Any = getattr(layer, f"{weight}{suffix}", None)
+                    if hasattr(value, "shape") and drawn(value) is None:
+                        initializer(value.shape, dtype=value.dtype)
 
 
 def config_of(initializer: Any) -> dict[str, Any]:

@@ -34,7 +34,7 @@ _EMPTIED = {
 
 _CACHES = {
     "history", "train_function", "train_tf_function", "test_function", "predict_function",
-    "_cluster_coordinator",
+    "_cluster_coordinator", "_call_result",
 }  # fmt: skip
 """What training leaves in a model; None before it."""
 
@@ -74,8 +74,8 @@ def reduce(item: Any) -> Any:
         return _function, (item.python_function, item.input_signature, item._autograph)
     if type(item).__name__ in ("_DictWrapper", "_TupleWrapper"):  # which say that they are a dict
         return type(item), (item.__wrapped__,)
-    if isinstance(item, tensorflow.distribute.Strategy):
-        return tensorflow.distribute.get_strategy, ()
+    if hasattr(type(item), "num_replicas_in_sync") and hasattr(type(item), "extended"):
+        return tensorflow.distribute.get_strategy, ()  # that in whose scope it is loaded
     if (library := library_of(item)) is None:
         return NotImplemented
     return _reduced_object(item, library)
@@ -228,11 +228,11 @@ def _new(kind: Any) -> Any:
 
 def _state(item: Any, library: Any) -> dict[str, Any]:
     """Return the attributes of an object; those of a functional model as calls of its layers."""
-    made = {name for name, value in vars(_new(type(item))).items() if callable(value)}
+    methods = {name for name, value in vars(_new(type(item))).items() if callable(value)}
     state: dict[str, Any] = {
         name: [] if name in _EMPTIED else None if name in _CACHES else value
         for name, value in vars(item).items()
-        if name not in made and name not in _LEFT_OUT
+        if name not in methods and name not in _LEFT_OUT
     }
     if "_nodes_by_depth" in state:
         state = {name: value for name, value in state.items() if name not in _GRAPH}
@@ -243,19 +243,23 @@ def _state(item: Any, library: Any) -> dict[str, Any]:
 def _restore(item: Any, state: dict[str, Any]) -> None:
     calls = state.pop("graph of layers", None)
     attributes = vars(item)
-    is_layer = "_supports_masking" in state
-    library = library_of(item)
-    if calls is not None and library.__name__ == "keras":
-        from keras.src.ops.function import Function
-
+    is_keras3 = library_of(item).__name__ == "keras"
+    if calls is not None and not any(kind.__name__ == "Functional" for kind in type(item).__mro__):
+        module = "keras.src.models.model" if is_keras3 else "tf_keras.src.engine.training"
+        import_module(module).inject_functional_model_class(type(item))
+    if calls is not None and is_keras3:
         with import_module("keras.src.utils.tracking").DotNotTrackScope():
-            Function.__init__(item, *_called(calls), name=state["name"])
+            function = import_module("keras.src.ops.function").Function
+            function.__init__(item, *_called(calls), name=state["name"])
     attributes.update(state)
-    if library.__name__ == "tf_keras" and is_layer:
+    if "_supports_masking" in state and not is_keras3:
         attributes.update(_thread_local=threading.local(), _metrics_lock=threading.Lock())
-    if calls is not None and library.__name__ == "tf_keras":
+    if calls is not None and not is_keras3:
         attributes.update(_created_nodes=set())
         item._init_graph_network(*_called(calls))
+        tracked = set(map(id, item._self_tracked_trackables))
+        if added := [layer for layer, *_ in calls[1] if id(layer) not in tracked]:
+            item._insert_layers(added)  # losses and metrics, of which nothing is computed
     if "compiled_loss" in state:
         attributes["_compiled_trainable_state"] = item._get_trainable_state()
     if tracker := attributes.get("_tracker"):
@@ -382,8 +386,8 @@ def _called(recorded: Any) -> tuple[Any, Any]:
         return tree.map_structure(lambda x: tensors[x] if isinstance(x, _Symbol) else x, nest)
 
     for layer, arguments, keywords, outputs in calls:
-        made = layer.output if arguments is None else layer(*found(arguments), **found(keywords))
-        for symbol, tensor in zip(tree.flatten(outputs), tree.flatten(made), strict=True):
+        result = layer.output if arguments is None else layer(*found(arguments), **found(keywords))
+        for symbol, tensor in zip(tree.flatten(outputs), tree.flatten(result), strict=True):
             tensors[symbol] = tensor
     return found(ends[0]), found(ends[1])
 

@@ -18,6 +18,7 @@ from typing import Any
 import cloudpickle
 
 from trainer.fitting import keras_pickling
+from trainer.text import first_line
 
 MAIN = "__main__"
 
@@ -59,11 +60,19 @@ def load(path: Path) -> Any:
     """Return the object in a file, made anew.
 
     Raises:
-        ValueError: the file is a link or another user's: it may run any code.
+        ValueError: the file is a link or another user's, whose code it may run; or it cannot be
+            loaded.
     """
     with open(path, "rb", opener=_own_file) as file:
-        _show_sources(pickle.load(file))
-        return pickle.load(file)
+        try:
+            _show_sources(pickle.load(file))
+            return pickle.load(file)
+        except Exception as error:  # of any class
+            raise ValueError(
+                f"path ({path}) cannot be loaded ({type(error).__name__}: "
+                f"{first_line(error)[:200]}); if Python, TensorFlow or Keras was another when it "
+                "was written, remove it and call fit again"
+            ) from error
 
 
 def _own_file(name: str, flags: int) -> int:

@@ -43,8 +43,8 @@ _GROUPS = {
 
 def group_of(name: str) -> str | None:
     """Return the group of what the training split reports besides metrics; None: a metric."""
-    found = (group for group, pattern in _GROUPS.items() if re.fullmatch(pattern, name))
-    return next(found, None)
+    groups = (group for group, pattern in _GROUPS.items() if re.fullmatch(pattern, name))
+    return next(groups, None)
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:

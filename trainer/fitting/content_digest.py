@@ -43,6 +43,21 @@ def digest_of(item: Any, what: str, reduce: Callable[[Any], Any]) -> str:
     return digest.hexdigest()[:12]
 
 
+def not_passed(what: str, item: Any, error: Exception, place: str = "it") -> ConfigError:
+    """Return an error about an object that cannot be pickled.
+
+    Args:
+        what: the name of all that is passed.
+        item: the object.
+        error: what pickling it has raised.
+        place: where the object is.
+    """
+    return ConfigError(
+        f"{what}: {place or 'it'} ({type(item).__name__}) cannot be passed to the processes that "
+        f"train ({first_line(error)[:100]}); make it inside a function, and give fit that function"
+    )
+
+
 class _Digest:
     def __init__(self, what: str, reduce: Callable[[Any], Any]) -> None:
         self._hash = hashlib.sha256()
@@ -113,12 +128,8 @@ class _Digest:
             if isinstance(reduced, tuple):
                 reduced = keras_pickling.identity(item, reduced)
         except Exception as error:  # of any class
-            place = " of ".join(reversed(self._place[1:])) or "it"
-            raise ConfigError(
-                f"{self._place[0]}: {place} ({type(item).__name__}) cannot be passed to the "
-                f"processes that train ({first_line(error)[:100]}); make it inside a function, "
-                "and give fit that function"
-            ) from error
+            place = " of ".join(reversed(self._place[1:]))
+            raise not_passed(self._place[0], item, error, place) from error
         if isinstance(reduced, str):
             self._text("name", reduced)
         elif isinstance(item, types.FunctionType):
