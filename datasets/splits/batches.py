@@ -36,7 +36,7 @@ class PaddedRows:
     def shape(self) -> tuple[int | None, ...]:
         """The shape; None where rows differ."""
         if not len(self):
-            return self.array.shape
+            return (0, *[None] * (self.array.ndim - 1))
         same = (self.sizes == self.sizes[:1]).all(axis=0)
         inner = zip(self.sizes[0].tolist(), same, strict=True)
         return (len(self), *(size if is_same else None for size, is_same in inner))
