@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 
@@ -74,10 +75,11 @@ def overrides(program: Program, path: Path) -> list[str]:
         ]
     words += [
         f"batch.global_size={BATCH}",
-        f"train.steps={program.steps}",
+        f"train.steps={program.steps * program.epochs}",
         f"train.steps_per_epoch={program.steps}",
         "summary.every_steps=1000",
         "summary.every_epochs=1",
+        "evaluate.every_epochs=1",
         "writers=[jsonl]",
     ]
     if program.data.source == "generator":  # which does not know how many it makes
@@ -121,8 +123,9 @@ def train(program: Program, module: ModuleType, layout: str) -> Results:
             model = restored(made(module), run_dir, "latest")
         except ConfigError as error:
             raise Crashed(f"run.model(): {error}") from error
-        history = {name: values[-1] for name, values in Run(run_dir, 0).history.items()}
-        return Results(history, weights_of(model), predict(program, module, model))
+        return Results(
+            dict(Run(run_dir, 0).history), weights_of(model), predict(program, module, model)
+        )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -138,7 +141,7 @@ def _here(folder: Path, words: list[str]) -> Path:
             raise Crashed(f"a refusal of {len(lines)} lines: {error}") from error
         raise Refused(lines[0]) from error
     except Exception as error:
-        raise Crashed(f"{type(error).__name__}: {error}") from error
+        raise Crashed(f"{type(error).__name__}: {error}\n{traceback.format_exc()}") from error
     return folder
 
 
