@@ -53,26 +53,19 @@ class Crashed(Exception):
     """Steadfast has failed without an explanation in one line."""
 
 
-def overrides(program: Program, path: Path) -> list[str]:
-    """Return the command line that trains a program which is in a file."""
+def overrides(program: Program, module: str) -> list[str]:
+    """Return the command line that trains a program which is a module."""
     words = [
         "task=keras",
         "model=softmax",
         "~model.l2",
-        "model._target_=trainer.code_files.model",
-        f"++model.code={path}",
-        "++model.function=make_model",
+        f"model._target_={module}.make_model",
         "dataset=arrays",
         "dataset._target_=trainer.datasets.fit_data.data_of_fit",
     ]
-    for key, function in (("data", "data"), ("held_out", "held_out")):
-        node = f"++dataset.{key}."
-        words += [
-            f"{node}_target_=trainer.code_files.call",
-            f"{node}_partial_=true",
-            f"{node}code={path}",
-            f"{node}function={function}",
-        ]
+    for name in ("data", "held_out"):
+        node = f"++dataset.{name}."
+        words += [f"{node}_target_={module}.{name}", f"{node}_partial_=true"]
     words += [
         f"batch.global_size={BATCH}",
         f"train.steps={program.steps * program.epochs}",
@@ -104,7 +97,7 @@ def overrides(program: Program, path: Path) -> list[str]:
 
 def command(program: Program, layout: str) -> str:
     """Return the command that trains a program on a layout, if its script is `program.py`."""
-    words = [*overrides(program, Path("program.py")), *LAYOUTS.get(layout, ())]
+    words = [*overrides(program, "program"), *LAYOUTS.get(layout, ())]
     return shlex.join(["python", "train.py", *words])
 
 
@@ -117,8 +110,11 @@ def train(program: Program, module: ModuleType, layout: str) -> Results:
     """
     folder = new_folder()
     try:
-        words = [*overrides(program, Path(str(module.__file__))), *LAYOUTS[layout]]
-        run_dir = _by_command(folder, words) if layout in PROCESSES else _here(folder, words)
+        words = [*overrides(program, module.__name__), *LAYOUTS[layout]]
+        if layout in PROCESSES:
+            run_dir = _by_command(folder, words, Path(str(module.__file__)).parent)
+        else:
+            run_dir = _here(folder, words)
         try:
             model = restored(made(module), run_dir, "latest")
         except ConfigError as error:
@@ -145,12 +141,12 @@ def _here(folder: Path, words: list[str]) -> Path:
     return folder
 
 
-def _by_command(folder: Path, words: list[str]) -> Path:
-    """Train in processes of its own; return the run directory."""
+def _by_command(folder: Path, words: list[str], modules: Path) -> Path:
+    """Train in processes of its own, which find the program in a folder; return the run's."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "train.py"), *words],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{modules}"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
