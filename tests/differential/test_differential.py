@@ -114,7 +114,7 @@ def test_wrong_update_is_noticed_and_the_program_made_smaller() -> None:
     program = Program(
         library="keras",
         form="subclassed",
-        inputs=(Input("scalar"), Input("vector", flat="dense")),
+        inputs=(Input("scalar", flat="reshape"), Input("vector", flat="dense")),
         outputs=(Output(metrics=("mae", "own_rmse")),),
         layers=("layer_norm",),
         optimizer=momentum,
