@@ -126,7 +126,7 @@ METRICS: Mapping[str, Choice] = {
     "Recall": _metric("Recall()", "flag"),
     "TruePositives": _metric("TruePositives()", "flag"),
     "AtRecall": _metric("PrecisionAtRecall(0.5, num_thresholds=20)", "flag"),
-    "F1": _metric("F1Score(threshold=0.5)", "flag", shapes=("column",)),
+    "F1": _metric('F1Score(threshold=0.5, average="micro")', "flag", shapes=("column",)),
     "BinaryIoU": _metric("BinaryIoU(target_class_ids=[0, 1], threshold=0.5)", "flag"),
     "SparseTopK": _metric("SparseTopKCategoricalAccuracy(k=2)", "class"),
     "MeanIoU": _metric("MeanIoU(num_classes=3, sparse_y_pred=False)", "class"),

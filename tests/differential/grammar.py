@@ -84,7 +84,8 @@ class _Drawing:
             built=form == "functional" or self._chance(0.7),
             optimizer=self._optimizer(library),
             data=self._data(outputs, step),
-            steps=self._one([3, 3, 4, 5]),
+            steps=self._one([2, 3, 4, 5]),
+            epochs=self._one([1, 1, 1, 2]),
         )
         return allowed(program)
 

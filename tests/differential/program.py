@@ -114,7 +114,8 @@ class Program:
         built: whether the model has its variables before it is trained.
         optimizer: the optimizer.
         data: the examples.
-        steps: the number of steps.
+        steps: the number of steps of an epoch.
+        epochs: the number of epochs.
     """
 
     library: str = "tf_keras"
@@ -127,6 +128,7 @@ class Program:
     optimizer: Optimizer = Optimizer()
     data: Data = Data()
     steps: int = 3
+    epochs: int = 1
 
     def with_output(self, number: int, output: Output) -> Program:
         """Return the program with another output in place of one."""

@@ -31,13 +31,13 @@ class Results:
     """The results of a training.
 
     Attributes:
-        history: the metrics of its one epoch under `fit`'s names, those of the evaluation too.
+        history: the metrics of each epoch under `fit`'s names, those of the evaluation too.
         weights: every weight of the model after the last step.
         predictions: the outputs of the trained model for the examples of the evaluation.
         start: every weight before the first step; empty: not known.
     """
 
-    history: Mapping[str, float]
+    history: Mapping[str, Sequence[float]]
     weights: Sequence[np.ndarray]
     predictions: Sequence[np.ndarray]
     start: Sequence[np.ndarray] = ()

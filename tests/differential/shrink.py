@@ -89,6 +89,7 @@ def _simpler(program: Program) -> Iterator[Program]:
     for number, output in enumerate(program.outputs):
         for simple in _simpler_outputs(output):
             yield program.with_output(number, simple)
+    yield replace(program, epochs=1)
     for steps in (1, 2):
         if steps < program.steps:
             yield replace(program, steps=steps)

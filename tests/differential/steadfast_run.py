@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 
@@ -52,32 +53,26 @@ class Crashed(Exception):
     """Steadfast has failed without an explanation in one line."""
 
 
-def overrides(program: Program, path: Path) -> list[str]:
-    """Return the command line that trains a program which is in a file."""
+def overrides(program: Program, module: str) -> list[str]:
+    """Return the command line that trains a program which is a module."""
     words = [
         "task=keras",
         "model=softmax",
         "~model.l2",
-        "model._target_=tests.support.script_files.model",
-        f"++model.code={path}",
-        "++model.function=make_model",
+        f"model._target_={module}.make_model",
         "dataset=arrays",
         "dataset._target_=trainer.datasets.fit_data.data_of_fit",
     ]
-    for key, function in (("data", "data"), ("held_out", "held_out")):
-        node = f"++dataset.{key}."
-        words += [
-            f"{node}_target_=tests.support.script_files.call",
-            f"{node}_partial_=true",
-            f"{node}code={path}",
-            f"{node}function={function}",
-        ]
+    for name in ("data", "held_out"):
+        node = f"++dataset.{name}."
+        words += [f"{node}_target_={module}.{name}", f"{node}_partial_=true"]
     words += [
         f"batch.global_size={BATCH}",
-        f"train.steps={program.steps}",
+        f"train.steps={program.steps * program.epochs}",
         f"train.steps_per_epoch={program.steps}",
         "summary.every_steps=1000",
         "summary.every_epochs=1",
+        "evaluate.every_epochs=1",
         "writers=[jsonl]",
     ]
     if program.data.source == "generator":  # which does not know how many it makes
@@ -102,7 +97,7 @@ def overrides(program: Program, path: Path) -> list[str]:
 
 def command(program: Program, layout: str) -> str:
     """Return the command that trains a program on a layout, if its script is `program.py`."""
-    words = [*overrides(program, Path("program.py")), *LAYOUTS.get(layout, ())]
+    words = [*overrides(program, "program"), *LAYOUTS.get(layout, ())]
     return shlex.join(["python", "train.py", *words])
 
 
@@ -115,14 +110,18 @@ def train(program: Program, module: ModuleType, layout: str) -> Results:
     """
     folder = new_folder()
     try:
-        words = [*overrides(program, Path(str(module.__file__))), *LAYOUTS[layout]]
-        run_dir = _by_command(folder, words) if layout in PROCESSES else _here(folder, words)
+        words = [*overrides(program, module.__name__), *LAYOUTS[layout]]
+        if layout in PROCESSES:
+            run_dir = _by_command(folder, words, Path(str(module.__file__)).parent)
+        else:
+            run_dir = _here(folder, words)
         try:
             model = restored(made(module), run_dir, "latest")
         except ConfigError as error:
             raise Crashed(f"run.model(): {error}") from error
-        history = {name: values[-1] for name, values in Run(run_dir, 0).history.items()}
-        return Results(history, weights_of(model), predict(program, module, model))
+        return Results(
+            dict(Run(run_dir, 0).history), weights_of(model), predict(program, module, model)
+        )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -138,16 +137,16 @@ def _here(folder: Path, words: list[str]) -> Path:
             raise Crashed(f"a refusal of {len(lines)} lines: {error}") from error
         raise Refused(lines[0]) from error
     except Exception as error:
-        raise Crashed(f"{type(error).__name__}: {error}") from error
+        raise Crashed(f"{type(error).__name__}: {error}\n{traceback.format_exc()}") from error
     return folder
 
 
-def _by_command(folder: Path, words: list[str]) -> Path:
-    """Train in processes of its own; return the run directory."""
+def _by_command(folder: Path, words: list[str], modules: Path) -> Path:
+    """Train in processes of its own, which find the program in a folder; return the run's."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "train.py"), *words],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{modules}"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -58,14 +58,14 @@ def test_program_is_drawn_again_from_its_seed_and_number() -> None:
 
 
 def test_every_program_is_python_and_keeps_the_rules() -> None:
-    for number in range(500):
+    for number in range(300):
         program = draw(3, number)
         ast.parse(script(program, "A program."))
         assert allowed(program) == program
 
 
 def test_everything_in_the_catalog_is_drawn() -> None:
-    programs = [draw(4, number) for number in range(4000)]
+    programs = [draw(4, number) for number in range(2500)]
     outputs = [output for program in programs for output in program.outputs]
     drawn = {
         "losses": {output.loss for output in outputs},
@@ -88,7 +88,7 @@ def test_everything_in_the_catalog_is_drawn() -> None:
 
 
 def test_smaller_programs_are_python_and_end() -> None:
-    for number in range(60):
+    for number in range(20):
         program, count = draw(5, number), 0
         while (candidates := list(simpler(program))) and count < 100:
             program, count = candidates[-1], count + 1
@@ -96,6 +96,7 @@ def test_smaller_programs_are_python_and_end() -> None:
         assert count < 100
 
 
+@pytest.mark.slow
 def test_wrong_update_is_noticed_and_the_program_made_smaller() -> None:
     """Of a trainer that takes a learning rate that is 1 % too large wherever there is momentum."""
     from tests.differential import comparison, keras_run
@@ -113,10 +114,11 @@ def test_wrong_update_is_noticed_and_the_program_made_smaller() -> None:
     program = Program(
         library="keras",
         form="subclassed",
-        inputs=(Input("tokens", flat="pool"), Input("vector", flat="dense")),
-        outputs=(Output(metrics=("mae", "own_rmse")), Output("vector", "one_hot", loss="kl")),
-        layers=("dense", "layer_norm"),
+        inputs=(Input("scalar", flat="reshape"), Input("vector", flat="dense")),
+        outputs=(Output(metrics=("mae", "own_rmse")),),
+        layers=("layer_norm",),
         optimizer=momentum,
+        steps=2,
     )
     outcome = compare(program, [])
     assert (outcome.kind, outcome.layout) == ("different", "one_device")
@@ -145,12 +147,12 @@ def test_error_that_is_no_refusal_is_a_defect() -> None:
 
 def test_rounding_is_no_difference_and_a_missing_metric_is_one() -> None:
     start = [np.zeros([3])]
-    results = Results({"loss": 1.0}, [np.array([0.1, 0.2, 0.3])], [], start)
+    results = Results({"loss": [1.0]}, [np.array([0.1, 0.2, 0.3])], [], start)
     limits = results.tolerances()
-    rounded = Results({"loss": 1.0 + 1e-6}, [np.array([0.1, 0.2, 0.3 + 1e-7])], [])
+    rounded = Results({"loss": [1.0 + 1e-6]}, [np.array([0.1, 0.2, 0.3 + 1e-7])], [])
     assert difference(results, rounded, limits) is None
     assert difference(results, rounded) is not None
-    moved = difference(results, Results({"loss": 1.0}, [np.array([0.1, 0.2, 0.303])], []), limits)
+    moved = difference(results, Results({"loss": [1.0]}, [np.array([0.1, 0.2, 0.303])], []), limits)
     assert moved is not None
     assert moved.kind == "weight"
     missing = difference(results, Results({}, [np.array([0.1, 0.2, 0.3])], []), limits)
