@@ -19,14 +19,13 @@ import tensorflow as tf
 from trainer.engine.graph.step.captured_updates import note_update
 from trainer.engine.graph.step.gradients import notes_updates
 from trainer.engine.graph.step.part_variables import own_values
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, is_user_code
 from trainer.protocols import Batch
 from trainer.tasks.keras.autograph import converted, enabled
 from trainer.tasks.keras.compiled import compiled_with, has_call, own_steps, undecorated
 from trainer.tasks.keras.metric_states import MetricStates
 from trainer.tasks.keras.optimizer_proxy import traced_part
 
-_LIBRARY_FOLDERS = ("site-packages", "trainer")
 _AUTOGRAPH_LINE = re.compile(r'^ *File "(.+?)", line (\d+), in .*[^*]\*$', re.MULTILINE)
 NO_LOSS = (
     "task.loss (null) must be set for a model that is not compiled with one; add "
@@ -248,6 +247,10 @@ class Program:
         trace = tf.function(lambda batch: strategy.run(call, args=(batch,)), autograph=False)
         with self._explained(), self._converting():
             trace.get_concrete_function(dict(specs))
+        for each in filter(None, tf.nest.flatten(getattr(loss, "_losses", None))):
+            if each.reduction == tf.keras.losses.Reduction.SUM:
+                # Else Keras multiplies what it reports by the number of replicas.
+                each._is_sum, each.reduction = True, tf.keras.losses.Reduction.NONE
 
     def _converting(self) -> AbstractContextManager[Any]:
         """Convert the user's functions by AutoGraph, as tf_keras does and Keras 3 does not."""
@@ -303,9 +306,14 @@ def _scale_no_losses(is_tf_keras: bool) -> None:
 
         # Keras refuses means where there is a strategy, for it would divide by too little.
         reduction = tf.keras.losses.Reduction
-        tf.keras.losses.Loss._get_reduction = lambda self: (
-            reduction.SUM_OVER_BATCH_SIZE if self.reduction == reduction.AUTO else self.reduction
-        )
+
+        def own_reduction(self: Any) -> str:
+            if getattr(self, "_is_sum", False):
+                return reduction.SUM
+            is_auto = self.reduction == reduction.AUTO
+            return reduction.SUM_OVER_BATCH_SIZE if is_auto else self.reduction
+
+        tf.keras.losses.Loss._get_reduction = own_reduction
     else:
         from keras.src.losses import loss as module
 
@@ -319,8 +327,7 @@ def _place(error: BaseException) -> str:
         file, line = converted_lines[-1]
         return f"{file}:{line}"
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        parts = frame.filename.replace("\\", "/").split("/")
-        if not any(part in parts for part in _LIBRARY_FOLDERS):
+        if is_user_code(frame.filename):
             return f"{frame.filename}:{frame.lineno}"
     return ""
 
