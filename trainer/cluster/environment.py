@@ -31,10 +31,9 @@ _READ_AT_IMPORT = (
 )  # fmt: skip
 """Prefixes of the variables that the interpreter, TensorFlow, and what it imports read early."""
 
-_READ_LATER = frozenset({
-    "TF_CONFIG", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "CUDA_VISIBLE_DEVICES",
-    "TPU_ML_PLATFORM_VERSION",
-})  # fmt: skip
+_READ_LATER = frozenset(
+    ["TF_CONFIG", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "CUDA_VISIBLE_DEVICES", "TPU_ML_PLATFORM_VERSION"]
+)
 """Those of them that are read when TensorFlow creates its devices, or that it only sets."""
 
 _SET_BY_IMPORT = frozenset(

@@ -46,14 +46,14 @@ class ForkServer:
 
     @classmethod
     def early(cls, variables: dict[str, str]) -> ForkServer:
-        """Return the server of commands that this process may call, started if there is none.
+        """Start the server of commands that this process is going to call, if any.
 
         It ends with this process. Commands of another environment start their own.
 
         Args:
             variables: the environment of their workers.
         """
-        server = cls._named(variables) or cls._start(variables, "keras")
+        server = cls._start(variables, "keras")
         environment.offer_fork_server(str(server.directory))
         return server
 
@@ -64,15 +64,10 @@ class ForkServer:
         That is the one that the command which has started this process names, or one of its own.
         """
         variables = environment.worker_environment()
-        return cls._named(variables) or cls._start(variables)
-
-    @classmethod
-    def _named(cls, variables: dict[str, str]) -> ForkServer | None:
-        """Return the server that the environment of this process names, if it is there."""
         directory = environment.fork_server()
         if directory and (server := cls(Path(directory)))._is_there(variables):
             return server
-        return None
+        return cls._start(variables)
 
     @classmethod
     def _start(cls, variables: dict[str, str], *modules: str) -> ForkServer:
