@@ -32,14 +32,9 @@ _READ_AT_IMPORT = (
 """Prefixes of the variables that the interpreter, TensorFlow, and what it imports read early."""
 
 _READ_LATER = frozenset(
-    ["TF_CONFIG", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "CUDA_VISIBLE_DEVICES", "TPU_ML_PLATFORM_VERSION"]
+    {"TF_CONFIG", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "CUDA_VISIBLE_DEVICES"}
 )
-"""Those of them that are read when TensorFlow creates its devices, or that it only sets."""
-
-_SET_BY_IMPORT = frozenset(
-    {("TF2_BEHAVIOR", "1"), ("TPU_ML_PLATFORM", "Tensorflow"), ("HDF5_PLUGIN_PATH", "disable")}
-)
-"""What TensorFlow and h5py set when they are imported: no choice of the user's."""
+"""Those of them that are read when TensorFlow creates its devices."""
 
 _OFFLINE = ("", "offline", "disabled", "dryrun")
 _LOCAL = ("sqlite:", "file:", "/", ".")
@@ -109,19 +104,13 @@ def online_writer(writers: object) -> str | None:
     return None
 
 
-def worker_environment(
-    scratch: str | None = None, base: Mapping[str, str] | None = None
-) -> dict[str, str]:
+def worker_environment(scratch: str | None = None) -> dict[str, str]:
     """Return the environment of a process of a run.
 
     Args:
         scratch: the directory of its temporary files; None: the default.
-        base: the environment of the command; None: this process's.
     """
-    environment = dict(os.environ if base is None else base)
-    if scratch is not None:
-        environment["TMPDIR"] = scratch
-    environment.pop(_CALLER, None)
+    environment = dict(os.environ) if scratch is None else {**os.environ, "TMPDIR": scratch}
     # With a stale TF_CONFIG of the shell, a strategy of one process would wait for a cluster.
     environment.pop("TF_CONFIG", None)
     environment.pop(_FORK_SERVER, None)
@@ -180,11 +169,6 @@ def fork_server() -> str | None:
     return os.environ.get(_FORK_SERVER)
 
 
-def offer_fork_server(directory: str) -> None:
-    """Name the fork server that the commands which this process calls are to use."""
-    os.environ[_FORK_SERVER] = directory
-
-
 def name_fork_server(environment: dict[str, str], directory: str) -> None:
     """Name the fork server that the process of an environment is to use."""
     environment[_FORK_SERVER] = directory
@@ -223,8 +207,7 @@ def of_command(folders: Sequence[str], caller: int) -> dict[str, str]:
     """
     paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *folders]
     python_path = os.pathsep.join(dict.fromkeys(paths))
-    own = {name: value for name, value in os.environ.items() if (name, value) not in _SET_BY_IMPORT}
-    return {**own, "PYTHONPATH": python_path, _CALLER: str(caller)}
+    return {**os.environ, "PYTHONPATH": python_path, _CALLER: str(caller)}
 
 
 def take_caller() -> int | None:

@@ -7,13 +7,11 @@ finds the same run. The training is that of the command, in processes of its own
 from __future__ import annotations
 
 import re
-import sys
 import types
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from inspect import signature
-from multiprocessing import parent_process
 from pathlib import Path
 from typing import Any
 
@@ -28,29 +26,10 @@ from trainer.fitting.keras_pickling import library_of
 from trainer.fitting.pickling import load
 from trainer.fitting.read_data import batches_of, describe
 from trainer.fitting.trained_model import restored
-from trainer.launch.processes.fork_server import ForkServer
 from trainer.notebook import Run, run
 
 # Models made here must leave the memory of the GPUs to the processes that train.
 environment.share_gpus()
-
-
-def _start_early() -> ForkServer | None:
-    """Start what imports TensorFlow for the processes that train, while the script goes on.
-
-    Only of a script or notebook: tests, commands and workers import this too, and may call nothing.
-    """
-    file = Path(getattr(sys.modules["__main__"], "__file__", None) or Path.cwd()).absolute()
-    package = Path(__file__).parents[1]
-    others = map(str, [sys.prefix, sys.base_prefix, package, package.parent / "train.py"])
-    if parent_process() is not None or any(file.is_relative_to(other) for other in others):
-        return None
-    return ForkServer.early(
-        environment.worker_environment(base=environment.of_command(import_folders(), 0))
-    )
-
-
-_early = _start_early()
 initial_draws.watch()
 
 _DATA = "trainer.datasets.fit_data"

@@ -206,8 +206,8 @@ def _check_forkable() -> None:
         raise RuntimeError(f"an import has opened GPUs: {', '.join(gpus)}")
 
 
-def _import_while(owner: socket.socket, directory: Path, modules: Sequence[str]) -> None:
-    """Import what workers need, and more, and end at once if the owner ends meanwhile."""
+def _import_while(owner: socket.socket, directory: Path) -> None:
+    """Import what workers need, and end at once if the owner ends meanwhile."""
     imported, done = os.pipe()
 
     def watch() -> None:
@@ -222,9 +222,6 @@ def _import_while(owner: socket.socket, directory: Path, modules: Sequence[str])
     thread.start()
     try:
         process.prepare()
-        for module in modules:
-            with suppress(ImportError):
-                importlib.import_module(module)
     finally:
         os.close(done)
         thread.join()
@@ -279,12 +276,11 @@ def main() -> None:
     parser.add_argument("--listener", type=int, required=True)
     parser.add_argument("--owner", type=int, required=True)
     parser.add_argument("--directory", type=Path, required=True)
-    parser.add_argument("modules", nargs="*")
     args = parser.parse_args()
     for descriptor in (args.listener, args.owner):
         os.set_inheritable(descriptor, False)
     owner = socket.socket(fileno=args.owner)
-    _import_while(owner, args.directory, args.modules)
+    _import_while(owner, args.directory)
     _check_forkable()
     server = os.getpid()
     if assignment := ForkServer(socket.socket(fileno=args.listener), owner).serve():

@@ -45,19 +45,6 @@ class ForkServer:
         self._lock = -1
 
     @classmethod
-    def early(cls, variables: dict[str, str]) -> ForkServer:
-        """Start the server of commands that this process is going to call, if any.
-
-        It ends with this process. Commands of another environment start their own.
-
-        Args:
-            variables: the environment of their workers.
-        """
-        server = cls._start(variables, "keras")
-        environment.offer_fork_server(str(server.directory))
-        return server
-
-    @classmethod
     def acquire(cls) -> ForkServer:
         """Return the server that this process is to use, started if there is none.
 
@@ -70,8 +57,8 @@ class ForkServer:
         return cls._start(variables)
 
     @classmethod
-    def _start(cls, variables: dict[str, str], *modules: str) -> ForkServer:
-        """Start a server, which imports some modules too; without one processes start afresh."""
+    def _start(cls, variables: dict[str, str]) -> ForkServer:
+        """Start a server; without one all processes are started afresh."""
         server = cls(Path("/nonexistent"))
         if not fork_protocol.is_supported():
             return server
@@ -93,7 +80,7 @@ class ForkServer:
                 [
                     *(sys.executable, "-P", "-m", "trainer.worker.forking"),
                     *(item for pair in options for item in pair),
-                    *("--directory", str(server.directory), *modules),
+                    *("--directory", str(server.directory)),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -359,13 +359,13 @@ class Keras:
             )
         rows = num_examples(batch)
         first = tf.cast(step.replica, tf.int32) * rows
-        with_derivatives = {
-            **batch,
-            "derivatives": [
-                tf.zeros([rows, *x.shape[1:]]) if d is None else d[first : first + rows]
-                for x, d in zip(flat, derivatives[: len(flat)], strict=True)
-            ],
-        }
+        own_derivatives = [
+            tf.zeros([rows, *x.shape[1:]])
+            if d is None
+            else tf.ensure_shape(d[first : first + rows], [rows, *x.shape[1:]])
+            for x, d in zip(flat, derivatives[: len(flat)], strict=True)
+        ]
+        with_derivatives = {**batch, "derivatives": own_derivatives}
 
         def loss_fn(part: Batch) -> PartLoss:
             outputs, added = program.outputs(part, training=True)
