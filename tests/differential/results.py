@@ -77,7 +77,8 @@ class Difference:
     @property
     def kind(self) -> str:
         """What kind of result it is."""
-        return self.name.split()[0] if " " in self.name else "metric"
+        first = self.name.split()[0]
+        return first if first in ("weight", "prediction", "names") else "metric"
 
     def __str__(self) -> str:
         return f"{self.name}: expected {self.expected}, got {self.got}"
