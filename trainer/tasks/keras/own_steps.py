@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -178,7 +177,7 @@ class OwnSteps:
                 tf.name_scope("shard"),
                 enter(number),
                 captured.capture(),
-                gradients_in_order() if options.shards is not None else nullcontext(),
+                gradients_in_order(),
             ):
                 return self._program.step("train_step", part(number), step.index), captured
 

@@ -157,7 +157,17 @@ def forward_parts(
                 for part in range(options.accumulate):
                     with enter(part):
                         results.append(fn(micro(part)))
-    return tf.nest.map_structure(lambda *rows: tf.concat(rows, axis=0), *results)
+    if options.shards is None:
+        return tf.nest.map_structure(lambda *rows: tf.concat(rows, axis=0), *results)
+    # Behind snapshots: TensorFlow moves elementwise operations behind a concatenation, in which
+    # they are rounded otherwise than in a shard.
+    return tf.nest.map_structure(
+        lambda *rows: _hidden(tf.concat([*map(_hidden, rows)], 0)), *results
+    )
+
+
+def _hidden(x: tf.Tensor) -> tf.Tensor:
+    return tf.raw_ops.Snapshot(input=x)
 
 
 def moving_variables(model: tf.keras.Model) -> list[tf.Variable]:
@@ -329,7 +339,7 @@ class _Passes:
             check_operations(graph.get_operations()[num_before:], compiled=self._options.jit)
             objective += statistics.weighted(calls)
         is_sharded = self._options.shards is not None
-        with backward_pass(), gradients_in_order() if is_sharded else nullcontext():
+        with backward_pass(), gradients_in_order():
             num_before = len(graph.get_operations())
             gradients = tape.gradient(
                 objective,

@@ -88,8 +88,9 @@ def keep_apart(operations: Sequence[tf.Operation]) -> None:
 def gradients_in_order() -> Iterator[None]:
     """Have tapes inside add up the gradients of what is used several times, one after the other.
 
-    They make one AddN of them, and TensorFlow's optimizer sorts its inputs by their names, which
-    differ with the number of shards on a device.
+    They make one AddN of them. TensorFlow's optimizer sorts its inputs by their names, which differ
+    with the number of shards on a device. And its kernel adds to the first input whose memory
+    nobody else reads any more, so of three inputs the order is a matter of time.
     """
     _register_vspace()
     _current.in_order = True
