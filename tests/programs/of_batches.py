@@ -98,6 +98,17 @@ def largest(*, library: str = "tf_keras"):
     return model
 
 
+def thrice(*, library: str = "tf_keras"):
+    """A model that uses one layer's output three times."""
+    K = _K(library)
+    inputs = K.Input([4])
+    hidden = K.layers.Dense(3)(inputs)
+    each = [K.layers.Activation(name)(hidden) for name in ("tanh", "sigmoid", "elu")]
+    model = K.Model(inputs, K.layers.Dense(1)(K.layers.Concatenate()(each)))
+    model.compile(K.optimizers.SGD(0.05), loss="mse", metrics=["mae"])
+    return model
+
+
 def weighted(*, library: str = "tf_keras", loss: str = "mse", flat: bool = False):
     K = _K(library)
     model = _net(K, flat=flat)

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tests.programs import of_batches
 from tests.support.training import recipe
+from trainer.engine.graph.checks.traced_operations import all_graphs
 from trainer.engine.graph.step.metric_sums import unpack
 from trainer.errors import ConfigError
 
@@ -209,3 +210,18 @@ def test_metric_that_does_not_add_up_is_evaluated_as_fit_does(tmp_path, library)
     for layout in ("two", "shards"):
         two = train(tmp_path / layout, "largest", layout, f"library={library}")
         assert_alike(two[2:], one[2:])
+
+
+def test_gradients_of_what_is_used_three_times_are_added_in_one_order(tmp_path):
+    """The kernel of AddN begins with the input whose memory is free first."""
+    engine = recipe(
+        tmp_path, "task=keras", "model._target_=tests.programs.of_batches.thrice",
+        "dataset=arrays", "dataset.data._target_=tests.programs.of_batches.rows",
+        "batch.global_size=8", "train.steps=1", "writers=[jsonl]",
+    )  # fmt: skip
+    traced = []
+    engine.loop.on_traced.append(lambda graph: traced.extend(all_graphs(graph)))
+    assert engine.train(lambda: False)
+    sums = [x for graph in traced for x in graph.get_operations() if x.type == "AddN"]
+    assert traced
+    assert all(len(operation.inputs) < 3 for operation in sums)
