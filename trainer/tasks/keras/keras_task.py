@@ -335,6 +335,7 @@ class Keras:
             masks = {str(i): mask for i, x in enumerate(flat) if (mask := mask_of(x)) is not None}
             return {"outputs": outputs, "masks": masks, "added": added[None]}
 
+        rows = num_examples(batch)
         own = step.forward(forward, batch, self.models["model"])
         taken = {"weight", "label", "sample_weight"}
         if program.judges_itself or program.has_own_metrics:
@@ -357,12 +358,14 @@ class Keras:
                 "and reads weights, so no part of a batch can compute it; train it on one device, "
                 "or compute what reads weights in call"
             )
-        rows = num_examples(batch)
         first = tf.cast(step.replica, tf.int32) * rows
         own_derivatives = [
             tf.zeros([rows, *x.shape[1:]])
             if d is None
-            else tf.ensure_shape(d[first : first + rows], [rows, *x.shape[1:]])
+            # Behind a snapshot: what is computed of the slice must not be computed of the whole.
+            else tf.raw_ops.Snapshot(
+                input=tf.reshape(d[first : first + rows], [rows, *x.shape[1:]])
+            )
             for x, d in zip(flat, derivatives[: len(flat)], strict=True)
         ]
         with_derivatives = {**batch, "derivatives": own_derivatives}

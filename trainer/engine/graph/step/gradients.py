@@ -157,13 +157,20 @@ def forward_parts(
                 for part in range(options.accumulate):
                     with enter(part):
                         results.append(fn(micro(part)))
+    size = int(batch["weight"].shape[0])
     if options.shards is None:
-        return tf.nest.map_structure(lambda *rows: tf.concat(rows, axis=0), *results)
+        return tf.nest.map_structure(lambda *rows: _joined(rows, size), *results)
     # Behind snapshots: TensorFlow moves elementwise operations behind a concatenation, in which
     # they are rounded otherwise than in a shard.
     return tf.nest.map_structure(
-        lambda *rows: _hidden(tf.concat([*map(_hidden, rows)], 0)), *results
+        lambda *rows: _hidden(_joined([_hidden(x) for x in rows], size)), *results
     )
+
+
+def _joined(parts: Sequence[tf.Tensor], size: int) -> tf.Tensor:
+    """Return tensors of the parts of a batch as one, of `size` rows if their number is unknown."""
+    whole = tf.concat(parts, axis=0)
+    return tf.ensure_shape(whole, [whole.shape[0] or size, *whole.shape[1:]])
 
 
 def _hidden(x: tf.Tensor) -> tf.Tensor:
