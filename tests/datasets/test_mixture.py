@@ -1,5 +1,6 @@
 """Mixtures: each source with its own preprocessing, and what does not fit together."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,7 @@ def plain(classes: int = 3, shape: tuple[int, ...] = (6, 6, 1)) -> ArrayDataset:
 
 
 STREAM = ArrayDataset(
-    train=StreamSplit(lambda: None, 4, []), test=plain().test, input_shape=(1,), num_classes=2
+    train=StreamSplit(SimpleNamespace(batched=False), 4), test=plain().test, input_shape=(1,), num_classes=2
 )
 
 
