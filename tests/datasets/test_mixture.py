@@ -114,7 +114,10 @@ def plain(classes: int = 3, shape: tuple[int, ...] = (6, 6, 1)) -> ArrayDataset:
 
 
 STREAM = ArrayDataset(
-    train=StreamSplit(SimpleNamespace(batched=False), 4), test=plain().test, input_shape=(1,), num_classes=2
+    train=StreamSplit(SimpleNamespace(batched=False), 4),
+    test=plain().test,
+    input_shape=(1,),
+    num_classes=2,
 )
 
 

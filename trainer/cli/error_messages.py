@@ -6,7 +6,6 @@ import errno
 import importlib.resources
 import os
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,10 +108,9 @@ def _no_override(word: str) -> str:
         return f"'{word}' is no command; {fix if word == 'train' else other}"
     key, _, value = word.partition("=")
     rule = "; write key=value or group=choice, and quote special characters"
-    is_special = re.fullmatch(r"[^=,'{}\[\]\x80-\uffff]*[^\w/.:+-][^=,'{}\[\]\x80-\uffff]*", value)
-    if is_special and re.fullmatch(r"\+*[A-Za-z_.]+", key):
-        quoted = f"{key}='{value}'"
-        rule = f"; write {shlex.quote(quoted)}, for special characters are quoted"
+    is_special = re.search(r"[^\w/.:+-]", value) and not re.search(r"[=,'\"$`{}\[\]]", value)
+    if is_special and value.isascii() and re.fullmatch(r"\+*[A-Za-z_.]+", key):
+        rule = f"; write \"{key}='{value}'\", for special characters are quoted"
     return f"'{word}' is no override and no command{did_you_mean(word, COMMANDS) or rule}"
 
 

@@ -353,8 +353,9 @@ class Member:
     def is_stopped(self):
         return False
 
-    def discard(self):
+    def discard(self, secs=0.0):
         self.members.discarded.append(str(self.process_id))
+        return ""
 
 
 @pytest.fixture

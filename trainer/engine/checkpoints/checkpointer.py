@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import re
 import time
@@ -43,6 +44,9 @@ CONNECTION_ERRORS = (
 
 _RETRY_SECS = (0.1, 0.5)
 """After these a write that has failed is tried again: a network file system may err once."""
+
+_LASTING = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""Errors that last: no write is tried again after one."""
 
 _RETIRED = ("peak",)
 """Variables that former versions saved; a checkpoint that has them fits all the same."""
@@ -202,7 +206,7 @@ class Checkpointer:
                     f"the checkpoint of step {step} could not be written to {self.directory}: "
                     f"{_reason(error)}"
                 )
-                if pause_secs is None:
+                if pause_secs is None or getattr(error, "errno", None) in _LASTING:
                     raise CheckpointError(problem) from error
                 logger.warning("%s; trying again in %g s", problem, pause_secs)
                 time.sleep(pause_secs)
