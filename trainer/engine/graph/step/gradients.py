@@ -42,7 +42,7 @@ from trainer.engine.graph.step.shard_tree import (
     sum_over_shards,
     sum_overlapping,
 )
-from trainer.engine.graph.step.shards import cut
+from trainer.engine.graph.step.shards import cut, of_each_shard
 from trainer.engine.graph.step.step_options import Gradients, StepOptions
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, LossFn, PartLoss
@@ -145,36 +145,31 @@ def forward_parts(
         options: what all steps have in common.
         num_replicas: replicas that share the step.
     """
-    captured = CapturedUpdates(moving_variables(model), noted=notes_updates(model))
     num_shards = (options.shards or num_replicas) // num_replicas
-    with randomness.repeatable(), captured.capture():
-        shards, enter_shard = cut(batch, num_shards), randomness.split_part(num_shards)
+    size = int(batch["weight"].shape[0]) // num_shards
+
+    def of_shard(shard: Batch) -> Any:
+        micro, enter = cut(shard, options.accumulate), randomness.split_part(options.accumulate)
         results = []
-        for shard in range(num_shards):
-            with enter_shard(shard):
-                micro = cut(shards(shard), options.accumulate)
-                enter = randomness.split_part(options.accumulate)
-                for part in range(options.accumulate):
-                    with enter(part):
-                        results.append(fn(micro(part)))
-    size = int(batch["weight"].shape[0])
-    if options.shards is None:
+        for part in range(options.accumulate):
+            with enter(part):
+                results.append(fn(micro(part)))
         return tf.nest.map_structure(lambda *rows: _joined(rows, size), *results)
-    # Behind snapshots: TensorFlow moves elementwise operations behind a concatenation, in which
-    # they are rounded otherwise than in a shard.
-    return tf.nest.map_structure(
-        lambda *rows: _hidden(_joined([_hidden(x) for x in rows], size)), *results
-    )
+
+    captured = CapturedUpdates(moving_variables(model), noted=notes_updates(model))
+    with randomness.repeatable(), captured.capture():
+        if options.shards is None:
+            return of_shard(batch)
+        # Behind a snapshot: where no loop is around the step's own pass, TensorFlow would make one
+        # of both, whose operations it fuses otherwise.
+        hidden = tf.nest.map_structure(lambda x: tf.raw_ops.Snapshot(input=x), batch)
+        return of_each_shard(of_shard, hidden, num_shards)
 
 
 def _joined(parts: Sequence[tf.Tensor], size: int) -> tf.Tensor:
     """Return tensors of the parts of a batch as one, of `size` rows if their number is unknown."""
     whole = tf.concat(parts, axis=0)
     return tf.ensure_shape(whole, [whole.shape[0] or size, *whole.shape[1:]])
-
-
-def _hidden(x: tf.Tensor) -> tf.Tensor:
-    return tf.raw_ops.Snapshot(input=x)
 
 
 def moving_variables(model: tf.keras.Model) -> list[tf.Variable]:

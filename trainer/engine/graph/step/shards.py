@@ -7,7 +7,7 @@ numbers of a tensor, which fill no vector, by other instructions.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -32,9 +32,6 @@ def transform_shards(
 ) -> Batch:
     """Apply a dataset's transform to each of `count` shards of a replica's batch.
 
-    A loop in the graph, because side by side TensorFlow's optimizer would join them again: it moves
-    elementwise operations behind the concatenation of their results.
-
     Args:
         transform: turns a fetched batch and its draws into model input.
         batch: name -> [B, ...].
@@ -44,14 +41,28 @@ def transform_shards(
     Returns:
         What the transform returns, of all shards, name -> [B, ...].
     """
+    return of_each_shard(lambda shard: dict(transform(*shard)), (batch, draws), count)
+
+
+def of_each_shard(fn: Callable[[Nest], Any], batch: Nest, count: int) -> Any:
+    """Return what a function makes of each of `count` shards of a batch, concatenated.
+
+    A loop in the graph, because side by side TensorFlow's optimizer would join them again: it moves
+    elementwise operations behind the concatenation of their results.
+
+    Args:
+        fn: returns a nest of tensors, [b, ...], of a shard.
+        batch: a nest of tensors, [B, ...].
+        count: number of shards.
+    """
     if count == 1:
-        return transform(batch, draws)
-    shard = cut((batch, draws), count)
+        return fn(batch)
+    shard = cut(batch, count)
     enter = randomness.split_part(count)
 
-    def one_shard(number: tf.Tensor) -> Batch:
+    def one_shard(number: tf.Tensor) -> Any:
         with enter(number):
-            return dict(transform(*shard(number)))
+            return fn(shard(number))
 
     # What it returns must be known before the loop: a function is traced first, and only once.
     traced = tf.function(one_shard, autograph=False).get_concrete_function(
