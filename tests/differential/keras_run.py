@@ -103,21 +103,29 @@ def _batches(program: Program, module: ModuleType) -> tuple[Any, ...]:
 
 
 def _add_up_rows(model: Any) -> None:
-    """Have the optimizers of a model of Keras 3 get one gradient for each row of a table.
+    """Have the optimizers of a model get one gradient for each row of a table.
 
-    Of a row that a batch looks up several times Keras 3 squares each gradient by itself where all
-    else, tf_keras too, squares their sum. So after one step of Adam rows have moved by something
-    else than the learning rate. Steadfast takes the sum for both; this is the one number that is
-    not `fit`'s.
+    Of a row that a batch looks up several times Keras 3 squares each gradient by itself, and
+    tf_keras clips by the norm of all of them; both depend on how a batch is cut. Steadfast adds
+    them up first; this is the one number that is not `fit`'s.
     """
     for optimizer in filter(None, (model.optimizer, getattr(model, "second", None))):
         if isinstance(optimizer, keras.optimizers.Optimizer):
             optimizer.apply = partial(_apply_dense, optimizer.apply)
+        elif isinstance(optimizer, tf.keras.optimizers.Optimizer):
+            optimizer.apply_gradients = partial(_apply_pairs, optimizer.apply_gradients)
 
 
 def _apply_dense(apply: Any, gradients: Any, variables: Any = None) -> None:
-    dense = [None if item is None else tf.convert_to_tensor(item) for item in gradients]
-    apply(dense, variables)
+    apply([_dense(item) for item in gradients], variables)
+
+
+def _apply_pairs(apply: Any, pairs: Any, *args: Any, **options: Any) -> Any:
+    return apply([(_dense(item), variable) for item, variable in pairs], *args, **options)
+
+
+def _dense(gradient: Any) -> Any:
+    return None if gradient is None else tf.convert_to_tensor(gradient)
 
 
 def _move(model: Any, shift: float) -> None:

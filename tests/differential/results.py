@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+CARRIED = "largest_error"
+"""The metric of the grammar whose state is no sum."""
 RELATIVE = 2e-4
 """How far apart two float32 numbers of the same metric may be, relative to them.
 
@@ -95,6 +97,11 @@ def difference(
         tolerances: by name; None: they must be equal to the bit.
     """
     wanted, found = dict(expected.arrays()), dict(got.arrays())
+    # A line of the log says that training leaves out what cannot be added up over steps.
+    left_out = [name for name in wanted if name not in found and name.endswith(CARRIED)]
+    for name in left_out:
+        if f"val_{name}" in found:
+            del wanted[name]
     if wanted.keys() != found.keys():
         return Difference(
             "names",

@@ -167,7 +167,7 @@ class Keras:
             made = self._program.compiled(part, training=True)
             share = num_examples(part) / size
             return PartLoss(
-                _scaled(made.loss, self._train.kinds.loss, share),
+                _scaled(made.objective, self._train.kinds.objective, share),
                 self._sums(self._train, made, num_examples(part), 0, share),
             )
 
@@ -351,7 +351,7 @@ class Keras:
             added = tf.reduce_mean(every["added"])
             made = program.judged(whole, outputs, added, training=True)
         weights = self.models["model"].trainable_variables if program.judges_itself else []
-        derivatives = tape.gradient(made.loss, [*flat, *weights])
+        derivatives = tape.gradient(made.objective, [*flat, *weights])
         if any(x is not None for x in derivatives[len(flat) :]):
             raise ConfigError(
                 f"model: {program.place_of('compute_loss')}: the loss is no mean over examples "

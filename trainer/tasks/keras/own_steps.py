@@ -261,7 +261,7 @@ def _contribution(
     """
     updated = sorted({i for _, captured in results for i in captured.updated()})
     rows = [
-        [made.loss, made.states, *(made.logs[x] for x in logs), *map(captured.mean, updated)]
+        [made.loss, made.states, *(made.logs[x] for x in logs), *map(captured.value, updated)]
         for made, captured in results
     ]
     loss, states, *others = tree_sum(rows, _add_all)

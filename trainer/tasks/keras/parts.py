@@ -36,6 +36,7 @@ class Kinds:
 
     Attributes:
         loss: the loss.
+        objective: what is derived: the loss, or the sum of one that is not reduced.
         logs: what is returned besides the values of metrics.
         states: the variables of the metrics, in order; empty: they are sums. What is carried
             depends on what the variable held before, such as a maximum.
@@ -43,6 +44,7 @@ class Kinds:
     """
 
     loss: Kind = "mean"
+    objective: Kind = "mean"
     logs: Mapping[str, Kind] = field(default_factory=dict)
     states: Sequence[Kind] = ()
     updates: Sequence[Kind] = ()
@@ -50,7 +52,7 @@ class Kinds:
     @property
     def needs_whole(self) -> bool:
         """Whether something can be computed of a whole batch alone."""
-        kinds = {self.loss, *self.logs.values(), *self.states, *self.updates}
+        kinds = {self.loss, self.objective, *self.logs.values(), *self.states, *self.updates}
         return not kinds.isdisjoint(("neither", "carried"))
 
     def describe(self, states: MetricStates) -> str:
@@ -107,6 +109,7 @@ def kinds_of(
     updates = zip(*(x["updates"] for x in tried), strict=True)
     return Kinds(
         kind([x["loss"] for x in tried], "mean"),
+        kind([x["objective"] for x in tried], "mean"),
         {name: kind([x["logs"][name] for x in tried], "mean") for name in logs},
         kinds,
         [
@@ -159,8 +162,8 @@ def _run(
         def one(batch: Batch) -> dict[str, Any]:
             with CapturedUpdates(moving_variables(model), noted=noted).capture():
                 made, updates = run(batch)
-            numbers = {"loss": made.loss, "logs": made.logs, "states": made.states}
-            return {**numbers, "updates": list(updates)}
+            parts = {name: getattr(made, name) for name in ("loss", "objective", "logs", "states")}
+            return {**parts, "updates": list(updates)}
 
         with batch_part(BatchPart(lambda: tf.zeros([2], tf.int64), size=size, number=0)):
             enter = split_part(2)

@@ -39,12 +39,14 @@ class Pass:
     """What a program makes of a part of a batch.
 
     Attributes:
-        loss: one number, as Keras computes it of such a batch, regularization included.
+        loss: one number, as Keras reports it of such a batch, regularization included.
+        objective: what is derived: the same, but of a loss that is not reduced the sum.
         logs: what a step returns, scalars by name; of metrics their values for this part alone.
         states: what the variables of the metrics hold afterwards, `MetricStates.size` float32.
     """
 
     loss: tf.Tensor
+    objective: tf.Tensor
     logs: dict[str, tf.Tensor]
     states: tf.Tensor
 
@@ -141,7 +143,7 @@ class Program:
             if id(variable) not in self.states.ids:
                 note_update(variable, tf.cast(value, tf.float32), tf.cast(old, tf.float32))
         loss = logs["loss"] if "loss" in logs else next(iter(logs.values()))
-        return Pass(loss, logs, states)
+        return Pass(loss, loss, logs, states)
 
     @contextmanager
     def _part(self) -> Iterator[Any]:
@@ -168,7 +170,7 @@ class Program:
         loss = self._loss(features, label, outputs, weight, training=training, added=added)
         if loss is None:
             raise ConfigError(NO_LOSS)
-        loss = tf.cast(tf.reduce_mean(tf.convert_to_tensor(loss)), tf.float32)
+        loss = tf.cast(tf.convert_to_tensor(loss), tf.float32)
         if self._is_keras3:
             if own._loss_tracker is not None:  # else its class has a `compile` of its own
                 own._loss_tracker.update_state(loss, sample_weight=num_examples(batch))
@@ -176,7 +178,8 @@ class Program:
         else:
             compute_metrics = converted(own.compute_metrics, self.library)
             returned = compute_metrics(features, label, outputs, weight)
-        return Pass(loss, _scalars("compute_metrics", returned), self.states.of_part(assigned))
+        logs, states = _scalars("compute_metrics", returned), self.states.of_part(assigned)
+        return Pass(tf.reduce_mean(loss), tf.reduce_sum(loss), logs, states)
 
     def _loss(
         self,

@@ -22,7 +22,7 @@ def test_updates_of_batch_normalization_are_captured():
         def step(updates=updates, layer=captured_layer, features=features):
             with updates.capture():
                 layer(features, training=True)
-            return updates.means()
+            return updates.values()
 
         before = [variable.numpy() for variable in moving]
         means = step()
@@ -35,16 +35,17 @@ def test_updates_of_batch_normalization_are_captured():
         assert "assign" not in vars(moving[0])
 
 
-def test_several_updates_of_a_variable_are_averaged_and_others_are_left_out():
+def test_several_updates_of_a_variable_follow_each_other_and_others_are_left_out():
     counter, frozen = tf.Variable(1.0), tf.Variable(5.0)
     updates = CapturedUpdates([frozen, counter])
     with updates.capture():
         counter.assign_add(2.0)
+        counter.assign(tf.convert_to_tensor(counter) * 2.0)
         counter.assign_sub(1.0)
-        counter.assign(tf.constant(6.0))
     assert updates.updated() == [1]
-    assert [float(mean) for mean in updates.means()] == [5.0, (3.0 + 0.0 + 6.0) / 3]
+    assert [float(mean) for mean in updates.values()] == [5.0, 5.0]
     assert [float(counter), float(frozen)] == [1.0, 5.0]
+    assert "read_value" not in vars(counter)
 
 
 def test_forward_pass_within_another_is_refused():

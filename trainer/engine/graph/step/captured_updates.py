@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.engine.graph.step.part_variables import READS
 from trainer.errors import ConfigError
 
 # Mirrored strategies trace their replicas in one thread each, hence thread-local.
@@ -61,7 +62,7 @@ class CapturedUpdates:
         self.differences = differences
         self._shadowed = () if noted else variables
         self._read = read
-        self._values: dict[int, list[tf.Tensor]] = {}
+        self._values: dict[int, tf.Tensor] = {}
 
     @contextmanager
     def capture(self) -> Iterator[None]:
@@ -84,39 +85,45 @@ class CapturedUpdates:
         finally:
             _current.capturing = outer
             for variable in self._shadowed:
-                for name in ("assign", "assign_add", "assign_sub"):
-                    delattr(variable, name)
+                for name in (*READS, "assign", "assign_add", "assign_sub"):
+                    vars(variable).pop(name, None)
 
     def note(self, variable: tf.Variable, value: tf.Tensor) -> None:
         """Keep a value that is to be assigned, or added, to a variable."""
-        self._values.setdefault(id(variable), []).append(value)
+        self._values[id(variable)] = value
 
     def updated(self) -> list[int]:
         """Return which of the variables were assigned to, by their position."""
         return [i for i, variable in enumerate(self._variables) if id(variable) in self._values]
 
-    def means(self) -> list[tf.Tensor]:
-        """Return the mean of the values of each variable, float32; the old value if there is none.
+    def values(self) -> list[tf.Tensor]:
+        """Return the last value of each variable, float32; the old value if there is none."""
+        return [self.value(position) for position in range(len(self._variables))]
 
-        One that is updated by several calls of a layer has several values.
-        """
-        return [self.mean(position) for position in range(len(self._variables))]
-
-    def mean(self, position: int) -> tf.Tensor:
-        """Return the mean of the values of the variable at a position, likewise."""
+    def value(self, position: int) -> tf.Tensor:
+        """Return the last value of the variable at a position, in the same way."""
         variable = self._variables[position]
-        values = self._values.get(id(variable)) or [self._read(variable)]
-        mean = tf.cast(values[0], tf.float32)
-        for value in values[1:]:
-            mean += tf.cast(value, tf.float32)
-        return mean / len(values) if len(values) > 1 else mean
+        value = self._values.get(id(variable))
+        return tf.cast(self._read(variable) if value is None else value, tf.float32)
 
     def _shadow(self, variable: tf.Variable) -> None:
+        """Have a variable keep what is assigned to it for this pass alone, which reads it again."""
+
         def assign(value: Any, *args: Any, **options: Any) -> tf.Tensor:
             tensor = tf.convert_to_tensor(value, variable.dtype)
             self.note(variable, tensor)
             return tensor
 
+        def reading(original: Callable[..., Any]) -> Callable[..., Any]:
+            def read(*args: Any, **options: Any) -> Any:
+                value = self._values.get(id(variable))
+                return original(*args, **options) if value is None else value
+
+            return read
+
+        for name in READS:
+            if hasattr(variable, name):
+                setattr(variable, name, reading(getattr(variable, name)))
         variable.assign = assign
         variable.assign_add = lambda delta, *args, **options: assign(variable.read_value() + delta)
         variable.assign_sub = lambda delta, *args, **options: assign(variable.read_value() - delta)

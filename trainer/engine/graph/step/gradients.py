@@ -162,7 +162,9 @@ def forward_parts(
             return of_shard(batch)
         # Behind a snapshot: where no loop is around the step's own pass, TensorFlow would make one
         # of both, whose operations it fuses otherwise.
-        hidden = tf.nest.map_structure(lambda x: tf.raw_ops.Snapshot(input=x), batch)
+        hidden = tf.nest.map_structure(
+            lambda x: x if x.dtype == tf.string else tf.raw_ops.Snapshot(input=x), batch
+        )
         return of_each_shard(of_shard, hidden, num_shards)
 
 
@@ -353,7 +355,7 @@ class _Passes:
             gradients = self._in_rows_or_dense(gradients, trained, batch)
         self.updated.update(captured.updated())
         self.sizes |= sizes_of(sums)
-        return [*gradients, *captured.means(), flat_sums(sums)]
+        return [*gradients, *captured.values(), flat_sums(sums)]
 
     def _in_rows_or_dense(
         self, gradients: list[Gradient], weights: list[tf.Variable], batch: Batch
@@ -366,7 +368,10 @@ class _Passes:
                 values = tf.reshape(gradient.values, [-1, *weight.shape[1:]])
                 result.append(tf.IndexedSlices(values, tf.cast(gradient.indices, tf.int64)))
             else:
-                result.append(tf.convert_to_tensor(gradient))
+                dense = tf.convert_to_tensor(gradient)
+                # That of what begins with texts may be unknown.
+                is_known = dense.shape.is_fully_defined()
+                result.append(dense if is_known else tf.ensure_shape(dense, weight.shape))
         return result
 
     def _lookups_of(self, gradient: Gradient, batch: Batch) -> int:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-_READS = ("read_value", "value", "_dense_var_to_tensor", "_get")
+READS = ("read_value", "value", "_dense_var_to_tensor", "_get")
 
 # Replicas and shards are traced in one thread each, hence thread-local.
 _current = threading.local()
@@ -76,7 +76,7 @@ def isolate(
 def _isolate(variable: Any, begin: Callable[[tf.Variable], tf.Tensor] | None) -> None:
     originals = {
         name: getattr(variable, name)
-        for name in (*_READS, "assign", "assign_add", "assign_sub")
+        for name in (*READS, "assign", "assign_add", "assign_sub")
         if hasattr(variable, name)
     }
 
@@ -109,7 +109,7 @@ def _isolate(variable: Any, begin: Callable[[tf.Variable], tf.Tensor] | None) ->
 
         return assign
 
-    for name in originals.keys() & set(_READS):
+    for name in originals.keys() & set(READS):
         setattr(variable, name, reading(name))
     variable.assign = changing("assign", lambda old, value: value)
     variable.assign_add = changing("assign_add", tf.add)
