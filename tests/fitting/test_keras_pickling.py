@@ -154,6 +154,17 @@ def many_layers(library: Any) -> Any:
     return model
 
 
+def shared(library: Any) -> Any:
+    """A model that calls another one twice."""
+    layers = library.layers
+    embedded = library.Input([4])
+    embedding = library.Model(embedded, layers.Dense(3, "relu")(embedded))
+    inputs = library.Input([4])
+    model = library.Model(inputs, layers.Add()([embedding(inputs), embedding(inputs)]))
+    model.compile("sgd", "mse")
+    return model
+
+
 def trained(library: Any) -> Any:
     model = sequential(library)
     model.fit(np.ones([8, 4]), np.ones([8, 2]), verbose=0)
@@ -168,7 +179,8 @@ FEATURES: dict[Callable[[Any], Any], Any] = {
 
 
 @pytest.mark.parametrize(
-    "make", [sequential, functional, subclassed, imported, adversarial, many_layers, trained]
+    "make",
+    [sequential, functional, subclassed, imported, adversarial, many_layers, shared, trained],
 )
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", list(KINDS))

@@ -234,6 +234,14 @@ def _state(item: Any, library: Any) -> dict[str, Any]:
         for name, value in vars(item).items()
         if name not in methods and name not in _LEFT_OUT
     }
+    # What checkpoints follow has the same attributes again.
+    left_out = _EMPTIED | _GRAPH
+    if followed := state.get("_self_unconditional_dependency_names"):
+        kept = {name: value for name, value in followed.items() if name not in left_out}
+        state["_self_unconditional_dependency_names"] = kept
+    if references := state.get("_self_unconditional_checkpoint_dependencies"):
+        kept_references = [reference for reference in references if reference.name not in left_out]
+        state["_self_unconditional_checkpoint_dependencies"] = kept_references
     if "_nodes_by_depth" in state:
         state = {name: value for name, value in state.items() if name not in _GRAPH}
         state["graph of layers"] = _calls(item, library)

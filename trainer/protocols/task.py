@@ -75,6 +75,10 @@ class TaskParts(KnownLabels, Worker, Protocol):
         """What a global batch of the training holds, name -> nest of `tf.TensorSpec`."""
 
     @property
+    def test_specs(self) -> Mapping[str, Any] | None:
+        """What a global batch of the test split holds, in the same form; None: it is empty."""
+
+    @property
     def num_parts(self) -> int:
         """How many equal parts a global batch is computed in: replicas, shards, micro-batches."""
 
@@ -82,11 +86,12 @@ class TaskParts(KnownLabels, Worker, Protocol):
     def has_weights(self) -> bool:
         """Whether training examples have a `weight`: 0 for one that is unusable."""
 
-    def examples(self, count: int) -> Batch:
-        """Return training examples, spread evenly, as a model is given them without augmentation.
+    def examples(self, count: int, *, of_test: bool = False) -> Batch:
+        """Return examples, spread evenly, as a model is given them without augmentation.
 
         Args:
             count: how many at most.
+            of_test: whether they are of the test split, and not of the training.
         """
 
     @property

@@ -135,7 +135,8 @@ class Keras:
             }
             self._train = self._default_side(parts.batch_specs)
         if "test_step" in steps:
-            self._test = _Side(names_of(self._tested, parts.batch_specs))
+            if (specs := parts.test_specs) is not None:
+                self._test = _Side(names_of(self._tested, specs))
         elif "train_step" not in steps or compiled_with(own).loss is not None or _TESTS & {*steps}:
             self._test = self._default_side(parts.batch_specs)
         self._find_logs()
@@ -391,13 +392,17 @@ class Keras:
         model, program = self.models["model"], self._program
         convert_draws()
         make_stateless(model)
-        examples = trial_batch(parts.examples, parts.batch_specs["weight"].shape[0])
-        if num_examples(examples) < 2:
-            return
+        size = parts.batch_specs["weight"].shape[0]
+        examples = trial_batch(parts.examples, size)
 
         def kinds(side: _Side, run: Callable[[Batch], Any], *, noted: bool) -> Kinds:
             logs = side.kinds.logs
-            return kinds_of(run, model, examples, program.states, logs, noted=noted)
+            batch = examples
+            if side is self._test and parts.test_specs is not None:
+                batch = trial_batch(partial(parts.examples, of_test=True), size)
+            if num_examples(batch) < 2:
+                return side.kinds
+            return kinds_of(run, model, batch, program.states, logs, noted=noted)
 
         noted = program.notes or self._own is not None  # which has isolated all variables
         is_cut = parts.num_parts > 1

@@ -118,11 +118,18 @@ class Parts:
         return batch_specs(self.dataset, self._plan.epochs.global_size)
 
     @property
+    def test_specs(self) -> Mapping[str, Any] | None:
+        test = self.dataset.test
+        if not test.num_examples:
+            return None
+        return batch_specs(self.dataset, self._plan.epochs.global_size, test)
+
+    @property
     def has_weights(self) -> bool:
         return has_weights(self.dataset)
 
-    def examples(self, count: int) -> Batch:
-        split = self.dataset.train
+    def examples(self, count: int, *, of_test: bool = False) -> Batch:
+        split = self.dataset.test if of_test else self.dataset.train
         if isinstance(split, Stream):
             batch = dict(next(iter(split.stream().batch(count))))
             numbers = range(len(tf.nest.flatten(batch)[0]))

@@ -8,7 +8,15 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.config.options.targets import MODEL_ARGUMENTS
-from trainer.protocols import Batch, Dataset, DatasetDefaults, Stream, paths, with_defaults
+from trainer.protocols import (
+    Batch,
+    Dataset,
+    DatasetDefaults,
+    Split,
+    Stream,
+    paths,
+    with_defaults,
+)
 
 
 def feature_specs(dataset: Dataset) -> Any:
@@ -27,19 +35,22 @@ def feature_specs(dataset: Dataset) -> Any:
     )
 
 
-def batch_specs(dataset: Dataset, size: int) -> Mapping[str, Any]:
-    """Return what a batch of the training holds as the task receives it; nothing is read.
+def batch_specs(
+    dataset: Dataset, size: int, split: Split | Stream | None = None
+) -> Mapping[str, Any]:
+    """Return what a batch holds as the task receives it; nothing is read.
 
     Args:
         dataset: the data.
         size: examples in the batch.
+        split: of which split; None: of the training.
     """
 
     def received(batch: Batch) -> Batch:
         whole = {"weight": tf.ones([size]), "id": tf.range(size, dtype=tf.int64), **batch}
         return {**whole, **dataset.transform(whole, None)}
 
-    fetched = _fetched(dataset, size)
+    fetched = _fetched(dataset.train if split is None else split, size)
     traced = tf.function(received, autograph=False).get_concrete_function(fetched)
     return tf.nest.map_structure(
         lambda x: tf.TensorSpec(x.shape, x.dtype), traced.structured_outputs
@@ -48,17 +59,16 @@ def batch_specs(dataset: Dataset, size: int) -> Mapping[str, Any]:
 
 def has_weights(dataset: Dataset) -> bool:
     """Return whether examples of the training have a `weight`: 0 for one that is unusable."""
-    return "weight" in _fetched(dataset, 1)
+    return "weight" in _fetched(dataset.train, 1)
 
 
-def _fetched(dataset: Dataset, size: int) -> Mapping[str, Any]:
-    train = dataset.train
-    if isinstance(train, Stream):
-        elements = train.stream().element_spec
+def _fetched(split: Split | Stream, size: int) -> Mapping[str, Any]:
+    if isinstance(split, Stream):
+        elements = split.stream().element_spec
         return tf.nest.map_structure(
             lambda spec: tf.TensorSpec([size, *spec.shape], spec.dtype), elements
         )
-    fetch = tf.function(train.fetch, autograph=False)
+    fetch = tf.function(split.fetch, autograph=False)
     return fetch.get_concrete_function(tf.TensorSpec([size], tf.int64)).structured_outputs
 
 
