@@ -173,7 +173,8 @@ class _Drawing:
         return Optimizer(name, RATES.get(name, 0.05), tuple(options.items()), schedule, by_key)
 
     def _data(self, outputs: Sequence[Output], step: str) -> Data:
-        sources = ["arrays"] * 5 + ["dataset", "dataset", "examples", "generator", "sequence"]
+        # Not Keras' sequences: the order in which their batches are trained is Steadfast's own.
+        sources = ["arrays"] * 5 + ["dataset", "dataset", "examples", "generator", "generator"]
         weights = "none"
         if self._chance(0.25):
             weights = self._one(["example", "example", "element", "output"])

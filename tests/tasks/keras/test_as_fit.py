@@ -191,7 +191,9 @@ FORMS = {
 def test_loss_is_that_of_fit_with_every_form_of_the_step(tmp_path, library, form):
     loss = [option for option in FORMS[form] if "." not in option and "loss" in option]
     rest = [option for option in FORMS[form] if option not in loss]
-    plain = train(tmp_path / "plain", "net", "one", f"library={library}", *loss)
+    # Of float16 the first updates may be dropped, until the loss scale fits.
+    same = [f"++{option}" for option in rest if form == "float16"]
+    plain = train(tmp_path / "plain", "net", "one", f"library={library}", *loss, *same)
     engine = train(
         tmp_path / "two", "net", "two", f"library={library}", *loss, *map("++{}".format, rest)
     )
