@@ -339,7 +339,7 @@ def test_forward_pass_notes_its_statistics_as_values_or_differences():
         with captured.capture():
             model(features, training=True)
         assert captured.updated() == [0, 1]
-        results.append(captured.means())
+        results.append(captured.values())
     for variable, value, difference in zip(moving, *results, strict=True):
         assert np.abs(value - variable.numpy()).max() > 1e-3
         np.testing.assert_allclose(value - variable.numpy(), difference, atol=1e-6)
