@@ -71,7 +71,8 @@ def check_classes(task: Task, dataset: Dataset, loss: Any = None) -> None:
         ConfigError: a label is none, or all are of one class.
     """
     # Of the class: a Keras task has that of its dataset, whatever its loss makes of the labels.
-    if with_defaults(type(task), TaskDefaults).label_kind == "class":
+    learns_classes = with_defaults(type(task), TaskDefaults).label_kind == "class"
+    if learns_classes:
         outputs: _Outputs | None = _Outputs((None, dataset.num_classes))
         if dataset.num_classes == 1:
             names = with_defaults(dataset, DatasetDefaults).class_names or ["0"]
@@ -86,7 +87,9 @@ def check_classes(task: Task, dataset: Dataset, loss: Any = None) -> None:
     problems = []
     for name, split in _splits(dataset):
         labels = with_defaults(split, SplitDefaults).labels
-        if labels is not None and (line := _problem(np.asarray(labels), outputs)):
+        if labels is None or (learns_classes and np.ndim(labels) > 1):
+            continue  # or the share of each class, which such tasks take too
+        if line := _problem(np.asarray(labels), outputs):
             problems.append(f"dataset: the labels of the {name} split {line}")
     if problems:
         raise ConfigError(*problems)
