@@ -20,7 +20,7 @@ from tests.differential.steps import STEPS
 from tests.differential.worker import run
 
 SEED = 0
-QUICK, SLOW, LONG = range(16), range(16, 60), range(60, 1060)
+QUICK, SLOW, LONG = range(12), range(12, 60), range(60, 1060)
 BLOCK = 50
 IN_PROCESS = tuple(name for name in LAYOUTS if name not in ("multi_worker", "killed", "again"))
 

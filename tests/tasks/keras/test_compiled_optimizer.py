@@ -145,12 +145,18 @@ SIZES = {
 }  # of the gradients of each variable
 
 
+def marks_of(name, sizes):
+    if sizes == "mixed":
+        return [] if name in QUICK else [pytest.mark.slow]
+    return [pytest.mark.slow, pytest.mark.long]
+
+
 @pytest.mark.parametrize(
     ("library", "name", "options", "sizes"),
     [
         pytest.param(
             *case, sizes, id=f"{'-'.join(map(str, case))}-{sizes}",
-            marks=[] if case[1] in QUICK and sizes == "mixed" else [pytest.mark.slow],
+            marks=marks_of(case[1], sizes),
         )
         for case in CASES
         for sizes in SIZES
