@@ -396,7 +396,7 @@ class Keras:
         examples = trial_batch(parts.examples, size)
 
         def kinds(side: _Side, run: Callable[[Batch], Any], *, noted: bool) -> Kinds:
-            logs = side.kinds.logs
+            logs = list(side.kinds.logs)
             batch = examples
             if side is self._test and parts.test_specs is not None:
                 batch = trial_batch(partial(parts.examples, of_test=True), size)

@@ -7,7 +7,7 @@ program is tried before the training, on some training examples and on both halv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -71,15 +71,15 @@ def kinds_of(
     model: Any,
     examples: Batch,
     states: MetricStates,
-    logs: Iterable[str],
+    logs: Sequence[str],
     *,
     noted: bool,
 ) -> Kinds:
     """Try a program on examples and on their halves; return what follows from what.
 
-    The halves are as different as they can be: the examples are in the order of their labels. In
-    the trial, batch normalization takes its moving statistics: with those of the batch every loss
-    would depend on all examples of it, which is what a user of several devices accepts.
+    The examples are in the order of their labels. In the trial, batch normalization takes its
+    moving statistics: with those of the batch every loss would depend on all examples of it, which
+    is what a user of several devices accepts.
 
     Args:
         run: runs the program on a batch, in replica context; returns what it made of it, and the
@@ -93,17 +93,26 @@ def kinds_of(
     Raises:
         ConfigError: the program fails on so many examples.
     """
-    halves = [tf.nest.map_structure(lambda x, i=i: x[i], _halved(examples)) for i in range(2)]
-    tried = _run(run, model, examples, halves, states, noted=noted)
-    tried, after = tried[:3], tried[3:]
+    # Halves that are as different as they can be, and halves that are alike: a masked mean of one
+    # half without any example that counts would be the sum of both.
+    batches = [examples, _interleaved(examples)]
+    kinds = [
+        _kinds(tried, states, logs) for tried in _run(run, model, batches, states, noted=noted)
+    ]
+    return _agreed(*kinds)
+
+
+def _kinds(made: Sequence[dict[str, Any]], states: MetricStates, logs: Sequence[str]) -> Kinds:
+    """Return what follows from what a program made of a batch and of its halves."""
+    tried, after = made[:3], made[3:]
 
     def kind(numbers: Sequence[Any], default: Kind) -> Kind:
         return _kind([np.asarray(x, np.float64) for x in numbers], default)
 
     held = list(zip(*(states.divided(np.asarray(x["states"])) for x in tried), strict=True))
     kinds: list[Kind] = [kind(numbers, "sum") for numbers in held]
-    for made in after:
-        for i, total in enumerate(states.divided(np.asarray(made["states"]))):
+    for later in after:
+        for i, total in enumerate(states.divided(np.asarray(later["states"]))):
             if kind([total, *held[i][1:]], "sum") != "sum":
                 kinds[i] = "carried"
     updates = zip(*(x["updates"] for x in tried), strict=True)
@@ -116,6 +125,23 @@ def kinds_of(
             kind([np.concatenate([np.ravel(g) for g in x]) for x in gradients], "mean")
             for gradients in updates
         ],
+    )
+
+
+def _agreed(first: Kinds, second: Kinds) -> Kinds:
+    """Return the kinds that two trials have in common; else neither."""
+
+    def both(one: Kind, other: Kind) -> Kind:
+        if "carried" in (one, other):
+            return "carried"
+        return one if one == other else "neither"
+
+    return Kinds(
+        both(first.loss, second.loss),
+        both(first.objective, second.objective),
+        {name: both(kind, second.logs[name]) for name, kind in first.logs.items()},
+        [both(*pair) for pair in zip(first.states, second.states, strict=True)],
+        [both(*pair) for pair in zip(first.updates, second.updates, strict=True)],
     )
 
 
@@ -135,28 +161,34 @@ def trial_batch(examples: Callable[[int], Batch], global_size: int) -> Batch:
     return tf.nest.map_structure(lambda x: tf.gather(x, order[:count]), batch)
 
 
-def _halved(batch: Batch) -> Batch:
-    return tf.nest.map_structure(
-        lambda x: tf.reshape(x, [2, x.shape[0] // 2, *x.shape[1:]]), dict(batch)
-    )
+def _halves(batch: Batch) -> list[Batch]:
+    size = num_examples(batch) // 2
+    both = (slice(0, size), slice(size, 2 * size))
+    return [tf.nest.map_structure(lambda x, rows=rows: x[rows], dict(batch)) for rows in both]
+
+
+def _interleaved(batch: Batch) -> Batch:
+    """Return a batch in which every second example comes first."""
+    count = num_examples(batch)
+    order = [*range(0, count, 2), *range(1, count, 2)]
+    return tf.nest.map_structure(lambda x: tf.gather(x, order), dict(batch))
 
 
 def _run(
     run: Callable[[Batch], tuple[Pass, Sequence[list[tf.Tensor]]]],
     model: Any,
-    examples: Batch,
-    halves: Sequence[Batch],
+    batches: Sequence[Batch],
     states: MetricStates,
     *,
     noted: bool,
-) -> list[dict[str, Any]]:
-    """Return what a program makes of a batch and of its halves, with the same random numbers.
+) -> list[list[dict[str, Any]]]:
+    """Return what a program makes of each batch and of its halves, with the same random numbers.
 
     With metrics of the user's classes also what it makes of the second half after the first.
     """
     strategy = tf.distribute.get_strategy()
     layers = [x for x in _layers(model) if _is_batch_normalization(x) and x.trainable]
-    size = num_examples(examples)
+    size = num_examples(batches[0])
 
     def in_replica(examples: Batch, halves: Sequence[Batch]) -> list[dict[str, Any]]:
         def one(batch: Batch) -> dict[str, Any]:
@@ -187,7 +219,7 @@ def _run(
     for layer in layers:
         layer.trainable = False
     try:
-        results: list[dict[str, Any]] = traced(dict(examples), halves)
+        results = [traced(dict(batch), _halves(batch)) for batch in batches]
     except tf.errors.OpError as error:
         raise ConfigError(f"model: {str(error).splitlines()[0]}") from error
     finally:
