@@ -77,7 +77,7 @@ class Driver:
             The exit code: 0 all points succeeded, 1 not all, 130 or 143 stopped after saving.
 
         Raises:
-            ConfigError: the search cannot go on; the running points have saved.
+            ConfigError: the search cannot continue; the running points have saved.
         """
         try:
             with forward_to(self._enqueue_signal):

@@ -20,7 +20,7 @@ def run(arguments: Sequence[str]) -> int:
     """Print the copies of data and when they were last used, or remove them."""
     parser = Parser("cache", "what a run of runs/ needs is never removed")
     parser.add_argument(
-        "--clear", action="store_true", help="remove them; they are made again when needed"
+        "--clear", action="store_true", help="remove them; they are rebuilt when needed"
     )
     clears = parser.parse_args(arguments).clear
     files = [*cached_files(FOLDER.expanduser()), *_unused_inputs(DEFAULT_FOLDER)]

@@ -230,6 +230,11 @@ class Keras:
         """Return what evaluates a split in batches of the training's size, as `fit` does."""
         if self._test is None:
             return NoEvaluator()
+        if "carried" in self._test.kinds.states and not inference.loops.in_sequence:
+            raise ConfigError(
+                "model: a metric cannot be added up over batches (such as a maximum), and workers "
+                "of strategy=parameter_server evaluate these in any order; leave it out of compile"
+            )
         size = source.per_replica  # what is computed at a time: a replica's batch, or a shard
         batch = replace(source, per_replica=inference.global_size // source.num_replicas)
         needs_whole = self._test.kinds.needs_whole

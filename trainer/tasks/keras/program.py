@@ -214,7 +214,8 @@ class Program:
 
     def place_of(self, step: str) -> str:
         """Return file and line of a step of the model's own."""
-        code = undecorated(self.own, step).__func__.__code__
+        function = undecorated(self.own, step)
+        code = getattr(function, "__func__", function).__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
 
     def _create_metrics(self, specs: Mapping[str, Any]) -> None:
@@ -250,7 +251,8 @@ class Program:
         trace = tf.function(lambda batch: strategy.run(call, args=(batch,)), autograph=False)
         with self._explained(), self._converting():
             trace.get_concrete_function(dict(specs))
-        for each in filter(None, tf.nest.flatten(getattr(loss, "_losses", None))):
+        losses = tf.nest.flatten(getattr(loss, "_losses", None))
+        for each in filter(None, losses) if strategy.num_replicas_in_sync > 1 else ():
             if each.reduction == tf.keras.losses.Reduction.SUM:
                 # Else Keras multiplies what it reports by the number of replicas.
                 each._is_sum, each.reduction = True, tf.keras.losses.Reduction.NONE

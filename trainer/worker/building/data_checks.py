@@ -30,7 +30,7 @@ class _Outputs(NamedTuple):
 
     Attributes:
         shape: of a batch of outputs, whose last dimension counts the classes.
-        ignored: a label that the loss leaves out; None: there is none.
+        ignored: a label that the loss leaves out; or None if it is not set.
     """
 
     shape: tuple[int | None, ...]

@@ -232,6 +232,8 @@ class AsyncPredictLoop(PredictLoop):
 class AsyncLoops(Loops):
     """Creates the loops of a strategy whose chief hands out steps."""
 
+    in_sequence = False
+
     def __init__(self, strategy: tf.distribute.Strategy, scheduler: ChunkScheduler) -> None:
         self._strategy = strategy
         self._scheduler = scheduler

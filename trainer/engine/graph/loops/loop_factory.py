@@ -22,6 +22,7 @@ class Loops:
 
     Attributes:
         check: checks what the loops have traced; see `GraphCheck`.
+        in_sequence: whether an evaluation sees its batches one after the other.
 
     Args:
         strategy: TensorFlow's strategy.
@@ -30,6 +31,7 @@ class Loops:
     """
 
     check: Callable[[str], None] = staticmethod(lambda subject: None)
+    in_sequence = True
 
     def __init__(
         self, strategy: tf.distribute.Strategy, *, input_outside: bool, in_order: bool = False

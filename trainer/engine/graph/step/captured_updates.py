@@ -97,7 +97,7 @@ class CapturedUpdates:
         return [i for i, variable in enumerate(self._variables) if id(variable) in self._values]
 
     def values(self) -> list[tf.Tensor]:
-        """Return the last value of each variable, float32; the old value if there is none."""
+        """Return the last value of each variable, float32, or the old one if none was assigned."""
         return [self.value(position) for position in range(len(self._variables))]
 
     def value(self, position: int) -> tf.Tensor:
