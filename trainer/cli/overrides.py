@@ -10,6 +10,7 @@ from typing import Any
 from trainer.cli.config_loader import found_directory
 from trainer.cli.error_messages import reading_configuration
 from trainer.config import addresses
+from trainer.config.removed import removal
 from trainer.config.rules.run_folder import run_problem
 from trainer.config.schema import GROUPS, ONE_CHOICE, PAIRS, USED
 from trainer.errors import ConfigError
@@ -112,6 +113,8 @@ def _is_for_hydra(override: str) -> bool:
     value = _value(override)
     if not key:
         raise ConfigError(f"'{override}' is not an override; write key=value or group=choice")
+    if gone := removal(override):
+        raise ConfigError(gone)
     if key.startswith("hydra."):
         _check_hydra(key)
     group = key.partition("@")[0]

@@ -15,6 +15,7 @@ from typing import Any
 
 from trainer.annotations import Bound, Each, Exists, OneOf, Rule
 from trainer.config.other_names import key_hint
+from trainer.config.removed import removal
 from trainer.published_weights import IMAGENET
 
 _PATHS = {
@@ -140,6 +141,8 @@ def unknown_key(key: str, siblings: Iterable[str], root: Mapping[str, Any]) -> s
         siblings: the names that exist in its section.
         root: the whole configuration: `learning_rate=0.1` means a key of another section.
     """
+    if gone := removal(key):
+        return gone
     parent, _, last = key.rpartition(".")
     names = [name for name in siblings if not name.startswith("_")]
     elsewhere = sorted(

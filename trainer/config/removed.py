@@ -1,0 +1,19 @@
+"""What was removed before the first release, and what to use instead.
+
+This file goes with that release.
+"""
+
+from __future__ import annotations
+
+REMOVED: dict[str, str] = {}
+"""The answer to a key, to `key=choice` and to a command that existed once."""
+
+
+def removal(override: str) -> str:
+    """Return the error line for an override, a key or a word that was removed, or ""."""
+    override = override.lstrip("+~")
+    key = override.partition("=")[0]
+    parts = key.split(".")
+    names = [override, *(".".join(parts[:length]) for length in range(len(parts), 0, -1))]
+    name = next((name for name in names if name in REMOVED), None)
+    return f"{name} was removed; {REMOVED[name]}" if name else ""
