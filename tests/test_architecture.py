@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,22 +57,12 @@ LONGER = {
 }
 """Modules, functions and signatures that are longer, and why. It only shrinks."""
 
-TWICE: set[str] = set()
-"""Names that two modules still have. It only shrinks."""
-
 TARGETS = {
     target
     for file in (ROOT / "conf").rglob("*.yaml")
     for target in re.findall(r"_target_: *(trainer\.[\w.]+)", file.read_text())
 }
 """What the configurations name."""
-
-CHOICES = {
-    module
-    for module in (target.rpartition(".")[0] for target in TARGETS)
-    if any((ROOT / "conf").rglob(f"{module.rpartition('.')[2]}.yaml"))
-}
-"""Modules named as the choice of `conf/` is that names them."""
 
 
 def parse(folder):
@@ -264,37 +253,6 @@ def test_nothing_but_a_strategy_asks_which_strategy_it_is():
     assert wrong == []
 
 
-def test_optional_members_of_datasets_are_asked_by_one_function():
-    tree = TRAINER[ROOT / "trainer/protocols/data.py"]
-    members = {
-        statement.target.id
-        for node in tree.body
-        if isinstance(node, ast.ClassDef) and node.name.endswith("Defaults")
-        for statement in node.body
-        if isinstance(statement, ast.AnnAssign)
-    }
-    assert {"class_names", "label_kind", "hashes"} <= members
-    wrong = []
-    for path, parsed in EVERYTHING.items():
-        for node in ast.walk(parsed):
-            if not isinstance(node, ast.Call) or ast.unparse(node.func) not in (
-                "getattr",
-                "hasattr",
-            ):
-                continue
-            if ast.unparse(node.func) == "getattr" and len(node.args) < 3:
-                continue
-            owner = ast.unparse(node.args[0])
-            name = getattr(node.args[1], "value", None)
-            is_data = re.search(r"dataset(\.train|\.test)?$|split$", owner)
-            # A metric, a task and a record's source have members of these names too.
-            is_member = name in members and not re.search(r"(metric|task|source|value)$", owner)
-            if (is_data or is_member) and path != ROOT / "trainer/protocols/data.py":
-                wrong.append(f"{at(path, node.lineno)}: {ast.unparse(node)}")
-    # Those that every dataset has are checked where it is built.
-    assert [line for line in wrong if "building/members.py" not in line] == []
-
-
 def test_environment_is_read_in_one_module():
     found = {
         str(path.relative_to(ROOT))
@@ -343,19 +301,6 @@ def targets(path, tree):
         for function in ([node] if isinstance(node, ast.FunctionDef) else node.body)
         if isinstance(function, ast.FunctionDef) and function.name in (node.name, "__init__")
     ]
-
-
-def test_no_two_modules_have_one_name():
-    """But what the user types: choices of `conf/` and commands."""
-    names = Counter(
-        path.stem
-        for path in EVERYTHING
-        if path.stem != "__init__"
-        and module_name(path) not in CHOICES
-        and package(module_name(path)) != "cli.commands"
-    )
-    twice = {name for name, count in names.items() if count > 1}
-    assert twice == TWICE
 
 
 def test_every_path_in_the_guide_for_contributors_exists():

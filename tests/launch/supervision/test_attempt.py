@@ -518,3 +518,17 @@ def test_evaluator_beside_does_not_delay_the_restart(simulate_memory):
     assert simulation.run() == -9
     assert simulation.states["evaluator-0"] == "ended"
     assert (simulation.told, simulation.killed) == ([], [("evaluator-0", signal.SIGKILL)])
+
+
+def test_evaluator_is_dismissed_when_the_training_was_stopped(simulate):
+    simulation = simulate(["worker-0", "evaluator-0"], [("worker-0", EXIT, 143)])
+    assert simulation.run() == 143
+    assert simulation.states["evaluator-0"] == "done"
+
+
+def test_worker_that_lingers_is_awaited_only_while_an_evaluator_evaluates(simulate, monkeypatch):
+    monkeypatch.setattr(attempt, "_LEAVE_SECS", 0.0)
+    script = [("worker-0", EXIT, 0), ("evaluator-0", EXIT, 0)]
+    simulation = simulate([*TWO, "evaluator-0"], script)
+    assert simulation.run() == 0
+    assert simulation.states["worker-1"] != "done"

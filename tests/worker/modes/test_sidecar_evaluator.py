@@ -1,6 +1,5 @@
 """Evaluation beside the training: the same numbers, each checkpoint once, whatever is killed."""
 
-import io
 import json
 import os
 import re
@@ -27,19 +26,11 @@ from tests.support.processes import (
 from tests.support.training import SMALL, assert_same_bits, engine
 from trainer.cli.compose import compose
 from trainer.cluster.fault_injection import Faults
-from trainer.cluster.messages import Channel, Evaluated, Exit, Line, Phase
+from trainer.cluster.messages import Channel, Evaluated, Line, Phase
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import ConfigError
 from trainer.launch import launcher
-from trainer.launch.display.console import Console
 from trainer.launch.resolved_run import Command
-from trainer.launch.run_context import RunContext
-from trainer.launch.supervision import attempt
-from trainer.launch.supervision.attempt import Attempt
-from trainer.launch.supervision.memories import Memories
-from trainer.launch.supervision.standby import Standby
-from trainer.strategies.strategy import Strategy
 from trainer.worker.building import build_evaluation
 from trainer.worker.context import WorkerContext
 from trainer.worker.modes import sidecar_evaluator
@@ -186,14 +177,6 @@ def test_checkpoint_removed_before_verification_is_no_warning(run_dir, messages,
     assert not [text for text in messages.texts if "warning" in text]
 
 
-def test_checkpoint_removed_before_restore_is_no_warning(run_dir, messages):
-    assert messages.sidecar(run_dir, before=lambda: remove(run_dir, 2)).run(
-        lambda: False, dismissed=True
-    )
-    assert [line["step"] for line in lines(run_dir)] == [4, 6, 8]
-    assert not [text for text in messages.texts if "warning" in text]
-
-
 def test_stop_leaves_no_partial_evaluation(run_dir, messages):
     assert not messages.sidecar(run_dir).run(
         lambda: Phase("evaluate", 2) in messages, dismissed=False
@@ -275,149 +258,6 @@ def test_declared_evaluator_needs_the_sidecar_key(tmp_path, monkeypatch):
         "process; here they are train and false",
     )
     assert list(tmp_path.iterdir()) == []
-
-
-class Members:
-    """The processes of an attempt, which end one after another: `ends` has (name, exit code)."""
-
-    def __init__(self, tmp_path, ends):
-        self.ends = list(ends)
-        self.processes = {}
-        self.started = False
-        self.dismissed = []
-        self.signaled = []
-        self.discarded = []
-        self.shown = []
-        self.stop_requests = StopRequests()
-        context = RunContext(
-            compose([]),
-            Strategy(),
-            SimpleNamespace(path=tmp_path),
-            self._console(),
-            self.stop_requests,
-        )
-        clusters = [
-            Cluster(ProcessId("worker", 0)),
-            Cluster(ProcessId("worker", 1), {"chief": ["nobody"]}),
-            ALONE,
-        ]
-        self.attempt = Attempt(
-            context,
-            clusters,
-            lambda _: Member(self),
-            lambda _: True,
-            Memories(is_on=False),
-            Standby("never", lambda members: self.attempt),
-        )
-
-    def _console(self):
-        console = Console(io.StringIO(), io.StringIO())
-        console.line = console.error = self.shown.append
-        return console
-
-    def go(self):
-        while self.ends and self.ends[0][0] in self.processes:
-            name, code = self.ends.pop(0)
-            process = self.processes.pop(name)
-            process.messages.put((process.process_id, Exit(code)))
-
-
-class Member:
-    host = None
-
-    def __init__(self, members):
-        self.members = members
-
-    def begin(self, processes):
-        pass
-
-    def assign(self, run_dir, experiment, member, messages, memories, *, is_standby):
-        self.process_id = member.process_id
-        self.messages = messages
-        self.members.processes[str(member.process_id)] = self
-        if len(self.members.processes) == 3 or self.members.started:
-            self.members.started = True
-            self.members.go()
-
-    def leave(self):
-        self.members.dismissed.append(str(self.process_id))
-        self.members.processes.pop(str(self.process_id))
-        self.messages.put((self.process_id, Exit(0)))
-
-    def request(self, number):
-        self.members.signaled.append((str(self.process_id), number))
-
-    def signal(self, number):
-        pass
-
-    def is_stopped(self):
-        return False
-
-    def discard(self, secs=0.0):
-        self.members.discarded.append(str(self.process_id))
-        return ""
-
-
-@pytest.fixture
-def members(tmp_path):
-    return lambda *ends: Members(tmp_path, ends)
-
-
-def test_attempt_waits_for_it_when_the_training_is_done(members):
-    processes = members(("worker-0", 0), ("worker-1", 0), ("evaluator-0", 0))
-    assert processes.attempt.run() == 0
-    assert (processes.dismissed, processes.discarded) == ([], [])
-
-
-def test_attempt_dismisses_it_when_the_training_was_stopped(members):
-    processes = members(("worker-0", 143), ("worker-1", 143))
-    assert processes.attempt.run() == 143
-    assert processes.dismissed == ["evaluator-0"]
-
-
-@pytest.mark.parametrize("code", [1, -signal.SIGKILL])
-def test_attempt_ends_it_after_a_failure(members, code):
-    processes = members(("worker-1", code))
-    assert processes.attempt.run() == code
-    assert sorted(processes.discarded) == ["evaluator-0", "worker-0"]
-
-
-def test_attempt_restarts_it_alone(members):
-    processes = members(
-        ("evaluator-0", -signal.SIGKILL),
-        ("worker-0", 0),
-        ("worker-1", 0),
-        ("evaluator-0", -signal.SIGKILL),
-        ("evaluator-0", 0),
-    )
-    assert processes.attempt.run() == 0
-    assert (
-        processes.shown
-        == ["warning: evaluator-0 was killed by SIGKILL; starting it again alone"] * 2
-    )
-    assert processes.attempt.failure() is None
-
-
-def test_attempt_waits_for_a_lingering_worker_only_while_it_evaluates(members, monkeypatch):
-    monkeypatch.setattr(attempt, "_LEAVE_SECS", 0.0)
-    processes = members(("worker-0", 0), ("evaluator-0", 0))
-    assert processes.attempt.run() == 0
-    assert processes.discarded == ["worker-1"]
-
-
-def test_attempt_passes_a_signal_to_the_trainers_only(members):
-    processes = members(("worker-0", 143), ("worker-1", 143))
-    begin = processes.attempt._begin
-
-    def beginning(member):
-        if member == ALONE:
-            processes.stop_requests.request(signal.SIGTERM)
-        begin(member)
-
-    processes.attempt._begin = beginning
-    with processes.stop_requests.waking(processes.attempt.wake):
-        assert processes.attempt.run() == 143
-    assert processes.signaled == [("worker-0", signal.SIGTERM), ("worker-1", signal.SIGTERM)]
 
 
 # Real processes.
