@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tests.support.dataset_contract import check_dataset
 from tests.support.toy_sources import everything, png
 from trainer.datasets.array_record import array_record, example
 from trainer.datasets.records.fields import Fields
@@ -58,14 +57,6 @@ def test_examples_of_several_files(folder: Path) -> None:
     batch = everything(data.train)
     assert batch["features"][:, 0, 0, 0].tolist() == list(range(16))
     assert batch["label"].tolist() == [number % 3 for number in range(16)]
-
-
-def test_other_features_are_chosen_by_their_key(folder: Path) -> None:
-    fields = Fields(features="vector", num_classes=3)
-    data = array_record(path=str(folder), test_fraction=0.5, fields=fields)
-    check_dataset(data)
-    assert data.input_shape == (2,)
-    assert data.train.num_examples + data.test.num_examples == 16
 
 
 def test_a_function_of_ones_own_reads_records(tmp_path: Path) -> None:

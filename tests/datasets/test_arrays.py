@@ -43,17 +43,6 @@ def test_arrays_keep_the_contract():
     check_split(dataset(np.array(list("abcdef"))).train)
 
 
-def test_parts_are_train_validation_and_test():
-    part = (numbers(), np.arange(6) % 3)
-    one, two, three = (dataset((part,) * count if count > 1 else part) for count in (1, 2, 3))
-    assert (one.test.num_examples, one.validation) == (0, None)
-    assert batch_of(one.test)["features"].shape == (0, 2)
-    assert (two.test.num_examples, two.validation) == (6, None)
-    assert three.validation.num_examples == three.test.num_examples == 6
-    other = dataset(((numbers() / 2,), (numbers(4),))).test
-    assert (other.num_examples, batch_of(other)["features"].dtype) == (4, tf.float32)
-
-
 @pytest.mark.parametrize(
     ("label", "options", "expected"),
     [
@@ -79,17 +68,6 @@ def test_parts_are_train_validation_and_test():
 def test_kind_and_number_of_labels_are_seen(label, options, expected):
     data = dataset((numbers(), label), **options)
     assert (data.label_kind, data.num_classes) == expected
-
-
-def test_function_draws_the_same_without_a_seed():
-    one, two = (arrays(data=lambda: np.random.rand(6, 2)) for _ in range(2))
-    assert one.digest() == two.digest()
-
-
-def test_classes_of_all_parts_are_counted():
-    parts = ((numbers(), np.zeros(6, int)), (numbers(), np.full(6, 4)))
-    assert dataset(parts).num_classes == 5
-    assert dataset(parts).train.labels.tolist() == [0] * 6
 
 
 def test_digest_changes_with_what_is_trained_on():
@@ -139,18 +117,3 @@ def test_mistake_is_one_line(value, message):
     with pytest.raises(ValueError, match=f"data: .*{message}") as caught:
         dataset(value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("label", "options", "message"),
-    [
-        (np.arange(6), {"num_classes": 3}, "labels go from 0 to 5, they must be in 0..2"),
-        (np.arange(6) - 1, {"label_kind": "class"}, "labels go from -1 to 4"),
-        (None, {"label_kind": "class"}, "there is not one label"),
-        (list("abcabc"), {"label_kind": "number"}, "the label must be a number, or a vector"),
-    ],
-)
-def test_labels_of_another_kind_are_refused(label, options, message):
-    options = {"label_kind": "class", **options}
-    with pytest.raises(ValueError, match=f"data: {message}"):
-        dataset((numbers(), label), **options)

@@ -18,14 +18,6 @@ def test_digits_contain_every_image_once() -> None:
     assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
 
 
-def test_digits_split_never_changes() -> None:
-    train, test = digits().train, digits().test
-    first = train.fetch(tf.range(10, dtype=tf.int64))["label"].numpy().tolist()
-    assert first == [2, 8, 2, 6, 6, 7, 1, 9, 8, 5]
-    counts = np.bincount(test.fetch(tf.range(360, dtype=tf.int64))["label"])
-    assert counts.min() >= 25
-
-
 def test_digits_scale_sixteen_to_white() -> None:
     data = digits()
     features = data.transform(data.train.fetch(tf.range(100, dtype=tf.int64)), None)["features"]

@@ -1,5 +1,4 @@
 import logging
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -57,35 +56,6 @@ def test_image_folder_keeps_the_contract(tree: Path) -> None:
     check_dataset(image_folder(path=str(tree), image_size=SIZE))
 
 
-def test_val_folder_is_the_test_split(tree: Path) -> None:
-    (tree / "test").rename(tree / "val")
-    assert image_folder(path=str(tree), image_size=SIZE).test.num_examples == 4
-
-
-def test_one_channel_converts_images_to_gray(tmp_path: Path) -> None:
-    for name in ("train", "test"):
-        write(tmp_path / name / "a" / "color.png", 7)
-        write(tmp_path / name / "a" / "gray.png", 9, gray=True)
-    data = image_folder(path=str(tmp_path), image_size=SIZE, channels=1)
-    assert data.input_shape == (4, 6, 1)
-    assert all_of(data.train)["features"][:, 0, 0].tolist() == [[7], [9]]
-    assert all_of(image_folder(path=str(tmp_path), image_size=SIZE).train)["features"][
-        :, 0, 0
-    ].tolist() == [[7] * 3, [9] * 3]
-
-
-@pytest.mark.parametrize(("antialias", "expected"), [(False, 127.5), (True, 63.75)])
-def test_antialias_averages_pixels(tmp_path: Path, antialias: bool, expected: float) -> None:
-    image = np.zeros((8, 8, 3), np.uint8)
-    image[3:5, 3:5] = 255  # what bilinear sampling sees at the center, and averaging does not
-    for name in ("train", "test"):
-        (tmp_path / name / "a").mkdir(parents=True)
-        (tmp_path / name / "a" / "0.png").write_bytes(tf.io.encode_png(image).numpy())
-    data = image_folder(path=str(tmp_path), image_size=[1, 1], antialias=antialias)
-    value = int(all_of(data.train)["features"][0, 0, 0, 0])
-    assert value > expected if not antialias else value < expected
-
-
 def test_hash_split_keeps_files_when_others_are_added(tmp_path: Path) -> None:
     for number in range(40):
         write(tmp_path / "ab"[number % 2] / f"{number:02d}.png", number)
@@ -128,17 +98,6 @@ def test_hidden_loose_and_other_files_are_ignored(
     assert "8 images are used, others are not: 1 .webp, 1 in folders of a class, 1 loose;" in line
 
 
-def test_bmp_and_gif_are_read(tree: Path) -> None:
-    # Three by one pixels of color (3, 2, 1); in a BMP blue comes first, and a row is padded.
-    bmp = b"BM" + struct.pack("<IHHIIiiHHIIiiII", 66, 0, 0, 54, 40, 3, 1, 1, 24, 0, 12, 0, 0, 0, 0)
-    (tree / "train/cat/a.bmp").write_bytes(bmp + bytes([1, 2, 3] * 3 + [0] * 3))
-    gif = b"GIF89a\1\0\1\0\x80\0\0\5\6\7\0\0\0,\0\0\0\0\1\0\1\0\0\2\2D\1\0;"
-    (tree / "train/cat/b.GIF").write_bytes(gif)
-    split = image_folder(path=str(tree), image_size=SIZE).train
-    pixels = split.fetch(tf.constant([8, 9], tf.int64))["features"][:, 0, 0]
-    assert pixels.numpy().tolist() == [[3, 2, 1], [5, 6, 7]]
-
-
 @pytest.fixture
 def broken(tree: Path) -> list[Path]:
     """Break three of the eight training images, each in its own way; return their paths."""
@@ -151,19 +110,6 @@ def broken(tree: Path) -> list[Path]:
     empty.write_bytes(b"")
     text.write_text("not an image at all")
     return [truncated, empty, text]
-
-
-def test_unreadable_file_is_an_error_that_names_it(tree: Path, broken: list[Path]) -> None:
-    split = image_folder(path=str(tree), image_size=SIZE).train
-    for index, path in zip((1, 4, 7), broken, strict=True):
-        with pytest.raises(
-            ValueError, match=f"^cannot read {path} as a JPEG or PNG image; repair or remove it"
-        ):
-            split.fetch(tf.constant([index, 2], tf.int64))
-        # It stays an error: a restart in the same process must not let it pass.
-        with pytest.raises(tf.errors.InvalidArgumentError, match=f"cannot read {path}"):
-            tf.function(split.fetch)(tf.constant([2, index], tf.int64))
-    assert split.fetch(tf.constant([0, 2, 3, 5, 6], tf.int64))["weight"].numpy().tolist() == [1] * 5
 
 
 def test_skipped_files_have_weight_zero(

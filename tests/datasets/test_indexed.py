@@ -111,19 +111,6 @@ def test_vectors_are_cast_and_normalized() -> None:
     assert batch["features"].numpy().tolist() == [[1.0, 1.0]]
 
 
-def test_images_of_other_sizes_and_colors_are_converted() -> None:
-    data = dataset(
-        lambda n: {"image": png(n, (4 + n, 6), 3 if n else 1), "label": 0},
-        image_size=[5, 7],
-        channels=3,
-    )
-    assert everything(data.train)["features"].shape == (COUNT, 5, 7, 3)
-    first = dataset(lambda n: {"image": png(n, (4 + n, 6)), "label": 0})
-    assert first.input_shape == (4, 6, 1)
-    palette = Image.fromarray(np.full((4, 4, 3), 9, np.uint8)).convert("P")
-    assert dataset(lambda n: (palette, 0)).input_shape == (4, 4, 3)
-
-
 def test_labels_may_be_names() -> None:
     data = dataset(lambda n: (np.zeros(2), "ab"[n % 2]), num_classes=None, class_names=["b", "a"])
     assert (data.num_classes, data.class_names) == (2, ["b", "a"])
@@ -134,22 +121,6 @@ def test_records_without_label_have_one_class() -> None:
     data = dataset(lambda n: np.full(2, n, np.float32), num_classes=None)
     assert data.num_classes == 1
     assert list(everything(data.train)) == ["features"]
-
-
-def test_a_part_of_the_records_is_the_test_split() -> None:
-    def numbers(count: int) -> Records:
-        return Records([([number], 0) for number in range(count)])
-
-    data = indexed(train_source=numbers(400), fields=Fields(num_classes=1))
-    train, test = (everything(split)["features"][:, 0] for split in (data.train, data.test))
-    # A change would mix the splits of every user.
-    assert test.tolist()[:6] == TESTED
-    assert len(train) + len(test) == 400
-    more = indexed(train_source=numbers(450), fields=Fields(num_classes=1))
-    assert everything(more.test)["features"][: len(test), 0].tolist() == test.tolist()
-
-
-TESTED = [21, 22, 26, 29, 56, 62]
 
 
 @pytest.mark.parametrize("kind", [Records, Batches])

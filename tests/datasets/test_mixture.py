@@ -11,7 +11,7 @@ from tests.support.dataset_contract import check_dataset
 from trainer.datasets.arrays import arrays
 from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.images.normalization import Normalization
-from trainer.datasets.mixture import mixture, reduced
+from trainer.datasets.mixture import mixture
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.arrays import ArrayDataset, ArraySplit
 from trainer.datasets.stream import StreamSplit
@@ -66,16 +66,6 @@ def test_mixture_keeps_the_contract_of_datasets() -> None:
     check_dataset(mixture(sources={"a": images(5, max_value=1.0), "b": images(8, max_value=1.0)}))
 
 
-def test_test_split_is_all_test_splits_each_example_once() -> None:
-    parts = sources()
-    batch = mixture(sources=parts).test.fetch(tf.range(13, dtype=tf.int64))
-    expected = [
-        parts[name].test.fetch(tf.range(n, dtype=tf.int64)) for name, n in (("a", 5), ("b", 8))
-    ]
-    np.testing.assert_array_equal(batch["label"], np.concatenate([x["label"] for x in expected]))
-    np.testing.assert_allclose(batch["features"][:5], expected[0]["features"] / 255, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("weights", "shares"),
     [
@@ -99,13 +89,6 @@ def test_each_example_of_more_than_a_million_comes_once_in_an_epoch() -> None:
     train = mixture(sources={"a": many(3), "b": many(2**20), "c": many(50_000)}).train
     _, indices = sample_order(train, 7).locate(tf.range(train.num_examples, dtype=tf.int64))
     assert np.array_equal(np.sort(indices), np.arange(2**20 + 50_003))
-
-
-def test_long_periods_are_rounded_in_proportion() -> None:
-    assert reduced([3_000_000, 1_000_000]) == [3, 1]
-    first, second = reduced([3_000_001, 1_000_000])
-    assert first / second == pytest.approx(3.000001, rel=1e-5)
-    assert first + second <= 2**20
 
 
 def plain(classes: int = 3, shape: tuple[int, ...] = (6, 6, 1)) -> ArrayDataset:

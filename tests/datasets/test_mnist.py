@@ -22,18 +22,6 @@ def archive(path: Path, **changes: Any) -> str:
     return str(path)
 
 
-def test_mnist_reads_an_archive(tmp_path: Path) -> None:
-    path = archive(tmp_path / "a.npz")
-    data = mnist(path=path)
-    assert (data.train.num_examples, data.test.num_examples) == (20, 10)
-    assert (data.input_shape, data.num_classes, data.num_draws) == ((28, 28, 1), 10, 0)
-    batch = data.transform(data.train.fetch(tf.constant([7], tf.int64)), None)
-    assert batch["label"].numpy().tolist() == [7]
-    np.testing.assert_array_equal(
-        batch["features"][0, :, :, 0], np.load(path)["x_train"][7] / np.float32(255)
-    )
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -30,12 +30,6 @@ def test_arrays_are_mapped_and_reshaped(tmp_path: Path) -> None:
     check_dataset(data)
 
 
-def test_a_part_is_the_test_split(tmp_path: Path) -> None:
-    data = npy(path=str(write_npy(tmp_path, IMAGES.astype(np.float32), LABELS)), test_fraction=0.3)
-    assert data.train.num_examples + data.test.num_examples == 20
-    assert data.input_shape == (16,)
-
-
 def test_errors_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"path \(null\) must name a folder"):
         npy()

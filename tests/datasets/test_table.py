@@ -17,7 +17,6 @@ from tests.support.toy_sources import everything
 from trainer.datasets.breast_cancer import breast_cancer
 from trainer.datasets.table import table
 from trainer.datasets.tables.table_dataset import TableDataset
-from trainer.datasets.tables.table_files import CsvFormat, read_rows
 
 TRAIN = """id,age,city,since,member,label
 a,10,Bern,2024-01-01,yes,no
@@ -201,21 +200,6 @@ def numbers(split: Any, column: dict[str, Any]) -> list[int]:
     return [round(value) for value in (stored * column["std"] + column["mean"]).tolist()]
 
 
-def test_several_categories_share_the_feature_of_unknown_ones(tmp_path: Path) -> None:
-    train = "x,label\n" + "".join(f"{value},a\n" for value in "aaabbcccc") + "d,b\n"
-    kinds = {"columns": {"x": "categorical"}, "max_categories": 2}
-    data, _ = fitted({**write(tmp_path, train, train), **kinds})
-    assert vectors(data, data.test)[[0, 3, 5, 9]].tolist() == [
-        [0, 1, 0],
-        [1, 0, 0],
-        [0, 0, 1],
-        [1, 0, 0],
-    ]
-    names = "x,y,label\n" + "".join(f"name {n},{n},a\n" for n in range(5))
-    data, _ = fitted({**write(tmp_path, names, names), "max_categories": 4})
-    assert data.describe() == ["Columns: numeric y; ignored x; label label (1 classes)"]
-
-
 def test_bundled_table_is_whole() -> None:
     data = breast_cancer()
     data.fit()
@@ -293,13 +277,6 @@ def test_damaged_files_are_told(tmp_path: Path) -> None:
     options = write(tmp_path, test="label,age\nyes,1\n")
     with pytest.raises(ValueError, match=r"test.csv has no column 'since', it has label, age"):
         fitted(options)
-
-
-def test_text_of_a_column_may_have_any_length(tmp_path: Path) -> None:
-    file = tmp_path / "long.csv"
-    file.write_text(f"text\n{'a' * 200_000}\n")
-    (rows,) = read_rows([file], ["text"], CsvFormat())
-    assert [len(text) for text in rows.columns["text"]] == [200_000]
 
 
 AIR = """Date;CO(GT);T;label;;

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import logging
 import threading
 from pathlib import Path
 from typing import Any
@@ -95,25 +94,6 @@ def test_folders_of_text_files_have_splits_and_classes(tmp_path: Path) -> None:
         ("neg 1", "neg"), ("neg 2", "neg"), ("pos 1", "pos"), ("pos 2", "pos"),
         ("neg 3", "neg"), ("pos 3", "pos"),
     ]  # fmt: skip
-
-
-def test_texts_are_cut_at_the_length_and_integer_labels_are_sorted(tmp_path: Path) -> None:
-    rows = [{"text": "abcdef", "label": label} for label in (10, 9, 10, 9)]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
-    data = text(path=str(path), test_path=str(path), length=4)
-    assert data.class_names == ("9", "10")
-    assert texts_of(data) == [("abcd", label) for label in ("10", "9", "10", "9")] * 2
-
-
-def test_log_says_how_much_is_padding(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    rows = [json.dumps({"text": "x" * count, "label": 1}) for count in (1, 2, 3, 10)]
-    file = tmp_path / "a.jsonl"
-    file.write_text("\n".join(rows))
-    with caplog.at_level(logging.INFO):
-        text(path=str(file), test_path=str(file), length=8)
-    (line,) = [line for line in caplog.messages if "padding" in line]
-    assert "half have at most 3 tokens, 95 % at most 8; with dataset.length=8, 56% of" in line
 
 
 def test_tokenizers_are_read_from_files(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from tests.support.dataset_contract import check_dataset
 from trainer.datasets import text_windows as module
-from trainer.datasets.cache import token_cache
 from trainer.datasets.text_windows import text_windows
 
 TEXT = "".join(f"{number} bottles of tea;\n" for number in range(40))
@@ -87,26 +86,6 @@ def test_texts_of_all_formats_follow_each_other(tmp_path: Path, kind: str) -> No
             assert len(expected) - len(features) <= 4
 
 
-def test_tokens_are_made_once_and_again_when_a_file_changes(
-    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "tea.txt"
-    file.write_text(TEXT)
-
-    def first() -> bytes:
-        return tokens_of(text_windows(path=str(file), length=8).train)[0][:8]
-
-    assert first() == TEXT[:8].encode()
-    (kept,) = (home / ".cache" / "steadfast").iterdir()
-    monkeypatch.setattr(module, "_encode", None)
-    assert first() == TEXT[:8].encode()
-    monkeypatch.undo()
-    monkeypatch.setenv("HOME", str(home))
-    file.write_text(f"less {TEXT}")
-    assert first() == b"less 0 b"
-    assert len(list(kept.parent.iterdir())) == 2
-
-
 def test_folder_that_cannot_be_written_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -116,16 +95,6 @@ def test_folder_that_cannot_be_written_is_told(
     )
     assert tokens_of(data.train)[0].startswith(TEXT[:100].encode())
     assert "set dataset.cache_dir=<folder>" in caplog.text
-
-
-def test_damaged_build_leaves_no_file(tmp_path: Path) -> None:
-    def parts() -> Any:
-        yield np.zeros(3, np.uint8)
-        raise ValueError("damaged")
-
-    with pytest.raises(ValueError, match="damaged"):
-        token_cache.load_sequence(tmp_path, "name", np.dtype(np.uint8), parts)
-    assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
@@ -139,10 +108,3 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"body": "a"}')
     with pytest.raises(ValueError, match=r"rows.jsonl, row 1 has no 'text', it has body; set "):
         text_windows(path=str(tmp_path / "rows.jsonl"))
-
-
-def test_tokens_become_text_again(tmp_path: Path) -> None:
-    (tmp_path / "tea.txt").write_text("ein Käfer " * 20)
-    tokenizer = text_windows(path=str(tmp_path / "tea.txt"), length=8).tokenizer
-    assert tokenizer.decode(tokenizer.encode(["Käfer"])[0]) == "Käfer"
-    assert tokenizer.decode([0xC3]) == "\N{REPLACEMENT CHARACTER}"

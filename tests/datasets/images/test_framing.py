@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from trainer.datasets.image_folder import image_folder
-from trainer.datasets.images.framing import Framing, center_box, random_box, resize_boxes
+from trainer.datasets.images.framing import center_box, random_box, resize_boxes
 from trainer.datasets.operations.augment import BOX_COLUMNS, Augmentation
 
 DRAWS = np.random.RandomState(0).uniform(size=(500, 4)).astype(np.float32)
@@ -111,10 +111,3 @@ def test_files_are_cut_at_random_in_training_and_in_the_middle_in_evaluation(
     np.testing.assert_array_equal(middle[0, 0, :, 1], [27, 32, 37, 42, 47, 52])
     content = tf.constant((tmp_path / "test" / "a" / "0.png").read_bytes())
     np.testing.assert_array_equal(data.decode(content), middle[0])
-
-
-def test_framing_without_options_resizes_the_whole_image() -> None:
-    image = np.random.RandomState(3).uniform(size=(9, 5, 3)).astype(np.float32)
-    np.testing.assert_array_equal(
-        Framing().apply(tf.constant(image), (4, 4), None), tf.image.resize(image, [4, 4])
-    )

@@ -25,16 +25,6 @@ def dataset(**options: Any) -> ImageDataset:
     return ImageDataset(train=SPLIT, test=SPLIT, image_shape=(6, 7, 3), num_classes=8, **options)
 
 
-def test_transform_scales_pixels_to_fractions() -> None:
-    plain = dataset()
-    batch = plain.transform({**SPLIT.fetch(ALL), "id": ALL}, tf.zeros([8, 0]))
-    np.testing.assert_array_equal(
-        batch["features"], SPLIT.fetch(ALL)["features"].numpy().astype(np.float32) / np.float32(255)
-    )
-    np.testing.assert_array_equal(batch["id"], ALL)
-    assert (plain.input_shape, plain.num_draws) == ((6, 7, 3), 0)
-
-
 @pytest.mark.parametrize(
     ("options", "num_draws"),
     [
@@ -49,16 +39,6 @@ def test_num_draws_covers_the_last_column_in_use(options: dict[str, Any], num_dr
     changed = dataset(augment=Augmentation(**options))
     assert changed.num_draws == num_draws
     changed.transform(SPLIT.fetch(ALL), tf.zeros([8, num_draws]))
-
-
-def test_augmentations_draw_independently_of_one_another() -> None:
-    draws = tf.constant(RANDOM.uniform(size=(8, 4)), tf.float32)
-    batch = SPLIT.fetch(ALL)
-    flipped = dataset(augment=Augmentation(flip=True)).transform(batch, draws[:, :1])
-    both = dataset(augment=Augmentation(flip=True, crop=1)).transform(
-        batch, tf.concat([draws[:, :1], tf.fill([8, 2], 0.5)], axis=1)
-    )
-    np.testing.assert_array_equal(both["features"], flipped["features"])
 
 
 @pytest.mark.slow
@@ -113,15 +93,6 @@ def test_randaugment_and_its_magnitude_belong_together(options: dict[str, Any], 
 def test_color_is_refused_for_gray_images() -> None:
     with pytest.raises(ValueError, match=r"augment\.hue \(0\.1\) needs images of 3 channels"):
         Augmentation(hue=0.1).check((8, 8, 1))
-
-
-def test_evaluation_is_not_augmented() -> None:
-    everything = dataset(**EVERYTHING)
-    plain = dataset(**{**EVERYTHING, "augment": None})
-    batch = SPLIT.fetch(ALL)
-    evaluated = everything.transform(batch, None)["features"]
-    np.testing.assert_array_equal(evaluated, plain.transform(batch, None)["features"])
-    assert evaluated.shape == (8, *everything.input_shape) == (8, 9, 8, 3)
 
 
 def test_transform_of_an_example_is_the_same_bits_in_any_batch() -> None:
@@ -193,11 +164,3 @@ def test_image_files_of_every_format_are_decoded(
     np.testing.assert_allclose(
         small.transform(dict(batch), None)["features"], np.full([1, *shape], 0.8), atol=1 / 255
     )
-
-
-def test_unreadable_image_files_have_weight_zero(tmp_path: Path) -> None:
-    for name in ("a.png", "b.gif", "c.bmp"):
-        (tmp_path / name).write_bytes({"a.png": b"", "b.gif": b"GIF89a", "c.bmp": b"BM"}[name])
-    batch = dataset().files(sorted(tmp_path.iterdir())).fetch(ALL[:3])
-    assert batch["weight"].numpy().tolist() == [0, 0, 0]
-    assert batch["features"].dtype == tf.uint8

@@ -54,17 +54,3 @@ def test_changes_that_cannot_move_masks_are_refused(options, name):
 
 def test_shapes_keep_the_contract():
     check_dataset(shapes(**OPTIONS, augment=Augmentation(flip=True, crop=2)))
-
-
-def test_shapes_follow_from_seed_and_number_alone():
-    def arrays(split):
-        return split.fetch(tf.range(8, dtype=tf.int64))
-
-    few, more = shapes(**OPTIONS), shapes(**{**OPTIONS, "num_examples": 60})
-    other = shapes(**OPTIONS, seed=1)
-    first = arrays(few.train)
-    assert set(np.unique(first["mask"])) == {0, 1, 2}
-    for name, values in first.items():
-        np.testing.assert_array_equal(values, arrays(more.train)[name])
-        assert (values != arrays(other.train)[name]).numpy().any()
-        assert (values != arrays(few.test)[name]).numpy().any()

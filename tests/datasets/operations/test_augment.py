@@ -44,13 +44,6 @@ def test_crop_reaches_every_offset_and_no_further() -> None:
     assert (low.tolist(), middle.tolist(), high.tolist()) == ([0, 1, 1], [1, 1, 1], [1, 1, 0])
 
 
-def test_crop_pads_with_what_it_is_told() -> None:
-    fill = (0.25, 0.5, 0.75)
-    left = augment.crop(tf.constant(IMAGES), tf.zeros([6, 4]), 2, fill).numpy()
-    np.testing.assert_array_equal(left[:, 2:, 2:], IMAGES[:, :-2, :-2])
-    np.testing.assert_array_equal(left[:, :2], np.broadcast_to(fill, (6, 2, 7, 3)))
-
-
 def test_brightness_adds_and_clips() -> None:
     image = np.full((3, 1, 1, 1), 0.9, np.float32)
     changed = augment.Augmentation(brightness=0.5).apply(

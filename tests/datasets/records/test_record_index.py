@@ -33,14 +33,6 @@ def test_index_has_every_record_once(file: Path) -> None:
     assert np.array_equal(index.offsets[:5000], index.offsets[5000:])
 
 
-def test_index_is_built_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = open_index([file])
-    assert len(kept(file.parent)) == 1
-    monkeypatch.setattr(record_index, "build_index", None)
-    again = open_index([file])
-    assert np.array_equal(first.offsets, again.offsets)
-
-
 def test_index_is_made_anew_when_a_file_changes(file: Path) -> None:
     open_index([file])
     write(file, vector_records(5001))

@@ -19,17 +19,6 @@ def test_fetch_returns_the_examples_at_the_indices_in_order() -> None:
     assert (split.num_examples, split.in_memory) == (5, True)
 
 
-def test_fetch_works_in_several_graphs_and_in_a_pipeline() -> None:
-    split = ArraySplit(FEATURES, LABELS)
-    first, second = tf.function(split.fetch), tf.function(split.fetch)
-    indices = tf.constant([1, 2], tf.int64)
-    np.testing.assert_array_equal(first(indices)["label"], [3, 2])
-    np.testing.assert_array_equal(second(indices)["label"], [3, 2])
-    np.testing.assert_array_equal(split.fetch(indices)["label"], [3, 2])
-    pipeline = tf.data.Dataset.range(4).batch(2).map(split.fetch)
-    assert [batch["label"].numpy().tolist() for batch in pipeline] == [[4, 3], [2, 1]]
-
-
 def test_graphs_capture_the_data_once_by_reference() -> None:
     split = ArraySplit(FEATURES, LABELS)
     graphs = [

@@ -15,13 +15,6 @@ def test_hashes_stay_the_same_for_ever():
     assert hash_texts(["", "a"]).tolist() == TEXTS
 
 
-def test_hashes_are_uniform():
-    hashes = hash_numbers(np.arange(100_000))
-    counts, _ = np.histogram(hashes, 10, (0, 1))
-    assert abs(counts - 10_000).max() < 500
-    assert abs(np.corrcoef(hashes[1:], hashes[:-1])[0, 1]) < 0.02
-
-
 def test_division_is_ascending_and_complete():
     train, test = divide(np.array([0.5, 0.1, 0.9, 0.2]), 0.3, "rows", "a.csv")
     assert (train.tolist(), test.tolist()) == ([0, 2], [1, 3])
