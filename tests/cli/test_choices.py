@@ -28,17 +28,5 @@ def test_first_comment_is_the_explanation() -> None:
     assert first_comment("a: 1\n") == ""
 
 
-def test_key_comment_is_behind_the_key_or_above() -> None:
-    assert key_comments(TEXT) == {
-        "_target_": "",
-        "width": "channels",
-        "name": "a name with a hash",
-        "count": "How many there are.",
-        "sizes": "both",
-        "inner.depth": "Deeper down.",
-        "inner.free": "",
-    }
-
-
 def test_key_comments_of_file_without_keys_are_empty() -> None:
     assert key_comments("# nothing\n") == key_comments("# a list\n- a\n") == {}

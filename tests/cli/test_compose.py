@@ -23,7 +23,6 @@ from trainer.cli.config_loader import config_loader
 from trainer.cli.error_messages import USER_ERRORS, explain
 from trainer.cli.overrides import rewrite
 from trainer.errors import ConfigError
-from trainer.runs.identity import run_name
 
 COMPOSER = Composer(None)
 """One for all tests, so that what it caches is tested."""
@@ -113,14 +112,6 @@ def test_edited_choice_shows_in_next_composition(
     assert files != edited != composing._conf_files()
 
 
-def test_edited_choice_of_config_dir_shows_in_next_composition(tmp_path: Path) -> None:
-    recipe = tmp_path / "experiment" / "mine.yaml"
-    recipe.parent.mkdir()
-    for seed in (5, 6):
-        recipe.write_text(f"# @package _global_\nseed: {seed}\n")
-        assert compose(["experiment=mine"], tmp_path).seed == seed
-
-
 def test_composed_experiments_share_no_state() -> None:
     first = COMPOSER.compose(["model.width=5"])
     first.model["width"] = 7
@@ -176,23 +167,6 @@ def test_hydra_interpolation_resolves_in_run_and_sweep() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "dataset", "model"),
-    [
-        ([], "text.text", "transformer_encoder.transformer_encoder"),
-        (["dataset=sentiment", "model=text_cnn"], "sentiment.sentiment", "text_cnn.text_cnn"),
-        (["experiment=sentiment"], "sentiment.sentiment", "text_cnn.text_cnn"),
-    ],
-)
-def test_sequence_classification_is_the_classification_of_texts(
-    overrides: list[str], dataset: str, model: str
-) -> None:
-    experiment = compose(["task=sequence_classification", *overrides])
-    assert experiment.task == compose([]).task
-    assert experiment.dataset["_target_"] == f"trainer.datasets.{dataset}"
-    assert experiment.model["_target_"] == f"trainer.models.{model}"
-
-
-@pytest.mark.parametrize(
     ("override", "hint"),
     [
         ("model=../model/softmax", r"model=../model/softmax: a choice .*did you mean 'softmax'\?"),
@@ -203,22 +177,6 @@ def test_sequence_classification_is_the_classification_of_texts(
 def test_choice_by_a_path_is_refused(override, hint):
     with pytest.raises(ConfigError, match=f"^{hint}"):
         compose([override])
-
-
-def test_choice_by_a_path_in_a_recipe_is_refused(tmp_path):
-    (tmp_path / "experiment").mkdir()
-    text = "# @package _global_\ndefaults:\n  - override /model: ../model/softmax\n"
-    (tmp_path / "experiment" / "mine.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=r"^model=\.\./model/softmax: a choice"):
-        compose(["experiment=mine"], tmp_path)
-
-
-def test_choice_in_a_subfolder_names_one_folder(tmp_path):
-    (tmp_path / "model" / "mine").mkdir(parents=True)
-    text = "_target_: trainer.models.softmax.softmax\n"
-    (tmp_path / "model" / "mine" / "small.yaml").write_text(text)
-    experiment = compose(["model=mine/small"], tmp_path)
-    assert run_name(experiment).startswith("mine-small-digits-")
 
 
 @pytest.mark.parametrize("group", ["callbacks", "writers", "metrics"])

@@ -12,7 +12,6 @@ from hydra.errors import HydraException
 from tests.support.choices import listed
 from tests.support.command_line import run_apart, run_here
 from trainer.config.schema import Experiment
-from trainer.errors import ConfigError
 from trainer.launch import launcher
 from trainer.launch.resolved_run import Command, resolve
 from trainer.sweep import run_sweep
@@ -131,13 +130,6 @@ def test_resume_allow_refuses_unknown_keys(run: Path) -> None:
     assert outcome.code == 2
 
 
-def test_unreadable_record_is_reported(run: Path) -> None:
-    (run / "run.json").write_text("{")
-    outcome = run_here(f"resume={run}")
-    assert outcome.err.startswith(f"error: {run}/run.json cannot be read: it is not JSON")
-    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
@@ -188,15 +180,6 @@ def test_exit_code_is_that_of_the_run(
     assert stand_in.runs[0][1:] == (["train.steps=5", "seed=1", "train.epochs=null"], None)
     assert stand_in.argv == ["train.py", "train.steps=5", "seed=1"]
     assert not list(work.iterdir())
-
-
-def test_config_dir_is_passed_to_launcher(
-    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stand_in = launches(monkeypatch)
-    (tmp_path / "theirs").mkdir()
-    assert run_here("--config-dir", "../theirs").code == 0
-    assert stand_in.runs[0][2] == str(tmp_path / "theirs")
 
 
 def test_resumed_run_is_composed_of_its_overrides(
@@ -254,10 +237,3 @@ def test_internal_error_has_traceback(work: Path, monkeypatch: pytest.MonkeyPatc
     assert outcome.err.startswith("Traceback")
     assert "hydra" not in outcome.err
     assert outcome.err.endswith("RuntimeError: ours\n")
-
-
-def test_launcher_config_error_is_reported_in_lines(
-    work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    launches(monkeypatch, ConfigError("first", "second"))
-    assert run_here().err == "error: first\nerror: second\n"

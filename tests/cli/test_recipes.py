@@ -46,17 +46,6 @@ def test_option_that_a_chosen_node_lacks_is_left_out() -> None:
     assert experiment.task["updates"] == 1
 
 
-def test_node_of_a_replaced_task_is_left_out() -> None:
-    experiment = composed("experiment=toy_recipe", "task=classification")
-    assert experiment.task == {
-        "_target_": "trainer.tasks.classification.Classification",
-        "label_smoothing": 0.0,
-        "class_weights": [],
-        "focal_gamma": 0.0,
-    }
-    assert experiment.choices["model"] == "cnn"
-
-
 def test_wrong_option_of_a_recipe_or_command_line_is_still_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"unknown key 'task.label_smoothing'"):
         composed("experiment=smooth_recipe", "task=toy_gan", "+task.label_smoothing=0.1")

@@ -48,13 +48,6 @@ def test_user_choice_replaces_ours_of_same_name(theirs: Path) -> None:
     assert compose.compose([]).model["width"] == 32
 
 
-def test_user_choice_can_build_on_ours(theirs: Path) -> None:
-    assert compose.compose(["model=mine"], theirs).model == {
-        "_target_": "trainer.models.tutorial_cnn.tutorial_cnn",
-        "l2": 0.5,
-    }
-
-
 def test_cfg_and_run_use_same_choices(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flag = f"--config-dir=../{theirs.name}"
     assert yaml.safe_load(run_here(flag, "--cfg", "job").out)["model"]["width"] == 99

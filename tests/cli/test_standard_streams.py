@@ -44,18 +44,6 @@ def run_code(code, redirection, **env):
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize(("value", "printed"), [("1", "one\n"), ("", "")])
-def test_python_may_be_asked_not_to_buffer(value, printed):
-    code = """if True:
-        import os
-        from trainer.cli import standard_streams
-        standard_streams.prepare()
-        print("one")
-        os._exit(0)
-    """
-    assert run_code(code, "| cat", PYTHONUNBUFFERED=value) == (0, printed, "")
-
-
 def test_run_of_a_verification_needs_no_reader():
     code = """if True:
         from unittest.mock import MagicMock

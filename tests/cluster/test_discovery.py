@@ -62,24 +62,6 @@ def test_parse_tf_config_rejects(text, expected):
     assert caught.value.problems == (f"TF_CONFIG: {expected}",)
 
 
-def test_parse_tf_config_accepts_a_cluster():
-    others = {
-        "environment": "cloud",
-        "rpc_layer": "grpc",
-        "session_master": "",
-        "job": {"region": "x"},
-    }
-    jobs = {"chief": ["host-1.example.org:1"], "worker": ["[::1]:65535", "10.0.0.1:2222"], "ps": []}
-    cluster = discovery.parse_tf_config(
-        tf_config(jobs, {"type": "worker", "index": 1, "trial": "3"}, **others), "TF_CONFIG"
-    )
-    assert cluster == Cluster(
-        ProcessId("worker", 1), {job: jobs[job] for job in ("chief", "worker")}, "TF_CONFIG"
-    )
-    assert discovery.parse_tf_config(cluster.tf_config(), "TF_CONFIG") == cluster
-    assert Cluster.from_dict(json.loads(json.dumps(cluster.to_dict()))) == cluster
-
-
 def test_parse_tf_config_counts_actors_and_leaves_them_out_of_the_jobs():
     jobs = {**TWO, "actor": ["e:2222", "f:2222"]}
     cluster = discovery.parse_tf_config(tf_config(jobs, {"type": "actor", "index": 1}), "TF_CONFIG")
@@ -145,16 +127,6 @@ def test_declared_cluster_prefers_tf_config_then_slurm_then_kubernetes(environme
     assert discovery.declared_cluster(server_tasks, os.environ) == Cluster(
         ProcessId("worker", 1), TWO, "TF_CONFIG"
     )
-
-
-@pytest.mark.usefixtures("no_ports")
-def test_declared_cluster_of_a_scheduler_may_have_an_evaluator(environment, monkeypatch):
-    monkeypatch.setattr(socket, "getfqdn", lambda: "train-1")
-    environment("JOB_COMPLETION_INDEX", "1")
-    cluster = discovery.declared_cluster(
-        lambda count: [ProcessId("worker", 0), ProcessId("evaluator", 0)], os.environ
-    )
-    assert cluster == Cluster(ProcessId("evaluator", 0), {"worker": ["train-0:2222"]}, "Kubernetes")
 
 
 @pytest.mark.parametrize(

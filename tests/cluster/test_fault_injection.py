@@ -129,16 +129,6 @@ def test_delayed_fault_lets_process_go_on_meanwhile(tmp_path, monkeypatch):
     assert acted == [(os.getpid(), signal.SIGKILL)]
 
 
-def test_slow_process_stays_slow_also_in_next_attempt(tmp_path, signals):
-    messages = []
-    for _ in range(2):
-        reach_steps(faults_of(tmp_path, Fault("slow", at=3, delay_secs=0.5), messages=messages))
-    assert signals == [("rest", 0.5)] * 4
-    assert [message.text for message in messages] == [
-        "fault mine: chief rests 0.5 s each time from now on, at step 3"
-    ] * 2
-
-
 def test_full_disk_and_crash_raise_their_errors(tmp_path):
     with pytest.raises(OSError, match="No space left") as raised:
         faults_of(tmp_path / "a", Fault("full_disk", phase="save")).reached("save")
@@ -233,13 +223,6 @@ def test_process_whose_steps_rest_does_not_rest_between_them(tmp_path, signals):
     assert faults.take_step_delays() == []
     faults.reached("save")
     assert signals == [("rest", 0.5)]
-
-
-def test_chief_that_hands_out_steps_has_the_rests_of_its_workers(tmp_path):
-    slow = Fault("slow", "worker-0", at=3, delay_secs=0.5)
-    for job, expected in (("chief", [slow]), ("worker", [])):
-        cluster = Cluster(ProcessId(job, 0), JOBS)
-        assert faults_of(tmp_path, slow, cluster, NO_STEPS).take_step_delays() == expected
 
 
 @pytest.mark.slow

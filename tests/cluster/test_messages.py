@@ -3,36 +3,18 @@
 import logging
 import socket
 
-import pytest
-
 from trainer.cluster.messages import (
     Channel,
     Crash,
     Evaluated,
-    Exit,
     Line,
     Opening,
     Phase,
-    Problem,
     Progress,
     decode,
     encode,
     to_socket,
 )
-
-MESSAGES = [
-    Line("two\nlines, ä"),
-    Progress(4, 10, 12.5, None, {"loss": 0.5}),
-    Problem(["seed: wrong"]),
-    Exit(-9, "Killed"),
-]
-
-
-@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
-def test_decode_returns_the_message_that_was_encoded(message):
-    line = encode(message)
-    assert line.count(b"\n") == 1
-    assert decode(line.decode()) == message
 
 
 def test_decode_ignores_a_line_that_was_cut_off():

@@ -176,17 +176,6 @@ def test_kubernetes_pods_of_unknown_number_are_refused():
     )
 
 
-def test_kubernetes_asks_for_the_host_name_in_a_job_only():
-    assert (
-        kubernetes_allocation(
-            {"KUBERNETES_SERVICE_HOST": "10.0.0.1"},
-            lambda: pytest.fail("host name was asked for"),
-            3,
-        )
-        is None
-    )
-
-
 @pytest.mark.parametrize(
     ("hostname", "index", "expected"),
     [

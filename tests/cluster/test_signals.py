@@ -10,10 +10,8 @@ import pytest
 
 from tests.support.processes import ROOT
 from trainer.cli.compose import compose
-from trainer.cluster import signals
 from trainer.cluster.messages import SignalReceived
 from trainer.cluster.spec import Cluster
-from trainer.cluster.stop_requests import StopRequests
 from trainer.launch.processes.worker_process import WorkerProcess
 
 TIMEOUT_SECS = 60
@@ -125,14 +123,3 @@ for number in (signal.SIGUSR1, signal.SIGUSR2):
 print("alive")
 """
     assert python(code) == "alive\n"
-
-
-def test_forward_to_restores_the_handlers():
-    numbers = (signal.SIGUSR1, signal.SIGUSR2)
-    previous = [signal.getsignal(number) for number in numbers]
-    requests = StopRequests()
-    with signals.forward_to(requests.request):
-        for number in numbers:
-            signal.raise_signal(number)
-    assert [requests.take(), requests.take()] == [(number, None) for number in numbers]
-    assert [signal.getsignal(number) for number in numbers] == previous

@@ -3,14 +3,11 @@
 import itertools
 import random
 import signal
-import threading
 
 import pytest
 
 from trainer.cluster.spec import ProcessId
 from trainer.cluster.stop_requests import LEAVE, STOP, SWEEP, Decision, StopRequests
-
-TIMEOUT_SECS = 60
 
 WORKER = ProcessId("worker", 1)
 SOURCES = [None, WORKER, ProcessId("worker", 0)]
@@ -71,11 +68,3 @@ def test_pending_requests_are_taken_in_order_and_wake_their_reader():
     assert requests.take() == (signal.SIGUSR1, None)
     assert requests.drain() == signal.SIGTERM
     assert requests.take() is None
-
-
-def test_wait_returns_at_a_stop_request_of_another_thread():
-    requests = StopRequests()
-    for number, secs in ((signal.SIGUSR1, 0.05), (signal.SIGTERM, 0.1)):
-        threading.Timer(secs, requests.request, (number, SWEEP)).start()
-    assert requests.wait(TIMEOUT_SECS) == signal.SIGTERM
-    assert StopRequests().wait(0.0) == 0

@@ -15,10 +15,8 @@ from trainer.config.options import targets
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.protocols import ModelNode, ScheduleNode
-from trainer.runs import identity
 from trainer.runs.identity import Change, changes, run_name
 from trainer.runs.normal_form import leaves
-from trainer.summaries.hparams import hyperparameters
 from trainer.sweep.search.grid_search import expand
 
 COMPOSER = Composer(str(CONF))
@@ -53,16 +51,6 @@ def test_nodes_are_composed_and_their_choices_recorded() -> None:
         ("task.generator_optimizer", "adam"),
         ("task.discriminator_optimizer", "sgd"),
     ]
-
-
-def test_task_with_its_own_models_has_none_of_the_others() -> None:
-    experiment = gan()
-    assert (experiment.model, experiment.optimizer) == (None, None)
-    assert not [key for key in hyperparameters(experiment) if key.startswith(("model", "opt"))]
-    assert hyperparameters(experiment)["task.generator"] == "toy_generator"
-    assert run_name(experiment).startswith("toy_gan-digits-")
-    assert identity.trained_choice(experiment) == "toy_gan"
-    assert identity.trained_choice(compose([])) == "cnn"
 
 
 def test_option_of_a_node_names_the_run() -> None:

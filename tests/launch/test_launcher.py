@@ -33,16 +33,6 @@ def test_hosts_prints_a_command_for_each_host(here):
     assert list(here.iterdir()) == []
 
 
-def test_wrong_declaration_is_one_line(here, monkeypatch):
-    task = {"type": "worker", "index": 2}
-    declared = {"cluster": {"worker": ["a:1", "b:1"]}, "task": task}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(declared))
-    done = run_here("strategy=multi_worker")
-    assert (done.code, len(done.err.splitlines())) == (2, 1)
-    assert done.err.startswith("error: TF_CONFIG: task index (2) is out of range")
-    assert list(here.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("strategy", "jobs", "message"),
     [

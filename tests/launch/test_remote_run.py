@@ -98,16 +98,6 @@ def test_second_ctrl_c_leaves_during_the_last_upload(store):
     slow.answers.set()
 
 
-def test_first_ctrl_c_during_the_last_upload_says_how_to_leave(store):
-    slow = SlowStore(store)
-    requests = StopRequests(is_attended=True)
-    console = Console(lambda: requests.request(signal.SIGINT), slow.answers.set)
-    assert run_chief(console, requests, DONE) == DONE
-    assert [line.partition(":")[0] for line in console.lines] == ["Uploading to s3", "SIGINT"]
-    assert console.lines[1].endswith(", then leaving; once more leaves at once.")
-    assert read_manifest(store)[0].is_free
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_repeated_signals_of_a_scheduler_do_not_cut_the_last_upload(store, number):
     slow = SlowStore(store)
@@ -166,16 +156,6 @@ class Other:
 @pytest.fixture
 def other(store, tmp_path, monkeypatch):
     return Other(store, tmp_path / "chief", monkeypatch)
-
-
-def test_other_command_leaves_when_the_chief_has_uploaded(other):
-    def act(number):
-        (other.chief.renew if number < 50 else other.chief.release)()
-
-    assert other.run(act) == 143
-    assert other.waits == 50
-    (line,) = other.console.lines
-    assert line.startswith(f"Waiting until the chief has uploaded to {ADDRESS}/")
 
 
 def test_other_command_leaves_when_the_chief_is_silent(other):

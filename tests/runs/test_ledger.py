@@ -205,15 +205,6 @@ def test_long_phase_is_marked_again_after_some_seconds(run):
     assert [list(mark) for mark in marks] == [["phase", "step", "input_secs", "time"]] * 7
 
 
-def test_summary_of_the_writer_lasts_until_now(run):
-    run.command()
-    run.attempt(0)
-    run.steps(1, 3, input_secs=0.5)
-    assert run.chief.summary().secs == pytest.approx(run.expected)
-    assert run.chief.summary().goodput == pytest.approx(1.0 / 8.0)
-    assert run.summary().wall_secs == pytest.approx(6.0)
-
-
 @pytest.mark.parametrize(
     "cut_off",
     [

@@ -1,6 +1,5 @@
 """Records of what processes do: who lives is seen without clocks; stale records are left out."""
 
-import json
 import os
 
 import pytest
@@ -40,22 +39,6 @@ def watch(run_dir, time):
     return process_status.watch(run_dir, time.clock, time.sleep)
 
 
-def test_record_is_read_as_written(run_dir):
-    process_status.write(run_dir, "worker-0", record(3))
-    assert process_status.read(run_dir) == {"worker-0": record(3)}
-    content = json.loads((run_dir / "logs" / "status-worker-0.json").read_text())
-    assert list(content["processes"][0].values()) == ["worker-0", "train", 12, 0.5, "", None]
-    process_status.write(run_dir / "gone", "worker-0", record())  # what cannot be written
-    assert process_status.read(run_dir / "gone") == {}
-
-
-@pytest.mark.parametrize("text", ["{", '{"processes": [{}]}', '{"host": "a"}'])
-def test_damaged_record_is_left_out(run_dir, text):
-    (run_dir / "logs" / "status-worker-1.json").write_text(text)
-    process_status.write(run_dir, "worker-0", record())
-    assert list(process_status.read(run_dir)) == ["worker-0"]
-
-
 def test_command_lives_if_its_record_grows(run_dir):
     process_status.write(run_dir, "worker-0", record(3))
     process_status.write(run_dir, "worker-1", record(9, name="worker-1"))
@@ -64,26 +47,6 @@ def test_command_lives_if_its_record_grows(run_dir):
     assert living == {"worker-0"}
     assert records["worker-0"].number == 4
     assert PATIENCE_SECS <= time.now < PATIENCE_SECS + 1  # worker-1 might have been about to write
-
-
-def test_watch_does_not_wait_for_what_has_ended(run_dir):
-    time = Time()
-    assert watch(run_dir, time) == ({}, set())
-    process_status.write(run_dir, "worker-0", record(3, code=143))
-    assert watch(run_dir, time)[1] == set()
-    assert time.now == 0
-
-
-def test_command_that_ends_while_it_is_watched_does_not_live(run_dir):
-    process_status.write(run_dir, "worker-0", record(3))
-    time = Time({1: lambda: process_status.write(run_dir, "worker-0", record(4, code=0))})
-    records, living = watch(run_dir, time)
-    assert (living, records["worker-0"].code) == (set(), 0)
-    assert time.now < 2
-    time = Time({1.5: lambda: process_status.write(run_dir, "worker-0", record(0, pid=8))})
-    process_status.write(run_dir, "worker-0", record(3))
-    assert watch(run_dir, time)[1] == {"worker-0"}  # another command: its numbers begin again
-    assert time.now < 2
 
 
 def test_records_of_an_earlier_cluster_are_left_out(run_dir):

@@ -130,18 +130,3 @@ def test_options_are_compared_with_those_of_the_same_choice():
     assert labels("model=softmax", "model.width=8", "") == [
         "model=softmax", "model=cnn width=8", "model=cnn width=32",
     ]  # fmt: skip
-
-
-def test_label_leaves_out_what_makes_no_other_run():
-    assert labels("seed=1", "seed=2 resume=never sweep.jobs=3 runs_dir=elsewhere name=mine") == [
-        "seed=1", "seed=2",
-    ]  # fmt: skip
-    assert labels("", "train.epochs=null train.steps=20") == ["epochs=30", "steps=20"]
-
-
-def test_ambiguous_key_is_written_whole():
-    rows = differences(
-        [{"model.width": 1, "task.width": 1}, {"model.width": 2, "task.width": 2}, {}]
-    )
-    assert [list(row) for row in rows] == [["model.width", "task.width"]] * 2 + [[]]
-    assert differences([]) == []

@@ -71,13 +71,6 @@ def test_metrics_come_from_the_newest_test_line(path):
     assert run_status(path).metrics == {"loss": 0.125}
 
 
-def test_run_with_a_result_is_done_even_if_locked(path):
-    finish(path)
-    with (path / ".lock").open() as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert run_status(path) == RunStatus(State.DONE, 20, METRICS)
-
-
 def test_run_with_a_shorter_result_is_not_done(path):
     finish(path)
     checkpoint_marker.commit(path / "checkpoints", 20, METRICS)

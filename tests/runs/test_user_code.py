@@ -63,14 +63,6 @@ def test_module_is_recorded_as_it_was_first_seen(project):
     assert changed(code.fingerprints) == ["mine/net.py"]
 
 
-def test_models_of_a_checkout_are_the_users():
-    importlib.import_module("trainer.models.layers.inputs")
-    code = ImportedCode()
-    code.update()
-    assert "trainer.models.layers.inputs" in code.fingerprints
-    assert not [name for name in code.fingerprints if name.startswith("trainer.runs")]
-
-
 def test_changed_names_edited_and_missing_files(project, monkeypatch):
     code = fingerprints_of("mine.net", "mine.layers", "single")
     for fingerprint in code.values():  # the project was moved

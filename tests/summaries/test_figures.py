@@ -9,30 +9,6 @@ from PIL import Image
 from trainer.summaries import figures
 
 
-def test_confusion_matrix_is_shaded_by_the_share_of_the_row():
-    picture = figures.confusion_matrix(np.array([[8.0, 0.0], [50.0, 50.0]]), ["cat", "polar bear"])
-    assert (picture.dtype, picture.shape[2]) == (np.uint8, 3)
-    cell = (picture.shape[1] - 1) % 1024
-    dark = (picture == (8, 48, 107)).all(axis=2)
-    assert dark.any(), "a cell with all examples of its row is darkest"
-    rows, columns = np.nonzero(dark)
-    half = (picture == (132, 152, 181)).all(axis=2)
-    assert half.sum() > dark.sum(), "two cells of one half each"
-    assert np.nonzero(half)[0].min() > rows.max() - 2, "the second row is below the first"
-    assert columns.max() < cell
-
-
-def test_confusion_matrix_has_names_and_counts():
-    matrix = np.eye(3)
-    plain = figures.confusion_matrix(matrix, ["", "", ""])
-    assert figures.confusion_matrix(matrix, ["a", "b", "c"]).shape[1] > plain.shape[1]
-    first, second = (
-        figures.confusion_matrix(np.diag([1.0, number]), ["a", "b"]) for number in (1, 7)
-    )
-    assert first.shape == second.shape
-    assert (first != second).any()
-
-
 @pytest.mark.parametrize("size", [1, 61])
 def test_confusion_matrix_fits_any_number_of_classes(size):
     picture = figures.confusion_matrix(np.eye(size), [str(number) for number in range(size)])

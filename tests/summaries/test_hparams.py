@@ -61,13 +61,6 @@ def test_hyperparameters_are_the_choices_and_values_that_name_the_run():
     assert not {"train.steps", "train.clip_norm", "fault"} & shown.keys()
 
 
-def test_hyperparameters_show_lists_as_text():
-    assert (
-        hyperparameters(compose(["dataset.normalize.mean=[0.5]"]))["dataset.normalize.mean"]
-        == "[0.5]"
-    )
-
-
 def test_tab_lists_each_run_with_typed_values_and_the_last_metrics(tmp_path):
     words = ["jit=true", "precision=mixed_bfloat16"]
     for name, rate in (("a", 0.1), ("b", 0.01)):

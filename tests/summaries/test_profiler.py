@@ -40,21 +40,6 @@ def drive(profiler, calls, steps):
     return calls
 
 
-def test_recording_is_in_the_folder_of_the_plugin(tmp_path, make, lines):
-    profiler = make(start=3, steps=2)
-    profiler.before(3)
-    tf.reduce_sum(tf.random.stateless_normal([64, 64], seed=[1, 2])).numpy()
-    profiler.after(5)
-    assert lines == [
-        f"The profile from step 3 on is in {tmp_path / 'plugins' / 'profile'}.",
-        "TensorBoard shows a profile with a plugin, which is not installed: "
-        "pip install tensorboard-plugin-profile",
-    ]
-    assert [
-        file.stat().st_size > 0 for file in (tmp_path / "plugins" / "profile").glob("*/*.xplane.pb")
-    ] == [True]
-
-
 def test_profiler_records_the_window(make, calls):
     assert boundary_steps(Profile(start=4, steps=3)) == {4, 7}
     assert drive(make(start=4, steps=3), calls, [0, 4, 5, 7, 9]) == [

@@ -85,23 +85,6 @@ def test_running_points_come_first_then_the_best_of_the_others(terminal):
     ]
 
 
-def test_best_value_of_the_metric_is_kept(monkeypatch):
-    monkeypatch.setenv("NO_COLOR", "1")
-    table = TableOnStrings(Terminal(), metric="loss", mode="min").start(1)
-    for loss in (0.3, 0.2, 0.5):
-        table.show(1, Evaluated(1, {"loss": loss, "accuracy": 0.9}, ""))
-    assert table.screen()[2].split()[-1] == "0.2000"
-
-
-def test_state_column_shows_the_phase(terminal):
-    terminal.start(1)
-    states = []
-    for phase in ("join", "start", "compile", "train", "evaluate", "save"):
-        terminal.show(1, Phase(phase, 0))
-        states.append(terminal.screen()[2].split()[3])
-    assert states == ["starting", "starting", "compiling", "training", "evaluating", "saving"]
-
-
 def test_lines_and_failures_are_printed_above_the_table(terminal):
     terminal = TableOnStrings(terminal.out, err=terminal.out)
     terminal.start(1, 2)
@@ -143,19 +126,6 @@ def test_table_fits_into_a_small_window(monkeypatch, terminal):
         terminal.show(4, PROGRESS).screen()[3]
         == "4  mobilenet  0.01           training                -  120/360  0:12 left"
     )
-
-
-def test_states_have_colors(monkeypatch, terminal):
-    monkeypatch.setenv("NO_COLOR", "")
-    table = (
-        TableOnStrings(terminal.out)
-        .end(1, DONE)
-        .end(2, FAILED)
-        .start(3)
-        .end(4, RunStatus(State.PRUNED, 8))
-    )
-    states = [line.split()[3] for line in table.screen()[2:]]
-    assert states == ["starting", "<32>done<0>", "<31>failed<0>", "<33>pruned<0>"]
 
 
 def test_every_event_is_a_line_without_a_terminal(plain):

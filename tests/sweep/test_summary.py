@@ -105,20 +105,6 @@ def test_points_without_a_finite_loss_come_last(tmp_path):
     )
 
 
-def test_summary_has_the_varied_keys_of_all_points_shortened_where_that_is_unique():
-    points = [
-        make_result(1, State.DONE, 0.5, varied={"model.width": "4", "task.width": "5"}),
-        make_result(2, State.DONE, 0.4, varied={"train.jit": "true"}),
-    ]
-    text = summary.summary_text(BY_ACCURACY, points)
-    assert [line.split()[:3] for line in text.splitlines()[1:]] == [
-        ["model.width", "task.width", "jit"],
-        ["4", "5", "-"],
-        ["-", "-", "true"],
-    ]
-    assert summary.summary_text(BY_ACCURACY, points[:1]).startswith("1 point: 1 done; ")
-
-
 def folder(*overrides, keys=("model", RATE)):
     return summary.summary_folder(
         compose([item for item in overrides if "," not in item]), keys, overrides

@@ -7,9 +7,8 @@ import pytest
 from tests.support.command_line import run_apart, run_here
 from trainer import main
 from trainer.cli.compose import compose
-from trainer.runs import checkpoint_marker, provenance
+from trainer.runs import checkpoint_marker
 from trainer.runs.directory import open_run
-from trainer.runs.identity import Change
 
 
 @pytest.fixture
@@ -59,17 +58,6 @@ def test_table_shows_steps_sizes_reasons_and_metrics(here):
     )
 
 
-def test_retention_settings_of_last_command_count(here):
-    provenance.add_entry(
-        here,
-        [],
-        None,
-        15,
-        [Change("checkpoint.keep_every_steps", None, 10), Change("checkpoint.keep", 1, 2)],
-    )
-    assert [row[2] for row in table(here)[1]] == ["best", "newest, every n-th", "newest"]
-
-
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
@@ -108,13 +96,6 @@ def test_checkpoint_removed_meanwhile_is_not_damage(here, monkeypatch):
     monkeypatch.setattr(checkpoint_marker, "verify", slow)
     code, rows, _ = table(here)
     assert (code, [row[0] for row in rows]) == (0, ["10", "15"])
-
-
-def test_run_without_checkpoints_is_reported(here):
-    for step in (5, 10, 15):
-        checkpoint_marker.remove(here / "checkpoints", step)
-    done = run_here("checkpoints", str(here))
-    assert (done.code, done.out) == (0, f"{here} has no checkpoint yet.\n")
 
 
 def test_command_needs_no_worker_and_no_tensorflow(here):

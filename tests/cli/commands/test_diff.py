@@ -48,14 +48,6 @@ def test_differing_keys_are_aligned(make):
     ]
 
 
-def test_different_choice_shows_its_keys(make):
-    keys = [
-        line.split()[0] for line in run_here("diff", make(), make("model=softmax")).out.splitlines()
-    ]
-    assert "model._target_" in keys
-    assert "choices.model" not in keys
-
-
 def test_keys_of_one_command_are_not_compared(make):
     path = make("seed=3", "sweep.jobs=2")
     same = make("seed=3", "resume=never")
@@ -72,13 +64,6 @@ def test_changes_of_last_command_count(make, tmp_path):
     a, b = make("name=a"), make("name=b")
     provenance.add_entry(tmp_path / a, [], None, None, [Change("checkpoint.keep", 2, 7)])
     assert run_here("diff", a, b).out.splitlines()[2].split() == ["checkpoint.keep", "7", "2"]
-
-
-def test_run_with_a_similar_name_is_suggested(make):
-    path = make()
-    done = run_here("diff", path, f"{path}x")
-    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert done.err.endswith(f"no such run directory; did you mean '{path}'?\n")
 
 
 def test_newest_two_runs_are_compared_unless_they_are_named(make, tmp_path, monkeypatch):

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.support.choices import keys
-from tests.support.command_line import ROOT, run_apart, run_here
+from tests.support.command_line import ROOT, run_here
 from trainer.cli.choices import first_comment
 from trainer.cli.command_table import COMMANDS
-from trainer.config.schema import GROUPS, Experiment
+from trainer.config.schema import Experiment
 
 
 @pytest.fixture
@@ -30,16 +29,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
     assert (outcome.code, outcome.err) == (0, "")
     assert not list(folder.iterdir())
     return outcome.out
-
-
-def test_page_of_everything_explains_every_choice(ask: Callable[..., str]) -> None:
-    words = ask("all").split()
-    text = " ".join(words)
-    for group in GROUPS:
-        for file in (ROOT / "conf" / group).glob("*.yaml"):
-            explanation = first_comment(file.read_text())
-            assert explanation
-            assert f"{file.stem} {' '.join(explanation.split())}" in text, file
 
 
 @pytest.fixture
@@ -65,42 +54,10 @@ def test_page_of_everything_lists_every_key_with_default(ask: Callable[..., str]
     assert "fault.<name>.action=kill" in words
 
 
-def test_overview_fits_a_screen_and_hides_hydra_and_schema(page: str) -> None:
-    assert not [word for word in ("schema", "hydra", "${") if word in page]
-    assert len(page.splitlines()) <= 35
-    assert max(len(line) for line in page.splitlines()) <= 80
-    assert all(f"  {name} " in page for name in COMMANDS)
-    words = page.split()
-    assert "model=cnn" in words
-    assert "writers=[tensorboard,jsonl]" in words
-
-
-@pytest.mark.parametrize(("columns", "most"), [("60", 60), ("100", 100), ("300", 120)])
-def test_help_is_wrapped_at_the_width_of_the_terminal(
-    columns: str, most: int, ask: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    assert most - 15 < max(len(line) for line in ask("train").splitlines()) <= most
-
-
 def test_command_help_prints_the_same_pages(page: str, ask: Callable[..., str]) -> None:
     assert run_here("help").out == page
     assert run_here("help", "train", "runs").out == ask("train", "runs")
     assert "runs --help" in ask("runs")
-
-
-def test_help_of_choice_lists_its_keys(ask: Callable[..., str]) -> None:
-    head, _, choices = ask("optimizer=sgd").partition("\n\n")
-    assert head.startswith(
-        "optimizer=sgd: stochastic gradient descent with momentum\n"
-        "  optimizer.learning_rate=0.1  peak learning rate; the schedule group shapes it\n"
-        "                               over time\n"
-        "  optimizer.momentum=0.9       share of the last update that is kept\n"
-        "  optimizer.nesterov=false     look ahead by the momentum (Nesterov, 1983)\n"
-    )
-    assert ["adam", "Adam", "(Kingma", "and", "Ba,", "2015)"] in [
-        line.split() for line in choices.splitlines()
-    ]
 
 
 @pytest.mark.parametrize(
@@ -191,17 +148,3 @@ def test_help_shows_choices_of_config_dir(
     assert ["model.dropout=0.5", "half"] in rows
     # The comments of what it builds on are there too.
     assert any(row[:2] == ["model.width=32", "channels"] for row in rows)
-
-
-def test_help_needs_no_tensorflow(work: Path) -> None:
-    outcome = run_apart("--help", cwd=work)
-    assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out.startswith("Steadfast: ")
-    assert not list(work.iterdir())
-
-
-def test_flags_are_accepted_in_any_order(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(work)
-    shown = yaml.safe_load(run_here("train.steps=7", "--cfg", "job", "model.width=3").out)
-    assert (shown["train"]["steps"], shown["train"]["epochs"]) == (7, None)
-    assert (shown["model"]["_target_"], shown["model"]["width"]) == ("trainer.models.cnn.cnn", 3)

@@ -1,6 +1,5 @@
 """The command `kubernetes`: what it prints is checked, complete, and understood by discovery."""
 
-import os
 import socket
 
 import pytest
@@ -63,13 +62,6 @@ def test_kubernetes_starts_a_pod_for_each_process(arguments, pods):
     assert [item["kind"] for item in objects] == KINDS
     assert objects[-1]["spec"]["completions"] == objects[-1]["spec"]["parallelism"] == pods
     assert objects[-1]["spec"]["backoffLimit"] == 3 * pods
-
-
-def test_kubernetes_continues_a_run_with_another_number_of_pods():
-    four, two = (printed(*MULTI, "--workers", str(count), "name=a") for count in (4, 2))
-    assert arguments_of(four) == arguments_of(two)
-    assert [item["metadata"] for item in four] == [item["metadata"] for item in two]
-    assert (four[-1]["spec"]["completions"], two[-1]["spec"]["completions"]) == (4, 2)
 
 
 def test_kubernetes_prints_a_job_alone_for_one_process_named_like_the_run():
@@ -147,30 +139,6 @@ def test_folder_of_the_pods_need_not_be_possible_here(key, tmp_path):
     store = [STORE] if key == "store.work_dir" else []
     folder = f"{key}={tmp_path / 'file' / 'below' / 'it'}"
     assert arguments_of(printed("--image", "a", folder, *store)) == [*store, folder]
-
-
-def test_pods_act_as_a_service_account():
-    arguments = ("--image", "a", "runs_dir=gs://bucket/runs", "store.work_dir=/scratch/x")
-    (job,) = printed(*arguments, "--service-account", "trainer")
-    pod = pod_of([job])
-    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("trainer", False)
-    (container,) = pod["containers"]
-    assert container["volumeMounts"][0]["mountPath"] == "/scratch/x"
-    assert container["args"] == ["runs_dir=gs://bucket/runs", "store.work_dir=/scratch/x"]
-    assert "envFrom" not in container
-    assert run_here("kubernetes", *arguments).out.startswith(
-        "# 1 pod; they must be allowed to use gs://bucket/runs: --secret or --service-account.\n"
-    )
-
-
-def test_kubernetes_takes_choices_of_ones_own(tmp_path):
-    (tmp_path / "mine" / "optimizer").mkdir(parents=True)
-    (tmp_path / "mine" / "optimizer" / "own.yaml").write_text(
-        "# one of our own\n_target_: trainer.optimizers.sgd.sgd\nlearning_rate: 0.5\n"
-    )
-    objects = printed("--config-dir", "mine", "optimizer=own", "--image", "a")
-    assert arguments_of(objects)[:3] == ["--config-dir", "mine", "optimizer=own"]
-    assert os.listdir(tmp_path) == ["mine"]
 
 
 def test_objects_fit_the_schemas_of_kubernetes():

@@ -7,7 +7,6 @@ import pytest
 
 from tests.support.command_line import run_here
 from tests.support.object_stores import MemoryStore, upload_run, write_checkpoint
-from trainer.cli.commands import report
 from trainer.cli.compose import compose
 from trainer.runs.directory import open_run
 from trainer.store import remote_view
@@ -49,33 +48,6 @@ def data_of(page):
     ids = [run["id"] for run in data["runs"]]
     assert list(data["series"]) == list(data["details"]) == ids
     return data
-
-
-def test_runs_appear_once_in_given_order(make, tmp_path):
-    a, b = make("name=a", "seed=1"), make("name=b", "seed=2")
-    done = run_here("report", b, a, f"{b}/")
-    assert (done.code, done.out, done.err) == (0, "2 runs: report.html\n", "")
-    data = data_of(tmp_path / "report.html")
-    assert [(run["id"], run["label"]) for run in data["runs"]] == [(b, "seed=2"), (a, "seed=1")]
-    assert data["folder"] == "runs"
-    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
-
-
-def test_folder_stands_for_its_runs(make, tmp_path):
-    make("name=a"), make("name=b"), (tmp_path / "runs" / "notes").mkdir()
-    for arguments in ((), ("runs",)):
-        assert run_here("report", *arguments, "--output=page.htm").out == "2 runs: page.htm\n"
-        assert len(data_of(tmp_path / "page.htm")["runs"]) == 2
-
-
-def test_many_runs_share_the_points_of_a_metric(make, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "_POINTS_OF_ALL", 300)
-    for name in ("a", "b"):
-        lines = (json.dumps({"step": n, "split": "train", "loss": n}) for n in range(1000))
-        (tmp_path / make(f"name={name}") / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    run_here("report")
-    for series in data_of(tmp_path / "report.html")["series"].values():
-        assert 100 < len(series["points"]["train/loss"]["step"]) <= 151
 
 
 def test_sweep_stands_for_its_runs_best_first(sweep, tmp_path):

@@ -12,7 +12,6 @@ import pytest
 
 from tests.support.command_line import run_here
 from trainer.cli.commands import runs as runs_command
-from trainer.cli.commands.runs import age
 from trainer.cli.compose import compose
 from trainer.runs import checkpoint_marker, provenance
 from trainer.runs.directory import open_run
@@ -172,16 +171,6 @@ def test_json_shows_runs(runs):
         "why": "ValueError: no",
         "workers": [],
     }
-
-
-@pytest.mark.parametrize(
-    ("secs", "text"),
-    [
-        (-5, "0 s"), (59, "59 s"), (60, "1 min"), (3600, "1 h"), (8_640_000, "100 d"),
-    ],
-)  # fmt: skip
-def test_age_uses_largest_unit(secs, text):
-    assert age(secs) == text
 
 
 def test_runs_are_sorted_as_their_metrics_declare(here):

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import run_here
-from trainer.cli.commands import slurm
 
 MULTI = ("strategy=multi_worker", "model=softmax")
 
@@ -81,16 +80,6 @@ def test_range_of_nodes_takes_every_size_that_divides_the_batch():
     assert "strategy.workers" not in script(*MULTI, "--nodes=2-4")
 
 
-def test_run_in_a_store_is_a_job_like_any_other():
-    text = script(*MULTI, "--nodes=2", "runs_dir=s3://bucket/runs")
-    assert "#SBATCH --job-name=softmax-digits-" in text
-    assert " runs_dir=s3://bucket/runs\n" in text
-    servers = ("strategy=parameter_server", "model=softmax", "runs_dir=s3://bucket/runs")
-    outcome = run_here("slurm", *servers)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert "the processes of a declared cluster (Slurm) have no folder in common" in outcome.err
-
-
 @pytest.mark.parametrize(("nodes", "tasks"), [(1, 1), (2, 2), (3, 2), (4, 4), (5, 4)])
 def test_range_of_nodes_leaves_out_sizes_that_do_not_divide_the_batch(nodes, tasks, tmp_path):
     text = script(*MULTI, "--nodes=1-5", "batch.shards=4", "batch.global_size=16")
@@ -129,11 +118,3 @@ def test_submit_without_slurm_is_refused(tmp_path, monkeypatch):
     outcome = run_here("slurm", *MULTI, "--submit")
     assert outcome.code == 2
     assert outcome.err.startswith("error: --submit: there is no sbatch here")
-
-
-@pytest.mark.parametrize(
-    ("limit", "secs"),
-    [("90", 5400), ("1:30", 90), ("1:00:01", 3601), ("2-12", 216000), ("1-0:0:5", 86405)],
-)
-def test_time_limits_are_those_of_sbatch(limit, secs):
-    assert slurm._seconds(limit) == secs

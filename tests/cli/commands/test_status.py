@@ -70,17 +70,6 @@ def test_status_shows_each_process_of_a_running_job(run_dir, growing):
     )
 
 
-def test_status_names_processes_that_have_not_started(run_dir, growing):
-    write(run_dir, 0, phase="join", step=0)
-    growing.append(lambda: write(run_dir, 0, number=1, phase="join", step=0))
-    assert status() == (
-        "process   host   phase        step  age\n"
-        "worker-0  node0  join            0  0 s\n"
-        "worker-1  -      not started     -    -\n"
-        "runs/cnn-digits-1: running, step 0/40\n"
-    )
-
-
 def test_status_says_which_host_tells_nothing_any_more(run_dir, growing):
     write(run_dir, 0)
     write(run_dir, 1)
@@ -110,13 +99,6 @@ def test_status_says_how_a_run_failed(run_dir):
     write(run_dir, 0, code=1, end="failed")
     record_failure(run_dir, "ValueError: no such thing")
     assert "runs/cnn-digits-1: failed, step 0/40: ValueError: no such thing\n" in status()
-
-
-def test_status_of_a_run_without_records(run_dir):
-    assert status() == "runs/cnn-digits-1: waiting, step 0/40\n"
-    assert json.loads(status("--json")) == {
-        "run": "runs/cnn-digits-1", "state": "waiting", "step": 0, "why": "", "processes": [],
-    }  # fmt: skip
 
 
 ADDRESS = "s3://bucket/runs/cnn-digits-1"
@@ -154,13 +136,6 @@ def test_status_of_a_run_in_a_store_shows_what_its_holder_has_uploaded(store, ru
     }  # fmt: skip
 
 
-def test_status_in_a_store_knows_a_record_of_an_earlier_holder(store, run_dir, growing):
-    write_checkpoint(run_dir, 10)
-    write(run_dir, 0, step=14)
-    growing.append(upload_run(store, run_dir, "node0:8:b").renew)
-    assert f"{ADDRESS}: running, step 10/40\n" in status_in_store()
-
-
 def test_status_in_a_store_names_a_holder_that_is_silent(store, run_dir, growing):
     write_checkpoint(run_dir, 10)
     write(run_dir, 0, step=14)
@@ -169,15 +144,6 @@ def test_status_in_a_store_names_a_holder_that_is_silent(store, run_dir, growing
     assert position == f"{ADDRESS}: stopped, step 10/40"
     assert note.startswith("node0:7:a (host, process) tells nothing any more: it was killed")
     assert json.loads(status_in_store("--json"))["holder"] is None
-
-
-def test_status_in_a_store_without_the_run_is_refused(store):
-    outcome = run_here("status", ADDRESS)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err == (
-        f"error: status ({ADDRESS}): no run there: it has no manifest.json; give the address of a "
-        "run, as the command that trained it has printed it\n"
-    )
 
 
 def test_newest_run_is_shown_unless_one_is_named(run_dir, growing):
@@ -191,19 +157,3 @@ def test_newest_run_is_shown_unless_one_is_named(run_dir, growing):
     assert run_here("checkpoints").out == (
         "runs/cnn-digits-1, the newest run:\nruns/cnn-digits-1 has no checkpoint yet.\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("makes_folder", "problem"), [(False, "does not exist here"), (True, "has no run yet")]
-)
-def test_missing_run_is_reported(tmp_path, monkeypatch, makes_folder, problem):
-    monkeypatch.chdir(tmp_path)
-    if makes_folder:
-        (tmp_path / "runs").mkdir()
-    for command in ("status", "checkpoints", "diff"):
-        outcome = run_here(command)
-        assert (outcome.code, outcome.out) == (2, "")
-        assert outcome.err == (
-            f"error: {command}: the folder runs {problem}; train a run, or write {command} <run> "
-            "with the path of a run directory\n"
-        )

@@ -1,7 +1,5 @@
 """What the list of the page takes of runs: summaries that are read once."""
 
-import json
-
 import pytest
 
 from tests.support.fake_runs import make_runs
@@ -13,20 +11,6 @@ from trainer.cli.page.payload import Summaries, finite_only
 def runs(tmp_path_factory):
     """Six runs: done, done, failed, done, done, stopped."""
     return make_runs(tmp_path_factory.mktemp("runs"), 6, 40)
-
-
-def test_summaries_tell_runs_apart(runs):
-    content = Summaries("runs", lambda: {run.path.name: run.path for run in runs}).payload()
-    assert content["folder"] == "runs"
-    first, _, failed, *_, stopped = content["runs"]
-    assert first["id"] == first["name"] == runs[0].path.name
-    assert (first["differs"]["model"], first["differs"]["lr"]) == ("cnn", "0.1")
-    assert "lr=0.1" in first["label"]
-    assert (first["state"], first["step"], first["total_steps"]) == ("done", 400, 400)
-    assert (first["metric"], first["mode"], first["best_step"]) == ("accuracy", "max", 400)
-    assert (failed["state"], failed["why"]) == ("failed", "worker-1 was killed by SIGKILL")
-    assert stopped["state"] == "stopped"
-    json.dumps(content)
 
 
 def test_only_runs_that_have_changed_are_read_again(tmp_path, monkeypatch):
@@ -42,16 +26,6 @@ def test_only_runs_that_have_changed_are_read_again(tmp_path, monkeypatch):
     assert read[2:] == [runs[1].path]
     del runs[0]
     assert len(summaries.payload()["runs"]) == 1
-
-
-def test_damaged_or_missing_run_has_a_summary(tmp_path):
-    (run,) = make_runs(tmp_path, 1, 20)
-    (run.path / "run.json").write_text('{"lineage": 3}')
-    (tmp_path / "empty").mkdir()
-    listing = {"a": run.path, "b": tmp_path / "empty"}
-    damaged, empty = Summaries("x", lambda: listing).payload()["runs"]
-    assert damaged["id"] == "a"
-    assert (empty["state"], empty["best"], empty["value"]) == ("waiting", None, None)
 
 
 def test_values_for_json_are_finite():

@@ -51,19 +51,6 @@ def test_details_of_a_run_are_complete(runs):
     assert details(runs[2].path)["crash"].startswith("What happened")
 
 
-def test_worker_that_lives_grows_quiet_until_its_next_record(tmp_path):
-    (run,) = make_runs(tmp_path, 1, 20)
-    (run.path / "result.json").unlink()
-    run.show_processes(None)
-    (worker, _) = details(run.path)["workers"]
-    assert worker["end"] == "ended"  # nobody holds the lock
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trainer.runs.status.is_locked", lambda path: True)
-        (worker, _) = details(run.path)["workers"]
-    assert worker["end"] == ""
-    assert worker["quiet_secs"] >= 0.5
-
-
 RECORDS = ['{"argv": 5}', '{"lineage": 3}', '{"lineage": [{}]}', '{"argv": ["a"], "devices": 1}']
 
 

@@ -143,20 +143,6 @@ def test_invalid_option_is_reported(options: dict[str, Any], line: str) -> None:
     assert check("things.build", ENGINE_ARGUMENTS, **options) == [line]
 
 
-@pytest.mark.parametrize(
-    ("name", "problem"),
-    [
-        ("thngs.build", ": no module 'thngs' in my_pkg; did you mean 'things'?"),
-        ("things.biuld", ": no 'biuld' in my_pkg.things; did you mean 'build'?"),
-        ("things", " is a module; add the name of a function or class in it"),
-        ("things.", " must be a dotted path; write package.module.name"),
-        ("nested.deep.leaf.g", ": no 'g' in my_pkg.nested.deep.leaf"),
-    ],
-)
-def test_missing_target_is_reported(name: str, problem: str) -> None:
-    assert check(name) == [f"model._target_ (my_pkg.{name}){problem}"]
-
-
 def test_rule_that_is_a_text_is_refused() -> None:
     assert check("things.texts", size=0) == [
         "model.size: its signature states the rule '>= 1' as text, which is not checked; write an "
@@ -237,15 +223,6 @@ def test_model_arguments_are_known_by_name(
     assert check(f"things.{name}", targets.MODEL_ARGUMENTS, **options) == lines
 
 
-def test_missing_required_option_is_reported() -> None:
-    assert check("things.needs", ("a",)) == [
-        "model.size has no value; add +model.size=<int>",
-        "model.path has no value; add +model.path=<str>",
-    ]
-    assert check("things.needs", ("a",), size=1, path="???") == []
-    assert check("things.needs", ("a",), _args_=[1]) == []
-
-
 def test_classes_and_other_forms_are_checked() -> None:
     for name, line in {
         "things.Thing": "unknown key 'model.x'; known keys of model: width",
@@ -283,15 +260,6 @@ def test_engine_keys_are_checked() -> None:
     assert problems(learning_rate=0.1, learning_rte=1) == [
         "unknown key 'optimizer.learning_rte'; did you mean 'optimizer.learning_rate'?"
     ]
-
-
-def test_node_without_target_is_reported() -> None:
-    assert targets.check(None, "model") == ["model has no value; add model=<choice>"]
-    for node in ([1], {}):
-        assert targets.check(node, "model") == [
-            f"model ({node}) must be a mapping with a _target_, the dotted path of a function or "
-            "class"
-        ]
 
 
 def test_check_imports_nothing() -> None:

@@ -10,13 +10,6 @@ STREAM = {"_target_": "trainer.datasets.stream.stream"}
 ANY = {"_target_": "tests.support.toy_datasets.poisoned", "ids": []}
 
 
-def test_datasets_get_it_where_they_take_it() -> None:
-    assert augmented(DIGITS, FLIP) == {**DIGITS, "augment": FLIP}
-    assert augmented(DIGITS, NONE) == {**DIGITS, "augment": NONE}
-    assert augmented(STREAM, FLIP) == STREAM
-    assert augmented(DIGITS, None) == DIGITS
-
-
 def test_function_of_any_options_gets_what_changes_something() -> None:
     assert augmented(ANY, FLIP) == {**ANY, "augment": FLIP}
     assert augmented(ANY, NONE) == ANY

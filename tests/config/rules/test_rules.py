@@ -4,7 +4,6 @@ import ast
 import dataclasses
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -14,12 +13,10 @@ import yaml
 
 from tests.support.choices import NEEDED
 from tests.support.command_line import ROOT
-from trainer.annotations import BY_NAME
 from trainer.cli.choices import first_comment, key_comments
 from trainer.cli.compose import compose
 from trainer.cli.overrides import rewrite
 from trainer.config import loading
-from trainer.config.options import signatures
 from trainer.config.schema import GROUPS, Experiment
 from trainer.errors import ConfigError
 
@@ -50,31 +47,6 @@ def problems(*overrides: str, config_dir: Path | None = None) -> tuple[str, ...]
     with pytest.raises(ConfigError) as raised:
         compose(list(overrides), config_dir)
     return raised.value.problems
-
-
-def test_compose_returns_defaults() -> None:
-    experiment = compose([])
-    chosen = {group: choice for group, choice in experiment.choices.items() if choice is not None}
-    assert chosen == {
-        "model": "cnn", "dataset": "digits", "augment": "none", "task": "classification",
-        "optimizer": "adam", "schedule": "constant", "strategy": "one_device",
-        "checkpoint": "default", "callbacks": "none", "loop": "built_in", "launch": "process",
-        "search": "grid",
-    }  # fmt: skip
-    assert experiment.callbacks == {}
-    assert list(experiment.writers) == ["tensorboard", "jsonl"]
-    # What no group sets is the schema's.
-    for name in (
-        "train",
-        "batch",
-        "evaluate",
-        "checkpoint",
-        "summary",
-        "restart",
-        "launch",
-        "seed",
-    ):
-        assert getattr(experiment, name) == getattr(Experiment(), name)
 
 
 def test_experiment_round_trips_through_its_record() -> None:
@@ -149,20 +121,6 @@ def defaults(target: str) -> dict[str, Any]:
     }
 
 
-def test_our_targets_have_readable_signatures() -> None:
-    for group, choice in READABLE:
-        signature = signatures.read(node_of(group, choice)["_target_"])
-        assert signature is not None
-        # A note that is not of ours would be ignored.
-        for option in (*signature.positional, *signature.keywords):
-            for node in ast.walk(option.annotation or ast.Constant(None)):
-                if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Annotated":
-                    assert isinstance(node.slice, ast.Tuple)
-                    calls = [note for note in node.slice.elts[1:] if isinstance(note, ast.Call)]
-                    assert len(calls) == len(node.slice.elts) - 1
-                    assert {ast.unparse(note.func) for note in calls} <= set(BY_NAME)
-
-
 EXAMPLE = ROOT / "docs" / "examples" / "own_project" / "conf"
 
 
@@ -230,23 +188,6 @@ def test_nested_group_of_user_is_checked_under_its_own_key(tmp_path: Path) -> No
         "dataset.blur (2) must be a mapping; set its options with dataset.blur.<option>=<value>, "
         "or choose one with dataset/noise@dataset.blur=<choice>"
     )
-
-
-def test_target_of_user_package_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "their_pkg.py").write_text(
-        "import tensorflow\ndef mine(shape, classes, depth: int = 2): ...\n"
-    )
-    (tmp_path / "conf" / "model").mkdir(parents=True)
-    (tmp_path / "conf" / "model" / "mine.yaml").write_text(
-        "# mine\n_target_: their_pkg.mine\ndepth: 2\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    experiment = compose(["model=mine", "model.depth=3"], tmp_path / "conf")
-    assert experiment.model == {"_target_": "their_pkg.mine", "depth": 3}
-    assert problems("model=mine", "model.depth=x", config_dir=tmp_path / "conf") == (
-        "model.depth ('x') must be an int",
-    )
-    assert "their_pkg" not in sys.modules
 
 
 SAVED = ["model=mobilenet", "model.alpha=0.5", "train.steps=50", "train.epochs=null", "seed=3"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import ROOT, TIMEOUT_SECS
-from tests.support.terminal import Clock, Emulator, Terminal, in_terminal, screen_of
+from tests.support.terminal import Clock, Terminal, in_terminal, screen_of
 from tests.support.training import SMALL
 from trainer.cluster.messages import (
     Crash,
@@ -21,7 +21,7 @@ from trainer.cluster.messages import (
 )
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.config.schema import Launch
-from trainer.launch.display.console import Console, is_quiet, progress_line
+from trainer.launch.display.console import Console, is_quiet
 
 LOG = Path("runs/x/logs/worker-0.log")
 PROGRESS = Progress(120, 360, 1519.6, 12.4, {"loss": 0.21129, "accuracy": 0.9375}, "11/30")
@@ -138,20 +138,6 @@ def test_progress_without_a_terminal_is_a_line_every_30_seconds(plain):
     ]
 
 
-def test_terminal_without_cursor_gets_plain_lines_only(monkeypatch):
-    monkeypatch.setenv("TERM", "dumb")
-    shown = ConsoleOnStrings(Terminal(), TWO)
-    for phase in ("start", "compile", "train", "evaluate", "save"):
-        shown.show(Phase(phase, 0)).update(TWO[1], phase)
-    assert shown.console.refresh_at() == float("inf")
-    shown.show(PROGRESS).show(Line("warning: slow")).console.end(
-        TWO[1], "lost", "was killed by SIGKILL"
-    )
-    shown.console.refresh()
-    shown.console.close()
-    assert shown.take() == "warning: slow\n"
-
-
 def test_run_of_one_process_has_one_line_with_position_and_activity(terminal):
     for phase, line in (("start", "starting ..."), ("compile", "compiling ...")):
         assert terminal.show(Phase(phase, 0)).screen() == [line]
@@ -194,23 +180,6 @@ def test_silent_process_is_colored_in_phases_with_frequent_messages(pair):
     ]
 
 
-def test_lost_process_is_colored_and_shown_as_restarting(pair):
-    pair.show(PROGRESS).update(TWO[1], "train", 119)
-    pair.console.end(TWO[1], "lost", "was killed by SIGKILL")
-    pair.console.end(TWO[0], "left", "lost its peers")
-    assert pair.wait(1).screen(colors=True)[1:] == [
-        "<2>worker-0  left        lost its peers<0>",
-        "<31>worker-1  lost        was killed by SIGKILL<0>",
-    ]
-    for process_id in TWO:
-        pair.console.begin(process_id)
-    assert pair.update(TWO[1], "start").screen() == ["worker-0  restarting", "worker-1  restarting"]
-    assert pair.update(TWO[1], "compile").screen() == [
-        "worker-0  restarting",
-        "worker-1  compiling",
-    ]
-
-
 def test_many_processes_are_counted_and_urgent_ones_are_listed():
     process_ids = [ProcessId("worker", index) for index in range(16)]
     shown = ConsoleOnStrings(Terminal(), process_ids)
@@ -239,44 +208,6 @@ def test_view_is_drawn_at_most_four_times_a_second_and_ends_up_to_date(pair):
     assert "saving      step 300" in pair.take()
 
 
-def test_lines_are_shown_above_the_view(terminal):
-    terminal.show(Line("before")).show(PROGRESS).show(Line("a line"))
-    assert terminal.screen() == ["before", "a line", BAR]
-    terminal.console.close()
-    terminal.show(Line("after"))
-    assert terminal.screen() == ["before", "a line", "after"]
-
-
-def test_narrow_window_cuts_lines(pair, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    pair.show(PROGRESS)
-    assert pair.screen(columns=40) == [
-        "[##......] 120/360  0:12 left  loss 0.…",
-        "worker-0  training    step 120",
-        "worker-1  starting",
-    ]
-
-
-def test_view_is_redrawn_after_a_change_of_the_windows_size(pair, monkeypatch):
-    before = pair.show(PROGRESS).wait(0.25).show(Line("a line")).take()
-    assert screen_of(before, 200) == [
-        "a line",
-        BAR,
-        "worker-0  training    step 120",
-        "worker-1  starting",
-    ]
-    monkeypatch.setenv("COLUMNS", "30")
-    after = pair.show(replace(PROGRESS, step=180)).wait(0.25).take()
-    # As terminals wrap what they show already when they become narrower.
-    wrapped = Emulator(30).feed("\n".join(screen_of(before, 200)) + "\n").feed(after).lines
-    assert [wrapped[0], *(line[:12] for line in wrapped[1:])] == [
-        "a line",
-        "[####....] 1",
-        "worker-0  tr",
-        "worker-1  st",
-    ]
-
-
 def test_echo_of_ctrl_c_is_removed(pair):
     pair.show(PROGRESS)
     pair.out.write("^C")
@@ -303,49 +234,11 @@ def test_line_of_every_attempt_is_shown_once(plain):
     assert plain.take() == "cnn on digits, 2 CPUs\ncnn on digits, 1 CPU\n"
 
 
-@pytest.mark.parametrize(
-    ("columns", "line"),
-    [
-        (140, BAR),
-        (80, f"[###.......] {TEXT}"),
-        (64, f"[####........] {TEXT.removesuffix('  1,520 examples/s')}"),
-    ],
-)
-def test_bar_leaves_out_what_a_window_has_no_room_for(columns, line):
-    assert progress_line(PROGRESS, columns - 1) == line
-
-
-def test_crash_shows_the_traceback_and_the_path_of_the_log(plain):
-    plain.show(Crash("Traceback (most recent call last):\nValueError: x", "ValueError: x"))
-    expected = (
-        "Traceback (most recent call last):\nValueError: x\n"
-        f"error: the worker crashed; the whole log is {LOG}\n"
-    )
-    assert plain.err.getvalue() == expected
-    assert plain.take() == ""
-
-
 def test_console_keeps_the_first_cause(plain):
     assert plain.console.cause == ""
     plain.show(Crash("Traceback ...", "ValueError: x")).console.error("gave up")
     assert plain.console.cause == "ValueError: x"
     assert ConsoleOnStrings(io.StringIO()).show(Problem(["one", "two"])).console.cause == "one"
-
-
-def test_errors_are_shown_above_the_view_which_is_removed_at_the_end():
-    shared = Terminal()
-    shown = (
-        ConsoleOnStrings(shared, TWO, shared).show(PROGRESS).show(Crash("Traceback\nboom", "boom"))
-    )
-    above = ["Traceback", "boom", f"<31>error:<0> the worker crashed; the whole log is {LOG}"]
-    assert shown.screen(colors=True) == [
-        *above,
-        BAR,
-        "worker-0  training    step 120",
-        "worker-1  starting",
-    ]
-    shown.console.close()
-    assert shown.screen(colors=True) == above
 
 
 @pytest.mark.parametrize(

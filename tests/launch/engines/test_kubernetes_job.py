@@ -78,10 +78,3 @@ def test_pods_find_each_other_by_the_service():
     assert {item["metadata"]["namespace"] for item in (service, policy, job)} == {"team"}
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == 4
     assert job["spec"]["completionMode"] == "Indexed"
-
-
-def test_pod_alone_has_no_service_and_no_port():
-    (job,) = kubernetes_job.objects(replace(SPEC, pods=1, has_cluster=False))
-    assert "subdomain" not in job["spec"]["template"]["spec"]
-    assert "ports" not in job["spec"]["template"]["spec"]["containers"][0]
-    assert "namespace" not in job["metadata"]

@@ -18,11 +18,6 @@ from trainer.strategies.select import select_strategy
 
 OPTIONS = ["launch=ray", "strategy=multi_worker", "launch.ray.timeout_secs=0.2"]
 ELASTIC = ["strategy.min_workers=1", "strategy.rejoin_secs=0.1"]
-NO_PLACE = (
-    "Ray has no place for 2 processes with 1 CPU each (spread) after 0.2 s "
-    "(launch.ray.timeout_secs); the cluster has 1 node with 1 CPU, free are 0 CPUs; add nodes, or "
-    "ask for less with launch.ray.cpus and launch.ray.gpus"
-)
 LOST = RayError("The actor died.\n\tclass_name: RayHost\nits node has died\n")
 
 
@@ -104,20 +99,6 @@ def test_node_that_does_not_see_the_run_is_wrong_input(cloud, tmp_path, monkeypa
     ]
 
 
-def test_node_that_does_not_see_the_folder_of_a_run_in_a_store_is_named(cloud, tmp_path):
-    cloud.nodes = [Place("a:5", "n5"), Place("b:6", "n6", sees_run=False)]
-    with pytest.raises(ConfigError, match=rf"{tmp_path}, which mirrors s3://bucket/runs/a-"):
-        cloud.engine("runs_dir=s3://bucket/runs", "name=a").members()
-
-
-def test_missing_places_are_named_with_what_there_is(cloud):
-    cloud.nodes = [Place("a:5", "n5")]
-    with pytest.raises(PlacementError) as error:
-        cloud.engine().members()
-    assert str(error.value) == NO_PLACE
-    assert cloud.groups == [None]
-
-
 def test_actor_that_is_lost_at_its_start_is_started_again(cloud, monkeypatch):
     cloud.nodes = [Place("a:5", "n5"), LOST]
     tries = iter([LOST, LOST, Place("b:6", "n6")])
@@ -158,23 +139,6 @@ def test_elastic_run_takes_the_places_that_there_are(cloud):
     cloud.nodes.append(Place("b:6", "n6"))
     assert len(engine.members()) == 2
     assert cloud.lines[1:] == ["going on with all 2 workers"]
-
-
-def test_actors_with_places_may_start_slowly(cloud, monkeypatch):
-    cloud.nodes = [Place("a:5", "n5"), Place("b:6", "n6")]
-    ray = sys.modules["ray"]
-    waits = iter([([], []), ([], [])])
-    wait = ray.wait
-    monkeypatch.setattr(ray, "wait", lambda *args, **options: next(waits, wait(*args, **options)))
-    monkeypatch.setattr(ray_connection, "has_places", lambda group: True)
-    engine = cloud.engine(
-        "strategy.min_workers=1",
-        "strategy.rejoin_secs=0",
-        "launch.ray.timeout_secs=60",
-        sizes=(2, 1),
-    )
-    assert len(engine.members()) == 2
-    assert cloud.lines == []
 
 
 def test_user_is_told_of_a_long_wait(cloud, monkeypatch):

@@ -81,7 +81,3 @@ def test_process_waits_for_that_of_an_earlier_command(run_dir):
     first.call("discard")
     second.start(*assignment)
     second.call("discard")
-
-
-def test_host_without_process_ignores_requests():
-    assert RayHost().call("signal", 15) is None

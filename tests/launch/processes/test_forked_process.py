@@ -77,28 +77,6 @@ def test_end_of_a_process_is_waited_for_no_longer_than_wanted(server):
         server.process.wait(0.01)
 
 
-def test_process_has_a_pid_and_an_exit_code(server):
-    assert (server.process.pid, server.process.poll()) == (0, None)
-    child = server.fork()
-    assert wait_for_pid(server.process) == child.pid
-    assert server.process.poll() is None
-    fork_protocol.send(server.connection, 3)
-    assert server.process.wait() == server.process.poll() == 3
-    assert server.events == ["forked", "release"]
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_signal_reaches_the_process(server, number):
-    child = server.fork()
-    wait_for_pid(server.process)
-    server.process.send_signal(number)
-    assert child.wait(timeout=WAIT_SECS) == -number
-    server.process.send_signal(number)  # of a process that has ended
-    fork_protocol.send(server.connection, -number)
-    assert server.process.wait() == -number
-    server.process.kill()
-
-
 def test_process_killed_before_it_begins_never_does(server):
     server.process.send_signal(signal.SIGTERM)  # has no effect
     server.process.kill()

@@ -36,17 +36,6 @@ def test_process_that_was_started_here_is_awaited_until_its_first_phase(now):
     assert not wait.is_waiting
 
 
-def test_wait_is_checked_when_its_time_is_over(now):
-    wait = create_join_wait(now, {"worker": ["a:1", "b:2"]}, FIRST, SECOND, timeout_secs=8.0)
-    wait.enter_phase(FIRST, "join")
-    now[0] = 5.0
-    assert not wait.check().is_over
-    assert wait.check_at == 8.0
-    now[0] = 8.0
-    assert wait.check().is_over
-    assert wait.check_at == 13.0
-
-
 def test_process_that_has_ended_is_missing_again(now):
     wait = create_join_wait(now, {"worker": ["a:1", "b:2"]}, FIRST, SECOND)
     wait.enter_phase(SECOND, "join")

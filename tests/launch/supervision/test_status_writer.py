@@ -17,7 +17,6 @@ from trainer.runs import process_status
 from trainer.runs.process_status import ProcessStatus
 
 WORKER = ProcessId("worker", 1)
-OTHER = ProcessId("worker", 2)
 DECLARED = Cluster(WORKER, {"worker": ["a:1", "b:1"]}, "TF_CONFIG")
 TIMEOUT_SECS = 60
 
@@ -73,20 +72,6 @@ def test_record_grows_while_the_command_runs(context, time, written, tmp_path):
     assert (first.code, second.code) == (None, None)
     last = process_status.read(tmp_path)["worker-1"]
     assert (last.code, last.number > second.number) == (143, True)
-
-
-def test_record_has_the_end_and_the_host_of_processes(context, tmp_path):
-    context.console.begin(WORKER)
-    context.console.end(WORKER, "lost", "was killed by SIGKILL")
-    context.console.begin(OTHER, "n2")
-    with StatusWriter(context) as writer:
-        writer.code = 0
-    record = process_status.read(tmp_path)["worker-0"]
-    assert (record.code, record.cluster) == (0, [])
-    assert record.processes == [
-        ProcessStatus("worker-1", "", 0, 0.0, "lost"),
-        ProcessStatus("worker-2", "", 0, 0.0, "", "n2"),
-    ]
 
 
 def test_command_that_raises_has_crashed(context, tmp_path):

@@ -15,7 +15,6 @@ from tensorboard.util.tensor_util import make_ndarray
 from tests.support.processes import curve
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
-from trainer.errors import ConfigError
 from trainer.summaries.writers.background import open_writers
 from trainer.summaries.writers.jsonl import JsonLines
 from trainer.summaries.writers.tensorboard import TensorBoard
@@ -28,17 +27,6 @@ def lines(run_dir):
 def write(writer, split, steps, offset=0.0):
     for step in steps:
         writer.scalars(split, step, {"loss": step + offset, "accuracy": 0.5})
-    writer.close()
-
-
-def test_json_lines_are_readable_at_once(tmp_path):
-    writer = JsonLines(tmp_path, 0)
-    writer.scalars("train", 3, {"epoch": 0, "loss": 0.25})
-    writer.scalars("test", 3, {"epoch": 0, "accuracy": 1.0})
-    assert lines(tmp_path) == [
-        {"step": 3, "split": "train", "epoch": 0, "loss": 0.25},
-        {"step": 3, "split": "test", "epoch": 0, "accuracy": 1.0},
-    ]
     writer.close()
 
 
@@ -100,31 +88,6 @@ def test_open_writers_opens_the_configured_writers(tmp_path, names, files):
         writer.scalars("train", 1, {"loss": 0.5})
         writer.close()
     assert {file.name for file in tmp_path.iterdir()} == files
-
-
-OWN_WRITER = """
-from trainer.summaries.writers.writer import Writer
-
-class Best(Writer):
-    def __init__(self, run_dir, position, *, metric: str = "loss"):
-        self.file, self.metric, self.position = run_dir / "best.txt", metric, position
-    def scalars(self, split, step, values):
-        self.file.write_text(f"{self.position} {step} {values[self.metric]}")
-"""
-
-
-def test_open_writers_opens_a_writer_of_a_users_project(tmp_path, monkeypatch):
-    (tmp_path / "own_writer.py").write_text(OWN_WRITER)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    own = ["writers=[]", "+writers.best._target_=own_writer.Best"]
-    with pytest.raises(ConfigError, match=r"writers\.best\.metric \(3\) must be a str"):
-        compose([*own, "+writers.best.metric=3"])
-    nodes = compose([*own, "+writers.best.metric=accuracy"]).writers
-    (writer,) = open_writers(nodes, tmp_path, 3, Channel(lambda message: None))
-    writer.scalars("train", 4, {"accuracy": 0.5})
-    writer.close()
-    assert (tmp_path / "best.txt").read_text() == "3 4 0.5"
 
 
 def test_tensorboard_shows_images_histograms_text_and_the_graph(tmp_path):

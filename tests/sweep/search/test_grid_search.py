@@ -60,14 +60,6 @@ def test_combinations_with_the_same_run_are_one_point() -> None:
     ]
 
 
-def test_points_whose_hashes_have_the_same_first_digits_are_two_runs() -> None:
-    points, notes = expand("seed=42703,49677")  # the first eight of sixty-four are equal
-    first, second = (point.path for point in points)
-    assert first != second
-    assert first.name[:-4] == second.name[:-4]
-    assert notes == []
-
-
 def test_quoted_values_are_single_values_and_a_glob_selects_choices() -> None:
     (point,), _ = expand("model=softmax", "name='a'", "writers=[jsonl]")
     assert (point.varied, point.label) == ({}, point.path.name)

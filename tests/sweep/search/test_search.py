@@ -68,13 +68,6 @@ def test_finite_search_space_is_exhausted_without_duplicates(tmp_path, method):
     assert len({point.path for point in points}) == len(points) == search.total == 4
 
 
-def test_point_has_the_overrides_of_its_own_command(tmp_path):
-    overrides = ("checkpoint.keep=3", RATE_RANGE, "train.epochs=2", MODEL_CHOICE)
-    point = open_search(tmp_path, *overrides, trials=1).next_point()
-    assert point.overrides == ["checkpoint.keep=3", "train.epochs=2", *point.label.split()]
-    assert point.experiment == compose(point.overrides)
-
-
 def test_optuna_is_an_optional_package(tmp_path, monkeypatch):
     monkeypatch.setattr("trainer.config.options.targets.find_spec", lambda name: None)
     with pytest.raises(ConfigError) as raised:
