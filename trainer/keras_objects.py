@@ -1,4 +1,4 @@
-"""What a model of either Keras needs that is loaded from a file: its classes, its precision."""
+"""What objects of either Keras need that are made again: classes, precision, options."""
 
 from __future__ import annotations
 
@@ -34,6 +34,20 @@ def _is_narrow(item: Any) -> bool:
     if not isinstance(item, type) or not hasattr(item, "get_config"):
         return False
     return all(x.kind is not x.VAR_KEYWORD for x in inspect.signature(item).parameters.values())
+
+
+def optimizer_options(optimizer: Any) -> dict[str, Any]:
+    """Return the options of an optimizer; a schedule is itself: it may have no configuration."""
+    hyper = getattr(optimizer, "_hyper", {})  # of a legacy one
+    holder, name = (hyper, "learning_rate") if hyper else (vars(optimizer), "_learning_rate")
+    rate = holder.get(name)
+    if not callable(rate):
+        return dict(optimizer.get_config())
+    holder[name] = 0.0
+    try:
+        return {**optimizer.get_config(), "learning_rate": rate}
+    finally:
+        holder[name] = rate
 
 
 def check_precision(model: Any, path: str) -> None:

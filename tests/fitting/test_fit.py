@@ -163,6 +163,72 @@ def test_model_that_a_function_builds_lazily_has_its_weights(composed: list[Expe
     assert composed[0].model["_target_"] == "trainer.fitting.carried.model"
 
 
+optimizer = keras.optimizers.SGD(0.1)
+
+
+class OfSteps(keras.Model):
+    """Cannot be called with the data; its optimizer is a variable of the module."""
+
+    def __init__(self, table: Any) -> None:
+        super().__init__()
+        self.table = table
+        self.head = keras.layers.Dense(1)
+
+    def call(self, tables: Any) -> Any:
+        (table,) = tables
+        return self.head(table)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            logs = self.test_step(data)
+        gradients = tape.gradient(logs["loss"], self.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return logs
+
+    def test_step(self, data: Any) -> dict[str, Any]:
+        numbers, targets = data
+        outputs = tf.gather(self([self.table]), numbers)
+        return {"loss": self.compute_loss(y=targets, y_pred=outputs)}
+
+
+def test_model_that_its_steps_build_is_trained_and_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = np.random.default_rng(0).normal(size=[80, 3]).astype(np.float32)
+    model = OfSteps(tf.constant(table))
+    model.compile(optimizer, "mse")
+    run = fit(model, (np.arange(80), table[:, :1]), validation=0.25, epochs=2, batch_size=20)
+    assert run.history["val_loss"][-1] < run.history["val_loss"][0]
+    assert run.history["loss"][-1] < run.history["loss"][0]
+    assert run.model().head.kernel.shape == (3, 1)
+
+
+class OfPairs(keras.Model):
+    """Is called with each half of a batch."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=self(data[0]), y_pred=self(data[1]))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+@pytest.mark.slow
+def test_model_that_cannot_be_called_with_a_batch_is_trained_but_not_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    inputs = keras.Input([3])
+    model = OfPairs(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("adam", "mse")
+    pairs = np.random.default_rng(0).normal(size=[4, 2, 10, 3]).astype(np.float32)
+    run = fit(model, iter(pairs), epochs=2)
+    assert list(run.history) == ["loss"]
+    assert run.history["loss"][1] < run.history["loss"][0]
+
+
 def test_early_stopping_watches_what_keras_watches(composed: list[Experiment]) -> None:
     stop = "callbacks.early_stopping"
     fit(build, examples, validation=0.25, callbacks="early_stopping")

@@ -166,7 +166,14 @@ def shared(library: Any) -> Any:
 
 
 def trained(library: Any) -> Any:
+    class Half(library.optimizers.schedules.LearningRateSchedule):
+        """Without `get_config`."""
+
+        def __call__(self, step: Any) -> Any:
+            return 0.5
+
     model = sequential(library)
+    model.compile(library.optimizers.Adam(Half()), "mse")
     model.fit(np.ones([8, 4]), np.ones([8, 2]), verbose=0)
     return model
 
@@ -205,6 +212,8 @@ def test_models_come_back_as_they_are(
         labels = loaded.predict(features)
         assert loaded.evaluate(features, labels) == pytest.approx(model.evaluate(features, labels))
         loaded.fit(features, labels, verbose=0)
+    if make is trained:
+        assert float(loaded.optimizer.learning_rate) == 0.5
 
 
 @pytest.mark.parametrize("kind", list(KINDS))

@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -98,9 +99,9 @@ def fit(
     """
     folder = _folder(str(keys.get("runs_dir", "runs")))
     steps = steps_per_epoch or keys.get("train__steps_per_epoch")
-    features, made_size, options = _data(data, validation, folder, steps, epochs)
+    first, made_size, options = _data(data, validation, folder, steps, epochs)
     _check_share(validation, keys.get("dataset__unit", options.get("dataset.unit", 1)))
-    node, build, name = _model(model, features, options, folder)
+    node, build, name = _model(model, first, options, folder)
     batch_size = batch_size or made_size or 128
     defaults = {"task": "keras", "strategy": strategy, "name": name, "train.epochs": epochs}
     defaults |= {"train.steps_per_epoch": steps, "batch.global_size": batch_size}
@@ -131,13 +132,13 @@ def _folder(runs_dir: str) -> Path:
 
 
 def _model(
-    model: Any, features: Any, options: dict[str, Any], folder: Path
+    model: Any, first: Mapping[str, Any], options: dict[str, Any], folder: Path
 ) -> tuple[dict[str, Any], Callable[[], Any], str]:
     """Return the keys of a model, what builds it in this process, and its name.
 
     Args:
         model: as `fit` takes it.
-        features: of the first example or batch.
+        first: the first example or batch, by name.
         options: the keys of the data, which change for a function that asks for their classes.
         folder: where it is kept.
 
@@ -149,7 +150,7 @@ def _model(
         name = model.__name__ if model.__name__.isidentifier() else "model"
         if "num_classes" in signature(model).parameters:
             options.pop("dataset.label_kind", None)  # they must be counted
-        return _keys("model", node), lambda: _build(_called(model), features), name
+        return _keys("model", node), lambda: _build(_called(model), first), name
     library = library_of(model)
     if library is None or not isinstance(model, library.Model):
         raise ConfigError(
@@ -159,13 +160,13 @@ def _model(
     is_plain = type(model).compile is library.Model.compile
     if getattr(model, "optimizer", None) is None and is_plain:
         raise ConfigError(f"model ({model.name}) must be compiled; call model.compile first")
-    _build(model, features)
+    _build(model, first)
     initial_draws.repeat_draws(model)
     path = carried(model, "model", folder)
     node = {"_target_": f"{carried.__module__}.model", "path": str(path)}
     keys = {"model": "saved", **_keys("model", node)}
     name = re.sub(r"_\d+$", "", model.name)
-    return keys, lambda: _build(load(path), features), name
+    return keys, lambda: _build(load(path), first), name
 
 
 def _called(function: Callable[..., Any]) -> Any:
@@ -178,17 +179,33 @@ def _called(function: Callable[..., Any]) -> Any:
         ) from error
 
 
-def _build(model: Any, features: Any) -> Any:
-    """Build a model by calling it, as `model.fit` would; if that fails the training says why."""
+def _build(model: Any, first: Mapping[str, Any]) -> Any:
+    """Build a model as `model.fit` would: by a call, or by its own steps, which call its layers.
+
+    If that fails the training says why.
+
+    Args:
+        model: of either Keras.
+        first: the first example or batch, by name.
+    """
     if not getattr(model, "built", True):
         with suppress(Exception):
-            model(features)
+            model(first["features"])
+    library: Any = library_of(model)
+    batch = tuple(first.values())
+    for name in ("train_step", "test_step"):
+        is_own = getattr(type(model), name) is not getattr(library.Model, name)
+        if is_own and not all(layer.built for layer in model._flatten_layers(include_self=False)):
+            function = import_module("tensorflow").function
+            step = function(getattr(model, name), autograph=library.__name__ != "keras")
+            with suppress(Exception):  # traced, but not run: weights keep their initial values
+                step.get_concrete_function(batch if len(batch) > 1 else batch[0])
     return model
 
 
 def _data(
     data: Any, validation: Any, folder: Path, steps: int | None, epochs: int
-) -> tuple[Any, int | None, dict[str, Any]]:
+) -> tuple[dict[str, Any], int | None, dict[str, Any]]:
     """Return what the data say of a run.
 
     Args:
@@ -199,11 +216,12 @@ def _data(
         epochs: of the training.
 
     Returns:
-        The features of the first example or batch, a nest of arrays; the size of the batches, if
-        the data are batched; and the keys of the dataset.
+        The first example or batch, nests of arrays by name; the size of the batches, if the data
+        are batched; and the keys of the dataset.
     """
     keys: dict[str, Any] = {"dataset": "arrays", "dataset._target_": f"{_DATA}.data_of_fit"}
-    features = batch_size = None
+    first: dict[str, Any] = {}
+    batch_size = None
     parts = [("data", "data", data), ("validation", "held_out", validation)]
     for name, option, value in parts:
         is_training = name == "data"
@@ -213,7 +231,7 @@ def _data(
             keys |= _keys(f"dataset.{option}", {**node, "_partial_": True})
             if is_training:
                 batches = value() if isinstance(value, types.FunctionType) else value
-                features, batch_size, count = describe(batches, name, steps)
+                first, batch_size, count = describe(batches, name, steps)
                 if count is not None:
                     keys["dataset.num_examples"] = count
                     keys["dataset.batched"] = batch_size is not None
@@ -225,9 +243,9 @@ def _data(
             node = {"_target_": f"{_DATA}.kept_arrays", "path": str(kept.path)}
             keys |= _keys(f"dataset.{option}", {**node, "_partial_": True})
             if is_training:
-                features, batch_size = kept.first, kept.batch_size
+                first, batch_size = kept.first, kept.batch_size
                 keys["dataset.unit"] = kept.unit
-    return features, batch_size, keys
+    return first, batch_size, keys
 
 
 def _made_anew(value: Any, name: str, folder: Path) -> dict[str, Any] | None:

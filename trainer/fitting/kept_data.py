@@ -27,7 +27,7 @@ class KeptData:
         size: of its arrays, in bytes.
         batch_size: how the examples are batched already; None: they are not.
         unit: rows that stay together in the order of an epoch, as in the program; 0: all.
-        first: the features of the first example, a nest of arrays [1, ...].
+        first: the first example by name, nests of arrays [1, ...].
     """
 
     def __init__(self, data: Any, name: str, folder: Path, steps: int | None = None) -> None:
@@ -46,7 +46,7 @@ class KeptData:
         self.batch_size = examples.batch_size
         self.unit = examples.unit
         parts = (_first(part, examples.columns) for part in examples.structure)
-        self.first = batches_of.named_parts(parts, batched=True)["features"]
+        self.first = batches_of.named_parts(parts, batched=True)
         arrays: dict[str, np.ndarray] = {}
         kinds = [_stored(str(i), column, arrays) for i, column in enumerate(examples.columns)]
         text = json.dumps({"structure": examples.structure, "kinds": kinds})

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from trainer.fitting.initial_draws import Draw, config_of, drawn
+from trainer.keras_objects import optimizer_options
 
 LIBRARIES = ("keras", "tf_keras")
 
@@ -163,7 +164,7 @@ def _reduced_object(item: Any, library: Any) -> Any:
     ):
         return kind.from_config, (item.get_config(),)
     if _is_built_optimizer(item, library):  # its state is that of other variables
-        return kind.from_config, (item.get_config(),)
+        return kind.from_config, (optimizer_options(item),)
     if kind.__name__ == "RandomGenerator" and is_of_library:
         return kind, (item._seed, item._rng_type)
     if kind.__name__ == "KerasTensor" and is_of_library:

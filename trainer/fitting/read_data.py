@@ -76,7 +76,9 @@ def read(data: Any, name: str, steps: int | None = None) -> Examples:
     return _of_batches(batches, name, is_shuffled=True)
 
 
-def describe(value: Any, name: str, steps: int | None) -> tuple[Any, int | None, int | None]:
+def describe(
+    value: Any, name: str, steps: int | None
+) -> tuple[dict[str, Any], int | None, int | None]:
     """Return what is known of data that the processes which train make too.
 
     Args:
@@ -85,14 +87,14 @@ def describe(value: Any, name: str, steps: int | None) -> tuple[Any, int | None,
         steps: in an epoch; None: what does not know its length is read once, to count.
 
     Returns:
-        The features of the first example or batch; the rows of a batch (None: there are single
+        The first example or batch by name; the rows of a batch (None: there are single
         examples); and the rows of an epoch (None: the data are arrays).
 
     Raises:
         ConfigError: there is no batch, or no end.
     """
     if not is_dataset(value) and not batches_of.makes_batches(value):
-        return _named(value)["features"], None, None
+        return _named(value), None, None
     count, is_batched, batches = -2, True, batches_of.one_pass(value)
     if is_dataset(value):
         elements = _elements()
@@ -102,7 +104,7 @@ def describe(value: Any, name: str, steps: int | None) -> tuple[Any, int | None,
     first = next(batches, None)
     if first is None:
         raise ConfigError(f"{name} ({type(value).__name__}) has no batch")
-    features, size = _named(first)["features"], _rows(first)
+    size = _rows(first)
     if count < 0 and steps is None:
         if count == -1:
             raise ConfigError(f"{name} is a tf.data.Dataset without an end; {_STEPS_FIX}")
@@ -110,7 +112,7 @@ def describe(value: Any, name: str, steps: int | None) -> tuple[Any, int | None,
         count = size + sum(map(_rows, batches))
     elif count < 0:
         count = size * (steps or 1)
-    return features, size if is_batched else None, count
+    return _named(first), size if is_batched else None, count
 
 
 def _named(data: Any) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class TaskParts(KnownLabels, Worker, Protocol):
 
     @property
     def test_specs(self) -> Mapping[str, Any] | None:
-        """What a global batch of the test split holds, in the same form; None: it is empty."""
+        """What a global batch of the evaluated split holds, in that form; None: there is none."""
 
     @property
     def num_parts(self) -> int:
@@ -91,7 +91,7 @@ class TaskParts(KnownLabels, Worker, Protocol):
 
         Args:
             count: how many at most.
-            of_test: whether they are of the test split, and not of the training.
+            of_test: whether they are of the evaluated split, and not of the training.
         """
 
     @property

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from trainer.config.instantiate import instantiate
 from trainer.engine.graph.step.clipping import Clip
+from trainer.keras_objects import optimizer_options
 from trainer.protocols import OptimizerNode, TaskParts
 from trainer.tasks.keras.keras_optimizer import KerasOptimizer
 
@@ -92,7 +93,7 @@ def _same(optimizer: Any) -> tuple[str, dict[str, Any]] | None:
     if kind.__name__ not in _SAME or kind.__module__.partition(".")[0] not in ("keras", "tf_keras"):
         return None
     target, names = _SAME[kind.__name__]
-    config = dict(optimizer.get_config())
+    config = optimizer_options(optimizer)
     config.pop("learning_rate", None)
     options = {name: config.pop(name) for name in names.split() if name in config}
     is_legacy = isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer)
@@ -128,7 +129,7 @@ def _fused(
 
 def _legacy(optimizer: Any, rate: Callable[[Any], Any]) -> Any:
     """Return another optimizer of the same legacy class, at a learning rate; it does not clip."""
-    own = type(optimizer).from_config(optimizer.get_config())
+    own = type(optimizer).from_config(optimizer_options(optimizer))
     own.clipnorm = own.clipvalue = own.global_clipnorm = None
     own.gradient_transformers = optimizer.gradient_transformers
     own.learning_rate = lambda: rate(own.iterations)

@@ -19,6 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.errors import ConfigError
+from trainer.keras_objects import optimizer_options
 
 _ONE_DEVICE = SimpleNamespace(
     extended=SimpleNamespace(
@@ -196,11 +197,8 @@ def _unbuilt(optimizer: Any) -> Any:
     is_built = getattr(optimizer, "built", False) or getattr(optimizer, "_built", False)
     if not is_built and tf.distribute.get_strategy().extended.variable_created_in_scope(iterations):
         return optimizer
-    config = optimizer.get_config()
-    if callable(rate := optimizer._learning_rate):
-        config["learning_rate"] = rate
     try:
-        unbuilt = type(optimizer).from_config(config)
+        unbuilt = type(optimizer).from_config(optimizer_options(optimizer))
     except TypeError as error:
         raise ConfigError(
             f"model: compiled with {type(optimizer).__name__}, which already has variables, and "

@@ -121,7 +121,10 @@ class Keras:
         self._compile(own, compiled, parts)
         if not is_compiled(own) and _TRAINS.isdisjoint(own_steps(own)):
             raise ConfigError(NO_LOSS)
-        self._program = program = Program(model, own, library, parts.batch_specs)
+        evaluates = parts.test_specs is not None
+        self._program = program = Program(
+            model, own, library, parts.batch_specs, evaluates=evaluates
+        )
         steps = program.steps
         check_source(undecorated(own, name) for name in steps)
         if "train_step" in steps:
@@ -137,7 +140,9 @@ class Keras:
         if "test_step" in steps:
             if (specs := parts.test_specs) is not None:
                 self._test = _Side(names_of(self._tested, specs))
-        elif "train_step" not in steps or compiled_with(own).loss is not None or _TESTS & {*steps}:
+        elif "train_step" not in steps or (
+            evaluates and (compiled_with(own).loss is not None or _TESTS & {*steps})
+        ):
             self._test = self._default_side(parts.batch_specs)
         self._find_logs()
         tests = () if self._test is None else self._test.names

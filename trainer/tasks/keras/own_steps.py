@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from trainer.engine.graph.step.shards import cut
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.errors import ConfigError
 from trainer.protocols import STATES, Batch
+from trainer.tasks.keras.compiled import undecorated
 from trainer.tasks.keras.optimizer_proxy import OptimizerProxy, Update
 from trainer.tasks.keras.parts import Kinds
 from trainer.tasks.keras.program import Pass, Program
@@ -109,6 +111,8 @@ class OwnSteps:
             self.proxies["optimizer"] = OptimizerProxy("optimizer", optimizer)
         for name, proxy in self.proxies.items():
             setattr(own, name, proxy)
+            if proxy.original is not None:
+                _replace(undecorated(own, "train_step"), proxy)
 
     def trial(self, specs: Mapping[str, Any]) -> Trial:
         """Trace the step once, which updates nothing; return what it does.
@@ -291,6 +295,17 @@ class _Apart:
 
 def _add_all(left: list[tf.Tensor], right: list[tf.Tensor]) -> list[tf.Tensor]:
     return [add_beside(a, b) for a, b in zip(left, right, strict=True)]
+
+
+def _replace(step: Any, proxy: OptimizerProxy) -> None:
+    """Have a step that uses an optimizer as a variable of its module or function use the proxy."""
+    function = getattr(step, "__func__", step)
+    names = function.__globals__
+    names.update({name: proxy for name, value in names.items() if value is proxy.original})
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # it is empty
+            if cell.cell_contents is proxy.original:
+                cell.cell_contents = proxy
 
 
 def _is_optimizer(value: Any) -> bool:

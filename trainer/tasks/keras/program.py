@@ -62,19 +62,22 @@ class Program:
     Args:
         library: the Keras that it is of.
         specs: of a batch; of the loss and the metrics the variables are created for such.
+        evaluates: whether there are examples to evaluate.
 
     Raises:
         ConfigError: it cannot be evaluated on such a batch.
     """
 
-    def __init__(self, model: Any, own: Any, library: Any, specs: Mapping[str, Any]) -> None:
+    def __init__(
+        self, model: Any, own: Any, library: Any, specs: Mapping[str, Any], *, evaluates: bool
+    ) -> None:
         self.model = model
         self.own = own
         self.library = library
         self.steps = own_steps(own)
         self._is_keras3 = library is not tf.keras
         _scale_no_losses(library is tf.keras)
-        self._create_metrics(specs)
+        self._create_metrics(specs, evaluates=evaluates)
 
     @cached_property
     def states(self) -> MetricStates:
@@ -218,13 +221,13 @@ class Program:
         code = getattr(function, "__func__", function).__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
 
-    def _create_metrics(self, specs: Mapping[str, Any]) -> None:
+    def _create_metrics(self, specs: Mapping[str, Any], *, evaluates: bool) -> None:
         """Create the variables of losses and metrics, in the strategy's scope."""
         own = self.own
         loss = own._compile_loss if self._is_keras3 else getattr(own, "compiled_loss", None)
         metrics = own._compile_metrics if self._is_keras3 else own.compiled_metrics
         runs_steps = "train_step" in self.steps and (
-            "test_step" in self.steps or compiled_with(own).loss is None
+            "test_step" in self.steps or compiled_with(own).loss is None or not evaluates
         )
         if (loss is None and metrics is None) or runs_steps or not has_call(own):
             return

@@ -31,6 +31,7 @@ from trainer.protocols import (
     ModelNode,
     OptimizerNode,
     ScheduleNode,
+    Split,
     SplitDefaults,
     Stream,
     label_kind_of,
@@ -119,17 +120,21 @@ class Parts:
 
     @property
     def test_specs(self) -> Mapping[str, Any] | None:
-        test = self.dataset.test
-        if not test.num_examples:
+        if not self._evaluated.num_examples:
             return None
-        return batch_specs(self.dataset, self._plan.epochs.global_size, test)
+        return batch_specs(self.dataset, self._plan.epochs.global_size, self._evaluated)
+
+    @property
+    def _evaluated(self) -> Split:
+        validation = with_defaults(self.dataset, DatasetDefaults).validation
+        return self.dataset.test if validation is None else validation
 
     @property
     def has_weights(self) -> bool:
         return has_weights(self.dataset)
 
     def examples(self, count: int, *, of_test: bool = False) -> Batch:
-        split = self.dataset.test if of_test else self.dataset.train
+        split = self._evaluated if of_test else self.dataset.train
         if isinstance(split, Stream):
             batch = dict(next(iter(split.stream().batch(count))))
             numbers = range(len(tf.nest.flatten(batch)[0]))
