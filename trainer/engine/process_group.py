@@ -202,12 +202,3 @@ def _padded_length(length: int) -> int:
     A collective is traced for each length, and no trace is ever freed: so few lengths.
     """
     return 2 ** max(0, length - 1).bit_length()
-
-
-def abort_collectives(reason: str) -> None:
-    """Have the collectives of this process fail, those that begin later too; from any thread.
-
-    One that waits for a process that is gone need not fail by itself: if nothing was under way to
-    that process when it went, TensorFlow tries to connect again.
-    """
-    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, reason)

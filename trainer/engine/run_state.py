@@ -6,7 +6,7 @@ The engine is one, and so is the run behind a training loop of the user's own.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -22,7 +22,6 @@ from trainer.engine.process_group import ProcessGroup
 from trainer.engine.save_timer import Timer
 from trainer.runs.ledger import Ledger
 from trainer.runs.state_memory import Position
-from trainer.text import first_line
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -126,20 +125,6 @@ class RunState(ABC):
         """Keep the state in memory, if that is due by now, or in any case (`force`)."""
         if self.memory is not None:
             self.memory.keep(position, force=force)
-
-    def leave(self, find_position: Callable[[], Position | None]) -> None:
-        """Keep the state in memory after a failure, if it is whole; it communicates nothing.
-
-        Args:
-            find_position: returns the position of the state; None: it is not whole.
-        """
-        if self.memory is None:
-            return
-        try:
-            if (position := find_position()) is not None:
-                self.memory.keep(position, force=True)
-        except Exception as error:  # the first error is the one to report
-            self.channel.log(f"the state could not be left in memory: {first_line(error)}")
 
     def agree(self, stop: bool, save: bool) -> tuple[bool, bool, bool, int]:
         """Return the same decision in every process; collective.

@@ -16,7 +16,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec
 
 import tensorflow as tf
@@ -27,7 +26,6 @@ from trainer.engine.graph.placement.requested_devices import no_devices_for_vari
 from trainer.engine.graph.randomness.random_layers import make_stateless
 from trainer.engine.graph.state.train_state import digests, named_variables
 from trainer.engine.graph.state.variables import read_from_first_replica, replicated
-from trainer.engine.graph.step.step_boundary import StepBoundary
 from trainer.engine.graph.step.step_options import Optimizer, StepOptions
 from trainer.engine.graph.step.train_step import Step
 from trainer.errors import ConfigError
@@ -187,8 +185,7 @@ class Replicator:
         compiled = self._compiled(step_fn, stream)
         index = tf.constant(self._session.step, tf.int64)
         try:
-            with self._session.leaving_state(lambda: compiled.is_whole(self.step)):
-                results = compiled.run(None if stream is None else stream.iterator, index)
+            results = compiled.run(None if stream is None else stream.iterator, index)
         except tf.errors.OutOfRangeError as error:
             assert input_fn is not None, "nothing else ends"
             raise ConfigError(
@@ -238,11 +235,8 @@ class Replicator:
                 "each once, outside of the while loop, with a name of its own"
             )
         if compiled is None:
-            options = self._options
-            if self.num_workers > 1:
-                options = replace(options, boundary=StepBoundary(captures_updates=False))
             compiled = UserStep(
-                step_fn, self._strategy, options, self._seed, self._averaged, self._check
+                step_fn, self._strategy, self._options, self._seed, self._averaged, self._check
             )
             self._steps[name] = (step_fn, compiled)
         key = (name, "" if stream is None else function_name(stream.function))

@@ -7,8 +7,8 @@ changed and logged by then belongs to that step. So is a snapshot in memory.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,31 +101,10 @@ class Session(RunState):
         is_first = self.step == self._first_step
         if self.memory is not None and not is_first:  # the first step makes what is made late
             self.memory.keep(Position(self.step, self.step), before=self._write_step)
-        with self.leaving_state(lambda: True):
-            self._agree()
+        self._agree()
         self.enter("compile" if is_first else "train")
         if is_first:
             self.faults.reached("compile")
-
-    @contextmanager
-    def leaving_state(self, is_whole: Callable[[], bool]) -> Iterator[None]:
-        """Leave the state in memory if a call inside fails, as it does when a process is lost.
-
-        Args:
-            is_whole: whether nothing of the step that failed has changed the state.
-        """
-
-        def find_position() -> Position | None:
-            if not is_whole():
-                return None
-            self._write_step()
-            return Position(self.step, self.step)
-
-        try:
-            yield
-        except tf.errors.OpError:
-            self.leave(find_position)
-            raise
 
     def _agree(self) -> None:
         """Save if that is due; stop if all processes agree to; collective.

@@ -77,8 +77,6 @@ class UserStep:
         if iterator is not None:
             with tf.device("CPU:0"):
                 elements = [iterator.get_next() for _ in range(count)]
-        if (boundary := self.options.boundary) is not None:
-            index = boundary.reach(index, tf.constant(-1, tf.int64), lambda: None)
         results = self.strategy.run(self._on_replica, args=(index, elements))
         results = tf.nest.map_structure(
             lambda result: self.strategy.experimental_local_results(result)[0], results
@@ -93,13 +91,7 @@ class UserStep:
             ConfigError: see `GraphCheck`.
         """
         self.run.get_concrete_function(iterator, tf.TensorSpec([], tf.int64))
-        if self.options.boundary is not None:
-            self.options.boundary.examine()
         return self.collectives.lines()
-
-    def is_whole(self, step: int) -> bool:
-        """Return whether step `step`, counted from 0, has failed before it changed any variable."""
-        return self.options.boundary is not None and self.options.boundary.is_at(step)
 
     def _on_replica(self, index: tf.Tensor, elements: Sequence[Any]) -> Any:
         step = Step(index, self.options, self.collectives)
@@ -226,7 +218,6 @@ class SharedOptimizer:
                 )
         dense = [_dense(gradient, variable) for gradient, variable in pairs]
         reduced, _ = step.sum_over_replicas(dense, [])
-        reduced = step.begin_update(reduced)
         if self._reduce == "mean":
             reduced = [gradient / step.num_replicas for gradient in reduced]
         if self._clip_norm is not None:

@@ -223,18 +223,10 @@ def _listen(
                         os._exit(DONE)
                     case "begin":
                         begin.set_result(arguments)
-                    case "lost":
-                        _abort_collectives()
                     case "signal":
                         signals.request(int(arguments[0]))
     except (ValueError, OSError):
         pass  # the supervisor is gone, and parent_watch ends this process
-
-
-def _abort_collectives() -> None:
-    from trainer.engine.process_group import abort_collectives
-
-    abort_collectives("another process of the run is lost")
 
 
 def work(connection: socket.socket, began: float) -> NoReturn:

@@ -37,7 +37,6 @@ class Simulation:
         lines, errors: shown to the user.
         requests: (process name, signal) of each forwarded request.
         killed: (process name, signal) of each signal sent.
-        told: names of the processes that were told of a lost one.
         stopped: names of the processes that are stopped (SIGSTOP).
         ahead: names of the processes that were assigned as a standby's.
         begun: names of the processes that may take part.
@@ -64,7 +63,6 @@ class Simulation:
         self.errors = []
         self.requests = []
         self.killed = []
-        self.told = []
         self.stopped = set()
         self.ahead = []
         self.begun = []
@@ -143,11 +141,6 @@ class FakeProcess:
 
     def has_ended(self):
         return self.has_died
-
-    def lose_peer(self):
-        self.simulation.told.append(str(self.process_id))
-        if str(self.process_id) not in self.simulation.stopped:
-            self.send(EXIT, RESTARTABLE)
 
     def assign(self, directory, experiment, member, messages, memories, *, is_standby):
         if is_standby:
@@ -455,69 +448,32 @@ def test_stop_request_after_the_failure_is_not_lost(simulate):
     assert simulation.attempt.stopped_by() == signal.SIGTERM
 
 
-@pytest.fixture
-def simulate_memory(simulate):
-    """Simulate an attempt whose processes keep their state in memory."""
-    memories = Memories(is_on=True)
-
-    def create(*arguments):
-        simulation = simulate(*arguments)
-        simulation.attempt._memories = memories
-        return simulation
-
-    yield create
-    memories.close()
-
-
-THREE = [*TWO, "worker-2"]
-
-
-def test_survivors_of_a_kill_may_leave_their_state_and_the_others_end_at_once(simulate_memory):
-    script = [*TRAINING, ("worker-2", PHASE, "compile"), ("worker-0", EXIT, -9)]
-    simulation = simulate_memory(THREE, script)
+def test_the_others_are_killed_at_once_after_a_kill(simulate):
+    simulation = simulate(TWO, [*TRAINING, ("worker-0", EXIT, -9)])
     assert simulation.run() == -9
     assert simulation.blamed == ("worker-0", "was killed by SIGKILL")
-    assert simulation.told == ["worker-1"]
-    assert simulation.killed == [("worker-2", signal.SIGKILL)]
+    assert simulation.killed == [("worker-1", signal.SIGKILL)]
 
 
-def test_survivor_that_does_not_end_is_killed_in_time(simulate_memory, monkeypatch):
-    monkeypatch.setattr(attempt, "_STATE_SECS", 0.05)
-    simulation = simulate_memory(TWO, [*TRAINING, ("worker-0", EXIT, -9)])
-    simulation.stopped.add("worker-1")
-    assert simulation.run() == -9
-    assert (simulation.told, simulation.killed) == (["worker-1"], [("worker-1", signal.SIGKILL)])
-
-
-def test_process_that_may_be_the_cause_is_not_killed_before_it_tells(simulate_memory):
+def test_process_that_may_be_the_cause_is_not_killed_before_it_tells(simulate):
     script = [
         ("worker-0", PHASE, "train"),
         ("worker-1", PHASE, "compile"),
         ("worker-0", EXIT, RESTARTABLE),
         ("worker-1", EXIT, CRASHED),
     ]
-    simulation = simulate_memory(TWO, script)
+    simulation = simulate(TWO, script)
     assert simulation.run() == CRASHED
     assert simulation.blamed == ("worker-1", "failed")
-    assert (simulation.told, simulation.killed) == ([], [])
+    assert not simulation.killed
 
 
-def test_hung_process_is_killed_first_and_blamed_as_hung(simulate_memory):
-    script = [("worker-1", PHASE, "train"), ("worker-0", PHASE, "train")]
-    simulation = simulate_memory(TWO, script, "watchdog.stall_secs=0.1")
-    simulation.stopped.add("worker-1")
+def test_evaluator_beside_does_not_delay_the_restart(simulate):
+    script = [("worker-0", PHASE, "train"), ("worker-0", EXIT, RESTARTABLE)]
+    simulation = simulate(["worker-0", "evaluator-0"], script)
     assert simulation.run() == RESTARTABLE
-    assert simulation.blamed == ("worker-1", "made no progress")
-    assert simulation.killed[0] == ("worker-1", signal.SIGKILL)
-    assert simulation.told == ["worker-0"]
-
-
-def test_evaluator_beside_does_not_delay_the_restart(simulate_memory):
-    script = [("worker-0", PHASE, "train"), ("worker-0", EXIT, -9)]
-    simulation = simulate_memory(["worker-0", "evaluator-0"], script)
-    assert simulation.run() == -9
     assert simulation.states["evaluator-0"] == "ended"
-    assert (simulation.told, simulation.killed) == ([], [("evaluator-0", signal.SIGKILL)])
+    assert simulation.killed == [("evaluator-0", signal.SIGKILL)]
 
 
 def test_evaluator_is_dismissed_when_the_training_was_stopped(simulate):

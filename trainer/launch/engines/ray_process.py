@@ -150,9 +150,6 @@ class RayProcess:
     def begin(self, processes: Sequence[str]) -> None:
         """Do nothing: the process has no memory to restore its state from."""
 
-    def lose_peer(self) -> None:
-        """Do nothing, likewise."""
-
     def leave(self) -> None:
         """Let a process leave that only serves others."""
         self._actor.call.remote("leave")

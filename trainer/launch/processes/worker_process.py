@@ -179,11 +179,6 @@ class WorkerProcess:
         with suppress(OSError):
             self._socket.sendall(f"{' '.join(['begin', *processes])}\n".encode())
 
-    def lose_peer(self) -> None:
-        """Tell a worker that another one is lost: it leaves its state in memory, and ends."""
-        with suppress(OSError):
-            self._socket.sendall(b"lost\n")
-
     def leave(self) -> None:
         """Let a process leave that only serves others."""
         with suppress(OSError):

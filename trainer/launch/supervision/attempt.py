@@ -26,7 +26,6 @@ from trainer.launch.supervision.watchdog import Watch
 from trainer.runs.crash_report import Failure
 
 _CAUSE_SECS = 3.0  # how long the cause of a lost peer may take to be known
-_STATE_SECS = 5.0  # how long a process that has lost a peer may take to leave its state
 _LEAVE_SECS = 60.0  # how long after the first process the last may still be leaving
 
 
@@ -221,9 +220,8 @@ class Attempt:
                 self._join_wait.end(process_id)
                 self._watch.end(process_id)
                 self._handle_exit(process_id, code)
-                has_ended = self._memories and self._memories.keys().isdisjoint(self._living)
-                if has_ended and self._record.process_id:
-                    self._deadline = time.monotonic()  # nobody is left who has a state to leave
+                if self._record.process_id and all(x.is_beside for x in self._living):
+                    self._deadline = time.monotonic()  # nobody is left who can tell the cause
             case messages.Phase() | messages.Progress():
                 self._watch.update(process_id, message)
                 self.has_begun = self.has_begun or self._watch.has_begun(process_id)
@@ -350,25 +348,7 @@ class Attempt:
         """End the attempt within `secs` because of a process."""
         self._record.blame(process_id, how)
         self._code = code
-        if self._memories and self._memories.outlive_loss and exit_codes.is_restartable(code):
-            secs = max(secs, _STATE_SECS)
-            self._collect_state(process_id, is_cause=code != RESTARTABLE)
         self._deadline = time.monotonic() + secs
-
-    def _collect_state(self, lost: ProcessId, *, is_cause: bool) -> None:
-        """Have those that have lost a process leave their state in memory, and end.
-
-        Args:
-            lost: the process.
-            is_cause: whether no other one can have caused its end.
-        """
-        for process_id, process in self._living.items():
-            if process_id == lost:  # it hangs
-                process.signal(signal.SIGKILL)
-            elif process_id in self._memories and self._watch.has_steps(process_id):
-                process.lose_peer()
-            elif process_id in self._memories and is_cause:
-                process.signal(signal.SIGKILL)  # its state is in memory already
 
     def _let_others_leave(self, member: Cluster, code: int) -> None:
         """Let the others leave after a process that was done or has stopped."""

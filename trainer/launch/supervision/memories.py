@@ -15,10 +15,6 @@ class Memories(dict[ProcessId, StateMemory]):
 
     They have no names: nothing is left of them when the command and its processes are gone.
 
-    Attributes:
-        outlive_loss: whether a process that has lost another one can still leave its state there,
-            because it holds the whole state.
-
     Args:
         is_on: whether processes keep their state in memory at all.
         service_jobs: jobs whose processes do not train; parameter servers hold the state of the
@@ -27,7 +23,6 @@ class Memories(dict[ProcessId, StateMemory]):
 
     def __init__(self, *, is_on: bool, service_jobs: Collection[str] = ()) -> None:
         super().__init__()
-        self.outlive_loss = not service_jobs
         self._is_on = is_on
         self._service_jobs = service_jobs
 

@@ -106,10 +106,6 @@ class Watch:
         """Return whether a process has joined the others, so that it may have trained."""
         return self._heartbeats[process_id].phase not in (_BEFORE, _UNWATCHED)
 
-    def has_steps(self, process_id: ProcessId) -> bool:
-        """Return whether a process may have made steps since it restored its state."""
-        return self._heartbeats[process_id].phase not in (*_BEFORE_STEPS, _UNWATCHED)
-
     def renew(self) -> None:
         """Take the present as the last sign of life of all processes."""
         now = self._clock()

@@ -35,7 +35,6 @@ from trainer.engine.graph.step.clipping import Clip
 from trainer.engine.graph.step.global_statistics import synchronized_layers
 from trainer.engine.graph.step.metric_sums import metric_names
 from trainer.engine.graph.step.shard_tree import TreeExchange
-from trainer.engine.graph.step.step_boundary import StepBoundary
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.pacing import StepPacer
 from trainer.engine.plan import make_plan
@@ -286,8 +285,6 @@ def _step_options(
     options = _options(experiment, strategy, learner)
     if process_group.count == 1:
         return options, None
-    boundary = StepBoundary(captures_updates=len(process_group.local_devices) == 1)
-    options = replace(options, boundary=boundary)
     wait = strategy.exchange_wait()
     if wait is not None:
         return options, ExchangeTime(wait)

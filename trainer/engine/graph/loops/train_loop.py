@@ -28,7 +28,6 @@ from trainer.engine.graph.step.metric_sums import pack
 from trainer.engine.graph.step.shards import transform_shards
 from trainer.engine.graph.step.train_step import Step, StepOptions
 from trainer.protocols import Batch, Dataset
-from trainer.runs.state_memory import Position
 from trainer.runs.worker_times import WorkerRecord
 
 
@@ -94,12 +93,6 @@ class TrainLoop:
             window, epoch, norm, waited, status, *gathered = carried
             following = self._gather_ahead(iterator, index + 1)
             element = gathered[0] if gathered else self.feed.next(iterator)
-            if (boundary := self.options.boundary) is not None:
-                index, element = boundary.reach(
-                    (index, element),
-                    status.step,
-                    lambda: self._write_state(index, window, epoch, norm, status),
-                )
             if self.feed.fetches and not is_op_determinism_enabled():  # then no clock may be read
                 # Before the step: TensorFlow keeps the order of operations that read the clock.
                 waited += input_wait(index, element)
@@ -121,42 +114,18 @@ class TrainLoop:
             one_step,
             (*start, tf.zeros([], tf.float64), monitor.begin(), *first),
         )
-        self._write_state(end, window, epoch, norm, status)
-        self.check("the training step")
-        return window, waited, status
-
-    def _write_state(
-        self,
-        step: tf.Tensor,
-        window: tf.Tensor,
-        epoch: tf.Tensor,
-        norm: tf.Tensor,
-        status: DivergenceStatus,
-    ) -> None:
-        """Write what the loop carries into the variables of the state."""
-        state = self.state
-        state.step.assign(step)
+        state.step.assign(end)
         state.summary_sums.assign(window)
         state.epoch_sums.assign(epoch)
         state.gradient_norm.assign(norm)
-        state.divergence_monitor.end(status)
+        monitor.end(status)
+        self.check("the training step")
+        return window, waited, status
 
     def trace(self, iterator: Any) -> list[str]:
         """Trace the step without running it; return its collectives in order, a line each."""
         self.run.get_concrete_function(iterator, tf.TensorSpec([], tf.int64))
-        if self.options.boundary is not None:
-            self.options.boundary.examine()
         return self.collectives.lines()
-
-    def position(self) -> Position | None:
-        """Return where the state is after a graph call has failed; None: it is not whole."""
-        boundary = self.options.boundary
-        if boundary is None:  # the variables may be on a server that is lost
-            return None
-        step = int(self.state.step.numpy())
-        if not boundary.is_at(step):
-            return None
-        return Position(step, int(self.state.last_reported_step.numpy()))
 
     def learning_rates(self, step: int) -> dict[str, float]:
         """Return the learning rate of each optimizer in step `step`, counted from 0, by name."""

@@ -2,8 +2,7 @@
 
 With shards every forward pass of a step computes its update from the same old value, and their mean
 is assigned once at the end. So no variable is written within a loop, where strategies that share
-variables between replicas could not do it. And with several processes none is written before all
-have added up: see `StepBoundary`.
+variables between replicas could not do it.
 """
 
 from __future__ import annotations

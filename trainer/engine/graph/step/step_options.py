@@ -14,7 +14,6 @@ from trainer.engine.graph.step.clipping import Clip
 from trainer.engine.graph.step.divergence import DivergenceMonitor
 from trainer.engine.graph.step.divided_update import DividedUpdate
 from trainer.engine.graph.step.row_gradients import Gradient
-from trainer.engine.graph.step.step_boundary import StepBoundary
 
 _FUSED = tf.keras.optimizers.legacy
 
@@ -56,7 +55,6 @@ class StepOptions:
         adds_differences: whether moving statistics that a model notes are changed by adding:
             steps of several workers change them at the same time.
         divided_update: divides updates among processes; None: each makes the whole update.
-        boundary: notes where the step is, for a process that loses another; None: nobody asks.
         rows: whether gradients of large tables may stay in rows, of which nobody knows the number
             before a step.
         note_rows: called while an update is traced, with the optimizer and each variable whose
@@ -76,7 +74,6 @@ class StepOptions:
     synchronized: Sequence[tf.keras.layers.Layer] = ()
     adds_differences: bool = False
     divided_update: DividedUpdate | None = None
-    boundary: StepBoundary | None = None
     rows: bool = True
     note_rows: Callable[[Optimizer, tf.Variable], None] = lambda optimizer, variable: None
 
@@ -87,5 +84,4 @@ class StepOptions:
     @property
     def captures_updates(self) -> bool:
         """Whether what forward passes would assign is captured, and assigned with the update."""
-        is_alone = self.boundary is not None and self.boundary.captures_updates
-        return self.shards is not None or (is_alone and self.accumulate == 1)
+        return self.shards is not None

@@ -112,13 +112,10 @@ class Step(Collectives):
         gradients, (packed, *totals) = self.sum_over_replicas(
             self._to_sum(own, model, optimizer), [own.packed_sums(), *statistics.added(own)]
         )
-        gradients, packed, totals, moved = self.begin_update(
-            (gradients, packed, totals, [value for _, value in own.moving])
-        )
         if scale is not None:
             gradients = scaled(gradients, 1.0 / scale)
         statistics.assign(totals)
-        assign_alike([(variable, x) for (variable, _), x in zip(own.moving, moved, strict=True)])
+        assign_alike(own.moving)
         reduced = own.unpack_sums(packed)
         self._apply(optimizer, model.trainable_variables, gradients, reduced)
         statistics.end(self.dropped)
@@ -164,7 +161,6 @@ class Step(Collectives):
                        _add_all)  # fmt: skip
         count = 1 if is_sum else len(parts) * self.num_replicas
         gradients, (loss,) = self.sum_over_replicas(own[:-1], [own[-1]])
-        gradients, loss = self.begin_update((gradients, loss))
         if count > 1:
             gradients = scaled(gradients, 1.0 / count)
         sums = {"loss": (loss, tf.constant(float(count)))}
@@ -174,8 +170,7 @@ class Step(Collectives):
         self, statistics: MovingStatistics, own: Contribution
     ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         """Average moving statistics over all replicas; return the sums of the metrics over them."""
-        sums = self.sum_exactly([own.packed_sums(), *statistics.added(own)])
-        packed, *totals = self.begin_update(sums)
+        packed, *totals = self.sum_exactly([own.packed_sums(), *statistics.added(own)])
         statistics.assign(totals)
         statistics.end(self.dropped)
         return own.unpack_sums(packed)
@@ -273,11 +268,6 @@ class Step(Collectives):
     def sum_exactly(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         """Sum float32 tensors over the replicas, none of them rounded on the way."""
         return self.sum_over_replicas([], tensors)[1]
-
-    def begin_update(self, sums: Any) -> Any:
-        """Return a nest of sums over the replicas, with a note that variables change after them."""
-        boundary = self.options.boundary
-        return sums if boundary is None else boundary.begin_update(self.index, sums)
 
     def _exchange(
         self, gradients: list[tf.Tensor], others: list[tf.Tensor]
