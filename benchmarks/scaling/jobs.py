@@ -78,7 +78,6 @@ OF_TUTORIAL = ("tutorial_cnn", "mobilenet")
 _RING = "strategy.communication=ring"
 STEADFAST: dict[str, tuple[str, Sequence[str]]] = {
     "steadfast": ("Steadfast", ()),
-    "replicated": ("Steadfast, update=replicated", ("strategy.update=replicated",)),
     "ring": ("Steadfast, ring", (_RING,)),
     "bfloat16": ("Steadfast, compress=bfloat16", (_RING, "strategy.compress=bfloat16")),
     "float16": ("Steadfast, compress=float16", (_RING, "strategy.compress=float16")),

@@ -48,10 +48,6 @@ LAYOUTS = {
     ],
     "two_workers": ["strategy=multi_worker", "strategy.workers=2"],
     "four_workers": ["strategy=multi_worker", "strategy.workers=4"],
-    "sharded_update": [
-        "strategy=multi_worker", "strategy.workers=2", "strategy.update=sharded",
-        "checkpoint.memory_every_steps=1",
-    ],
 }  # fmt: skip
 _START_SECS = 3.0  # within which a start is killed
 _STEP_SECS = 0.05

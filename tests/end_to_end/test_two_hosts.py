@@ -46,9 +46,7 @@ LARGE_TABLE = [
 @pytest.mark.parametrize(
     ("training", "faults"),
     [
-        pytest.param(
-            TRAINING, ["strategy.update=sharded"], marks=pytest.mark.slow, id="undisturbed"
-        ),
+        pytest.param(TRAINING, [], marks=pytest.mark.slow, id="undisturbed"),
         pytest.param(TRAINING, FAULTS, marks=pytest.mark.long, id="killed-and-stopped"),
         pytest.param(LARGE_TABLE, FAULTS[1:], marks=pytest.mark.long, id="table-stopped"),
     ],

@@ -5,7 +5,9 @@ This file goes with that release.
 
 from __future__ import annotations
 
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "strategy.update": "every process updates all weights",
+}
 """The answer to a key, to `key=choice` and to a command that existed once."""
 
 

@@ -324,11 +324,6 @@ RULES = (
         "add batch.shards=8, so that a shard is computed twice, or watchdog.audit_every_steps=null",
     ),
     Rule(
-        name=None,
-        keys={"strategy.update": _equals("sharded"), "watchdog.audit_every_steps": _is_set},
-        message="each other: audits compare copies, and a host has one; add strategy.update=auto",
-    ),
-    Rule(
         name="slow_steps",
         keys={"fault": _rests_in_steps},
         message="{strategy}: what XLA compiles for a TPU cannot rest; remove the action slow, or "

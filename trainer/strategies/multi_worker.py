@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from trainer.engine.graph.exchange.process_sum import Peers
-    from trainer.engine.graph.step.divided_update import DividedUpdate
     from trainer.engine.graph.step.step_options import Exchange
 
 
@@ -44,8 +43,6 @@ class MultiWorker(Strategy):
             TensorFlow notices.
         bytes_per_pack: TensorFlow's hint for splitting a reduction; 0: as one.
         compress: none; bfloat16 or float16: gradients are sent in 16 bits.
-        update: who updates the weights. replicated: each process all of them; sharded: the
-            processes of a host divide them; auto: sharded where that is clearly faster.
         hosts: print the command for each of these hosts (host or host:port) and exit.
         isolate: whether a cluster that is started here gets a network of its own, which nothing
             outside can reach; auto: where the system allows it and nothing in the run needs the
@@ -81,7 +78,6 @@ class MultiWorker(Strategy):
         timeout_secs: Annotated[float | None, Gt(0), Free()] = None,
         bytes_per_pack: Annotated[int, Ge(0)] = 0,
         compress: Annotated[str, OneOf("none", "bfloat16", "float16")] = "none",
-        update: Annotated[str, OneOf("auto", "replicated", "sharded"), Free()] = "auto",
         hosts: Annotated[list[str] | None, Free()] = None,
         isolate: Annotated[Literal["auto", True, False], Free()] = "auto",
         start_timeout_secs: Annotated[float, Gt(0), Free()] = 300.0,
@@ -101,7 +97,6 @@ class MultiWorker(Strategy):
         self._communication = communication
         self._timeout_secs = timeout_secs
         self._bytes_per_pack = bytes_per_pack
-        self._update = update
         self._compress = None if compress == "none" else compress
         self._cluster: Cluster | None = None  # whose processes add up directly, if they do
         self._peers: Peers | None = None
@@ -131,8 +126,6 @@ class MultiWorker(Strategy):
             )
         if self._communication == "direct" and self._compress is not None:
             raise ConfigError(_NOT_DIRECT)
-        is_direct = self._communication in ("auto", "direct") and self._compress is None
-        self._check_update(is_direct=is_direct and self.devices_per_replica == 1)
         if "ps" in cluster.jobs:
             raise ConfigError(
                 f"{cluster.source}: the job ps needs strategy=parameter_server, "
@@ -181,22 +174,6 @@ class MultiWorker(Strategy):
         )
         return ProcessSum(self._peers, tree_sum if in_tree else chain_sum)
 
-    def divided_update(self) -> DividedUpdate | None:
-        """Return what divides updates among the processes of a host, if they add up directly."""
-        from trainer.engine.graph.step.divided_update import DividedUpdate
-
-        on_host = None if self._peers is None else self._peers.on_host
-        if self._update == "replicated" or on_host is None or self.devices_per_replica > 1:
-            return None
-        return DividedUpdate(on_host, if_faster=self._update == "auto")
-
-    def _check_update(self, *, is_direct: bool) -> None:
-        if self._update == "sharded" and not is_direct:
-            raise ConfigError(
-                "strategy.update (sharded) is for processes of one CPU device each that add up "
-                "directly (strategy.communication); use auto"
-            )
-
     def exchange_wait(self) -> Callable[[], float] | None:
         """Return the wait for the others where the processes add up directly."""
         peers = self._peers
@@ -224,7 +201,6 @@ class MultiWorker(Strategy):
             raise ConfigError(_NO_GPUS)
         names = self._replica_names(len(gpus))
         self._cluster = cluster if self._is_direct(cluster, len(gpus)) else None
-        self._check_update(is_direct=self._cluster is not None or len(cluster.trainers) == 1)
         is_named = self._communication in ("ring", "nccl")
         implementation = str(self._communication) if is_named else "auto"
         options = tf.distribute.experimental.CommunicationOptions(

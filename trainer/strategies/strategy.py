@@ -14,7 +14,6 @@ from trainer.cluster.spec import Cluster, ProcessId
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from trainer.engine.graph.step.divided_update import DividedUpdate
     from trainer.engine.graph.step.step_options import Exchange
 
 
@@ -132,14 +131,6 @@ class Strategy:
 
         Returns:
             None if one reduction of TensorFlow's does it.
-        """
-        return None
-
-    def divided_update(self) -> DividedUpdate | None:
-        """Return what divides updates among processes; call it after `gradient_exchange`.
-
-        Returns:
-            None if each process makes the whole update.
         """
         return None
 

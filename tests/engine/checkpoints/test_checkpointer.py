@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import json
 import logging
-import mmap
 import os
 import shutil
 import threading
@@ -139,30 +138,6 @@ def test_fused_updates_do_not_change_pending_snapshot(tmp_path):
     assert not np.allclose(variable, 1.0)
     checkpointer.restore(1)
     np.testing.assert_array_equal([variable, *slots], [[1.0] * 4, [0.0] * 4, [0.0] * 4])
-
-
-@pytest.mark.parametrize("in_place", [False, True])
-def test_background_save_copies_what_steps_change_in_place(tmp_path, in_place):
-    memory = np.frombuffer(mmap.mmap(-1, 256), np.float32)
-    slot = tf.Variable(tf.zeros(memory.shape))
-
-    def lay_in_memory():
-        slot.assign(tf.numpy_function(lambda: memory, [], tf.float32))
-
-    tf.function(lay_in_memory, autograph=False)()
-    memory[:] = 1.0
-    checkpointer = Checkpointer(tmp_path, {"slot": slot}, background=True)
-    checkpointer.changes_in_place = lambda: in_place
-    goes_on = threading.Event()
-    checkpointer._thread.submit(goes_on.wait, 60)
-    checkpointer.save(1, None)
-    memory[:] = 2.0
-    goes_on.set()
-    checkpointer.wait()
-    reader = tf.train.load_checkpoint(str(tmp_path / "ckpt-1"))
-    # Without the copy it is the later value: else this test would prove nothing.
-    saved = reader.get_tensor("slot/.ATTRIBUTES/VARIABLE_VALUE")
-    assert set(saved) == {1.0 if in_place else 2.0}
 
 
 def test_write_goes_on_in_the_background_only_if_its_state_is_held_until_it_is_committed(tmp_path):

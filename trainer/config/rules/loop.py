@@ -57,11 +57,6 @@ def check(experiment: Experiment, overrides: Iterable[tuple[str, str]]) -> list[
             f"precision (mixed_float16) needs a loss scale, which loop ({name}) has not; "
             "add precision=mixed_bfloat16"
         )
-    if (experiment.strategy or {}).get("update") == "sharded":
-        problems.append(
-            f"strategy.update (sharded) divides updates of the built-in loop, and loop ({name}) "
-            "replaces that; use auto"
-        )
     if (count := (experiment.strategy or {}).get("devices_per_replica", 1)) != 1:
         problems.append(
             f"strategy.devices_per_replica ({count}) needs the built-in loop, which knows the "

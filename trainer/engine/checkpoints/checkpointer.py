@@ -82,7 +82,6 @@ class Checkpointer:
     Attributes:
         directory: the folder of the checkpoints.
         reader: captures what is saved.
-        changes_in_place: tells whether steps change what was read of the state before them.
         skipped: why checkpoints newer than the restored one were not used, one line each.
 
     Args:
@@ -113,7 +112,6 @@ class Checkpointer:
         self._process_group = process_group or ProcessGroup(tf.distribute.get_strategy())
         self._saved_once = saved_once
         self._hooks = hooks or CheckpointHooks()
-        self.changes_in_place: Callable[[], bool] = lambda: False
         self.skipped: list[str] = []
         self._damaged: set[int] = set()
         self._checkpoint = tf.train.Checkpoint(**trackables)
@@ -150,8 +148,6 @@ class Checkpointer:
         if release is None and not self._background:
             self._write(snapshot, step, metrics)
         else:
-            if self.changes_in_place():
-                snapshot = snapshot.copy()
             self._writing = self._thread.submit(self._write, snapshot, step, metrics, release)
 
     @property

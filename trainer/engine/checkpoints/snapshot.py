@@ -98,8 +98,6 @@ class Snapshot:
 
     A tensor that was read never changes: an update whose variable still shares its memory with a
     snapshot allocates new memory. So variables that the next steps leave alone are not copied.
-    Slots that processes update in memory that they share (`DividedState`) are the exception: of
-    those a copy must be made before the next step.
 
     Attributes:
         entries: what each value is.
@@ -125,11 +123,6 @@ class Snapshot:
                 shape_and_slices=[slice_spec for _, slice_spec in self.entries],
                 tensors=self.values,
             )
-
-    def copy(self) -> Snapshot:
-        """Return the same content in memory of its own."""
-        values = [x if x.dtype == tf.string else tf.raw_ops.DeepCopy(x=x) for x in self.values]
-        return Snapshot(self.entries, values)
 
     def by_entry(self) -> dict[Entry, tf.Tensor]:
         """Return what `SnapshotReader.restore` takes."""

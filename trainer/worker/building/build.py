@@ -130,8 +130,6 @@ def engine_of(
     options, exchange = _step_options(experiment, strategy, learner, process_group)
     if process_group.is_chief:
         options = replace(options, note_rows=row_announcer(context.channel))
-        if options.divided_update is not None:
-            options.divided_update.note = context.channel.line
     inference = make_inference(context, learner, loops, process_group)
     for callback in learner.state.callbacks.values():
         if hasattr(callback, "directions"):
@@ -171,8 +169,6 @@ def _engine(training: _Training, inference: Inference, evaluated: Source, test: 
         learner.state.trackables(),
         inference.directions,
     )
-    if (divided := training.options.divided_update) is not None:
-        checkpointer.changes_in_place = lambda: divided.divides
     return Engine(
         run_dir=context.run_dir,
         plan=plan,
@@ -307,8 +303,6 @@ def _options(experiment: Experiment, strategy: Strategy, learner: Learner) -> St
         state.loss_scale,
         optimizer_reduces=strategy.optimizer_reduces,
         exchange=exchange or (None if shards is None else TreeExchange()),
-        # An audit compares what processes hold, and those of a host share what they update so.
-        divided_update=None if experiment.watchdog.audit_every_steps else strategy.divided_update(),
         divergence_monitor=state.divergence_monitor,
         shards=shards,
         overlap=strategy.devices_per_replica > 1,

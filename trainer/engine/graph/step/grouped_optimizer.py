@@ -151,10 +151,6 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
         """Return the optimizer of a variable's group."""
         return self._members[self._member_of[variable_key(variable)]]
 
-    def add_piece(self, piece: tf.Variable, variable: tf.Variable) -> None:
-        """Update a piece of a variable as the variable."""
-        self._member_of[variable_key(piece)] = self._member_of[variable_key(variable)]
-
     def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
         for number, member in enumerate(self._members):
             member._create_all_weights(self._own(number, var_list))

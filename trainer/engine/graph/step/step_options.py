@@ -12,7 +12,6 @@ from trainer.engine.graph.exchange.exchange_timer import ExchangeTimer
 from trainer.engine.graph.state.variables import LossScale
 from trainer.engine.graph.step.clipping import Clip
 from trainer.engine.graph.step.divergence import DivergenceMonitor
-from trainer.engine.graph.step.divided_update import DividedUpdate
 from trainer.engine.graph.step.row_gradients import Gradient
 
 _FUSED = tf.keras.optimizers.legacy
@@ -54,7 +53,6 @@ class StepOptions:
             devices of a replica, instead of one after the other.
         adds_differences: whether moving statistics that a model notes are changed by adding:
             steps of several workers change them at the same time.
-        divided_update: divides updates among processes; None: each makes the whole update.
         rows: whether gradients of large tables may stay in rows, of which nobody knows the number
             before a step.
         note_rows: called while an update is traced, with the optimizer and each variable whose
@@ -73,7 +71,6 @@ class StepOptions:
     overlap: bool = False
     synchronized: Sequence[tf.keras.layers.Layer] = ()
     adds_differences: bool = False
-    divided_update: DividedUpdate | None = None
     rows: bool = True
     note_rows: Callable[[Optimizer, tf.Variable], None] = lambda optimizer, variable: None
 

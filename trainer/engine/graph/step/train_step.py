@@ -344,8 +344,6 @@ class Step(Collectives):
             is_first = tf.equal(self._context.replica_id_in_sync_group, 0)
             in_tree = self.options.shards is not None
             gradients = own_shares(gradients, is_first, self.num_replicas, in_tree=in_tree)
-        if (divided := self.options.divided_update) is not None:
-            gradients, variables = divided.apply(optimizer, gradients, variables)
         optimizer.apply_gradients(
             zip(gradients, variables, strict=True),
             experimental_aggregate_gradients=self.options.optimizer_reduces,
