@@ -19,18 +19,13 @@ Views: TypeAlias = "Sequence[Sequence[weakref.ref[np.ndarray]]]"
 """The views of each row that were given away."""
 
 
-def unheld(views: Views) -> int:
-    """Return which rows nobody looks at, a bit for each."""
+def _free_rows(views: Views) -> int:
+    """Return a bit mask of the rows whose views have all been released."""
     return sum(
         1 << number
         for number, references in enumerate(views)
         if not any(reference() is not None for reference in references)
     )
-
-
-def lowest(mask: int) -> int | None:
-    """Return the number of the lowest bit that is set; None: there is none."""
-    return (mask & -mask).bit_length() - 1 if mask else None
 
 
 class SharedRows:
@@ -100,9 +95,8 @@ class SharedRows:
 
     def _agree_on_sum(self, size: int) -> int:
         """Wait until all have written; return which sum is free, or the one never given away."""
-        mask = self._wait(size, unheld(self._given))
-        number = lowest(mask)
-        return _NUM_SUMS if number is None else number
+        mask = self._wait(size, _free_rows(self._given))
+        return (mask & -mask).bit_length() - 1 if mask else _NUM_SUMS
 
     def _wait(self, size: int, mask: int = -1) -> int:
         if self._rendezvous is None:
