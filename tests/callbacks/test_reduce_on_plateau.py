@@ -89,14 +89,6 @@ def test_resumed_run_ends_with_same_bits(one, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_replicas_agree_with_one(one, tmp_path: Path) -> None:
-    path, variables = one
-    two = train(tmp_path, *REDUCES, "strategy=mirrored", "strategy.virtual_devices=2")
-    assert rates(tmp_path) == rates(path)
-    assert np.abs(weights(variables) - weights(two)).max() <= 1e-6
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["multi_worker", "parameter_server"])
 def test_processes_agree_with_one(one, tmp_path: Path, strategy: str) -> None:
     code, _, err = run(tmp_path, *SMALL, *REDUCES, f"strategy={strategy}", "strategy.workers=2")

@@ -64,13 +64,6 @@ def test_layer_learns_once(tmp_path, layers, kind):
     np.testing.assert_allclose(outputs[0], np.asarray(plain(data)), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("layers", [tf.keras.layers, keras.layers], ids=["tf_keras", "keras"])
-def test_normalization_is_built_once_it_has_learned(tmp_path, layers):
-    layer = adapted(tmp_path, layers.Normalization, NUMBERS)
-    assert layer.built
-    np.testing.assert_allclose(layer.mean, [[NUMBERS.mean()]], rtol=1e-6)
-
-
 def test_methods_of_keras_are_as_before_after_an_error(tmp_path):
     before = keras.layers.StringLookup.adapt, keras.layers.Normalization.adapt
     with pytest.raises(TypeError, match="Unsupported"):

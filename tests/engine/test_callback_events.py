@@ -95,12 +95,6 @@ def test_events_happen_once_also_in_a_run_that_was_stopped(tmp_path):
     assert scalars(tmp_path / "stopped") == [(3, 1), (6, 3)]
 
 
-def test_callback_without_events_in_the_plan_leaves_the_graph_calls_whole(tmp_path):
-    plan = engine(tmp_path, *PLAN[:2], RECORDER.replace("Recorder", "Ending")).plan
-    assert [step for step in range(9) if plan.event_at(step)] == [3, 5, 6, 8]
-    assert [step for step in range(9) if plan.reports_at(step)] == [3, 6, 8]
-
-
 class Ending:
     """Ends the training at its first call."""
 

@@ -28,23 +28,6 @@ def test_epoch_ends_at_first_step_that_completes_its_pass(num_examples, global_s
         assert (end - 1) * global_size < (epoch + 1) * num_examples
 
 
-@pytest.mark.parametrize(
-    "epochs",
-    [
-        *(Epochs(*shape) for shape in SHAPES),
-        Epochs(60_000, 64, 70),
-        Epochs(10, 5, 1),
-        Epochs(2, 5, 3),
-    ],
-)
-def test_epoch_end_completed_and_ends_at_agree(epochs):
-    ends = [epochs.end(epoch) for epoch in range(400)]
-    assert ends == sorted(ends)
-    for step in range(min(150, ends[-1])):
-        assert epochs.completed(step) == sum(end <= step for end in ends)
-        assert epochs.ends_at(step) == (step in ends)
-
-
 def test_steps_per_epoch_replaces_pass_over_data():
     assert Epochs(num_examples=5, global_size=2).length == 2.5
     epochs = Epochs(num_examples=60_000, global_size=64, steps_per_epoch=70)
@@ -87,20 +70,6 @@ def test_next_after_returns_first_due_step(shape):
             )
 
 
-@pytest.mark.parametrize(
-    ("every_steps", "every_epochs", "due"),
-    [
-        (4, None, [4, 8, 11, 12]),
-        (None, 2, [4, 8, 11, 12]),
-        (5, 3, [5, 6, 10, 11, 12]),
-        (None, None, [11, 12]),
-    ],
-)
-def test_intervals_of_known_lengths(every_steps, every_epochs, due):
-    interval = StepInterval(11, step_policies(Epochs(10, 5), every_steps, every_epochs))
-    assert [step for step in range(13) if interval.due(step)] == due  # always past the end
-
-
 @pytest.mark.parametrize(("examples", "size"), [(10, 5), (10, 3), (7, 16), (1, 8), (100, 64)])
 def test_save_is_due_at_the_first_step_by_which_a_multiple_of_examples_is_seen(examples, size):
     (policy,) = save_policies(
@@ -120,12 +89,6 @@ def test_save_is_due_at_the_first_step_by_which_a_multiple_of_examples_is_seen(e
 def test_training_metrics_are_reported_a_hundred_times_or_more(every_steps, total, interval):
     experiment = compose([f"train.steps={total}", f"summary.every_steps={every_steps}"])
     assert make_plan(experiment, 10_000_000, 10).summarize.next_after(0) == interval
-
-
-def test_asynchronous_workers_are_not_stopped_for_a_report_at_every_few_steps():
-    experiment = compose(["train.steps=200"])
-    plan = make_plan(experiment, 10_000_000, 10, asynchronous=True)
-    assert plan.summarize.next_after(0) == 50
 
 
 class Late:

@@ -38,13 +38,6 @@ def test_process_leaves_when_the_others_do_or_are_gone(group, monkeypatch, error
     assert coordination.events == [("leave", 10_000)]
 
 
-def test_single_process_waits_for_nobody(monkeypatch):
-    coordination = Coordination()
-    monkeypatch.setattr(process_group.context, "context", lambda: coordination)
-    ProcessGroup(tf.distribute.get_strategy()).leave()
-    assert coordination.events == []
-
-
 def test_collectives_are_traced_for_few_lengths():
     first = ProcessGroup(tf.distribute.get_strategy(), 0, 2)
     for length in [*range(70), 1000, 1001]:
@@ -52,15 +45,6 @@ def test_collectives_are_traced_for_few_lengths():
         assert first.broadcast_text(0, text) == text
         assert first.all_reduce_sum(*range(length)) == list(range(length))
     assert first._sums.experimental_get_tracing_count() <= 11
-
-
-def test_bytes_arrive_whatever_their_length(monkeypatch):
-    monkeypatch.setattr(process_group, "_MAX_NUMBERS", 16)
-    first = ProcessGroup(tf.distribute.get_strategy(), 0, 2)
-    for length in (0, 1, 5, 6, 7, 95, 96, 97, 5000):
-        content = bytes(number * 37 % 256 for number in range(length))
-        assert first.broadcast_bytes(0, content).tobytes() == content
-    assert first._sums.experimental_get_tracing_count() <= 5
 
 
 def test_process_gathers_its_integers_at_its_place():

@@ -2,11 +2,9 @@
 
 import math
 
-import pytest
-
 from trainer.cli.compose import compose
 from trainer.config.directions import Directions
-from trainer.engine.result_lines import ResultLines, _fixed, result_lines
+from trainer.engine.result_lines import ResultLines, result_lines
 
 TRAIN = {"loss": 2.25021, "accuracy": 0.22852}
 
@@ -38,44 +36,12 @@ def test_columns_keep_their_place_and_the_best_so_far_is_marked():
     ]
 
 
-def test_length_in_steps_is_shown_in_steps():
-    line = lines(num_epochs=None, split="validation").line(12, 1, TRAIN, evaluated(0.5))
-    assert line == "step  12/337  train 2.2502 0.229  validation 2.1137 0.500  best"
-
-
 def test_best_is_that_of_all_attempts():
     shown = lines(metric="loss", mode="min")
     shown.recall([evaluated(0.5, 1.5), evaluated(0.5, math.nan), evaluated(0.5, 0.5)])
     marks = [shown.line(9, None, None, evaluated(0.5, loss)) for loss in (0.6, 0.5, math.nan, 0.4)]
     assert [mark.endswith("best") for mark in marks] == [False, False, False, True]
     assert not lines(mode=None).line(9, None, None, evaluated(0.5)).endswith("best")
-
-
-def test_legend_names_the_loss_and_the_main_metric():
-    shown = lines()
-    assert shown.legend([]) == "train: loss, accuracy"
-    assert shown.legend(evaluated(0.5)) == "test: loss, accuracy; best: highest accuracy"
-    both = "train and test: loss, accuracy; best: highest accuracy"
-    shown = lines()
-    assert [shown.legend(evaluated(0.5)), shown.legend([])] == [both, ""]
-    acting = lines(train_names=["policy_loss", "loss"], metric="return")
-    assert acting.legend(["episode_length", "return"]) == (
-        "train: loss, policy_loss; test: return, episode_length; best: highest return"
-    )
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0.0000"),
-        (-0.25, "-0.250"),
-        (123.456, "123.46"),
-        (1e7, "1.0e+07"),
-        (math.nan, "   nan"),
-    ],
-)
-def test_number_has_the_decimals_that_fit(value, text):
-    assert _fixed(value, 6) == text
 
 
 def test_best_checkpoints_and_the_lines_agree_on_the_metric():

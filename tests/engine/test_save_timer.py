@@ -18,18 +18,6 @@ from trainer.runs.ledger import CATEGORIES, Ledger, TimeSummary
 DAY = 86_400.0
 
 
-def test_timer_is_due_when_its_seconds_have_passed_since_restart():
-    now = [100.0]
-    timer = Timer(30.0, lambda: now[0])
-    due = []
-    for now[0] in (129.9, 130.0, 131.0):
-        due.append(timer.due())
-    timer.restart()
-    now[0] = 160.9
-    assert [*due, timer.due()] == [False, True, True, False]
-    assert not Timer(None, lambda: now[0]).due()
-
-
 @pytest.mark.parametrize(
     ("save_secs", "failure_secs"), [(0.1, 600.0), (1.0, DAY), (30.0, 3600.0), (60.0, 300.0)]
 )
@@ -57,25 +45,6 @@ def spent(saves=0, save_secs=0.0, failures=0, wall_secs=0.0):
     secs = dict.fromkeys(CATEGORIES, 0.0)
     secs |= {"save": saves * save_secs, "step": wall_secs - saves * save_secs}
     return TimeSummary(secs, 1, failures=failures, saves=saves)
-
-
-@pytest.mark.parametrize(
-    ("summary", "secs"),
-    [
-        (spent(), 10.0),  # what a save takes is not known
-        (spent(2, 0.01, 0, 60.0), 42.0),
-        (spent(2, 0.01, 40, 1200.0), 10.0),  # 5 s are optimal
-        (spent(2, 0.5, 40, 1200.0), 50.0),  # a hundred times a save
-        (spent(2, 90.0, 0, 60.0), 3600.0),
-    ],
-)
-def test_automatic_interval_keeps_its_limits(summary, secs):
-    now = [0.0]
-    timer = AutoTimer(lambda: summary, lambda line: None, lambda: now[0])
-    now[0] = 0.98 * secs
-    assert not timer.due()
-    now[0] = 1.02 * secs
-    assert timer.due()
 
 
 def test_interval_follows_the_ledger_after_each_save_and_is_told_once(tmp_path):

@@ -166,17 +166,6 @@ def test_inspector_shows_what_is_due_and_always_last_step(tmp_path):
     assert shown.recorded_images
 
 
-def test_as_images_stretches_each_image_by_itself():
-    features = np.array(
-        [[[-1.0, 0.0], [1.0, 3.0]], [[0.5, 0.5], [0.5, 0.5]], [[np.nan, 2.0], [np.inf, 4.0]]],
-        np.float32,
-    )
-    images = as_images(features)
-    assert (images.shape, images.dtype) == ((3, 2, 2, 1), np.uint8)
-    assert images.reshape(3, 4).tolist() == [[0, 64, 128, 255], [0, 0, 0, 0], [0, 0, 0, 255]]
-    assert as_images(np.zeros([2, 4, 5, 3])).shape == (2, 4, 5, 3)
-
-
 def test_features_that_are_not_images_are_refused():
     plan = SimpleNamespace(images=StepInterval(99, [EverySteps(10)]))
     make_inspector = functools.partial(StepInspector, SimpleNamespace(state=None), None, plan)

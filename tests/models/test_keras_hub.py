@@ -7,7 +7,6 @@ import keras
 import numpy as np
 import pytest
 
-from tests.support.model_runs import train
 from trainer.models.keras_hub import keras_hub
 
 
@@ -46,12 +45,6 @@ def test_classifier_has_the_weights_and_the_scaling_of_the_preset(preset: Path) 
     assert model(images).shape == (2, 5)
 
 
-@pytest.mark.slow
-def test_classifier_is_trained(preset: Path, tmp_path: Path) -> None:
-    state = train(tmp_path, "model=keras_hub", f"model.preset={preset}")
-    assert all(np.isfinite(value).all() for value in state.values())
-
-
 def test_precision_is_that_of_the_run(preset: Path) -> None:
     keras.config.set_dtype_policy("mixed_bfloat16")
     try:
@@ -64,7 +57,6 @@ def test_precision_is_that_of_the_run(preset: Path) -> None:
 
 
 TEXT = {"vocabulary_size": 300, "num_layers": 1, "num_heads": 2, "hidden_dim": 8}
-BYTES = ("batch.global_size=8", "train.steps=2", "dataset.length=12")
 
 
 @pytest.fixture(scope="module")
@@ -107,23 +99,6 @@ def test_language_model_is_that_of_the_preset_and_does_not_look_ahead(
     changed = tokens.copy()
     changed[0, 4:] = 7
     np.testing.assert_allclose(model(changed)[:, :4], expected[:, :4], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_models_of_texts_are_trained(text_presets: dict[str, str], tmp_path: Path) -> None:
-    reviews = tmp_path / "reviews.jsonl"
-    rows = [{"text": f"{word} {n}", "label": word} for n in range(8) for word in ("good", "bad")]
-    reviews.write_text("\n".join(map(json.dumps, rows)))
-    classifier = train(
-        tmp_path / "bert", "model=keras_hub", f"model.preset={text_presets['bert']}", *BYTES,
-        "dataset=text", f"dataset.path={reviews}", f"dataset.test_path={reviews}",
-    )  # fmt: skip
-    language = train(
-        tmp_path / "gpt", "model=keras_hub", f"model.preset={text_presets['gpt']}", *BYTES,
-        "model.head=language_model", "task=language_model", "dataset=sentences",
-    )  # fmt: skip
-    for state in (classifier, language):
-        assert all(np.isfinite(value).all() for value in state.values())
 
 
 @pytest.mark.parametrize(

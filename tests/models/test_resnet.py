@@ -96,8 +96,3 @@ def test_options_reach_every_layer() -> None:
 def test_other_depths_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         resnet((32, 32, 3), 10, **options)
-
-
-def test_features_that_are_no_images_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"^resnet takes images \[height, width, channels\]"):
-        resnet((64,), 10)

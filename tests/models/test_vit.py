@@ -1,11 +1,8 @@
-from pathlib import Path
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
-from tests.support.model_runs import train
-from tests.support.training import assert_same_bits
 from trainer.models.vit import vit
 
 
@@ -31,11 +28,3 @@ def test_wrong_shapes_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         vit(shape, 10, **options)
-
-
-@pytest.mark.slow
-def test_with_shards_replicas_have_the_bits_of_one_device(tmp_path: Path) -> None:
-    sizes = ("model.width=8", "model.layers=1", "model.heads=2")
-    options = ("model=vit", *sizes, "model.dropout=0.1", "batch.shards=2")
-    two = ("strategy=mirrored", "strategy.virtual_devices=2")
-    assert_same_bits(train(tmp_path / "one", *options), train(tmp_path / "two", *options, *two))

@@ -59,9 +59,3 @@ def test_auto_is_one_process_until_gpus_are_counted():
     assert undecided.num_replicas() is None
     assert not undecided.service_jobs
     undecided.check(Cluster())
-
-
-def test_process_ids_of_a_scheduler_are_workers():
-    assert Auto().process_ids(2) == [ProcessId("worker", 0), ProcessId("worker", 1)]
-    assert Auto().process_ids(None) == []
-    assert Auto(workers=2).process_ids(None) == Auto().process_ids(2)

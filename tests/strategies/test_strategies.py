@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import run_apart
 from trainer.cli.compose import compose
 from trainer.strategies import select
 from trainer.strategies.strategy import Strategy
@@ -50,17 +49,6 @@ def test_strategies_are_created_without_tensorflow(tmp_path):
 
 
 NO_TPU = {"TPU_NAME": "", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": ""}
-
-
-def test_parent_refuses_impossible_options_in_one_line(tmp_path):
-    (tmp_path / "work").mkdir()
-    done = run_apart("strategy=tpu", cwd=tmp_path / "work", env=NO_TPU)
-    assert done.code == 2
-    assert done.err.startswith(
-        "error: strategy.name (null) must be set, for no TPU is declared here: "
-    )
-    assert done.err.count("\n") == 1
-    assert list((tmp_path / "work").iterdir()) == []
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.training import assert_same_bits, variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.engine.engine import Engine
@@ -71,19 +70,6 @@ def test_evaluation_has_the_perplexity_of_all_tokens(tmp_path: Path) -> None:
     (last,) = [line for line in lines if line["split"] == "test"]
     assert last["perplexity"] == pytest.approx(math.exp(last["loss"]), rel=1e-12)
     assert last["loss"] < math.log(256)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("option", ["jit=true", "precision=mixed_bfloat16"])
-def test_two_replicas_with_shards_train_as_one_device_to_the_bit(
-    tmp_path: Path, option: str
-) -> None:
-    states = []
-    for number, strategy in enumerate((["strategy=one_device"], TWO)):
-        run = engine(tmp_path / str(number), *strategy, "batch.shards=4", option)
-        run.train(lambda: False)
-        states.append(variables(run))
-    assert_same_bits(*states)
 
 
 def test_model_without_logits_for_each_token_is_refused(tmp_path: Path) -> None:

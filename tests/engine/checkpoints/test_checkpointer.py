@@ -5,7 +5,6 @@ import errno
 import hashlib
 import itertools
 import json
-import logging
 import os
 import shutil
 import threading
@@ -396,13 +395,6 @@ def test_checkpoint_has_only_metrics_of_its_own_step(tmp_path):
     metrics = {step: read_marker(tmp_path / "checkpoints", step)["metrics"] for step in range(1, 9)}
     assert [step for step in metrics if metrics[step]] == [4, 8]
     assert metrics[4].keys() == {"loss", "accuracy"}
-
-
-def test_automatic_interval_is_in_the_log(tmp_path, caplog):
-    with caplog.at_level(logging.INFO, "trainer.cluster.messages"):
-        train(tmp_path, "checkpoint.every_secs=auto", "checkpoint.every_examples=40")
-    lines = [line for line in caplog.messages if line.startswith("Saving at least every ")]
-    assert len(lines) == 1
 
 
 def test_restore_names_the_checkpoint_by_its_marker(tmp_path):

@@ -71,12 +71,6 @@ def test_newest_state_is_sent_to_those_that_lack_it(states, name):
     assert sent > 0
 
 
-def test_state_that_all_have_is_not_sent():
-    restored, sent = restore(hosts_with(NEWEST, NEWEST))
-    assert [x.process for x in restored] == ["worker-0", "worker-1"]
-    assert sent == 0
-
-
 def test_steps_after_the_state_are_counted_on_any_host():
     hosts = hosts_with(None, NEWEST, OLDER)
     hosts[2].memory.note_reached(63)

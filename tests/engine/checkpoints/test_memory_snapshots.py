@@ -124,13 +124,6 @@ def test_interval_of_the_configuration_is_kept(memories):
     assert [step for step in range(10) if process.keep(step)] == [0, 3, 6, 9]
 
 
-def test_forced_snapshot_is_written_unless_the_memory_has_that_state(memories):
-    process = Process(memories, every_steps=100)
-    assert process.keep(5, force=True)
-    assert not process.keep(5, force=True)
-    assert process.keep(5, 5, force=True)  # reported meanwhile
-
-
 @pytest.mark.parametrize("limited", [True, False])
 def test_little_memory_is_told_once_and_the_state_is_not_kept(memories, monkeypatch, limited):
     monkeypatch.setattr(memory_snapshots, "available_bytes", lambda: 31)
@@ -140,12 +133,6 @@ def test_little_memory_is_told_once_and_the_state_is_not_kept(memories, monkeypa
     told = rf"warning: the state is not kept in memory \({problem}\): a restart goes on from .*"
     assert len(process.warnings) == limited
     assert all(re.fullmatch(told, warning) for warning in process.warnings)
-
-
-def test_memory_that_is_had_already_is_used_however_little_is_free(memories, monkeypatch):
-    Process(memories).keep(1)
-    monkeypatch.setattr(memory_snapshots, "available_bytes", lambda: 0)
-    assert Process(memories).keep(2)
 
 
 def test_failed_allocation_is_told(memories, monkeypatch):
@@ -168,15 +155,6 @@ def test_newest_state_of_all_processes_is_restored(memories):
     assert restored == Restored(Position(8, 0), "worker-1", 2, False)
     assert process.state.numpy() == 8.0
     assert process.keep(8, force=True)  # in its own memory too
-
-
-@pytest.mark.parametrize(
-    ("again", "lost"),
-    [(0, "no completed step lost"), (1, "1 step again"), (2345, "2,345 steps again")],
-)
-def test_line_says_what_is_lost(again, lost):
-    restored = Restored(Position(1234, 0), "worker-1", again, False)
-    assert restored.line() == f"Continuing from step 1,234 (memory of worker-1), {lost}."
 
 
 @pytest.mark.parametrize(

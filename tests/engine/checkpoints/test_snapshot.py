@@ -57,16 +57,6 @@ def test_mirrored_variable_is_written_once_and_on_read_variable_as_mean(tmp_path
     assert snapshot.variables()["mirrored"]["shape"] == [2]
 
 
-def test_reader_traces_once_and_reads_current_values(tmp_path):
-    variable = tf.Variable(0.0)
-    reader = SnapshotReader(tf.train.Checkpoint(x=variable))
-    for value in (1.0, 2.0, 3.0):
-        variable.assign(value)
-        reader.capture().write(str(tmp_path / f"{value}"))
-        assert content(tmp_path / f"{value}")["x/.ATTRIBUTES/VARIABLE_VALUE"] == value
-    assert reader._read.experimental_get_tracing_count() == 1
-
-
 @pytest.mark.parametrize(
     ("names", "problem"),
     [("x", "only the state in memory has y"), ("xyz", "only this experiment has z")],

@@ -24,8 +24,6 @@ from trainer.files import read_json
 from trainer.summaries.writers.writer import Writer
 from trainer.tasks.classification import Classification
 from trainer.worker.building import build
-from trainer.worker.building.build_evaluation import sidecar
-from trainer.worker.context import WorkerContext
 
 METRICS = ["metrics=[top_5,per_class,confusion,calibration]"]
 # 50 examples a replica: in the last batch there are some that must not count.
@@ -163,14 +161,6 @@ def test_metrics_of_cluster_equal_numpy_on_whole_split(tmp_path, strategy):
     assert json.loads((run_dir / "confusion.json").read_text())["matrix"] == matrix
 
 
-@pytest.mark.slow
-def test_unknown_metric_is_refused_before_run_directory_exists(tmp_path):
-    code, out, err = run(tmp_path, *SMALL, *METRICS, "checkpoint.best.metric=precison")
-    assert code == 2, out + err
-    assert not list(tmp_path.glob("runs/*"))
-    assert "error: checkpoint.best.metric (precison) must be a metric of the evaluation" in err
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_predict_yields_each_example_once_in_order_with_averages(trained, strategy):
     run_engine = trained(strategy)
@@ -247,43 +237,6 @@ def test_unreadable_file_has_weight_zero_and_is_not_padding(trained, tmp_path):
     )
     assert predictions["id"].tolist() == [0, 1, 2, 3, 4] == predictions["label"].tolist()
     assert predictions["weight"].tolist() == [1, 1, 0, 1, 1]
-
-
-def test_strategies_agree_bitwise_at_equal_replica_batch(trained):
-    one, *others = (trained(name) for name in STRATEGIES)
-    own = set(one.state.task.metrics)  # summed by the replicas
-
-    def extra_metrics(run_engine):
-        return {
-            name: value
-            for name, value in run_engine.evaluator.evaluate(lambda: False).metrics.items()
-            if name not in own
-        }
-
-    for other in others:
-        other.state.task.models["model"].set_weights(one.state.task.models["model"].get_weights())
-        for mine, theirs in zip(
-            one.state.averages["model"], other.state.averages["model"], strict=True
-        ):
-            theirs.assign(mine.read_value())
-        assert extra_metrics(other) == extra_metrics(one)
-
-
-@pytest.mark.slow
-def test_sidecar_and_evaluate_mode_return_same_metrics(trained):
-    run_engine = trained("one_device")
-    last = evaluations(run_engine.run_dir)[-1]
-    experiment, channel = (
-        compose([*SMALL, *OPTIONS, "train.steps=4"]),
-        Channel(lambda message: None),
-    )
-    beside = sidecar(WorkerContext(experiment, run_engine.run_dir, channel))
-    beside.checkpointer.restore(4)
-    assert {"step": 4, **beside.evaluator.evaluate(lambda: False).metrics} == last
-    experiment.mode = "evaluate"
-    alone = build.engine(experiment, run_engine.run_dir, channel)
-    assert alone.checkpointer.restore_latest() == 4
-    assert {"step": 4, **alone.evaluator.evaluate(lambda: False).metrics} == last
 
 
 class ImageRecorder(Writer):

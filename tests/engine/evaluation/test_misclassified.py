@@ -6,7 +6,6 @@ import pytest
 from trainer.datasets.digits import digits
 from trainer.datasets.splits.arrays import ArrayDataset, ArraySplit
 from trainer.engine.evaluation.misclassified import MisclassifiedExamples
-from trainer.engine.evaluation.subset import batch_spec
 from trainer.errors import ConfigError
 from trainer.summaries.figures import add_captions
 
@@ -49,11 +48,3 @@ def test_features_that_are_not_images_are_refused():
         "summary.misclassified (3) needs images, features of [height, width, 1 or 3]; "
         "the dataset has [5]; add summary.misclassified=0",
     )
-
-
-def test_batch_spec_reads_no_examples():
-    specs = batch_spec(digits().test)
-    assert {name: (list(spec.shape), spec.dtype.name) for name, spec in specs.items()} == {
-        "features": ([None, 8, 8, 1], "uint8"),
-        "label": ([None], "int64"),
-    }

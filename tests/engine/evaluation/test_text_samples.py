@@ -9,7 +9,7 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.support.training import SMALL as DIGITS
-from tests.tasks.test_language_model import SMALL, TWO
+from tests.tasks.test_language_model import SMALL
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.datasets.texts import tokenization
@@ -96,14 +96,6 @@ def test_exported_model_writes_the_texts_of_the_table(run_dir: Path, tmp_path: P
     logits = model.signatures["serving_default"](features=tf.constant(features))["logits"]
     assert (logits.shape, logits.dtype) == ((16, 8, 256), tf.float32)
     assert "`generate`: `features`, [N, 8] int32" in (saved / "MODEL_CARD.md").read_text()
-
-
-@pytest.mark.long
-def test_two_replicas_write_the_texts_of_one_device(run_dir: Path, tmp_path: Path) -> None:
-    one = table(run_dir, tmp_path / "one.csv", "batch.shards=2")
-    two = table(run_dir, tmp_path / "two.csv", "batch.shards=2", *TWO)
-    assert one == two
-    assert len({row["text"] for row in one}) > 1
 
 
 def test_prompts_are_refused_for_a_task_that_writes_no_text(tmp_path: Path) -> None:

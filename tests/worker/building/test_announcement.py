@@ -5,7 +5,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import tensorflow as tf
 
 from tests.support.training import SMALL
 from trainer.cli.compose import compose
@@ -53,13 +52,3 @@ def test_devices_are_told_as_they_are_divided(overrides, strategy, jobs, line, l
     announcement._announce(context, strategy, "cnn", 1 if strategy.asynchronous else 6, group)
     assert messages == [Opening(f"{line} -> runs/x")]
     assert log == [f"Number of devices: {logged}"]
-
-
-def test_parameters_of_several_models_are_counted_apart():
-    models = {
-        name: tf.keras.Sequential([tf.keras.layers.Dense(size, input_shape=[3])])
-        for name, size in (("generator", 250), ("critic", 1))
-    }
-    assert announcement.parameters(models) == "generator 1,000 + critic 4 parameters"
-    del models["critic"]
-    assert announcement.parameters(models) == "1,000 parameters"

@@ -55,13 +55,6 @@ def test_first_fit_is_kept_and_restored(tmp_path: Path) -> None:
         assert (second.calls, fitted_file(tmp_path).read_bytes()) == (["restore 7"], kept)
 
 
-def test_empty_fit_is_restored_as_it_was(tmp_path: Path) -> None:
-    write_json(fitted_file(tmp_path), {"fitted": ""})
-    data = Mean("8")
-    fit_or_restore(data, context(tmp_path, []), None)
-    assert data.calls == ["restore "]
-
-
 def test_fit_of_an_earlier_version_is_restored_and_a_changed_one_refused(tmp_path: Path) -> None:
     for text in ('{"mean": 7}', "7", "a,b"):
         fitted_file(tmp_path).write_text(text)
@@ -79,12 +72,6 @@ def test_all_processes_use_the_fit_of_the_chief(tmp_path: Path) -> None:
     data = Mean("7")
     fit_or_restore(data, context(tmp_path, []), group)
     assert data.calls == ["fit", "restore chief's"]
-
-
-def test_without_a_run_nothing_is_kept() -> None:
-    data = Mean("7")
-    fit_or_restore(data, None, None)
-    assert data.calls == ["fit"]
 
 
 def test_wrong_data_and_a_lost_fit_are_one_line(tmp_path: Path) -> None:

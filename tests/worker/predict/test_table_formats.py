@@ -31,15 +31,6 @@ def test_class_has_its_name_and_the_most_probable_one() -> None:
     }  # fmt: skip
 
 
-def test_one_number_is_target_and_prediction() -> None:
-    for names, label in ((["price"], [[2.0], [3.0]]), ([], [2.0, 3.0])):
-        assert table(names, label=label, prediction=[[2.5], [0.0]]) == {
-            "id": [0, 1],
-            "target": [2.0, 3.0],
-            "prediction": [2.5, None],
-        }
-
-
 def test_several_numbers_end_in_the_names_of_their_targets() -> None:
     label = [[2.0, 5.0], [3.0, 6.0]]
     for names, ends in ((["a", "b"], "ab"), ([], "01")):

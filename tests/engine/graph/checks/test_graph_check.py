@@ -103,12 +103,6 @@ def test_variables_of_an_optimizer_need_not_be_saved():
     assert check(function, {"weight": variable, "optimizer": optimizer}) == []
 
 
-def test_tables_and_iterators_are_no_variables():
-    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1], [2.0]), 0.0)
-    iterator = iter(tf.data.Dataset.from_tensors(1.0).shuffle(3).repeat())
-    assert check(lambda x: x * table.lookup(tf.constant(1)) * next(iterator)) == []
-
-
 def test_advice_is_that_of_the_loop():
     variable = tf.Variable(1.0)
     with pytest.raises(ConfigError, match=r"pass it to replicator.checkpoint"):
@@ -167,12 +161,6 @@ def test_recurrent_layer_draws_only_with_a_dropout():
     assert check(recurrent(0.0)) == []
     with pytest.raises(ConfigError, match=r"the step: CudnnRNN\w* .*draws random numbers"):
         check(recurrent(0.5))
-
-
-def test_hits_of_given_samples_are_no_draw():
-    samples = tf.constant([1, 2], tf.int64)
-    labels = tf.zeros([4, 1], tf.int64)
-    assert check(lambda x: x * tf.nn.compute_accidental_hits(labels, samples, 1)[2][0]) == []
 
 
 def engine(tmp_path, target, lines):

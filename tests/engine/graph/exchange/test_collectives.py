@@ -337,16 +337,6 @@ def test_error_names_the_collective_in_which_replicas_differ(
         )
 
 
-def test_same_collective_may_stand_in_different_places(strategy_and_layers):
-    def case(step, replica, layers):
-        if replica == 0:
-            return step.broadcast({"a": 1, "b": [2]})
-        return step.broadcast({"b": [0], "a": 0})
-
-    for got in replicas.run(strategy_and_layers("mirrored 2")[0], case):
-        assert_close(got, {"a": 1, "b": [2]})
-
-
 COMPILED = {
     "tf.function": lambda step: tf.function(lambda: step.all_reduce(1.0), autograph=False)(),
     "tf.cond": lambda step: tf.cond(
@@ -397,19 +387,6 @@ def test_message_on_long_nest_shows_where_it_differs():
         )
 
 
-def test_noted_collective_of_other_code_is_compared(strategy_and_layers):
-    def case(step, replica, layers):
-        step.note(f"exchange of {replica} gradients")
-        return 0
-
-    with pytest.raises(
-        ValueError,
-        match=rf"replica 0 has exchange of 0 gradients{HERE}, "
-        rf"replica 1 has exchange of 1 gradients{HERE};",
-    ):
-        replicas.run(strategy_and_layers("mirrored 2")[0], case)
-
-
 class Centered(Classification):
     """Classification with features centered over the global batch: a collective in the model."""
 
@@ -452,19 +429,6 @@ def test_trained_model_may_communicate_within(tmp_path):
     one, two = train(tmp_path / "one", *CENTERED), train(tmp_path / "two", *CENTERED, *MIRRORED)
     initial = variables(engine(tmp_path / "initial", *CENTERED))
     assert distance(one, two, initial) <= ROUNDING
-
-
-@pytest.mark.slow
-def test_log_of_loop_has_every_collective_of_a_step(tmp_path):
-    training = engine(tmp_path, *CENTERED, *MIRRORED, "train.steps=1")
-    training.train(lambda: False)
-    lines = [line.rsplit(" at ", 1)[0] for line in training.loop.collectives.lines()]
-    assert lines[:3] == [
-        "map_reduce(mean) of float32[8, 8, 1]",
-        "all_reduce(mean) of float32[10]",
-        "gradient of all_reduce(mean) of float32[10]",
-    ]
-    assert lines[-1] == "the end of the step"
 
 
 def test_error_names_collective_in_compiled_loss(tmp_path):

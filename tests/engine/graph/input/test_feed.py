@@ -73,31 +73,6 @@ def test_every_epoch_and_seed_has_another_order():
     assert epoch_of(100, 0, 3) == epoch_of(100, 0, 3)
 
 
-@pytest.mark.parametrize("num_examples", [1437, 60_000])
-def test_orders_of_epochs_are_uncorrelated(num_examples):
-    positions = np.arange(min(num_examples, 60_000))
-    order, size = SampleOrder(num_examples, 0), len(positions)
-    epochs = [
-        order.locate(tf.constant(epoch * num_examples + positions))[1].numpy() for epoch in range(6)
-    ]
-    pairs = [(a, b) for i, a in enumerate(epochs) for b in epochs[:i]]
-    # Two random permutations agree at one position on average; a correlation has the standard
-    # error 1 / sqrt(size).
-    assert np.mean([np.sum(a == b) for a, b in pairs]) < 2
-    correlations = [np.corrcoef(a, b)[0, 1] for a, b in pairs] + [
-        np.corrcoef(a[:-lag], a[lag:])[0, 1] for a in epochs for lag in (1, 2, 16)
-    ]
-    assert np.abs(correlations).max() < 4.5 / np.sqrt(size)
-
-
-def test_position_is_located_independently_of_others():
-    positions = tf.constant([5, 70, 71, 10**12, 22, 23], tf.int64)
-    epochs, together = SampleOrder(N, 4).locate(positions)
-    assert epochs.numpy().tolist() == [p // N for p in positions.numpy()]
-    alone = [int(SampleOrder(N, 4).locate(positions[i : i + 1])[1][0]) for i in range(6)]
-    assert together.numpy().tolist() == alone
-
-
 @pytest.mark.parametrize("seed", [0, 5])
 def test_samples_of_step_do_not_depend_on_number_of_replicas(seed):
     one, two, four = (
@@ -118,22 +93,6 @@ def test_draws_and_contents_do_not_depend_on_number_of_replicas():
     np.testing.assert_array_equal(one[0]["features"], FEATURES[one[0]["id"]])
     np.testing.assert_array_equal(one[0]["label"], one[0]["id"] % 10)
     assert one[0]["weight"].tolist() == [1.0] * 8
-
-
-@pytest.mark.parametrize("global_size", [5, 16])
-def test_every_example_once_an_epoch_also_if_a_batch_straddles_two(global_size):
-    stream = np.concatenate(ids(train_source(global_size), range(-(-3 * N // global_size))))
-    for epoch in range(3):
-        assert sorted(stream[epoch * N : (epoch + 1) * N]) == list(range(N))
-
-
-def test_batch_larger_than_dataset_takes_each_example_as_often():
-    source = train_source(12, 1, num_examples=4)
-    for step in range(3):
-        assert sorted(ids(source, [step])[0]) == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
-    assert [sorted(part) for part in np.split(np.array(ids(source, [0])[0]), 3)] == [
-        [0, 1, 2, 3]
-    ] * 3
 
 
 @pytest.mark.parametrize(("per_replica", "replicas"), [(5, 2), (23, 1), (30, 2)])
@@ -222,17 +181,6 @@ def test_both_feeds_give_the_same_batches(strategy):
             assert got.keys() == expected.keys()
             assert all(got[key].tobytes() == expected[key].tobytes() for key in expected)
             assert got_draws.tobytes() == draws.tobytes()
-
-
-def test_both_feeds_pass_over_left_out_blocks(strategy):
-    replicas = strategy.num_replicas_in_sync
-    in_memory = train_source(8 // replicas, replicas, seed=1, num_draws=2)
-    for source in (in_memory, dataclasses.replace(in_memory, split=FromFiles(in_memory.split))):
-        found = batches_of(feed(source, strategy), strategy, 1, 4, left_out=[0, 3, 4])
-        for block, (batch, draws) in zip([2, 5, 6, 7], found, strict=True):
-            expected = step_of(source, block)
-            assert all(batch[key].tobytes() == expected[0][key].tobytes() for key in batch)
-            assert draws.tobytes() == expected[1].tobytes()
 
 
 def test_both_feeds_evaluate_the_same_examples(strategy):

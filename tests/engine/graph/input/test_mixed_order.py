@@ -49,16 +49,6 @@ def test_position_alone_decides(tmp_path) -> None:
     assert locate(order, np.arange(100))[1].tolist() != other.tolist()
 
 
-def test_single_source_is_ordered_as_without_a_mixture() -> None:
-    positions = np.arange(50)
-    for one, two in zip(
-        locate(MixedOrder(10, 5, ((10, 1),)), positions),
-        locate(SampleOrder(10, 5), positions),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(one, two)
-
-
 def test_sources_of_one_size_have_orders_of_their_own() -> None:
     _, indices = locate(MixedOrder(40, 0, ((20, 1), (20, 1))), np.arange(40))
     assert indices[::2].tolist() != (indices[1::2] - 20).tolist()

@@ -103,13 +103,6 @@ def test_each_pass_has_every_example_once():
     assert flat[:10].tolist() != flat[10:20].tolist()
 
 
-def test_blocks_that_are_left_out_are_passed_over():
-    whole = numbers(1, count=6)
-    expected = [whole[0], whole[2], whole[4], whole[5]]
-    assert numbers(2, left_out=[1, 3], count=4) == expected
-    assert numbers(2, step=2, left_out=[1, 3], count=2) == expected[2:]
-
-
 def test_ids_count_positions_within_a_pass():
     ids = [np.concatenate([part[1] for part in step]).tolist() for step in batches(2, count=2)]
     assert np.concatenate(ids).tolist() == [position % 10 for position in range(24)]

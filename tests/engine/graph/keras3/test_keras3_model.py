@@ -78,13 +78,6 @@ def test_with_shards_replicas_have_the_bits_of_one_device(tmp_path, model, shard
         assert_same_bits(one, other)
 
 
-@pytest.mark.long
-def test_with_shards_central_storage_has_the_bits_of_one_device(tmp_path):
-    chosen = ("batch.shards=4", "train.steps=3", "train.clip_norm=0.1", "train.ema_decay=0.9")
-    one = train(tmp_path / "one", "everything", *chosen)
-    assert_same_bits(one, train(tmp_path / "central", "everything", *chosen, *CENTRAL))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "overrides", "layouts"),
@@ -261,17 +254,6 @@ def test_constraint_holds_after_an_update(tmp_path):
     assert np.sum(norms > 0.5 - 1e-6) > 1
 
 
-@pytest.mark.slow
-def test_dropped_update_leaves_the_statistics(tmp_path):
-    run = engine(
-        tmp_path, "conv_net", "divergence.action=skip", "fault=nan_at_30",
-        "fault.nan_at_30.at=2", "train.steps=4", "optimizer.learning_rate=0.01", *TWO,
-    )  # fmt: skip
-    run.train(lambda: False)
-    assert run.state.divergence_monitor.report()["updates_skipped"] == 1
-    assert all(np.isfinite(v.numpy()).all() for v in run.state.task.models["model"].variables)
-
-
 @pytest.mark.parametrize("model", ["conv_net", "subclassed"])
 def test_model_has_the_input_that_it_was_called_with(model):
     function = getattr(keras3_models, model)
@@ -374,12 +356,6 @@ def test_unsupported_model_is_refused_in_one_line(tmp_path, model, overrides, pr
     with pytest.raises(ConfigError, match=problem) as caught:
         train(tmp_path, model, *overrides)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.slow
-def test_variables_that_nothing_trains_are_no_strangers(tmp_path):
-    run = engine(tmp_path, "counting", "train.steps=1", *TWO)
-    assert run.train(lambda: False)
 
 
 @pytest.mark.parametrize(("model", "shapes"), [

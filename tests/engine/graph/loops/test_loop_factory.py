@@ -6,7 +6,6 @@ import time
 import pytest
 import tensorflow as tf
 
-from tests.support.training import engine
 from trainer.engine.graph.loops.train_loop import input_wait
 
 
@@ -72,17 +71,3 @@ def test_wait_ignores_fetch_during_previous_step():
 
     # Of two seconds in which steps make their updates, which is after they returned their metrics.
     assert waited(element, step) < 1.0
-
-
-def test_split_in_memory_is_never_waited_for(tmp_path):
-    training = engine(tmp_path)
-    iterator = training.loop.feed.open(0, training.state.divergence_monitor.left_out.numpy())
-    assert float(training.loop.run(iterator, tf.constant(3, tf.int64))[1]) == 0.0
-    operations = (
-        training.loop.run.get_concrete_function(iterator, tf.TensorSpec([], tf.int64))
-        .graph.as_graph_def()
-        .library.function
-    )
-    assert not [
-        node for function in operations for node in function.node_def if node.op == "Timestamp"
-    ]

@@ -54,12 +54,6 @@ def test_layers_within_a_model_are_where_it_is_unless_they_are_matched():
     assert alone["after"] == 1  # what comes out of the model is where its last layer is
 
 
-def test_code_goes_before_patterns():
-    model = net()
-    requested = {id(model.get_layer("block1").kernel): 0}
-    assert place(model, {"block.*": 1, ".*": 1}, requested=requested)["block1"] == 0
-
-
 def test_paths_begin_with_the_model_if_there_are_several():
     placed = place_layers({"g": net(), "d": net()}, {"g/.*": 0, "d/.*": 1}, 2, {})
     assert {path[0]: index for path, index in placed.devices.items()} == {"g": 0, "d": 1}

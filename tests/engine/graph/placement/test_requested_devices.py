@@ -109,12 +109,6 @@ def test_device_of_another_replica_and_missing_device_are_refused(tmp_path, devi
         train(tmp_path, *STRATEGIES["mirrored"], *options)
 
 
-@pytest.mark.parametrize("option", ["jit=true", "batch.accumulate=2"])
-def test_operation_in_another_graph_is_refused(tmp_path, option):
-    with pytest.raises(ConfigError, match=REFUSAL.format(r"operation \S*squared", "CPU:1")):
-        train(tmp_path, option, *model("placed", device="CPU:1"))
-
-
 @pytest.mark.parametrize("strategy", ["one_device", "divided"])
 def test_layer_made_under_a_device_is_refused(tmp_path, strategy):
     with pytest.raises(ConfigError, match=REFUSAL.format(r"variable kernel", "CPU:2")):

@@ -9,7 +9,7 @@ import re
 import pytest
 import tensorflow as tf
 
-from tests.support.training import ROUNDING, assert_same_bits, distance, engine, train, variables
+from tests.support.training import assert_same_bits, engine, train, variables
 from trainer.engine.graph.placement.device_traffic import traffic
 from trainer.engine.graph.placement.step_devices import BACKWARD, device_key
 from trainer.errors import ConfigError
@@ -141,32 +141,6 @@ def ancestors(operation):
         pending += [other for other in inputs if other not in found]
         found.update(inputs)
     return found
-
-
-@pytest.fixture(scope="module")
-def on_one_device(tmp_path_factory):
-    """The options of a run, its initial state, and its state on one device."""
-    directory = tmp_path_factory.mktemp("one")
-    options = [
-        "model._target_=tests.support.toy_models.smooth",
-        "~model.synchronized",
-        "optimizer=sgd",
-        "optimizer.learning_rate=0.05",
-        "train.steps=6",
-    ]
-    initial = variables(engine(directory / "initial", *options))
-    return options, initial, train(directory / "trained", *options)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "several",
-    [layout(1, 3), [*layout(2, 2), "batch.accumulate=2"]],
-    ids=["1x3", "2x2, micro-batches"],
-)
-def test_divided_model_trains_the_weights_of_one_device(on_one_device, tmp_path, several):
-    options, initial, one = on_one_device
-    assert distance(one, train(tmp_path, *options, *several), initial) <= ROUNDING
 
 
 BITS = [

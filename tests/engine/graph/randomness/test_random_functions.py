@@ -201,14 +201,6 @@ def test_draws_that_cannot_be_cut_stay_what_they_are(function, kind):
     assert kind in kinds
 
 
-def test_draws_outside_of_a_global_batch_are_tensorflows_own():
-    _, kinds = traced(
-        lambda: tf.random.normal([6]), BatchPart(lambda: 1 / 0, 6, 0, is_global=False)
-    )
-    assert "RandomStandardNormal" in kinds
-    assert tf.random.normal([3]).shape == [3]
-
-
 def test_private_names_of_tensorflow_are_there():
     for name in ("random_standard_normal", "random_uniform", "random_uniform_int",
                  "truncated_normal", "multinomial", "random_shuffle", "random_gamma",

@@ -17,11 +17,8 @@ from trainer.cluster.messages import Channel, Line
 from trainer.config.schema import MAX_SKIPS, Divergence
 from trainer.engine.graph.input.feed import SampleOrder, block_of
 from trainer.engine.graph.step.divergence import (
-    VERDICT_SIZE,
     DivergenceMonitor,
     LossWindow,
-    Verdict,
-    no_verdict,
 )
 from trainer.errors import NonFiniteError
 from trainer.worker.building import build
@@ -137,17 +134,6 @@ def test_monitor_accepts_finite_losses_below_limit(loss, norm, sigma):
     assert bool(verdict.is_bad) == is_bad
     np.testing.assert_array_equal(verdict[1:], [loss, norm, math.inf if sigma is None else 2.5])
     assert int(monitor.windows["model"].count) == (0 if sigma is None else 2 + (not is_bad))
-
-
-@pytest.mark.parametrize("is_bad", [False, True])
-def test_packed_verdict_is_unpacked(is_bad):
-    verdict = Verdict(tf.constant(is_bad), *(tf.constant(x) for x in (0.1, math.nan, math.inf)))
-    packed = verdict.pack()
-    assert packed.shape == [VERDICT_SIZE]
-    for number, unpacked in zip(verdict, Verdict.unpack(packed), strict=True):
-        assert unpacked.dtype == number.dtype
-        np.testing.assert_array_equal(unpacked, number)
-    assert not no_verdict().is_bad
 
 
 def test_loss_window_ignores_update_without_examples():
@@ -362,25 +348,6 @@ def test_divergence_beyond_max_skips_ends_run(tmp_path, action):
     )
     with pytest.raises(NonFiniteError, match=end):
         training.train(lambda: False)
-
-
-@pytest.mark.slow
-def test_spike_is_rolled_back(tmp_path):
-    options = [
-        "divergence.spike_sigma=50",
-        "divergence.window=4",
-        "divergence.action=rollback",
-        "checkpoint.every_steps=2",
-    ]
-    training, lines = engine_with_lines(
-        tmp_path / "spike", *QUICK, *LINEAR, *options, *poison(6, factor=1e5)
-    )
-    assert training.train(lambda: False)
-    assert training.state.divergence_monitor.blocks() == [6]
-    assert sum(line.startswith("The loss jumped to ") for line in lines) == 1
-    assert_same_bits(
-        without_blocks(tmp_path / "other", [6], *QUICK, *LINEAR, *options), variables(training)
-    )
 
 
 KILLED = [

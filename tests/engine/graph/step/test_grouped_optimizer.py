@@ -168,15 +168,6 @@ def test_layer_decay_multiplies_the_rate_from_layer_to_layer():
         np.testing.assert_allclose(moved[i], 0.1 * factor * gradient, rtol=1e-4, atol=1e-6)
 
 
-def test_optimizer_of_groups_is_saved_like_one_without():
-    model = network()
-    optimizer = grouped(model, adam, {"head": {"learning_rate": "2x"}}, starts={"first": 3})
-    optimizer._create_all_weights(model.trainable_variables)
-    assert optimizer.get_slot_names() == ["m", "v"]
-    assert len(optimizer.variables()) == 1 + 2 * 6
-    assert optimizer.variables()[0] is optimizer.iterations
-
-
 @pytest.mark.parametrize(
     ("groups", "message"),
     [

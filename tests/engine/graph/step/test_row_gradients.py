@@ -32,13 +32,6 @@ def test_rows_of_one_index_are_added_in_their_order():
     np.testing.assert_array_equal(dense(ordered), dense(raw))
 
 
-def test_sum_of_rows_is_that_of_tensors():
-    left, right = rows(7, 2, 4), rows(4, 1, 7)
-    total = row_gradients.add_rows(left, right)
-    assert sorted(total.indices.numpy()) == [1, 2, 4, 7]
-    np.testing.assert_array_equal(dense(total), dense(left) + dense(right))
-
-
 @pytest.mark.parametrize(
     ("lookups", "stays"),
     [(1, True), (LEAST_SIZE // SHARE, True), (LEAST_SIZE // SHARE + 1, False), (0, False)],
@@ -77,13 +70,6 @@ def test_replicas_unite_their_rows(static_shapes, count):
     first, second = (x[0].values.numpy() for x in gradients)
     expected = [first[1] + second[0], second[1], first[0] + second[2], first[2]]
     np.testing.assert_array_equal(total.values, expected)
-
-
-def test_rows_are_padded_with_zeros():
-    padded = row_gradients.of_static_size(rows(4, 2), 5)
-    assert padded.indices.shape == [5]
-    np.testing.assert_array_equal(padded.values[2:], np.zeros([3, 2]))
-    assert set(padded.indices.numpy()) == {2, 4}
 
 
 @pytest.mark.parametrize("in_rows", [True, False])

@@ -33,13 +33,3 @@ def test_each_shard_is_transformed_in_a_shape_of_its_own_and_traced_once():
             expected = np.concatenate([part[name] for part in parts])
             assert value.numpy().tobytes() == expected.tobytes()
             assert value.shape == expected.shape
-
-
-def test_features_may_be_a_dict():
-    @tf.function(autograph=False)
-    def whole(batch):
-        with batch_part(BatchPart(lambda: tf.zeros([2], tf.int64), 36, 0)):
-            return transform_shards(lambda part, draws: part, batch, tf.constant(DRAWS), 4)
-
-    batch = {"features": {"one": FEATURES, "two": FEATURES[:, 0]}, "label": DRAWS[:, 0]}
-    tf.nest.map_structure(np.testing.assert_array_equal, whole(batch), batch)

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tests.support.training import ROUNDING, assert_same_bits, distance, variables
+from tests.support.training import assert_same_bits, variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.errors import ConfigError
@@ -27,7 +27,6 @@ TARGET = [
 STATISTICS = ["model=cnn", "model.width=2", "model.batch_norm=true"]
 KERAS_3 = ["~model.l2", "model._target_=tests.support.keras3_models.conv_net"]
 MIRRORED = ["strategy=mirrored", "strategy.virtual_devices=2"]
-CENTRAL = ["strategy=central_storage", "strategy.virtual_devices=2"]
 
 
 def engine(run_dir, *overrides):
@@ -85,14 +84,6 @@ def test_target_follows_its_recurrence_statistics_included(tmp_path, options):
 
 
 @pytest.mark.slow
-def test_target_on_central_storage_is_that_of_one_device(tmp_path):
-    initial = variables(engine(tmp_path / "initial"))
-    one = train(tmp_path / "one")
-    other = train(tmp_path / "other", *CENTRAL)
-    assert distance(one, other, initial) <= ROUNDING
-
-
-@pytest.mark.slow
 def test_shards_give_targets_the_same_bits_on_two_devices(tmp_path):
     options = ["batch.shards=4"]
     one = train(tmp_path / "one", *options)
@@ -119,12 +110,6 @@ def test_dropped_update_moves_no_target(tmp_path):
     assert int(run.state.divergence_monitor.skipped) == 1
     for old, new in zip(before, models["target"].get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
-
-
-@pytest.mark.slow
-def test_histograms_of_gradients_move_no_target(tmp_path):
-    looked = train(tmp_path / "looked", "summary.histograms=1", "writers=[tensorboard]")
-    assert_same_bits(looked, train(tmp_path / "not"))
 
 
 @pytest.mark.slow
