@@ -35,7 +35,7 @@ def test_arrays_come_back_as_they_were(tmp_path: Path) -> None:
     np.testing.assert_array_equal(features["more"][1]["deep"], Y)
     np.testing.assert_array_equal(label, Y)
     assert weight.dtype == np.float32
-    assert kept.first["words"].tolist() == ["a"]
+    assert kept.first["features"]["words"].tolist() == ["a"]
     assert str(kept) == f"{(12 + 12 + 6) * 4 + 2 * 48 + 7 + 48 + 8} B in {kept.path}"
 
 
