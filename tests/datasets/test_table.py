@@ -128,16 +128,6 @@ def test_kept_fit_reads_other_data_as_the_first(tmp_path: Path) -> None:
         table(**{**options, "columns": {"age": "ignored"}}).restore(fit)
 
 
-def test_rows_to_predict_need_no_label(tmp_path: Path) -> None:
-    options = {**write(tmp_path), **OPTIONS}
-    _, fit = fitted(options)
-    (tmp_path / "test.csv").write_text("age,city,since,member\n20,Oslo,2024-01-03,no\n")
-    data = table(**options)
-    data.restore(fit)
-    assert list(everything(data.test)) == ["features"]
-    assert vectors(data, data.test).tolist() == [[0, 0, 0, 0, 0, 1, 0, 1, 0]]
-
-
 def test_raw_columns_give_the_bits_of_the_file(tmp_path: Path) -> None:
     train = TRAIN.replace("age", "the age")
     data, _ = fitted({**write(tmp_path, train, train), **OPTIONS})

@@ -28,15 +28,6 @@ def test_epoch_ends_at_first_step_that_completes_its_pass(num_examples, global_s
         assert (end - 1) * global_size < (epoch + 1) * num_examples
 
 
-def test_steps_per_epoch_replaces_pass_over_data():
-    assert Epochs(num_examples=5, global_size=2).length == 2.5
-    epochs = Epochs(num_examples=60_000, global_size=64, steps_per_epoch=70)
-    assert epochs.length == 70
-    assert [epochs.end(epoch) for epoch in range(3)] == [70, 140, 210]
-    assert [epochs.completed(step) for step in (0, 69, 70, 139, 140)] == [0, 0, 1, 1, 2]
-    assert [step for step in range(211) if epochs.ends_at(step)] == [70, 140, 210]
-
-
 @pytest.mark.parametrize(
     ("epochs", "train", "steps"),
     [

@@ -68,15 +68,6 @@ def test_stop_request_ends_the_wait(command, monkeypatch):
     earlier.release()
 
 
-def test_wait_for_the_run_has_an_end(command, monkeypatch):
-    monkeypatch.setenv("SLURM_JOB_ID", "1")
-    monkeypatch.setattr(run_opening, "_SECS", 0.0)
-    earlier = directory.open_run(command.experiment, [], None)
-    with pytest.raises(RunInUseError):
-        open_directory(command, Cluster(), Listener(earlier.release), StopRequests())
-    earlier.release()
-
-
 def test_command_of_a_person_does_not_wait(command, monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.delenv("JOB_COMPLETION_INDEX", raising=False)

@@ -32,13 +32,11 @@ OPTIONS = [
 ]  # fmt: skip
 NEWEST = "checkpoints/ckpt-6"
 FILES = [
-    "config.yaml", "run.json", "metrics.jsonl", "evaluations.jsonl", "ledger.jsonl", "result.json",
-    "failure.json", "crash.txt", "placement.json", "confusion.json", "left_out.json",
-    "metrics-train.csv", "metrics-test.csv", "samples.png", "evaluation-6.json", ".saved", ".lock",
-    f"{NEWEST}.json", f"{NEWEST}.index", f"{NEWEST}.data-00000-of-00001", "logs/worker-0.log",
-    "logs/status-worker-0.json", "checkpoints", "logs", "events", "events/evaluator",
-    "metrics-validation.csv",
+    "config.yaml", "run.json", "metrics.jsonl", "ledger.jsonl", "result.json", "failure.json",
+    "left_out.json", f"{NEWEST}.json", f"{NEWEST}.data-00000-of-00001", "logs/worker-0.log",
+    "logs/status-worker-0.json", "checkpoints", "events",
 ]  # fmt: skip
+"""A file or folder of each kind: YAML, JSON, lines, a checkpoint's marker and data, text."""
 READERS = [["runs"], ["status"], ["checkpoints"], ["diff"], ["report", "--output=page.html"]]
 
 
@@ -78,12 +76,9 @@ def trained(tmp_path_factory):
         (path / "logs").mkdir(exist_ok=True)
         (path / "events" / "evaluator").mkdir(parents=True)
         (path / "logs/worker-0.log").write_text("a line\n")
-        for name in ("crash.txt", "samples.png"):
-            (path / name).write_text("a line\n")
+        (path / "crash.txt").write_text("a line\n")
         status.record_failure(path, "ValueError: no")
         write_json(path / "left_out.json", {"blocks": []})
-        write_json(path / "confusion.json", {"step": 6, "classes": ["a"], "matrix": [[1]]})
-        write_json(path / "placement.json", {"layers": {"CPU:0": ["a"]}})
         process = ProcessStatus("worker-0", "train", 6, 0.0, "done")
         process_status.write(path, "worker-0", HostStatus("a", 1, 1, [], [process], 0))
     return folder
@@ -119,22 +114,18 @@ def flip(file):
 
 DAMAGES = {
     "missing": replaced(lambda file: None),
-    "empty": lambda file: file.write_bytes(b""),
     "cut": lambda file: os.truncate(file, file.stat().st_size * 2 // 3),
     "one bit": flip,
     "wrong type": lambda file: file.write_text("[]\n"),
-    "UTF-16": lambda file: file.write_bytes(file.read_bytes().decode("latin-1").encode("utf-16")),
     "not UTF-8": lambda file: file.write_bytes(b"\xff" + file.read_bytes()),
     "deep": lambda file: file.write_text("[" * 100_000),
     "a directory": replaced(lambda file: file.mkdir()),
     "a pipe": replaced(os.mkfifo),
-    "a dead link": replaced(lambda file: file.symlink_to("nowhere")),
-    "a file": replaced(lambda file: file.write_text("a file\n")),
 }
-OF_FOLDERS = ("missing", "a pipe", "a file", "a dead link")
+OF_FOLDERS = ("missing", "a pipe")
 CASES = [
     # Each damage at least once; all pairs are for the long tests.
-    pytest.param(name, damage, marks=() if (row + column) % 15 == 0 else pytest.mark.long)
+    pytest.param(name, damage, marks=() if (row + column) % 8 == 0 else pytest.mark.long)
     for row, name in enumerate(FILES)
     for column, damage in enumerate(DAMAGES)
     if "." in name.rpartition("/")[2] or damage in OF_FOLDERS
@@ -177,8 +168,7 @@ def test_command_goes_on_or_names_the_file(here, as_worker, name, damage):
         named = run_here(f"resume={kept}", "train.steps=8")
     assert_goes_on_or_names(same, path / name, 0)
     assert_goes_on_or_names(named, path / name, 0)
-    if name not in (".lock",):
-        assert same.code == 0, same.err
+    assert same.code == 0, same.err
 
 
 def copied(source, target, **options):

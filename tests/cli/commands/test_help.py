@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.choices import keys
-from tests.support.command_line import ROOT, run_here
-from trainer.cli.choices import first_comment
+from tests.support.command_line import run_here
 from trainer.cli.command_table import COMMANDS
 from trainer.config.schema import Experiment
 
@@ -58,22 +57,6 @@ def test_command_help_prints_the_same_pages(page: str, ask: Callable[..., str]) 
     assert run_here("help").out == page
     assert run_here("help", "train", "runs").out == ask("train", "runs")
     assert "runs --help" in ask("runs")
-
-
-@pytest.mark.parametrize(
-    ("group", "choice"),
-    {file.parent.name: file.stem for file in sorted((ROOT / "conf").glob("*/*.yaml"))}.items(),
-)
-def test_help_of_choice_works_in_every_group(
-    group: str, choice: str, ask: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    page = ask(f"{group}={choice}")
-    head = page.splitlines()[0]
-    assert head.startswith(f"{group}={choice}: ")
-    assert head.endswith(first_comment((ROOT / "conf" / group / f"{choice}.yaml").read_text()))
-    rows = [line.split() for line in page.splitlines() if line.startswith(f"  {group}.")]
-    assert [row for row in rows if len(row) == 1] == []
 
 
 @pytest.mark.parametrize(

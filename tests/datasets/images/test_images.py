@@ -25,22 +25,6 @@ def dataset(**options: Any) -> ImageDataset:
     return ImageDataset(train=SPLIT, test=SPLIT, image_shape=(6, 7, 3), num_classes=8, **options)
 
 
-@pytest.mark.parametrize(
-    ("options", "num_draws"),
-    [
-        ({}, 0),
-        ({"flip": True}, 1),
-        ({"crop": 1}, 3),
-        ({"brightness": 0.1}, 4),
-        ({"flip": True, "crop": 1}, 3),
-    ],
-)
-def test_num_draws_covers_the_last_column_in_use(options: dict[str, Any], num_draws: int) -> None:
-    changed = dataset(augment=Augmentation(**options))
-    assert changed.num_draws == num_draws
-    changed.transform(SPLIT.fetch(ALL), tf.zeros([8, num_draws]))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",

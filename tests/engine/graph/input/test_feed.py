@@ -237,26 +237,6 @@ def test_read_batches_are_on_their_device_ahead_of_the_step(devices):
         time.sleep(0.01)
 
 
-class Augmenting:
-    """Remembers the random numbers that it is given."""
-
-    num_examples = N
-    in_memory = True
-    augments = True
-
-    def fetch(self, indices, draws=None):
-        return {"features": indices, "seen": tf.zeros([]) if draws is None else draws}
-
-
-def test_split_that_augments_is_given_the_draws_in_training_alone():
-    train = Source(Augmenting(), 4, 1, SampleOrder(N, 0), num_draws=3)
-    batch, draws = train.assemble(tf.constant(1, tf.int64), tf.constant(0))
-    assert draws.shape == (4, 3)
-    np.testing.assert_array_equal(batch["seen"], draws)
-    test, _ = Source(Augmenting(), 4, 1).assemble(tf.constant(1, tf.int64), tf.constant(0))
-    assert test["seen"].shape == ()
-
-
 def test_units_stay_together_and_all_of_a_split_keeps_its_order():
     positions = tf.range(24, dtype=tf.int64)
     epochs, indices = SampleOrder(12, 5, unit=4).locate(positions)
