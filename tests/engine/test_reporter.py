@@ -169,13 +169,3 @@ def test_disabled_summaries_write_nothing(tmp_path):
     }  # fmt: skip
     assert reader.Tags()["graph"] is False
     assert not (tmp_path / "events" / "plugins").exists()
-
-
-@pytest.mark.slow
-def test_utilization_is_reported_where_it_is_asked_for(tmp_path):
-    options = ["strategy=mirrored", "strategy.virtual_devices=2", "precision=mixed_bfloat16"]
-    engine(tmp_path, *options, "summary.mfu=true", "train.steps=2").train(lambda: False)
-    shares = [line["mfu"] for line in lines(tmp_path) if line["split"] == "train"]
-    assert shares
-    assert all(0 <= share <= 1 for share in shares)
-    assert shares[-1] > 0

@@ -55,8 +55,8 @@ FEATURES = {
     "audit": ["watchdog.audit_every_steps=1"],
     "shards": ["batch.shards=4", "batch.accumulate=2", *LOCAL_NORM],
     "jit, shards": ["batch.shards=4", "jit=true", "model.dropout=0.3"],
-    "histograms, images, mfu": [
-        "summary.histograms=2", "summary.images=2", "summary.mfu=true", "model.batch_norm=true",
+    "histograms, images": [
+        "summary.histograms=2", "summary.images=2", "model.batch_norm=true",
     ],
     "slow steps": ["fault=slow_worker"],
 }  # fmt: skip
@@ -103,7 +103,7 @@ REFUSED = {
         "mixed_float16", "jit", "jit, synchronized normalization", "jit, accumulation",
         "jit, normalization", "deterministic", "deterministic, jit",
         "deterministic, jit, max pooling", "inline", "eager", "skip", "audit", "shards",
-        "jit, shards", "histograms, images, mfu",
+        "jit, shards", "histograms, images",
     },
 }  # fmt: skip
 """Strategy -> the features that it does not have."""

@@ -285,9 +285,6 @@ class Summary:
         2, "number of texts that a language model writes at each evaluation", Ge(0), Le(100)
     )
     graph: bool = key(False, "write the graph of the model")
-    mfu: bool = key(
-        False, "report what a step computes, as a share of the measured peak of the devices"
-    )
     profile: Profile = key(Profile, "the steps that TensorFlow's profiler records")
 
 

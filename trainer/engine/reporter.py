@@ -16,7 +16,6 @@ from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.step.metric_sums import num_sums, unpack
 from trainer.engine.plan import Plan
 from trainer.engine.result_lines import ResultLines
-from trainer.engine.utilization import Utilization
 from trainer.engine.worker_clock import WorkerClock
 from trainer.runs.ledger import Ledger
 from trainer.runs.worker_times import STALENESS_EDGES, StragglerWatch, WorkerRecord
@@ -39,7 +38,6 @@ class Reporter:
         ledger: accounts for the wall time.
         profiler: records a window of steps; None: it is not recorded in this process.
         clock: measures how long this process works, and waits for others.
-        utilization: compares the speed with the peak of the devices; None: it is not measured.
     """
 
     plan: Plan
@@ -50,7 +48,6 @@ class Reporter:
     ledger: Ledger
     profiler: Profiler | None
     clock: WorkerClock
-    utilization: Utilization | None = None
 
     def __post_init__(self) -> None:
         self._state = self.loop.state
@@ -127,12 +124,9 @@ class Reporter:
 
     def speed(self, step: int) -> dict[str, float]:
         """Return the throughput and the share of time spent waiting for input in this window."""
-        rate = self._rate(step)
-        utilization = self.utilization
         return {
-            "examples_per_sec": rate,
+            "examples_per_sec": self._rate(step),
             "input_wait_fraction": self._waited / (time.monotonic() - self._began),
-            **(utilization.scalars(rate / self.plan.epochs.global_size) if utilization else {}),
         }
 
     def show_progress(self, step: int, window: tf.Tensor) -> None:

@@ -33,7 +33,7 @@ NO_METRIC = {"step", "split", "epoch"}
 """What a line holds besides metrics."""
 
 _GROUPS = {
-    "time": r"epoch|examples_per_sec|goodput|input_wait_fraction|mfu|train_secs",
+    "time": r"epoch|examples_per_sec|goodput|input_wait_fraction|train_secs",
     "optimizer": r"(learning_rate|gradient_norm)(/.+)?|updates_skipped",
     "worker": r".+_(step_secs|wait_secs|steps_per_sec)|wait_fraction|staleness_.+|steps_repeated"
     r"|workers|frames(_.+)?",

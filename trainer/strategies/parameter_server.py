@@ -52,7 +52,6 @@ class ParameterServer(Strategy):
             "audit_every_steps",
             "spikes",
             "histograms",
-            "mfu",
             "images",
         }
     )

@@ -43,7 +43,6 @@ from trainer.engine.reporter import Reporter
 from trainer.engine.result_lines import ResultLines, result_lines
 from trainer.engine.save_timer import make_save_timer
 from trainer.engine.step_inspector import StepInspector
-from trainer.engine.utilization import make_utilization
 from trainer.engine.worker_clock import ExchangeTime, WorkerClock
 from trainer.errors import ConfigError
 from trainer.files import write_json
@@ -370,10 +369,7 @@ def _record(
 def _reporter(training: _Training, lines: ResultLines, ledger: Ledger) -> Reporter:
     context = training.context
     strategy = training.loop.strategy
-    utilization = make_utilization(context.experiment, strategy)
     training.loop.on_traced = [placement_writer(context, strategy, training.learner)]
-    if utilization is not None:
-        training.loop.on_traced.append(utilization.traced)
     profile = context.experiment.summary.profile
     events = context.run_dir / "events"
     return Reporter(
@@ -387,5 +383,4 @@ def _reporter(training: _Training, lines: ResultLines, ledger: Ledger) -> Report
         WorkerClock(
             training.process_group, list(map(str, context.cluster.trainers)), training.exchange
         ),
-        utilization,
     )

@@ -7,7 +7,7 @@ const GROUPS = [
   ["Classes", /\//],
   ["Optimizer", /^(learning_rate|gradient_norm|loss_scale|weight_norm|update)/],
   ["Workers", /^worker|wait_fraction$|staleness/],
-  ["Time", /_secs$|_per_sec$|goodput|^mfu|useful/],
+  ["Time", /_secs$|_per_sec$|goodput|useful/],
   ["System", /memory|gpu|cpu|disk/],
   ["More", /./],
 ];
