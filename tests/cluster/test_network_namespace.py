@@ -284,7 +284,7 @@ def test_online_writer_names_the_variable(monkeypatch, variable, value, is_onlin
     targets = ("trainer.summaries.writers.mlflow.MLflow", "trainer.summaries.writers.wandb.WandB")
     reason = environment.online_writer({target: {"_target_": target} for target in targets})
     assert reason == (f"{variable} ({value}) may be on the network" if is_online else None)
-    writers = compose.compose(["writers=[csv,jsonl,tensorboard]"]).writers
+    writers = compose.compose(["writers=[jsonl,tensorboard]"]).writers
     assert environment.online_writer(writers) is None
 
 

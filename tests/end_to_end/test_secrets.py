@@ -32,7 +32,7 @@ def data(*, password, **options):
 """
 OPTIONS = [
     "model=softmax", "batch.global_size=16", "checkpoint.every_steps=2",
-    "writers=[tensorboard,jsonl,csv,mlflow,wandb]", "dataset._target_=project.data",
+    "writers=[tensorboard,jsonl,mlflow,wandb]", "dataset._target_=project.data",
     "+dataset.password=pw91x", "+callbacks.mine._target_=project.Notify",
     "+callbacks.mine.secret=hunter2", "+callbacks.mine.url=https://me:db-pass-5@host/db",
     f"+callbacks.mine.note={SECRETS['form']}",

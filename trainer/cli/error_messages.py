@@ -27,6 +27,7 @@ from trainer.config.loading import plain
 from trainer.config.options import constraints, targets
 from trainer.config.options.constraints import did_you_mean, unknown_key
 from trainer.config.other_names import choice_hint
+from trainer.config.removed import removal
 from trainer.config.rules.values import unknown_name
 from trainer.config.schema import GROUPS, MODES, ONE_CHOICE, USED, Experiment
 from trainer.errors import ConfigError
@@ -129,6 +130,8 @@ def _relative(path: str) -> str:
 def _no_choice(error: MissingConfigException) -> str:
     file = str(error.missing_cfg_file)
     group, _, choice = file.rpartition("/")
+    if gone := removal(f"{group}={choice}"):
+        return gone
     words = USED if group == "checkpoint" else ()
     # Hydra does not list them if several were chosen.
     folder = re.search(r"path=file://([^,\n]+)", str(error))

@@ -108,7 +108,7 @@ def test_sources_are_parsed_in_the_main_thread_alone(tmp_path, monkeypatch):
 
     signatures._parse.cache_clear()
     monkeypatch.setattr(ast, "parse", record)
-    node = {"_target_": "trainer.summaries.writers.csv.Csv"}
-    for writer in background.open_writers({"csv": node}, tmp_path, 0, None):
+    node = {"_target_": "trainer.summaries.writers.jsonl.JsonLines"}
+    for writer in background.open_writers({"jsonl": node}, tmp_path, 0, None):
         writer.close()
     assert set(parsed) == {threading.main_thread()}

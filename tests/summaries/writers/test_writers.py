@@ -76,7 +76,6 @@ def test_tensorboard_ignores_an_incomplete_event(tmp_path):
     [
         ("[]", set()),
         ("[jsonl]", {"metrics.jsonl"}),
-        ("[csv]", {"metrics-train.csv"}),
         ("[tensorboard,jsonl]", {"metrics.jsonl", "events"}),
     ],
 )
