@@ -6,8 +6,8 @@ This file goes with that release.
 from __future__ import annotations
 
 REMOVED: dict[str, str] = {
-    "summary.mfu": "TensorBoard's profiler (summary.profile) shows it",
     "strategy.update": "every process updates all weights",
+    "summary.mfu": "TensorBoard's profiler (summary.profile) shows it",
     "writers=csv": "read metrics.jsonl with pandas, or use runs --json",
 }
 """The answer to a key, to `key=choice` and to a command that existed once."""
