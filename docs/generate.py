@@ -37,8 +37,8 @@ _HELP = {item.name: item.metadata["help"] for item in fields(Experiment)} | {
     TOP_LEVEL: "keys that are in no section",
     "experiment": "recipes: choices and values together",
 }
-_LONG_GROUP_LINES = 140
-"""A group with more has a page for each of its choices."""
+_RECIPES = "experiment"
+"""The group whose choices are only listed: each is a file that `--help` prints."""
 _NOTE = "<!-- written by docs/generate.py -->"
 _END = "<!-- end -->"
 _HEAD = "| key | default | value | meaning | may change |\n| --- | --- | --- | --- | --- |\n"
@@ -47,13 +47,12 @@ _ARTICLE = re.compile(r"\ban? ")
 
 
 def main() -> None:
-    """Write the pages, and remove those of sections and choices that no longer exist."""
+    """Write the pages, and remove those of sections and groups that no longer exist."""
     pages = generate()
-    for file in (DOCS / FOLDER).rglob("*.md"):
+    for file in (DOCS / FOLDER).glob("*.md"):
         if str(file.relative_to(DOCS)) not in pages:
             file.unlink()
     for path, text in pages.items():
-        (DOCS / path).parent.mkdir(parents=True, exist_ok=True)
         (DOCS / path).write_text(text)
 
 
@@ -65,7 +64,7 @@ def generate() -> dict[str, str]:
         lines = [f"# {name}\n", f"{_NOTE}\n"]
         section = sections.get(name, [])
         if name in GROUPS:
-            lines += [f"{_sentence(_HELP[name])}\n", *_choices(name, pages), *section]
+            lines += [f"{_sentence(_HELP[name])}\n", *_choices(name), *section]
         else:
             lines += section[1:]  # its heading is the page's
         pages[f"{FOLDER}/{name}.md"] = _page(lines)
@@ -132,22 +131,19 @@ def _table(schema: Any, path: str) -> str:
     return _HEAD + "\n".join(rows) + "\n"
 
 
-def _choices(group: str, pages: dict[str, str]) -> Iterator[str]:
-    """Yield the choices of a group; of a long one only a list, and add a page for each."""
+def _choices(group: str) -> Iterator[str]:
+    """Yield a list of the choices of a group, and the options of each."""
     files = sorted((ROOT / "conf" / group).glob("*.yaml"))
-    texts = {file.stem: _choice(group, file) for file in files}
-    is_long = sum(text.count("\n") for text in texts.values()) > _LONG_GROUP_LINES
+    is_described = group != _RECIPES
     yield "| choice | |\n| --- | --- |"
     for file in files:
-        target = f"{group}/{file.stem}.md" if is_long else f"#{group}{file.stem}"
-        yield f"| [`{file.stem}`]({target}) | {_cell(first_comment(file.read_text()))} |"
+        name = f"[`{file.stem}`](#{group}{file.stem})" if is_described else f"`{file.stem}`"
+        yield f"| {name} | {_cell(first_comment(file.read_text()))} |"
     yield ""
-    if not is_long:
-        yield from texts.values()
-        return
-    for choice, text in texts.items():
-        head = f"# {group}={choice}\n\n{_NOTE}\n\nA choice of [`{group}`](../{group}.md).\n"
-        pages[f"{FOLDER}/{group}/{choice}.md"] = _page([head, text.partition("\n\n")[2]])
+    if is_described:
+        yield from (_choice(group, file) for file in files)
+    else:
+        yield f"`python train.py --help {group}=<name>` prints a recipe."
 
 
 def _choice(group: str, file: Path) -> str:

@@ -34,14 +34,8 @@ def on_config(config: Any) -> None:
             entry["Configuration"] = [{"Overview": overview}, *parts]
 
 
-def _entries(table: str) -> list[Any]:
-    entries: list[Any] = []
-    for name in _PAGE.findall(table):
-        entries.append(f"{CONFIGURATION}/{name}.md")
-        if choices := sorted((DOCS / CONFIGURATION / name).glob("*.md")):
-            pages = [{choice.stem: str(choice.relative_to(DOCS))} for choice in choices]
-            entries.append({f"{name}=": pages})
-    return entries
+def _entries(table: str) -> list[str]:
+    return [f"{CONFIGURATION}/{name}.md" for name in _PAGE.findall(table)]
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:

@@ -103,9 +103,12 @@ def test_commands_that_are_not_run_compose(
             )
 
 
+REFERENCE = ROOT / "docs" / "reference" / "configuration"
+
+
 def reference() -> list[str]:
-    """The lines of all pages of the configuration reference."""
-    pages = sorted((ROOT / "docs" / "reference" / "configuration").rglob("*.md"))
+    """The lines of all pages of the configuration reference that describe options."""
+    pages = sorted({*REFERENCE.glob("*.md")} - {REFERENCE / "experiment.md"})
     return [line for page in pages for line in page.read_text().splitlines()]
 
 
@@ -114,9 +117,13 @@ def test_reference_has_every_key_and_every_choice() -> None:
     for key in [*keys(Experiment()), *keys(Fault(), "fault.<name>.")]:
         assert key in rows, key
     titles = {line.strip("#` ") for line in reference() if line.startswith("#")}
-    choices = {f"{file.parent.name}={file.stem}" for file in (ROOT / "conf").glob("*/*.yaml")}
+    recipes = {*(ROOT / "conf" / "experiment").glob("*.yaml")}
+    files = {*(ROOT / "conf").glob("*/*.yaml")} - recipes
+    choices = {f"{file.parent.name}={file.stem}" for file in files}
     assert len(choices) > 40
     assert choices - titles == set()
+    listed = (REFERENCE / "experiment.md").read_text()
+    assert [file.stem for file in recipes if f"| `{file.stem}` |" not in listed] == []
     assert rows["optimizer.momentum"].startswith(
         "| `optimizer.momentum` | `0.9` | float, >= 0, &lt; 1 | share of the last update"
     )
@@ -143,7 +150,7 @@ def test_generated_pages_are_as_committed() -> None:
     pages = json.loads(outcome.stdout)
     differ = [path for path in pages if pages[path] != _text(ROOT / "docs" / path)]
     assert differ == [], "run python docs/generate.py"
-    files = (ROOT / "docs" / "reference" / "configuration").rglob("*.md")
+    files = REFERENCE.rglob("*.md")
     assert {str(file.relative_to(ROOT / "docs")) for file in files} - {*pages} == set()
 
 
