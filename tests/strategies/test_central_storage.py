@@ -22,7 +22,7 @@ TWENTY_STEPS = [
     "train.steps=20",
 ]
 EVERYTHING = [
-    "train.clip_norm=0.05", "batch.accumulate=2", "model.batch_norm=true", "model.l2=0.01",
+    "train.clip_norm=0.05", "batch.accumulate=2", "model.l2=0.01",
     "augment.crop=1", "train.ema_decay=0.9",
 ]  # fmt: skip
 

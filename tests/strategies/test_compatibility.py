@@ -68,7 +68,7 @@ JIT_NORM = (
 ACCUMULATED_NORM = (
     "batch.accumulate (2) cannot be used with strategy={} and batch normalization of each "
     "micro-batch: moving statistics that all replicas share cannot be updated within the loop over "
-    "micro-batches; add batch.accumulate=1, or choose a model that normalizes over the global batch"
+    "micro-batches; add batch.accumulate=1"
 )
 POOLED = (
     "jit (true) and deterministic (true) cannot be used with max pooling: XLA has no deterministic "
@@ -89,21 +89,28 @@ LATE = {
 """
 
 REFUSED = {
-    "one_device": {"deterministic, jit, max pooling", "audit"},
-    "mirrored": {"jit, synchronized normalization", "deterministic, jit, max pooling"},
+    "one_device": {
+        "accumulation, synchronized normalization", "deterministic, jit, max pooling", "audit",
+    },
+    "mirrored": {
+        "jit, synchronized normalization", "accumulation, synchronized normalization",
+        "deterministic, jit, max pooling",
+    },
     "central_storage": {
         "mixed_float16", "jit", "jit, synchronized normalization", "jit, accumulation",
         "jit, normalization", "accumulation, normalization", "deterministic, jit",
         "deterministic, jit, max pooling", "audit", "jit, shards",
+        "accumulation, synchronized normalization",
     },
     "multi_worker": {
-        "jit, synchronized normalization", "deterministic, jit, max pooling", "inline",
+        "jit, synchronized normalization", "accumulation, synchronized normalization",
+        "deterministic, jit, max pooling", "inline",
     },
     "parameter_server": {
         "mixed_float16", "jit", "jit, synchronized normalization", "jit, accumulation",
         "jit, normalization", "deterministic", "deterministic, jit",
         "deterministic, jit, max pooling", "inline", "eager", "skip", "audit", "shards",
-        "jit, shards", "histograms, images",
+        "jit, shards", "histograms, images", "accumulation, synchronized normalization",
     },
 }  # fmt: skip
 """Strategy -> the features that it does not have."""
@@ -244,6 +251,20 @@ def test_max_pooling_of_keras_3_is_found():
     model = Keras3Model(keras.Sequential([keras.Input((8, 8, 1)), keras.layers.MaxPooling2D()]))
     experiment = compose([*KERAS_3, "jit=true", "deterministic=true"])
     assert refusal(experiment, models=[model]) == [POOLED]
+
+
+@pytest.mark.parametrize(
+    ("option", "off"), [("accumulate (2)", "accumulate=1"), ("shards (2)", "shards=null")]
+)
+def test_synchronized_normalization_of_either_keras_takes_one_pass(option, off):
+    experiment = compose([f"batch.{option.replace(' (2)', '=2')}"])
+    keras3 = Keras3Model(keras3_models.conv_net((8, 8, 1), 10, synchronized=True))
+    for model in (toy_models.smooth((8, 8, 1), 10, batch_norm=True), keras3):
+        assert refusal(experiment, models=[model]) == [
+            f"batch.{option} cannot be used with synchronized batch normalization: it takes the "
+            f"whole global batch in one forward pass; add batch.{off}, or build the layers with "
+            "synchronized=False (model.synchronized=false)"
+        ]
 
 
 def test_message_names_the_strategy_that_auto_chose():

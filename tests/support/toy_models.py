@@ -206,24 +206,6 @@ def halves(input_shape: tuple[int, ...], num_classes: int, *, other: int = 1) ->
     return tf.keras.Model(inputs, tf.keras.layers.Dense(num_classes, name="second")(x))
 
 
-def globally_normalized(input_shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
-    """Build a model whose hidden layers are normalized over the global batch, with dropout."""
-    layers = tf.keras.layers
-    hidden = [
-        layer
-        for _ in range(2)
-        for layer in (
-            layers.Dense(6, use_bias=False, kernel_regularizer=tf.keras.regularizers.L2(1e-3)),
-            layers.BatchNormalization(synchronized=True, momentum=0.9),
-            layers.Activation("tanh"),
-            layers.Dropout(0.2),
-        )
-    ]
-    return tf.keras.Sequential(
-        [tf.keras.Input(input_shape), layers.Flatten(), *hidden, layers.Dense(num_classes)]
-    )
-
-
 def blocks(
     input_shape: tuple[int, ...],
     num_classes: int,

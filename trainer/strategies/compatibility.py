@@ -237,6 +237,17 @@ RULES = (
         )
         for name, test, off in (("accumulate", _several, "1"), ("shards", _is_set, "null"))
     ),
+    *(
+        Rule(
+            name=None,
+            keys={f"batch.{name}": test},
+            message="synchronized batch normalization: it takes the whole global batch in one "
+            f"forward pass; add batch.{name}={off}, or build the layers with synchronized=False "
+            "(model.synchronized=false)",
+            condition=_has_synchronized_batch_norm,
+        )
+        for name, test, off in (("accumulate", _several, "1"), ("shards", _is_set, "null"))
+    ),
     Rule(
         name=None,
         keys={"eager": bool, "jit": bool},
@@ -264,7 +275,7 @@ RULES = (
         keys={"batch.accumulate": _several},
         message="{strategy} and batch normalization of each micro-batch: moving statistics that "
         "all replicas share cannot be updated within the loop over micro-batches; add "
-        "batch.accumulate=1, or choose a model that normalizes over the global batch",
+        "batch.accumulate=1",
         condition=_has_local_batch_norm,
         unless="batch.shards",
         tf_keras=True,

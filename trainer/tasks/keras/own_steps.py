@@ -242,7 +242,6 @@ def _refuse(options: StepOptions) -> None:
         (options.accumulate > 1, f"batch.accumulate ({options.accumulate})", "batch.accumulate=1"),
         (options.loss_scale is not None, "precision (mixed_float16)", "precision=mixed_bfloat16"),
         (options.overlap, "strategy.devices_per_replica", "strategy.devices_per_replica=1"),
-        (bool(options.synchronized), "synchronized batch normalization", "batch.shards=null"),
     ):
         if is_set:
             raise ConfigError(
@@ -275,7 +274,7 @@ def _contribution(
         **{name: (value, zero) for name, value in zip(logs, others, strict=False)},
         STATES: (states, tf.zeros([0])),
     }
-    return Contribution([], sums, [weights[i] for i in updated], others[len(logs) :], [])
+    return Contribution([], sums, [weights[i] for i in updated], others[len(logs) :])
 
 
 class _Apart:

@@ -32,7 +32,6 @@ from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.placement.device_traffic import traffic
 from trainer.engine.graph.step.clipping import Clip
-from trainer.engine.graph.step.global_statistics import synchronized_layers
 from trainer.engine.graph.step.metric_sums import metric_names
 from trainer.engine.graph.step.shard_tree import TreeExchange
 from trainer.engine.graph.step.step_options import StepOptions
@@ -293,7 +292,6 @@ def _step_options(
 def _options(experiment: Experiment, strategy: Strategy, learner: Learner) -> StepOptions:
     state = learner.state
     shards = learner.sizes.shards
-    layers = synchronized_layers(learner.task.models.values())
     exchange = strategy.gradient_exchange(in_tree=shards is not None)
     return StepOptions(
         learner.sizes.accumulate,
@@ -305,7 +303,6 @@ def _options(experiment: Experiment, strategy: Strategy, learner: Learner) -> St
         divergence_monitor=state.divergence_monitor,
         shards=shards,
         overlap=strategy.devices_per_replica > 1,
-        synchronized=layers if shards or learner.sizes.accumulate > 1 else (),
         adds_differences=strategy.asynchronous,
         rows=not strategy.static_shapes,
     )

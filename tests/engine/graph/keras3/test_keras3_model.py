@@ -343,7 +343,6 @@ def test_forward_pass_notes_its_statistics_as_values_or_differences():
         ("conv_net", ("strategy=mirrored", "strategy.devices_per_replica=2",
                       "strategy.virtual_devices=2"), "divides models of tf_keras alone"),
         ("conv_net", ("+model.synchronized=true", "jit=true"), "jit cannot be used with Keras 3's"),
-        ("conv_net", ("+model.synchronized=true", "batch.shards=2"), "batch.shards cannot be used"),
         (
             "conv_net",
             ("optimizer._target_=tests.support.keras3_models.optimizer", "~optimizer.beta_1",

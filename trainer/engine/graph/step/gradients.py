@@ -15,7 +15,6 @@ from trainer.engine.graph.placement.requested_devices import check_operations
 from trainer.engine.graph.placement.step_devices import backward_pass, on_own_device
 from trainer.engine.graph.randomness import randomness
 from trainer.engine.graph.step.captured_updates import CapturedUpdates
-from trainer.engine.graph.step.global_statistics import Compute, GlobalStatistics, Reduce
 from trainer.engine.graph.step.metric_sums import (
     Sizes,
     Sums,
@@ -60,15 +59,12 @@ class Contribution:
         updated: where updates are captured, or of a model that notes them: the variables that the
             forward passes update.
         updates: for each of these the sum of its new values over the forward passes, float32.
-        moving: moving statistics of the global batch and their new values, the same on all
-            replicas.
     """
 
     gradients: Gradients
     sums: Sums
     updated: list[tf.Variable]
     updates: list[tf.Tensor]
-    moving: list[tuple[tf.Variable, tf.Tensor]]
 
     def packed_sums(self) -> tf.Tensor:
         """Return the sums and weights as one vector, float32."""
@@ -85,7 +81,6 @@ def accumulate_gradients(
     model: tf.keras.Model,
     options: StepOptions,
     collectives: Collectives,
-    reduce: Reduce,
     scale: tf.Tensor | None = None,
 ) -> Contribution:
     """Add up gradients and metric sums over shards and micro-batches, on this replica alone.
@@ -96,7 +91,6 @@ def accumulate_gradients(
         model: the model whose trainable variables the gradients are of.
         options: what all steps have in common.
         collectives: this replica's; a loss function may use them if the batch is not cut.
-        reduce: sums over the replicas statistics of synchronized normalization.
         scale: what the loss is multiplied by; None: it is not scaled.
 
     Raises:
@@ -106,14 +100,13 @@ def accumulate_gradients(
     for layer in model.submodules:
         if hasattr(layer, "before_update"):
             layer.before_update()
-    passes = _Passes(loss_fn, batch, model, options, collectives, reduce, scale)
+    passes = _Passes(loss_fn, batch, model, options, collectives, scale)
     weights = model.trainable_variables
     specs = [passes.spec_of(variable) for variable in weights]
     specs += [tf.TensorSpec(variable.shape, tf.float32) for variable in passes.moving]
     specs.append(tf.TensorSpec([None], tf.float32))  # the metrics, known when a pass is traced
     with randomness.part_of_size(passes.size):
-        passes.statistics.compute(passes.objective, model)
-        *tensors, numbers = passes.add_up(passes.gradients, specs)
+        *tensors, numbers = passes.add_up(specs)
     numbers = tf.ensure_shape(numbers, [sum(map(sum, passes.sizes.values()))])
     positions = sorted(passes.updated)
     updates = tensors[len(weights) :]
@@ -122,7 +115,6 @@ def accumulate_gradients(
         restored_sums(numbers, passes.sizes),
         [passes.moving[i] for i in positions],
         [updates[i] for i in positions],
-        passes.statistics.moving_updates(),
     )
 
 
@@ -190,7 +182,6 @@ class _Passes:
     Attributes:
         size: examples in the replica's batch.
         moving: variables whose updates are captured.
-        statistics: of synchronized normalization over the passes.
         updated: positions of the variables in `moving` that are updated; complete once a pass has
             been traced.
         sizes: of the metrics' sums and weights; complete once a pass has been traced.
@@ -203,7 +194,6 @@ class _Passes:
         model: tf.keras.Model,
         options: StepOptions,
         collectives: Collectives,
-        reduce: Reduce,
         scale: tf.Tensor | None,
     ) -> None:
         self._loss_fn = loss_fn
@@ -219,8 +209,7 @@ class _Passes:
         self._notes = notes_updates(model)
         captures = self._notes or options.captures_updates
         self.moving = moving_variables(model) if captures else []
-        num_passes = options.passes(num_replicas)
-        self.statistics = GlobalStatistics(options.synchronized, num_passes, self.add_up, reduce)
+        self._num_passes = options.passes(num_replicas)
         self.updated: set[int] = set()
         self.sizes: Sizes = {}
         self._lookups: list[int] = []  # of a pass, for each weight
@@ -256,32 +245,32 @@ class _Passes:
             for x, count in zip(gradients, self._lookups, strict=True)
         ]
 
-    def add_up(self, compute: Compute, specs: Sequence[tf.TensorSpec]) -> list[Gradient]:
-        """Add up what `compute` returns for each part: over shards in the order of a tree."""
+    def add_up(self, specs: Sequence[tf.TensorSpec]) -> list[Gradient]:
+        """Add up what `_pass` returns for each part: over shards in the order of a tree."""
         if self._options.shards is None:
-            return self._over_micro_batches(compute, self._batch)
+            return self._over_micro_batches(self._batch)
         count = self._num_shards
         shards = cut(self._batch, count)
         enter = randomness.split_part(count)
 
         def compute_shard(number: int | tf.Tensor) -> list[Gradient]:
             with enter(number):
-                return self._over_micro_batches(compute, shards(number))
+                return self._over_micro_batches(shards(number))
 
         sum_all = sum_overlapping if self._options.overlap else sum_over_shards
         return sum_all(compute_shard, count, specs)
 
-    def _over_micro_batches(self, compute: Compute, batch: Batch) -> list[Gradient]:
+    def _over_micro_batches(self, batch: Batch) -> list[Gradient]:
         """Add up the micro-batches, one after the other."""
         count = self._options.accumulate
         if count == 1:
-            return compute(batch)
+            return self._pass(batch)
         micro = cut(batch, count)
         enter = randomness.split_part(count)
 
         def compute_part(part: int | tf.Tensor) -> list[Gradient]:
             with enter(part):
-                return compute(micro(part))
+                return self._pass(micro(part))
 
         if self._options.overlap:
             return chain_sum([compute_part(part) for part in range(count)], _add_beside)
@@ -303,16 +292,7 @@ class _Passes:
         )
         return restored(total, in_rows, first)
 
-    def objective(self, batch: Batch) -> tf.Tensor:
-        """Return what one pass adds to the loss of the global batch, a scalar.
-
-        It changes no variable of the model, so it may be computed again.
-        """
-        captured = CapturedUpdates(moving_variables(self._model), noted=self._notes)
-        with captured.capture():
-            return self._loss(batch, self._scale)[0]
-
-    def gradients(self, batch: Batch) -> list[Gradient]:
+    def _pass(self, batch: Batch) -> list[Gradient]:
         """Return the gradients, the captured updates and the metric sums of one pass."""
         values = self._model.read_values() if self._notes else []
         compute = self._gradients
@@ -320,7 +300,7 @@ class _Passes:
             # A new function for each trace: replicas have different variables and cannot share one.
             compute = tf.function(self._gradients, jit_compile=True, autograph=False)
         results = compute(batch, self._scale, values)
-        if self.statistics.passes == 1:
+        if self._num_passes == 1:
             return list(results)
         return [on_own_device(combine, x) for x in results]
 
@@ -330,7 +310,6 @@ class _Passes:
         graph = tf.compat.v1.get_default_graph()
         num_before = len(graph.get_operations())
         captured = self._captured()
-        statistics = self.statistics
         trained = self._model.trainable_variables
         with (
             randomness.traced_here(),
@@ -338,10 +317,9 @@ class _Passes:
             self._model.computed_from(values) if values else nullcontext(),
         ):
             tape.watch(values[: len(trained)])
-            with captured.capture(), statistics.known(statistics.totals) as calls:
+            with captured.capture():
                 objective, sums = self._loss(batch, scale)
             check_operations(graph.get_operations()[num_before:], compiled=self._options.jit)
-            objective += statistics.weighted(calls)
         is_sharded = self._options.shards is not None
         with backward_pass(), gradients_in_order():
             num_before = len(graph.get_operations())
@@ -364,7 +342,7 @@ class _Passes:
         self._lookups[:] = [self._lookups_of(gradient, batch) for gradient in gradients]
         result = []
         for gradient, weight, count in zip(gradients, weights, self._lookups, strict=True):
-            if stays_in_rows(gradient, weight.shape, count * self.statistics.passes):
+            if stays_in_rows(gradient, weight.shape, count * self._num_passes):
                 values = tf.reshape(gradient.values, [-1, *weight.shape[1:]])
                 result.append(tf.IndexedSlices(values, tf.cast(gradient.indices, tf.int64)))
             else:
@@ -404,7 +382,7 @@ class _Passes:
         loss_sum = tf.reduce_sum(tf.cast(losses, tf.float32) * batch["weight"])
         objective = loss_sum / (self.size * self._collectives.num_replicas)
         if regularization := self._model.losses:
-            objective += tf.add_n(regularization) / self.statistics.passes
+            objective += tf.add_n(regularization) / self._num_passes
         if scale is not None:
             objective *= scale
         return objective, sums_of(losses, metrics, batch["weight"])

@@ -57,7 +57,7 @@ class MovingStatistics:
         held = getattr(optimizer, "held_statistics", ())
         self._held = {id(v): optimizer.is_trained(start) for v, start in held}
         # One pass has not changed them; the mean over several may be another number.
-        averages = num_replicas > 1 or options.shards is not None or bool(options.synchronized)
+        averages = num_replicas > 1 or options.shards is not None
         restored = held if averages and not self._noted else ()
         self._old = [(v, v.read_value(), self._held[id(v)]) for v, _ in restored]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -45,8 +45,6 @@ class StepOptions:
             given its share of the sum.
         exchange: sums gradients, and other tensors that must not be rounded, over the replicas;
             None: as one `all_reduce`.
-        synchronized: layers that normalize over the global batch, if that takes several passes of a
-            replica; then no layer communicates by itself.
         divergence_monitor: judges each update before it is made; None: no update is judged.
         exchange_timer: measures the sums over the replicas; None: they are not measured here.
         overlap: whether shards and micro-batches may be computed at the same time, on several
@@ -69,7 +67,6 @@ class StepOptions:
     shards: int | None = None
     exchange_timer: ExchangeTimer | None = None
     overlap: bool = False
-    synchronized: Sequence[tf.keras.layers.Layer] = ()
     adds_differences: bool = False
     rows: bool = True
     note_rows: Callable[[Optimizer, tf.Variable], None] = lambda optimizer, variable: None

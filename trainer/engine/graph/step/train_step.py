@@ -19,7 +19,7 @@ from trainer.engine.graph.step.gradients import (
     forward_parts,
 )
 from trainer.engine.graph.step.metric_sums import Sums
-from trainer.engine.graph.step.moving_statistics import MovingStatistics, assign_alike, soft_update
+from trainer.engine.graph.step.moving_statistics import MovingStatistics, soft_update
 from trainer.engine.graph.step.row_gradients import (
     allow_reads,
     combine,
@@ -106,16 +106,13 @@ class Step(Collectives):
         self._count(optimizer)
         statistics = MovingStatistics(model, optimizer, self.options, self.num_replicas)
         scale = self.read_loss_scale()
-        own = accumulate_gradients(
-            loss_fn, batch, model, self.options, self, self.sum_exactly, scale
-        )
+        own = accumulate_gradients(loss_fn, batch, model, self.options, self, scale)
         gradients, (packed, *totals) = self.sum_over_replicas(
             self._to_sum(own, model, optimizer), [own.packed_sums(), *statistics.added(own)]
         )
         if scale is not None:
             gradients = scaled(gradients, 1.0 / scale)
         statistics.assign(totals)
-        assign_alike(own.moving)
         reduced = own.unpack_sums(packed)
         self._apply(optimizer, model.trainable_variables, gradients, reduced)
         statistics.end(self.dropped)
