@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,19 +69,20 @@ class Child:
     peak_mib: float
 
 
-def run_child(command: Sequence[str], checkout: Path = ROOT) -> Child:
-    """Run a command in a checkout, by default this one, to its end.
+def run_child(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Child:
+    """Run a command in this checkout to its end.
 
     Raises:
         SystemExit: it failed; the end of its output has been printed.
     """
     # tf_keras for the peers as well: the same models, and the faster of the two Keras lines.
-    env = os.environ | {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    own = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    env = os.environ | own | dict(environment or {})
     with tempfile.TemporaryFile("w+") as output:
         started_at = time.time()
         process = subprocess.Popen(
             command,
-            cwd=checkout,
+            cwd=ROOT,
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -113,7 +114,9 @@ def _wait(process: subprocess.Popen[str]) -> tuple[int, Any]:
         time.sleep(0.01)
 
 
-def run_peer(name: str, job: Job, steps: Sequence[int] = ()) -> tuple[dict[str, float], Child]:
+def run_peer(
+    name: str, job: Job, steps: Sequence[int] = (), environment: Mapping[str, str] | None = None
+) -> tuple[dict[str, float], Child]:
     """Run a contender of `benchmarks.peers`; return what it reports, and the process."""
     options = {
         "model": job.model,
@@ -124,8 +127,10 @@ def run_peer(name: str, job: Job, steps: Sequence[int] = ()) -> tuple[dict[str, 
     }
     arguments = [part for key, value in options.items() for part in (f"--{key}", str(value))]
     lengths = ["--steps", *map(str, steps)] if steps else []
-    child = run_child([sys.executable, "-m", "benchmarks.peers", name, *arguments, *lengths])
-    return json.loads(child.output.splitlines()[-1]), child
+    command = [sys.executable, "-m", "benchmarks.peers", name, *arguments, *lengths]
+    child = run_child(command, environment)
+    report = [line for line in child.output.splitlines() if line.startswith("{")][-1]
+    return json.loads(report), child
 
 
 def run_steadfast(job: Job, steps: int, *more: str) -> tuple[list[dict[str, Any]], Child]:
@@ -147,7 +152,8 @@ def run_steadfast(job: Job, steps: int, *more: str) -> tuple[list[dict[str, Any]
             "evaluate.every_epochs=null",
             *more,
         ]
-        child = run_child([sys.executable, "train.py", *overrides])
+        last = {override.partition("=")[0]: override for override in overrides}  # the later counts
+        child = run_child([sys.executable, "train.py", *last.values()])
         (run,) = Path(runs).iterdir()
         return read_ledger(run), child
 
@@ -205,29 +211,6 @@ def data_file(path: Path | None) -> Iterator[Path]:
         file = Path(folder) / "noise.npz"
         np.savez(file, **arrays, **labels)
         yield file
-
-
-def step_ms(data: Path, steps: int, window: int, *options: str) -> float:
-    """Return the milliseconds of a step of 128 images of MNIST, of those after the first summary.
-
-    Args:
-        data: the images.
-        steps: how many are trained.
-        window: steps of a summary.
-        options: model, layout and the like.
-    """
-    with tempfile.TemporaryDirectory() as runs:
-        command = [
-            "dataset=mnist", f"dataset.path={data}", "batch.global_size=128",
-            f"train.steps={steps}", "train.epochs=null", f"summary.every_steps={window}",
-            "evaluate.every_epochs=null", "checkpoint.every_epochs=null", "writers=[jsonl]",
-            f"runs_dir={runs}", *options,
-        ]  # fmt: skip
-        run_child([sys.executable, "train.py", *command])
-        (path,) = Path(runs).glob("*/metrics.jsonl")
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-    rates = [line["examples_per_sec"] for line in lines if line["split"] == "train"][1:]
-    return 1000 * 128 * len(rates) / sum(rates)
 
 
 def interleave(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[Any]]:

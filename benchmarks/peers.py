@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,10 +34,14 @@ def load(job: Job) -> tuple[np.ndarray, np.ndarray]:
         return archive["x_train"][..., None] / np.float32(255), archive["y_train"].astype(np.int64)
 
 
-def pipeline(job: Job) -> tf.data.Dataset:
-    """The input pipeline of the tutorial, with prefetching."""
-    dataset = tf.data.Dataset.from_tensor_slices(load(job)).shuffle(10_000).repeat()
-    return dataset.batch(job.batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
+def pipeline(job: Job, context: tf.distribute.InputContext | None = None) -> tf.data.Dataset:
+    """The input pipeline of the tutorial, with prefetching; of a process of several."""
+    dataset = tf.data.Dataset.from_tensor_slices(load(job))
+    context = context or tf.distribute.InputContext()
+    dataset = dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
+    batch_size = context.get_per_replica_batch_size(job.batch_size)
+    dataset = dataset.shuffle(10_000).repeat()
+    return dataset.batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
 
 def build_model(job: Job) -> tf.keras.Model:
@@ -67,7 +72,8 @@ def one_device() -> tf.distribute.Strategy:
 
 def tutorial(job: Job) -> Train:
     """A loop as in TensorFlow's tutorials: one graph call a step, with `next(iterator)` inside."""
-    strategy = one_device()
+    is_one_of_several = "TF_CONFIG" in os.environ
+    strategy = tf.distribute.MultiWorkerMirroredStrategy() if is_one_of_several else one_device()
     with strategy.scope():
         model = build_model(job)
         optimizer = build_optimizer(job)
@@ -93,7 +99,9 @@ def tutorial(job: Job) -> Train:
         losses = strategy.run(replica_step, args=(next(iterator),))
         return strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
 
-    iterator = iter(strategy.distribute_datasets_from_function(lambda context: pipeline(job)))
+    iterator = iter(
+        strategy.distribute_datasets_from_function(lambda context: pipeline(job, context))
+    )
 
     def train(steps: int) -> float:
         accuracy.reset_state()

@@ -39,7 +39,6 @@ _MODES = {
     "plan": "trainer.launch.modes.plan_report",
     "verify": "trainer.launch.modes.verify",
     "verify.layouts": "trainer.launch.modes.layout_check",
-    "benchmark": "trainer.launch.modes.benchmark",
 }
 """The modes, and verify.layouts: each with the module whose `run` takes the command.
 

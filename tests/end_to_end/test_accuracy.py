@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.precision import VARIANTS, accuracy
 from tests.support.processes import ROOT, log, only_run, run
 
 pytestmark = pytest.mark.long
@@ -52,14 +51,25 @@ def test_tutorial_recipe_reaches_the_published_accuracy_with_two_workers(tmp_pat
     assert measured["float16"] == pytest.approx(measured["none"], abs=0.01)
 
 
+def accuracy(directory, model, *options):
+    """Return the accuracy on the whole test split of digits after 300 steps without dropout."""
+    directory.mkdir(parents=True)
+    code, out, err = run(
+        directory, f"model={model}", "model.dropout=0", "train.steps=300", "train.epochs=null",
+        "batch.global_size=64", "writers=[jsonl]", *options,
+    )  # fmt: skip
+    assert code == 0, out + err
+    return json.loads((only_run(directory) / "result.json").read_text())["metrics"]["accuracy"]
+
+
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
-def test_16_bits_and_xla_reach_the_accuracy_of_float32(model):
+def test_16_bits_and_xla_reach_the_accuracy_of_float32(tmp_path, model):
     """Without dropout, of which XLA draws other numbers.
 
     Within 3 points: another seed of float32 is up to 2 points off, 7 of the 360 test examples.
     """
-    plain = accuracy(model, "model.dropout=0")
+    plain = accuracy(tmp_path / "float32", model)
     assert plain > 0.9
-    for other in ("mixed_bfloat16", "jit"):
-        varied = accuracy(model, "model.dropout=0", *VARIANTS[other])
+    for other in ("precision=mixed_bfloat16", "jit=true"):
+        varied = accuracy(tmp_path / other.partition("=")[0], model, other)
         assert varied == pytest.approx(plain, abs=0.03), other

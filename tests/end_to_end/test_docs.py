@@ -32,7 +32,7 @@ LONG = {
         "how-to/contrastive", "how-to/data", "how-to/dataset", "how-to/failures",
         "how-to/fine-tune", "how-to/fit", "how-to/gan", "how-to/keras-program",
         "how-to/keras3", "how-to/labels",
-        "how-to/language-model", "how-to/measure-scale", "how-to/metrics", "how-to/model",
+        "how-to/language-model", "how-to/metrics", "how-to/model",
         "how-to/model-parallelism", "how-to/report", "how-to/resume", "how-to/see",
         "how-to/segmentation", "how-to/several-models", "how-to/slow-workers", "how-to/sweep",
         "same-bits", "strategies", "troubleshooting",

@@ -9,7 +9,7 @@ from tests.support.command_line import run_here
 
 @pytest.mark.parametrize(
     "overrides",
-    [["mode=benchmark"], ["mode=verify"], ["mode=verify", "verify.layouts=true"]],
+    [["mode=verify"], ["mode=verify", "verify.layouts=true"]],
     ids=" ".join,
 )
 def test_modes_that_start_their_own_processes_refuse_a_declared_cluster(

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
 from trainer.text import without_classes
 
@@ -91,13 +91,6 @@ class Evaluated:
     step: int
     metrics: Mapping[str, float]
     text: str
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What a process of mode=benchmark has measured; empty: it is warm, and waits to begin."""
-
-    values: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -197,7 +190,7 @@ class Exit:
 
 
 Message: TypeAlias = (
-    Line | Opening | Output | Phase | Progress | Evaluated | Measured | SignalReceived | FaultNotice
+    Line | Opening | Output | Phase | Progress | Evaluated | SignalReceived | FaultNotice
     | SignalRequest | Availability | Problem | Crash | ErrorLine | Outcome | Exit
 )  # fmt: skip
 Send: TypeAlias = Callable[[Message], None]

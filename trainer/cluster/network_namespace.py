@@ -97,18 +97,6 @@ def enter(descriptors: Sequence[int]) -> None:
         _call("setns", descriptor, kind)
 
 
-def sent_bytes() -> int | None:
-    """Return the bytes that this process's network has sent, also to itself; None: unknown.
-
-    In a network of its own these are the bytes that the processes of a run have sent one another.
-    """
-    try:
-        with open("/proc/self/net/dev") as lines:
-            return sum(int(line.partition(":")[2].split()[8]) for line in lines if ":" in line)
-    except OSError:
-        return None
-
-
 def needs_network(experiment: Mapping[str, object]) -> str | None:
     """Return the key of a run that may need the network, with the reason, or None.
 

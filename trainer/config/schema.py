@@ -26,8 +26,8 @@ from trainer.annotations import (
     Structural,
 )
 
-MODES = ("train", "plan", "verify", "benchmark", "evaluate", "export", "predict")
-TRAINING_MODES = ("train", "plan", "verify", "benchmark")
+MODES = ("train", "plan", "verify", "evaluate", "export", "predict")
+TRAINING_MODES = ("train", "plan", "verify")
 """Modes that start runs of their own, and need none."""
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 USED = ("latest", "best")
@@ -489,13 +489,6 @@ class Verify:
 
 
 @dataclass
-class Benchmark:
-    """mode=benchmark: how a run scales over replicas, and what limits it."""
-
-    secs: float = key(3.0, "length of each measurement in seconds", Gt(0))
-
-
-@dataclass
 class Plan:
     """mode=plan: what a run would be, on hardware that need not be here."""
 
@@ -627,7 +620,7 @@ class Experiment:
     mode: str = key(
         "train",
         "train; plan: tell devices, memory and traffic, and train nothing; verify: prove that "
-        "kills, or layouts, change nothing; benchmark: measure how it scales and what limits it; "
+        "kills, or layouts, change nothing; "
         "evaluate, export, predict: use a run",
         OneOf(*MODES),
         Free(),
@@ -699,7 +692,6 @@ class Experiment:
     divergence: Divergence = key(Divergence, "what to do when training diverges", Semantic())
     plan: Plan = key(Plan, "settings of mode=plan", Free())
     verify: Verify = key(Verify, "settings of mode=verify", Free())
-    benchmark: Benchmark = key(Benchmark, "settings of mode=benchmark", Free())
     devices: Devices = key(
         Devices, "which hardware may be used, whatever the strategy", Free(names_run=True)
     )

@@ -71,7 +71,7 @@ def _check_mode(experiment: Experiment) -> Iterator[str]:
     mode = experiment.mode
     if experiment.resume == "never" and mode in MODES and mode not in TRAINING_MODES:
         yield f"mode ({mode}) needs a run; add resume=<run directory>"
-    if mode in ("verify", "benchmark") and experiment.fault:
+    if mode == "verify" and experiment.fault:
         names = ", ".join(f"fault.{name}" for name in experiment.fault)
         yield f"mode ({mode}) is for runs without faults of their own; remove {names}"
 
@@ -88,7 +88,7 @@ def _check_place(experiment: Experiment) -> Iterator[str]:
     if line := addresses.problem("runs_dir", experiment.runs_dir):
         yield line
     yield from _check_folder("store.work_dir", experiment.store.work_dir)
-    if experiment.mode in ("verify", "benchmark"):
+    if experiment.mode == "verify":
         yield (
             f"mode ({experiment.mode}) trains runs of its own, which need a folder of this "
             f"machine, not runs_dir ({experiment.runs_dir}); add runs_dir=runs"

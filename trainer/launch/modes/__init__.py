@@ -1,1 +1,1 @@
-"""Modes that train several times and compare, or plan: verify, benchmark, plan."""
+"""Modes that train several times and compare, or plan: verify, plan."""

@@ -146,7 +146,7 @@ def build_learner(
         hold_layers(task.models, task.optimizers, experiment.train.unfreeze or {})
         parts.check_used()
         state = _state(experiment, task, dataset, callbacks)
-    if experiment.env is None and experiment.mode in ("train", "benchmark", "evaluate"):
+    if experiment.env is None and experiment.mode in ("train", "evaluate"):
         members.check_labels(state.task, dataset)
         data_checks.check_classes(state.task, dataset, (experiment.task or {}).get("loss"))
     plan = _with_callbacks(plan, callbacks)

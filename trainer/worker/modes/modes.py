@@ -32,7 +32,7 @@ from trainer.worker.building.build_evaluation import sidecar
 from trainer.worker.building.build_model import build_task, create_strategy
 from trainer.worker.context import WorkerContext
 from trainer.worker.export import export
-from trainer.worker.modes import server, step_timing
+from trainer.worker.modes import server
 from trainer.worker.modes.own_loop_mode import run_own_loop
 from trainer.worker.modes.sidecar_evaluator import Sidecar
 from trainer.worker.predict.predict import predict
@@ -204,13 +204,6 @@ def _predict(job: Job) -> bool:
     )
 
 
-def _benchmark(job: Job) -> bool:
-    step_timing.measure(
-        job.engine, job.context.channel, job.save, job.context.experiment.benchmark.secs
-    )
-    return True
-
-
 def restore(job: Job) -> int:
     """Restore the checkpoint that the command names, in every process; return its step."""
     engine = job.engine
@@ -227,7 +220,6 @@ def restore(job: Job) -> int:
 
 _MODES: dict[str, Callable[[Job], bool]] = {
     "train": _train,
-    "benchmark": _benchmark,
     "evaluate": _evaluate,
     "predict": _predict,
 }

@@ -1,1 +1,0 @@
-"""How training scales over processes: `python -m benchmarks.scaling`."""
