@@ -258,6 +258,7 @@ def test_bit_is_flipped_once_by_its_process(tmp_path):
     assert flips == ["worker-0"]
 
 
+@pytest.mark.slow
 def test_full_disk_fails_its_save_once(tmp_path):
     with pytest.raises(
         CheckpointError, match=r"the checkpoint of step 4 .* No space left on device"

@@ -77,6 +77,7 @@ def scalars(run_dir):
     return [(line["step"], line["steps"]) for line in lines if "steps" in line]
 
 
+@pytest.mark.slow
 def test_events_happen_once_also_in_a_run_that_was_stopped(tmp_path):
     events.clear()
     whole = train(tmp_path / "whole", *PLAN, RECORDER)

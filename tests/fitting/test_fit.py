@@ -18,6 +18,7 @@ from trainer.fitting import fit as fitting
 from trainer.notebook import Run
 
 
+@pytest.mark.slow
 def test_trained_model_is_that_of_the_last_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -160,6 +160,7 @@ def test_layers_of_the_user_are_built_when_they_are_allowed(
         saved(SHAPE, 10, path=str(file), allow=["my.Own"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_layers_of_keras_are_built(kind: str, tmp_path: Path) -> None:
     library = KINDS[kind]

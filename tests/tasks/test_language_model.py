@@ -72,6 +72,7 @@ def test_evaluation_has_the_perplexity_of_all_tokens(tmp_path: Path) -> None:
     assert last["loss"] < math.log(256)
 
 
+@pytest.mark.slow
 def test_model_without_logits_for_each_token_is_refused(tmp_path: Path) -> None:
     run = engine(tmp_path, "model=transformer_encoder", "model.width=8", "model.hidden=8")
     with pytest.raises(ConfigError, match=r"returns \[B, \d+\]; task=language_model needs a logit"):

@@ -77,6 +77,7 @@ DIABETES = (
 )
 
 
+@pytest.mark.slow
 def test_metrics_of_the_split_are_those_of_its_predictions(tmp_path: Path) -> None:
     run = engine(tmp_path, *DIABETES)
     run.train(lambda: False)

@@ -384,6 +384,7 @@ def test_restore_names_variables_that_do_not_match(tmp_path, other, message):
     assert str(caught.value) == f"the checkpoint of step 5 does not fit this experiment: {message}"
 
 
+@pytest.mark.slow
 def test_checkpoint_has_only_metrics_of_its_own_step(tmp_path):
     options = [
         "evaluate.every_steps=4",

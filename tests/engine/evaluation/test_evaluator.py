@@ -161,6 +161,7 @@ def test_metrics_of_cluster_equal_numpy_on_whole_split(tmp_path, strategy):
     assert json.loads((run_dir / "confusion.json").read_text())["matrix"] == matrix
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_predict_yields_each_example_once_in_order_with_averages(trained, strategy):
     run_engine = trained(strategy)

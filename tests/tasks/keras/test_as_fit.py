@@ -134,6 +134,7 @@ def test_custom_step_trains_as_fit_does(tmp_path, library, variant, loss, layout
             assert_alike(train(tmp_path / layout, "guide", layout, *options)[2:], one[2:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_step_that_is_neither_mean_nor_sum_trains_on_one_device_alone(tmp_path, library):
     options = (f"library={library}", "variant=2", "loss=neither")
@@ -143,6 +144,7 @@ def test_step_that_is_neither_mean_nor_sum_trains_on_one_device_alone(tmp_path, 
         train(tmp_path / "two", "guide", "two", *options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_step_that_compares_examples_is_evaluated_on_whole_batches(tmp_path, library):
     options = (f"library={library}", "variant=3", "loss=mean")

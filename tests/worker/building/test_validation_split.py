@@ -197,6 +197,7 @@ def test_run_stopped_while_it_tests_the_best_weights_ends_alike(tmp_path: Path) 
     assert_same_bits(variables(again), kept)
 
 
+@pytest.mark.slow
 def test_damage_to_the_last_checkpoint_while_the_best_is_tested_is_told(tmp_path: Path) -> None:
     trained = engine(tmp_path, *RUN, *BEST)
     lines: list[str] = []
