@@ -179,6 +179,14 @@ def test_choice_by_a_path_is_refused(override, hint):
         compose([override])
 
 
+def test_choice_by_a_path_in_a_recipe_is_refused(tmp_path):
+    (tmp_path / "experiment").mkdir()
+    text = "# @package _global_\ndefaults:\n  - override /model: ../model/softmax\n"
+    (tmp_path / "experiment" / "mine.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"^model=\.\./model/softmax: a choice"):
+        compose(["experiment=mine"], tmp_path)
+
+
 @pytest.mark.parametrize("group", ["callbacks", "writers", "metrics"])
 def test_names_of_what_writes_files_are_names_of_files(group):
     with pytest.raises(ConfigError) as refused:

@@ -43,6 +43,17 @@ def test_arrays_keep_the_contract():
     check_split(dataset(np.array(list("abcdef"))).train)
 
 
+def test_parts_are_train_validation_and_test():
+    part = (numbers(), np.arange(6) % 3)
+    one, two, three = (dataset((part,) * count if count > 1 else part) for count in (1, 2, 3))
+    assert (one.test.num_examples, one.validation) == (0, None)
+    assert batch_of(one.test)["features"].shape == (0, 2)
+    assert (two.test.num_examples, two.validation) == (6, None)
+    assert three.validation.num_examples == three.test.num_examples == 6
+    other = dataset(((numbers() / 2,), (numbers(4),))).test
+    assert (other.num_examples, batch_of(other)["features"].dtype) == (4, tf.float32)
+
+
 @pytest.mark.parametrize(
     ("label", "options", "expected"),
     [

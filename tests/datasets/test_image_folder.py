@@ -56,6 +56,23 @@ def test_image_folder_keeps_the_contract(tree: Path) -> None:
     check_dataset(image_folder(path=str(tree), image_size=SIZE))
 
 
+def test_val_folder_is_the_test_split(tree: Path) -> None:
+    (tree / "test").rename(tree / "val")
+    assert image_folder(path=str(tree), image_size=SIZE).test.num_examples == 4
+
+
+@pytest.mark.parametrize(("antialias", "expected"), [(False, 127.5), (True, 63.75)])
+def test_antialias_averages_pixels(tmp_path: Path, antialias: bool, expected: float) -> None:
+    image = np.zeros((8, 8, 3), np.uint8)
+    image[3:5, 3:5] = 255  # what bilinear sampling sees at the center, and averaging does not
+    for name in ("train", "test"):
+        (tmp_path / name / "a").mkdir(parents=True)
+        (tmp_path / name / "a" / "0.png").write_bytes(tf.io.encode_png(image).numpy())
+    data = image_folder(path=str(tmp_path), image_size=[1, 1], antialias=antialias)
+    value = int(all_of(data.train)["features"][0, 0, 0, 0])
+    assert value > expected if not antialias else value < expected
+
+
 def test_hash_split_keeps_files_when_others_are_added(tmp_path: Path) -> None:
     for number in range(40):
         write(tmp_path / "ab"[number % 2] / f"{number:02d}.png", number)

@@ -111,6 +111,19 @@ def test_vectors_are_cast_and_normalized() -> None:
     assert batch["features"].numpy().tolist() == [[1.0, 1.0]]
 
 
+def test_images_of_other_sizes_and_colors_are_converted() -> None:
+    data = dataset(
+        lambda n: {"image": png(n, (4 + n, 6), 3 if n else 1), "label": 0},
+        image_size=[5, 7],
+        channels=3,
+    )
+    assert everything(data.train)["features"].shape == (COUNT, 5, 7, 3)
+    first = dataset(lambda n: {"image": png(n, (4 + n, 6)), "label": 0})
+    assert first.input_shape == (4, 6, 1)
+    palette = Image.fromarray(np.full((4, 4, 3), 9, np.uint8)).convert("P")
+    assert dataset(lambda n: (palette, 0)).input_shape == (4, 4, 3)
+
+
 def test_labels_may_be_names() -> None:
     data = dataset(lambda n: (np.zeros(2), "ab"[n % 2]), num_classes=None, class_names=["b", "a"])
     assert (data.num_classes, data.class_names) == (2, ["b", "a"])

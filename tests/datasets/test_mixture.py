@@ -66,6 +66,16 @@ def test_mixture_keeps_the_contract_of_datasets() -> None:
     check_dataset(mixture(sources={"a": images(5, max_value=1.0), "b": images(8, max_value=1.0)}))
 
 
+def test_test_split_is_all_test_splits_each_example_once() -> None:
+    parts = sources()
+    batch = mixture(sources=parts).test.fetch(tf.range(13, dtype=tf.int64))
+    expected = [
+        parts[name].test.fetch(tf.range(n, dtype=tf.int64)) for name, n in (("a", 5), ("b", 8))
+    ]
+    np.testing.assert_array_equal(batch["label"], np.concatenate([x["label"] for x in expected]))
+    np.testing.assert_allclose(batch["features"][:5], expected[0]["features"] / 255, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("weights", "shares"),
     [

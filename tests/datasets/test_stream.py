@@ -79,6 +79,11 @@ def test_function_is_called_for_each_stream():
     assert len(calls) == 3  # the first call tells shape and length
 
 
+@pytest.mark.parametrize("train", [unknown, endless])
+def test_length_of_a_pass_can_be_given(train):
+    assert dataset(train, num_examples=4).train.num_examples == 4
+
+
 def tagged():
     """Return single examples, each a sequence with a label for each of its steps."""
     features = np.zeros([4, 5, 2], np.float32)
@@ -183,6 +188,12 @@ def test_anything_in_a_batch_is_kept_by_its_structure():
         assert (example.shape, example.dtype) == (spec.shape, spec.dtype)
 
 
+def test_features_alone_have_no_label():
+    data = stream(train=lambda: pairs().map(lambda x, y: x).batch(4))
+    assert (data.label_kind, data.num_classes, data.test.num_examples) == (None, 1, 0)
+    assert set(next(iter(data.train.stream()))) == {"features"}
+
+
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
@@ -200,10 +211,33 @@ def test_kind_and_number_of_labels_are_seen(source, expected):
     assert (data.label_kind, data.num_classes) == expected
 
 
+def test_names_of_classes_tell_their_number():
+    def source():
+        examples = pairs()
+        examples.class_names = ["a", "b", "c", "d"]
+        return examples
+
+    data = stream(train=source, test=source)
+    assert (data.num_classes, data.class_names) == (4, ["a", "b", "c", "d"])
+
+
 def test_column_of_classes_is_their_number():
     source = mapped(lambda x, y: (x, [y]))
     assert dataset(source, source, label_kind="class").test.labels.shape == (6,)
     assert stream(train=source, test=source).test.labels.shape == (6, 1)
+
+
+def test_function_draws_the_same_without_a_seed():
+    def source():
+        return tf.data.Dataset.from_tensor_slices(np.random.rand(6, 2)).shuffle(6)
+
+    state = np.random.get_state()[1].tolist()
+    one, two = (stream(train=source, test=source) for _ in range(2))
+    assert np.random.get_state()[1].tolist() == state
+    indices = tf.range(6, dtype=tf.int64)
+    assert np.array_equal(*(data.test.fetch(indices)["features"] for data in (one, two)))
+    assert one.digest() == two.digest()
+    assert dataset().digest() not in (one.digest(), dataset(partial(pairs, 9)).digest())
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,21 @@ def numbers(split: Any, column: dict[str, Any]) -> list[int]:
     return [round(value) for value in (stored * column["std"] + column["mean"]).tolist()]
 
 
+def test_several_categories_share_the_feature_of_unknown_ones(tmp_path: Path) -> None:
+    train = "x,label\n" + "".join(f"{value},a\n" for value in "aaabbcccc") + "d,b\n"
+    kinds = {"columns": {"x": "categorical"}, "max_categories": 2}
+    data, _ = fitted({**write(tmp_path, train, train), **kinds})
+    assert vectors(data, data.test)[[0, 3, 5, 9]].tolist() == [
+        [0, 1, 0],
+        [1, 0, 0],
+        [0, 0, 1],
+        [1, 0, 0],
+    ]
+    names = "x,y,label\n" + "".join(f"name {n},{n},a\n" for n in range(5))
+    data, _ = fitted({**write(tmp_path, names, names), "max_categories": 4})
+    assert data.describe() == ["Columns: numeric y; ignored x; label label (1 classes)"]
+
+
 def test_bundled_table_is_whole() -> None:
     data = breast_cancer()
     data.fit()

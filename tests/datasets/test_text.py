@@ -96,6 +96,15 @@ def test_folders_of_text_files_have_splits_and_classes(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_texts_are_cut_at_the_length_and_integer_labels_are_sorted(tmp_path: Path) -> None:
+    rows = [{"text": "abcdef", "label": label} for label in (10, 9, 10, 9)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    data = text(path=str(path), test_path=str(path), length=4)
+    assert data.class_names == ("9", "10")
+    assert texts_of(data) == [("abcd", label) for label in ("10", "9", "10", "9")] * 2
+
+
 def test_tokenizers_are_read_from_files(tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     words = {"[UNK]": 0, "a": 1, "cat": 2}

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tests.support.dataset_contract import check_dataset
 from trainer.datasets import text_windows as module
+from trainer.datasets.cache import token_cache
 from trainer.datasets.text_windows import text_windows
 
 TEXT = "".join(f"{number} bottles of tea;\n" for number in range(40))
@@ -50,6 +51,26 @@ def test_windows_have_each_token_once_and_the_one_after_it(
     check_dataset(data)
 
 
+def test_tokens_are_made_once_and_again_when_a_file_changes(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tea.txt"
+    file.write_text(TEXT)
+
+    def first() -> bytes:
+        return tokens_of(text_windows(path=str(file), length=8).train)[0][:8]
+
+    assert first() == TEXT[:8].encode()
+    (kept,) = (home / ".cache" / "steadfast").iterdir()
+    monkeypatch.setattr(module, "_encode", None)
+    assert first() == TEXT[:8].encode()
+    monkeypatch.undo()
+    monkeypatch.setenv("HOME", str(home))
+    file.write_text(f"less {TEXT}")
+    assert first() == b"less 0 b"
+    assert len(list(kept.parent.iterdir())) == 2
+
+
 @pytest.mark.parametrize("kind", ["txt", "jsonl"])
 def test_texts_follow_each_other(tmp_path: Path, kind: str) -> None:
     texts = [part.strip() for part in (TEXT[:300], TEXT[300:500], TEXT[500:])]
@@ -85,6 +106,16 @@ def test_folder_that_cannot_be_written_is_told(
     )
     assert tokens_of(data.train)[0].startswith(TEXT[:100].encode())
     assert "set dataset.cache_dir=<folder>" in caplog.text
+
+
+def test_damaged_build_leaves_no_file(tmp_path: Path) -> None:
+    def parts() -> Any:
+        yield np.zeros(3, np.uint8)
+        raise ValueError("damaged")
+
+    with pytest.raises(ValueError, match="damaged"):
+        token_cache.load_sequence(tmp_path, "name", np.dtype(np.uint8), parts)
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:

@@ -82,6 +82,12 @@ def test_training_metrics_are_reported_a_hundred_times_or_more(every_steps, tota
     assert make_plan(experiment, 10_000_000, 10).summarize.next_after(0) == interval
 
 
+def test_asynchronous_workers_are_not_stopped_for_a_report_at_every_few_steps():
+    experiment = compose(["train.steps=200"])
+    plan = make_plan(experiment, 10_000_000, 10, asynchronous=True)
+    assert plan.summarize.next_after(0) == 50
+
+
 class Late:
     """A save policy that names a later step only at first."""
 

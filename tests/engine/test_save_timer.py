@@ -47,6 +47,25 @@ def spent(saves=0, save_secs=0.0, failures=0, wall_secs=0.0):
     return TimeSummary(secs, 1, failures=failures, saves=saves)
 
 
+@pytest.mark.parametrize(
+    ("summary", "secs"),
+    [
+        (spent(), 10.0),  # what a save takes is not known
+        (spent(2, 0.01, 0, 60.0), 42.0),
+        (spent(2, 0.01, 40, 1200.0), 10.0),  # 5 s are optimal
+        (spent(2, 0.5, 40, 1200.0), 50.0),  # a hundred times a save
+        (spent(2, 90.0, 0, 60.0), 3600.0),
+    ],
+)
+def test_automatic_interval_keeps_its_limits(summary, secs):
+    now = [0.0]
+    timer = AutoTimer(lambda: summary, lambda line: None, lambda: now[0])
+    now[0] = 0.98 * secs
+    assert not timer.due()
+    now[0] = 1.02 * secs
+    assert timer.due()
+
+
 def test_interval_follows_the_ledger_after_each_save_and_is_told_once(tmp_path):
     now = [0.0]
     ledger = Ledger(tmp_path, clock=lambda: now[0])

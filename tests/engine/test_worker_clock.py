@@ -60,6 +60,15 @@ def test_record_has_work_and_wait_of_every_process(clock, travel):
     }
 
 
+def test_compilation_is_left_out(clock):
+    own = WorkerClock(Group(), NAMES)
+    with own.working():
+        clock.now += 60.0
+        own.begin(1)
+        clock.now += 0.5
+    assert own.end(3).times["worker-1"] == WorkerTime(0.5, 0.0, 2)
+
+
 @pytest.mark.parametrize(("count", "step"), [(2, 0), (1, 10)])
 def test_interval_without_a_step_and_single_process_have_no_record(clock, count, step):
     own = WorkerClock(Group(count=count), NAMES)

@@ -158,6 +158,16 @@ def other(store, tmp_path, monkeypatch):
     return Other(store, tmp_path / "chief", monkeypatch)
 
 
+def test_other_command_leaves_when_the_chief_has_uploaded(other):
+    def act(number):
+        (other.chief.renew if number < 50 else other.chief.release)()
+
+    assert other.run(act) == 143
+    assert other.waits == 50
+    (line,) = other.console.lines
+    assert line.startswith(f"Waiting until the chief has uploaded to {ADDRESS}/")
+
+
 def test_other_command_leaves_when_the_chief_is_silent(other):
     def act(number):
         if number < 5:

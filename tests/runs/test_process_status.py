@@ -49,6 +49,18 @@ def test_command_lives_if_its_record_grows(run_dir):
     assert PATIENCE_SECS <= time.now < PATIENCE_SECS + 1  # worker-1 might have been about to write
 
 
+def test_command_that_ends_while_it_is_watched_does_not_live(run_dir):
+    process_status.write(run_dir, "worker-0", record(3))
+    time = Time({1: lambda: process_status.write(run_dir, "worker-0", record(4, code=0))})
+    records, living = watch(run_dir, time)
+    assert (living, records["worker-0"].code) == (set(), 0)
+    assert time.now < 2
+    time = Time({1.5: lambda: process_status.write(run_dir, "worker-0", record(0, pid=8))})
+    process_status.write(run_dir, "worker-0", record(3))
+    assert watch(run_dir, time)[1] == {"worker-0"}  # another command: its numbers begin again
+    assert time.now < 2
+
+
 def test_records_of_an_earlier_cluster_are_left_out(run_dir):
     earlier = [f"worker-{index}" for index in range(4)]
     for at, name in enumerate(earlier):

@@ -126,6 +126,14 @@ def test_lineage_has_the_changes_of_every_command(run):
     assert provenance.changed_values({}) == {}
 
 
+def test_complete_keeps_the_devices_and_updates_the_length(run):
+    provenance.complete(run, ["CPU:0", "CPU:1"], 2, 300)
+    provenance.complete(run, ["GPU:0"], 1, 400)
+    record = provenance.read(run)
+    assert (record["devices"], record["total_steps"]) == (["CPU:0", "CPU:1"], 400)
+    assert provenance.num_replicas(run) == 2
+
+
 def test_read_rejects_a_damaged_record(run):
     (run / "run.json").write_text("{")
     with pytest.raises(DamagedError, match=r"run/run\.json cannot be read: it is not JSON: "):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.runs.recorded_metrics import epoch_metrics, read_curves
+from trainer.runs.recorded_metrics import epoch_metrics, read_curves, read_evaluations
 
 
 def test_metrics_of_an_epoch_are_means_over_its_steps(tmp_path: Path) -> None:
@@ -48,3 +48,17 @@ def test_curves_are_read_by_split_and_name(tmp_path: Path) -> None:
     assert last == (2, 0.5)
     assert set(curves) == {("train", "loss"), ("test", "loss"), ("test", "accuracy")}
     assert read_curves(tmp_path / "none") == {}
+
+
+def test_evaluations_of_a_long_file_are_all_read(tmp_path: Path) -> None:
+    lines = [
+        {"step": step, "split": split, "loss": 1 / step, "padding": 1e-300}
+        for step in range(1, 4001)
+        for split in ("train", "test")
+    ]
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    (tmp_path / "metrics.jsonl").write_text(text + '{"step": 4001, "split": "test", "lo')
+    assert len(text) > 1 << 19  # it is read in several blocks
+    evaluations = read_evaluations(tmp_path)
+    assert [step for step, _ in evaluations] == list(range(1, 4001))
+    assert evaluations[2][1]["loss"] == 1 / 3

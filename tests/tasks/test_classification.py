@@ -130,12 +130,26 @@ def test_gradient_of_a_certain_example_is_finite(gamma: float) -> None:
     assert np.isfinite(tape.gradient(loss, logits).numpy()).all()
 
 
+def test_one_hot_shares_are_the_label_itself() -> None:
+    hard, numbers = _cross_entropy(tf.constant([2, 1]), LOGITS[:2])
+    soft, largest = _cross_entropy(tf.one_hot([2, 1], 3), LOGITS[:2])
+    np.testing.assert_allclose(soft, hard, rtol=1e-6)
+    assert numbers.numpy().tolist() == largest.numpy().tolist() == [2, 1]
+
+
 def test_loss_is_the_mean_over_the_shares_and_the_class_that_of_the_largest() -> None:
     shares = tf.constant([[0.25, 0.75, 0.0], [0.6, 0.0, 0.4]])
     losses, largest = _cross_entropy(shares, LOGITS[:2])
     expected = -np.sum(shares * tf.nn.log_softmax(LOGITS[:2]), axis=1)
     np.testing.assert_allclose(losses, expected, rtol=1e-6)
     assert largest.numpy().tolist() == [1, 0]
+
+
+def test_further_outputs_of_a_model_have_no_share() -> None:
+    losses, largest = _cross_entropy(tf.constant([[0.5, 0.5], [0.0, 1.0]]), LOGITS[:2])
+    expected, _ = _cross_entropy(tf.constant([[0.5, 0.5, 0.0], [0.0, 1.0, 0.0]]), LOGITS[:2])
+    np.testing.assert_array_equal(losses, expected)
+    assert largest.numpy().tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

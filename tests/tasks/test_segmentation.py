@@ -94,6 +94,12 @@ def test_class_that_does_not_occur_does_not_count_in_the_mean():
     assert values["mean_iou"] == pytest.approx(0.375)
 
 
+def test_many_classes_have_only_their_mean():
+    task = toy(21)
+    values = task.derive_metrics(dict.fromkeys(task.metrics, 0.5))
+    assert list(values) == ["loss", "accuracy", "mean_iou"]
+
+
 @pytest.mark.slow
 def test_metrics_are_those_of_the_predictions_and_the_picture_is_written(tmp_path):
     run = make(tmp_path)

@@ -7,8 +7,9 @@ import pytest
 from tests.support.command_line import run_apart, run_here
 from trainer import main
 from trainer.cli.compose import compose
-from trainer.runs import checkpoint_marker
+from trainer.runs import checkpoint_marker, provenance
 from trainer.runs.directory import open_run
+from trainer.runs.identity import Change
 
 
 @pytest.fixture
@@ -56,6 +57,17 @@ def test_table_shows_steps_sizes_reasons_and_metrics(here):
         ],
         [],
     )
+
+
+def test_retention_settings_of_last_command_count(here):
+    provenance.add_entry(
+        here,
+        [],
+        None,
+        15,
+        [Change("checkpoint.keep_every_steps", None, 10), Change("checkpoint.keep", 1, 2)],
+    )
+    assert [row[2] for row in table(here)[1]] == ["best", "newest, every n-th", "newest"]
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,13 @@ def test_kubernetes_starts_a_pod_for_each_process(arguments, pods):
     assert objects[-1]["spec"]["backoffLimit"] == 3 * pods
 
 
+def test_kubernetes_continues_a_run_with_another_number_of_pods():
+    four, two = (printed(*MULTI, "--workers", str(count), "name=a") for count in (4, 2))
+    assert arguments_of(four) == arguments_of(two)
+    assert [item["metadata"] for item in four] == [item["metadata"] for item in two]
+    assert (four[-1]["spec"]["completions"], two[-1]["spec"]["completions"]) == (4, 2)
+
+
 def test_kubernetes_prints_a_job_alone_for_one_process_named_like_the_run():
     (job,) = printed("strategy=mirrored", "--image", "a", "restart.max_restarts=5", "name=My_run")
     assert (job["kind"], job["spec"]["completions"], job["spec"]["backoffLimit"]) == ("Job", 1, 5)

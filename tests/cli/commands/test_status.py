@@ -70,6 +70,17 @@ def test_status_shows_each_process_of_a_running_job(run_dir, growing):
     )
 
 
+def test_status_names_processes_that_have_not_started(run_dir, growing):
+    write(run_dir, 0, phase="join", step=0)
+    growing.append(lambda: write(run_dir, 0, number=1, phase="join", step=0))
+    assert status() == (
+        "process   host   phase        step  age\n"
+        "worker-0  node0  join            0  0 s\n"
+        "worker-1  -      not started     -    -\n"
+        "runs/cnn-digits-1: running, step 0/40\n"
+    )
+
+
 def test_status_says_which_host_tells_nothing_any_more(run_dir, growing):
     write(run_dir, 0)
     write(run_dir, 1)
@@ -134,6 +145,13 @@ def test_status_of_a_run_in_a_store_shows_what_its_holder_has_uploaded(store, ru
     assert {key: content[key] for key in ("run", "state", "step", "holder")} == {
         "run": ADDRESS, "state": "running", "step": 14, "holder": "node0:7:a",
     }  # fmt: skip
+
+
+def test_status_in_a_store_knows_a_record_of_an_earlier_holder(store, run_dir, growing):
+    write_checkpoint(run_dir, 10)
+    write(run_dir, 0, step=14)
+    growing.append(upload_run(store, run_dir, "node0:8:b").renew)
+    assert f"{ADDRESS}: running, step 10/40\n" in status_in_store()
 
 
 def test_status_in_a_store_names_a_holder_that_is_silent(store, run_dir, growing):

@@ -28,6 +28,16 @@ def test_only_runs_that_have_changed_are_read_again(tmp_path, monkeypatch):
     assert len(summaries.payload()["runs"]) == 1
 
 
+def test_damaged_or_missing_run_has_a_summary(tmp_path):
+    (run,) = make_runs(tmp_path, 1, 20)
+    (run.path / "run.json").write_text('{"lineage": 3}')
+    (tmp_path / "empty").mkdir()
+    listing = {"a": run.path, "b": tmp_path / "empty"}
+    damaged, empty = Summaries("x", lambda: listing).payload()["runs"]
+    assert damaged["id"] == "a"
+    assert (empty["state"], empty["best"], empty["value"]) == ("waiting", None, None)
+
+
 def test_values_for_json_are_finite():
     value = {"a": [float("nan"), (1.5, float("inf"))], 3: None}
     assert finite_only(value) == {"a": [None, [1.5, None]], "3": None}

@@ -25,6 +25,16 @@ def dataset(**options: Any) -> ImageDataset:
     return ImageDataset(train=SPLIT, test=SPLIT, image_shape=(6, 7, 3), num_classes=8, **options)
 
 
+def test_augmentations_draw_independently_of_one_another() -> None:
+    draws = tf.constant(RANDOM.uniform(size=(8, 4)), tf.float32)
+    batch = SPLIT.fetch(ALL)
+    flipped = dataset(augment=Augmentation(flip=True)).transform(batch, draws[:, :1])
+    both = dataset(augment=Augmentation(flip=True, crop=1)).transform(
+        batch, tf.concat([draws[:, :1], tf.fill([8, 2], 0.5)], axis=1)
+    )
+    np.testing.assert_array_equal(both["features"], flipped["features"])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
@@ -77,6 +87,15 @@ def test_randaugment_and_its_magnitude_belong_together(options: dict[str, Any], 
 def test_color_is_refused_for_gray_images() -> None:
     with pytest.raises(ValueError, match=r"augment\.hue \(0\.1\) needs images of 3 channels"):
         Augmentation(hue=0.1).check((8, 8, 1))
+
+
+def test_evaluation_is_not_augmented() -> None:
+    everything = dataset(**EVERYTHING)
+    plain = dataset(**{**EVERYTHING, "augment": None})
+    batch = SPLIT.fetch(ALL)
+    evaluated = everything.transform(batch, None)["features"]
+    np.testing.assert_array_equal(evaluated, plain.transform(batch, None)["features"])
+    assert evaluated.shape == (8, *everything.input_shape) == (8, 9, 8, 3)
 
 
 def test_transform_of_an_example_is_the_same_bits_in_any_batch() -> None:

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from trainer.datasets.operations import mixing
 from trainer.datasets.operations.mixing import Mixing
 
 RANDOM = np.random.RandomState(0)
@@ -40,6 +41,14 @@ def test_cutmix_pastes_a_box_of_the_neighbor() -> None:
     np.testing.assert_allclose(labels[0], [1 - share, 0, share], atol=1e-6)
 
 
+def test_box_at_the_border_counts_what_is_inside() -> None:
+    images, labels = mix(0.0, 1.0, draws(side=0.0, down=0.0, across=0.0))
+    is_other = (images == IMAGES[OTHER]).all(axis=-1)[0]
+    assert is_other[:2, :2].all()
+    assert is_other.sum() == 4
+    np.testing.assert_allclose(labels[0], [1 - 4 / 48, 0, 4 / 48], atol=1e-6)
+
+
 def test_both_are_drawn_for_half_of_the_examples() -> None:
     for which, alone in ((0.1, (0.0, 1.0)), (0.9, (1.0, 0.0))):
         numbers = draws(which=which)
@@ -53,3 +62,14 @@ def test_example_without_weight_is_not_mixed_in(options: tuple[float, float]) ->
     np.testing.assert_array_equal(images[0], IMAGES[0])
     np.testing.assert_array_equal(labels[0], [1, 0, 0])
     assert not np.array_equal(images[2], IMAGES[2])
+
+
+@pytest.mark.parametrize("parameter", [0.2, 1.0, 2.0])
+def test_beta_has_the_distributions_moments(parameter: float) -> None:
+    numbers = tf.constant(RANDOM.uniform(size=200_000), tf.float32)
+    sides = tf.constant(RANDOM.uniform(size=200_000), tf.float32)
+    sample = mixing.beta(numbers, sides, parameter).numpy().astype(np.float64)
+    assert abs(sample.mean() - 0.5) < 0.005
+    assert abs(sample.var() - 1 / (4 * (2 * parameter + 1))) < 0.002
+    assert sample.min() >= 0
+    assert sample.max() <= 1

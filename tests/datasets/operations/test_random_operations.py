@@ -60,6 +60,20 @@ def test_translation_shifts_whole_pixels_and_fills_with_gray() -> None:
     np.testing.assert_allclose(moved[:, 2:], IMAGES[:, :7], atol=1e-5)
 
 
+def test_rotation_leaves_the_middle_and_turns_the_rest() -> None:
+    turned = operate("rotate", 10.0)
+    np.testing.assert_allclose(turned[:, 4, 4], IMAGES[:, 4, 4], atol=1e-5)
+    assert not np.allclose(turned[:, 4, 6], IMAGES[:, 4, 6])
+
+
+@pytest.mark.parametrize("name", ["shear_x", "shear_y"])
+def test_shear_leaves_the_middle_line(name: str) -> None:
+    sheared = operate(name, 10.0)
+    line = (slice(None), 4) if name == "shear_x" else (slice(None), slice(None), 4)
+    np.testing.assert_allclose(sheared[line], IMAGES[line], atol=1e-5)
+    assert not np.allclose(sheared, IMAGES)
+
+
 def test_every_operation_is_drawn() -> None:
     count = len(OPERATIONS)
     images = np.repeat(IMAGES[:1], count, axis=0)

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -39,3 +40,12 @@ def test_all_examples_are_in_order(make):
     assert values(make(7), 3) == [[0, 1, 2], [3, 4, 5], [6]]
     assert values(make(6), 3) == [[0, 1, 2], [3, 4, 5]]
     assert values(make(2), 3) == [[0, 1]]
+
+
+def test_examples_without_weight_are_left_out():
+    split = by_index(3, weight=tf.constant([1.0, 0.0, 1.0]))
+    split.fetch = lambda indices: {
+        "features": {"x": indices},
+        "weight": tf.constant(np.float32([1, 0, 1])),
+    }
+    assert values(split, 3) == [[0, 2]]

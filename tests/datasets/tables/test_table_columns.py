@@ -35,6 +35,13 @@ def test_kind_is_found(values, expected):
     assert kind(rows(*values)) == expected
 
 
+def test_kind_is_that_of_all_parts():
+    assert kind(rows("1"), rows("a"), rows("2")) == "categorical"
+    assert kind(rows(""), rows("2024-01-31")) == "date"
+    assert kind(rows(1.5, np.nan, dtype=float)) == "numeric"
+    assert kind(rows("2024-01-31", "NaT", dtype="datetime64[us]")) == "date"
+
+
 def test_parts_are_merged_without_loss():
     values = 1e9 + np.random.RandomState(0).standard_normal(3000)
     fit = Fit("x", "numeric")

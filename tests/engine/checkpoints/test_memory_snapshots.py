@@ -124,6 +124,13 @@ def test_interval_of_the_configuration_is_kept(memories):
     assert [step for step in range(10) if process.keep(step)] == [0, 3, 6, 9]
 
 
+def test_forced_snapshot_is_written_unless_the_memory_has_that_state(memories):
+    process = Process(memories, every_steps=100)
+    assert process.keep(5, force=True)
+    assert not process.keep(5, force=True)
+    assert process.keep(5, 5, force=True)  # reported meanwhile
+
+
 @pytest.mark.parametrize("limited", [True, False])
 def test_little_memory_is_told_once_and_the_state_is_not_kept(memories, monkeypatch, limited):
     monkeypatch.setattr(memory_snapshots, "available_bytes", lambda: 31)
@@ -133,6 +140,12 @@ def test_little_memory_is_told_once_and_the_state_is_not_kept(memories, monkeypa
     told = rf"warning: the state is not kept in memory \({problem}\): a restart goes on from .*"
     assert len(process.warnings) == limited
     assert all(re.fullmatch(told, warning) for warning in process.warnings)
+
+
+def test_memory_that_is_had_already_is_used_however_little_is_free(memories, monkeypatch):
+    Process(memories).keep(1)
+    monkeypatch.setattr(memory_snapshots, "available_bytes", lambda: 0)
+    assert Process(memories).keep(2)
 
 
 def test_failed_allocation_is_told(memories, monkeypatch):

@@ -71,3 +71,11 @@ def test_gradient_that_is_not_finite_stays_so_on_all_replicas(strategy, dtype, b
     assert not np.isfinite(total[0])
     assert exact == [2.0]
     assert (after == 2).all()
+
+
+@pytest.mark.parametrize("dtype", RELATIVE)
+def test_other_tensors_are_not_rounded(strategy, dtype):
+    others = (1.0 + 2.0**-20, 123456.0)
+    assert summed(strategy, dtype, [(np.ones(2), np.ones(2))], others)[0][1] == [
+        2 * x for x in others
+    ]

@@ -92,6 +92,19 @@ def test_archive_of_one_keras_fits_the_other(tmp_path, source, target):
     assert len(same(values(saved), values(model))) == 20
 
 
+def test_archive_gives_layers_by_name_in_another_order(tmp_path):
+    path = tmp_path / "saved.keras"
+    library, layers = keras, keras.layers
+    dense = [layers.Dense(4, name=name) for name in ("one", "two", "three")]
+    saved = library.Sequential([layers.Input([4]), *dense])
+    saved.save(path)
+    names = ("three", "one")
+    model = library.Sequential([layers.Input([4]), *(layers.Dense(4, name=n) for n in names)])
+    text, _ = restore_weights(path, {"model": adapted(model)})
+    assert text == f"4 of 4 weights from {path}; not used: two/0, two/1"
+    assert len(same(values(saved), values(model))) == 4
+
+
 def test_operations_that_a_file_names_are_not_run(tmp_path):
     path = tmp_path / "saved.keras"
     saved = net(tf.keras.layers, 2)
@@ -286,3 +299,14 @@ def test_run_gives_its_averages_but_for_the_head(tmp_path):
     text, _ = restore_weights(tmp_path / "run", {"model": model}, ["new"])
     assert text.startswith(f"8 of 10 weights from step 2 of {tmp_path / 'run'}; fresh: new/kernel")
     assert len(same(expected, values(model))) == 8
+
+
+def test_private_names_that_find_the_layers_of_a_file_exist():
+    """Nothing but these names tells the places that a `.weights.h5` has."""
+    from keras.src.saving import saving_lib
+    from tf_keras.src.saving import saving_lib as saving_lib_2
+
+    assert callable(saving_lib._walk_saveable)
+    assert callable(saving_lib_2._walk_trackable)
+    for names in (saving_lib.naming, saving_lib_2.generic_utils):
+        assert names.to_snake_case("DenseLayer") == "dense_layer"

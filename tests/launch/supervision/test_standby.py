@@ -143,6 +143,14 @@ def test_runs_that_can_have_one(monkeypatch, options, expected):
     assert is_possible(context) == expected
 
 
+def test_accelerators_and_declared_clusters_have_none(monkeypatch):
+    monkeypatch.setattr(standby, "visible_gpus", lambda: ["0"])
+    assert not is_possible(_context(["strategy=one_device"]))
+    monkeypatch.setattr(standby, "visible_gpus", list)
+    declared = Cluster(ProcessId("worker", 0), {"worker": ["a:1", "b:1"]}, "TF_CONFIG")
+    assert not is_possible(_context(["strategy=multi_worker"], declared))
+
+
 def _context(options, cluster=None):
     experiment = compose(options)
     strategy = select_strategy(experiment)

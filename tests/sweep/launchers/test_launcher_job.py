@@ -46,6 +46,13 @@ def test_repeated_stop_signals_reach_the_point_once():
     requests.requeue()  # nobody has asked for it
 
 
+def test_save_signals_reach_the_point_if_the_launcher_has_no_handler():
+    requests = requests_of_job()
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.raise_signal(number)
+        assert list(requests.signals()) == [number]
+
+
 def test_launcher_requeues_the_job_after_the_point_has_saved(capsys):
     requeued = []
 

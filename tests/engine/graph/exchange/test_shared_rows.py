@@ -84,6 +84,15 @@ def test_sum_that_is_held_does_not_change_and_none_is_copied_before_all_are_held
 
 
 @pytest.mark.parametrize("rendezvous", [2], indirect=True)
+def test_two_sums_of_a_step_do_not_mix(rendezvous):
+    members, pool = rendezvous
+    one, other = gradients(2, 1), gradients(2, 2)
+    first, second = rows_of(members, 1), rows_of(members, 2)
+    assert one_sum(first, pool, one)[0][0] == pytest.approx(one[0][0] + one[1][0])
+    assert one_sum(second, pool, other)[1][0] == pytest.approx(other[0][0] + other[1][0])
+
+
+@pytest.mark.parametrize("rendezvous", [2], indirect=True)
 def test_wait_is_measured_between_arrival_and_the_last_one(rendezvous, monkeypatch):
     members, pool = rendezvous
     clock = {"now": 0.0}
@@ -150,6 +159,17 @@ def test_lost_process_is_noticed_by_all(rendezvous):
     close(members[0])
     with pytest.raises(PeerLostError, match=r"^worker-0 has gone"):
         waiting[1].result(timeout=30)
+
+
+@pytest.mark.parametrize("rendezvous", [3], indirect=True)
+def test_size_may_change_from_step_to_step(rendezvous):
+    members, pool = rendezvous
+    rows = rows_of(members)
+    for size in (100, 5000, 3, 70_000, 0):
+        mine = [[np.full([size, 2], rank + 1, np.float32)] for rank in range(3)]
+        for result in one_sum(rows, pool, mine):
+            assert result[0].shape == (size, 2)
+            assert (result[0] == 6).all()
 
 
 @pytest.mark.parametrize("rendezvous", [3], indirect=True)

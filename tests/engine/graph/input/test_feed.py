@@ -95,6 +95,22 @@ def test_draws_and_contents_do_not_depend_on_number_of_replicas():
     assert one[0]["weight"].tolist() == [1.0] * 8
 
 
+@pytest.mark.parametrize("global_size", [5, 16])
+def test_every_example_once_an_epoch_also_if_a_batch_straddles_two(global_size):
+    stream = np.concatenate(ids(train_source(global_size), range(-(-3 * N // global_size))))
+    for epoch in range(3):
+        assert sorted(stream[epoch * N : (epoch + 1) * N]) == list(range(N))
+
+
+def test_batch_larger_than_dataset_takes_each_example_as_often():
+    source = train_source(12, 1, num_examples=4)
+    for step in range(3):
+        assert sorted(ids(source, [step])[0]) == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert [sorted(part) for part in np.split(np.array(ids(source, [0])[0]), 3)] == [
+        [0, 1, 2, 3]
+    ] * 3
+
+
 @pytest.mark.parametrize(("per_replica", "replicas"), [(5, 2), (23, 1), (30, 2)])
 def test_evaluation_counts_each_example_once_at_a_static_shape(per_replica, replicas):
     source = Source(split(), per_replica, replicas)
@@ -136,7 +152,7 @@ def strategy(request):
     return STRATEGIES[request.param]()
 
 
-def batches_of(fed, strategy, start, count, left_out=()):
+def batches_of(fed, strategy, start, count):
     """Return each step's batch over all replicas, and the draws, as a compiled loop does."""
 
     @tf.function
@@ -153,7 +169,7 @@ def batches_of(fed, strategy, start, count, left_out=()):
             strategy.run(replica_step, args=(step, element)),
         )
 
-    iterator = fed.open(start, left_out)
+    iterator = fed.open(start)
     return [
         tf.nest.map_structure(
             lambda x: x.numpy(), next_batch(iterator, tf.constant(step, tf.int64))
@@ -235,6 +251,26 @@ def test_read_batches_are_on_their_device_ahead_of_the_step(devices):
     while reader.count < wanted:
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+class Augmenting:
+    """Remembers the random numbers that it is given."""
+
+    num_examples = N
+    in_memory = True
+    augments = True
+
+    def fetch(self, indices, draws=None):
+        return {"features": indices, "seen": tf.zeros([]) if draws is None else draws}
+
+
+def test_split_that_augments_is_given_the_draws_in_training_alone():
+    train = Source(Augmenting(), 4, 1, SampleOrder(N, 0), num_draws=3)
+    batch, draws = train.assemble(tf.constant(1, tf.int64), tf.constant(0))
+    assert draws.shape == (4, 3)
+    np.testing.assert_array_equal(batch["seen"], draws)
+    test, _ = Source(Augmenting(), 4, 1).assemble(tf.constant(1, tf.int64), tf.constant(0))
+    assert test["seen"].shape == ()
 
 
 def test_units_stay_together_and_all_of_a_split_keeps_its_order():

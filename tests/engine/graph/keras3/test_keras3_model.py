@@ -357,6 +357,12 @@ def test_unsupported_model_is_refused_in_one_line(tmp_path, model, overrides, pr
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
+def test_variables_that_nothing_trains_are_no_strangers(tmp_path):
+    run = engine(tmp_path, "counting", "train.steps=1", *TWO)
+    assert run.train(lambda: False)
+
+
 @pytest.mark.parametrize(("model", "shapes"), [
     ("deferred", [(64, 10), (10,)]),
     ("unbuilt", [(64, 8), (8,), (8, 8), (8,), (8, 10), (10,)]),

@@ -79,6 +79,25 @@ def test_slices_of_parts_known_only_in_the_graph_are_the_same(jit):
             assert compiled(parts, per_example).tobytes() == whole.tobytes()
 
 
+def test_uniform_and_normal_draws_have_their_distribution():
+    with batch_part(part(size=4000)):
+        uniform = LayerDraws(0).random_uniform([4000, 10], 2.0, 4.0).numpy()
+        normal = LayerDraws(1).random_normal([4000, 10], 5.0, 2.0).numpy()
+    assert uniform.min() >= 2.0
+    assert uniform.max() < 4.0
+    np.testing.assert_allclose(uniform.mean(), 3.0, atol=0.02)
+    np.testing.assert_allclose([normal.mean(), normal.std()], [5.0, 2.0], atol=0.05)
+    assert abs(np.corrcoef(uniform[:-1, 0], uniform[1:, 0])[0, 1]) < 0.08
+
+
+def test_draw_without_the_batch_is_the_same_for_all_parts():
+    def draw(number):
+        with batch_part(part(number, 4)):
+            return LayerDraws(0).random_uniform([5, 6]).numpy()
+
+    np.testing.assert_array_equal(draw(0), draw(3))
+
+
 def test_seed_and_draw_of_unknown_shape_differ_between_parts():
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None]), tf.TensorSpec([])])
     def draw(x, number):
@@ -329,3 +348,9 @@ def test_layers_that_a_dataset_has_draw_statelessly():
     assert np.ptp(first) > 0
     assert first.numpy().tobytes() == again.numpy().tobytes()
     assert make_stateless(layers_of(object())) == 0
+
+
+def test_bounds_of_integers_may_be_tensors():
+    with batch_part(part()):
+        drawn = LayerDraws(1).random_uniform([1000], tf.constant(3), tf.constant(7), tf.int64)
+    assert set(drawn.numpy()) == {3, 4, 5, 6}

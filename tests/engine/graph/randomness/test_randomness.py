@@ -23,10 +23,24 @@ def test_draws_depend_on_seed_epoch_and_example_alone():
         assert np.concatenate(parts).tobytes() == whole.tobytes()
 
 
+def test_draws_are_the_same_when_compiled_and_for_any_number():
+    epochs, indices = tf.constant([0, 5], tf.int64), tf.constant([9, 2], tf.int64)
+    eager = uniform(1, epochs, indices, 6).numpy()
+    compiled = tf.function(lambda: uniform(1, epochs, indices, 6))().numpy()
+    assert eager.tobytes() == compiled.tobytes()
+    assert uniform(1, epochs, indices, 2).numpy().tobytes() == eager[:, :2].tobytes()
+
+
 @pytest.mark.parametrize("other", [(4, 0, 0), (3, 1, 0), (3, 0, 1)])
 def test_seed_epoch_and_example_each_change_every_draw(other):
     a, b = draws(3, [0], [0], 32), draws(other[0], [other[1]], [other[2]], 32)
     assert np.all(a != b)
+
+
+def test_largest_seed_and_far_epochs_work():
+    drawn = draws(9007199254740991, [10**12, 2**62], [2**40, 2**62], 3)
+    assert drawn.shape == (2, 3)
+    assert len(np.unique(drawn)) == 6
 
 
 def test_draws_are_uniform_and_uncorrelated():

@@ -350,6 +350,25 @@ def test_divergence_beyond_max_skips_ends_run(tmp_path, action):
         training.train(lambda: False)
 
 
+@pytest.mark.slow
+def test_spike_is_rolled_back(tmp_path):
+    options = [
+        "divergence.spike_sigma=50",
+        "divergence.window=4",
+        "divergence.action=rollback",
+        "checkpoint.every_steps=2",
+    ]
+    training, lines = engine_with_lines(
+        tmp_path / "spike", *QUICK, *LINEAR, *options, *poison(6, factor=1e5)
+    )
+    assert training.train(lambda: False)
+    assert training.state.divergence_monitor.blocks() == [6]
+    assert sum(line.startswith("The loss jumped to ") for line in lines) == 1
+    assert_same_bits(
+        without_blocks(tmp_path / "other", [6], *QUICK, *LINEAR, *options), variables(training)
+    )
+
+
 KILLED = [
     "model.width=4", "model.batch_norm=true", "model.dropout=0.3", "train.steps=24",
     "batch.global_size=16", "evaluate.every_steps=4", "checkpoint.every_steps=3",
