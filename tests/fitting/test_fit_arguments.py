@@ -5,6 +5,7 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
 from trainer.cli.compose import compose
@@ -24,7 +25,7 @@ def test_keys_are_those_of_the_configuration() -> None:
         "jit": True,
         "train__clip_norm": None,
         "task": "keras",
-        "task__class_weights": {0: 1.0, 1: 5},
+        "task__class_weights": {0: np.float64(1.0), 1: np.int64(5)},
     }
     defaults = {"train.epochs": 3, "batch.global_size": 64, "model": "softmax"}
     experiment = compose([*overrides_of({**keys, "train__steps": 9}, defaults), "~model.name"])

@@ -77,6 +77,8 @@ def _text(value: Any) -> str:
     Raises:
         ConfigError: it is nothing that a configuration holds.
     """
+    if hasattr(value, "dtype") and not value.shape:  # a number of NumPy
+        value = value.item()
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int | float):
