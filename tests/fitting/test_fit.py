@@ -187,8 +187,8 @@ class OfSteps(keras.Model):
         return logs
 
     def test_step(self, data: Any) -> dict[str, Any]:
-        numbers, targets = data
-        outputs = tf.gather(self([self.table]), numbers)
+        targets = data.pop("target")
+        outputs = tf.gather(self([self.table]), data["number"])
         return {"loss": self.compute_loss(y=targets, y_pred=outputs)}
 
 
@@ -199,7 +199,13 @@ def test_model_that_its_steps_build_is_trained_and_evaluated(
     table = np.random.default_rng(0).normal(size=[80, 3]).astype(np.float32)
     model = OfSteps(tf.constant(table))
     model.compile(optimizer, "mse")
-    run = fit(model, (np.arange(80), table[:, :1]), validation=0.25, epochs=2, batch_size=20)
+    run = fit(
+        model,
+        {"number": np.arange(80), "target": table[:, :1]},
+        validation=0.25,
+        epochs=2,
+        batch_size=20,
+    )
     assert run.history["val_loss"][-1] < run.history["val_loss"][0]
     assert run.history["loss"][-1] < run.history["loss"][0]
     assert run.model().head.kernel.shape == (3, 1)
@@ -228,6 +234,29 @@ def test_model_that_cannot_be_called_with_a_batch_is_trained_but_not_evaluated(
     run = fit(model, iter(pairs), epochs=2)
     assert list(run.history) == ["loss"]
     assert run.history["loss"][1] < run.history["loss"][0]
+
+
+class Scores(keras.layers.Layer):
+    """Keeps a constant, and what its call has made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = tf.constant(2.0)
+
+    def call(self, inputs: Any) -> Any:
+        self.last = inputs * self.factor
+        return self.last
+
+
+def test_what_a_call_leaves_in_a_layer_names_no_run(composed: list[Experiment]) -> None:
+    for _ in range(2):
+        model = keras.Sequential([keras.Input([2]), keras.layers.Dense(2), Scores()])
+        model.compile("sgd", "mse")
+        model(np.ones([1, 2]))
+        fit(model, (np.ones([8, 2]), np.ones([8, 2])))
+        assert float(model.layers[-1].factor) == 2.0
+    first, second = (experiment.model["path"] for experiment in composed)
+    assert first == second
 
 
 def test_early_stopping_watches_what_keras_watches(composed: list[Experiment]) -> None:

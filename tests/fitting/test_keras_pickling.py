@@ -234,6 +234,9 @@ def test_tables_are_kept(kind: str, tmp_path: Path) -> None:
     loaded = load(carried(model, "model", tmp_path))
     assert loaded.layers[1].get_vocabulary() == table.get_vocabulary()
     np.testing.assert_array_equal(loaded.layers[1](["A c"]), table(["A c"]))
+    words = library.layers.StringLookup(vocabulary=np.array(["a", "b"]))
+    again = load(carried(words, "words", tmp_path))
+    np.testing.assert_array_equal(again(["b"]), words(["b"]))
 
 
 @pytest.mark.parametrize("kind", list(KINDS))

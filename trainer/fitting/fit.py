@@ -161,6 +161,7 @@ def _model(
     if getattr(model, "optimizer", None) is None and is_plain:
         raise ConfigError(f"model ({model.name}) must be compiled; call model.compile first")
     _build(model, first)
+    _forget_calls(model, first)
     initial_draws.repeat_draws(model)
     path = carried(model, "model", folder)
     node = {"_target_": f"{carried.__module__}.model", "path": str(path)}
@@ -192,15 +193,45 @@ def _build(model: Any, first: Mapping[str, Any]) -> Any:
         with suppress(Exception):
             model(first["features"])
     library: Any = library_of(model)
-    batch = tuple(first.values())
+    tensorflow = import_module("tensorflow")
+    parts = tuple(first.values())
     for name in ("train_step", "test_step"):
+        step = getattr(model, name)
+
+        def traced(step: Callable[[Any], Any] = step) -> None:
+            batch = tensorflow.nest.map_structure(tensorflow.convert_to_tensor, parts)
+            step(batch if len(batch) > 1 else batch[0])
+
         is_own = getattr(type(model), name) is not getattr(library.Model, name)
         if is_own and not all(layer.built for layer in model._flatten_layers(include_self=False)):
-            function = import_module("tensorflow").function
-            step = function(getattr(model, name), autograph=library.__name__ != "keras")
             with suppress(Exception):  # traced, but not run: weights keep their initial values
-                step.get_concrete_function(batch if len(batch) > 1 else batch[0])
+                is_converted = library.__name__ != "keras"
+                tensorflow.function(traced, autograph=is_converted).get_concrete_function()
     return model
+
+
+def _forget_calls(model: Any, first: Mapping[str, Any]) -> None:
+    """Remove tensors that a call leaves in layers, such as attention scores: they name no run.
+
+    Args:
+        model: of either Keras, built.
+        first: the first example or batch, by name.
+    """
+    tensorflow = import_module("tensorflow")
+    layers = list(model._flatten_layers())
+
+    def left() -> dict[tuple[int, str], Any]:
+        attributes = ((i, item) for i, layer in enumerate(layers) for item in vars(layer).items())
+        return {(i, name): x for i, (name, x) in attributes if isinstance(x, tensorflow.Tensor)}
+
+    if before := left():
+        is_converted = library_of(model).__name__ != "keras"
+        call = tensorflow.function(lambda: model(first["features"]), autograph=is_converted)
+        with suppress(Exception):
+            call.get_concrete_function()
+        for (number, name), value in left().items():
+            if value is not before.get((number, name)):
+                del vars(layers[number])[name]
 
 
 def _data(

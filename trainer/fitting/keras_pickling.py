@@ -202,6 +202,8 @@ def _reduced_table(item: Any) -> Any:
         name: value if not callable(own := getattr(item, f"_{name}", None)) else own
         for name, value in item.get_config().items()
     }
+    if isinstance(words := vars(item).get("input_vocabulary"), np.ndarray):
+        item.input_vocabulary = words.tolist()  # for tf_keras, which asks whether it is true
     with tempfile.TemporaryDirectory() as folder:
         item.save_assets(folder)
         files = {file.name: file.read_bytes() for file in sorted(Path(folder).iterdir())}

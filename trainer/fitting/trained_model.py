@@ -48,8 +48,9 @@ def restored(model: Any, run_dir: Path, checkpoint: str | int) -> Any:
     else:
         read = import_module("tensorflow").train.Checkpoint(models={name: model}).read(prefix)
         read.expect_partial()  # the checkpoint has no variables of the model's optimizer
-    # The checkpoint has the metrics of a compiled model too.
-    if not model.weights or _values(model.weights) - _values(map(reader.get_tensor, places)):
+    # Vocabularies are weights of tf_keras too, and the checkpoint also has the compiled metrics.
+    weights = [weight for weight in model.weights if not hasattr(weight, "num_tensors")]
+    if not weights or _values(weights) - _values(map(reader.get_tensor, places)):
         raise ConfigError(
             f"{run_dir}: the checkpoint of step {step} has other weights than the model has now; "
             "if it has none yet, call it once on examples before fit"

@@ -282,7 +282,11 @@ def num_examples(batch: Batch) -> int:
 
 
 def packed(batch: Batch) -> Any:
-    """Return a batch as Keras hands it to a step: features, or with label and sample weight."""
+    """Return a batch as Keras hands it to a step: features, or with label and sample weight.
+
+    A step may change the dicts that it is given.
+    """
+    batch = tf.nest.map_structure(lambda x: x, dict(batch))
     if "label" not in batch:
         return batch["features"]
     weights = [batch["sample_weight"]] if "sample_weight" in batch else []
