@@ -51,7 +51,7 @@ lock: $(ALL) ## refresh the locked requirements from pyproject.toml
 	printf 'setuptools\nwheel\n' | $(COMPILE) --constraint requirements.lock --output-file requirements-build.lock -
 
 # One dependency is published as source only; without build isolation it is built by the locked setuptools, which
-# therefore has to be there first, and nothing is downloaded that is not in a lock (docs/adr/0004-locked-requirements.md).
+# therefore has to be there first, and nothing is downloaded that is not in a lock.
 $(TRAIN): requirements-train.lock requirements-build.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Steadfast needs Python 3.11, 3.12 or 3.13; install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
 	$(BIN)/python -c '$(SUITS)' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)

@@ -2,7 +2,7 @@
 
 Examples 0 and 1 of a batch are a pair, then 2 and 3, and so on: the order of samples is random
 anew in each epoch, and so are the pairs. Each replica's part begins at an even position, so the
-pairs are the same on any number of replicas (docs/adr/0039-augmentation-as-a-group.md).
+pairs are the same on any number of replicas, and nothing is read twice.
 """
 
 from __future__ import annotations
