@@ -86,7 +86,8 @@ class WorkerClock:
         self.begin(step)
         if self._process_group.count == 1:
             return WorkerRecord()
-        rows = self._gather([round(1e6 * secs) for secs in own])
+        gathered = self._process_group.gather(*(round(1e6 * secs) for secs in own))
+        rows = [[value / 1e6 for value in row] for row in gathered]
         if not num_steps:  # after a stop within the evaluation of this step
             return WorkerRecord()
         travel = min(row[2] for row in rows) if self._exchange.includes_travel else 0.0
@@ -98,12 +99,3 @@ class WorkerClock:
                 for name, (busy, agreed, exchanged) in zip(self._names, rows, strict=True)
             }
         )
-
-    def _gather(self, values: Sequence[int]) -> list[list[float]]:
-        """Return the values of each process, in seconds."""
-        group = self._process_group
-        width = len(values)
-        flat = [0] * (width * group.count)
-        flat[width * group.index : width * (group.index + 1)] = values
-        sums = [value / 1e6 for value in group.all_reduce_sum(*flat)]
-        return [sums[first : first + width] for first in range(0, len(sums), width)]

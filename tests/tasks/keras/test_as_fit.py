@@ -224,7 +224,7 @@ def test_gradients_of_what_is_used_three_times_are_added_in_one_order(tmp_path):
         "batch.global_size=8", "train.steps=1", "writers=[jsonl]",
     )  # fmt: skip
     traced = []
-    engine.loop.on_traced.append(lambda graph: traced.extend(all_graphs(graph)))
+    engine.loop.on_traced = lambda graph: traced.extend(all_graphs(graph))
     assert engine.train(lambda: False)
     sums = [x for graph in traced for x in graph.get_operations() if x.type == "AddN"]
     assert traced

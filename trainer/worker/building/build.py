@@ -366,7 +366,7 @@ def _record(
 def _reporter(training: _Training, lines: ResultLines, ledger: Ledger) -> Reporter:
     context = training.context
     strategy = training.loop.strategy
-    training.loop.on_traced = [placement_writer(context, strategy, training.learner)]
+    training.loop.on_traced = placement_writer(context, strategy, training.learner)
     profile = context.experiment.summary.profile
     events = context.run_dir / "events"
     return Reporter(

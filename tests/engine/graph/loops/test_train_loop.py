@@ -11,7 +11,7 @@ LONG = ["train.steps=7", "train.steps_per_loop=3", "augment.flip=true"]
 def loop_body(run):
     """Return the graph of a step in an engine's compiled loop."""
     graphs = []
-    run.loop.on_traced = [graphs.append]
+    run.loop.on_traced = graphs.append
     run.loop.trace(run.loop.feed.open(0))
     return graphs[-1]
 

@@ -38,7 +38,7 @@ def traced(run_dir, *overrides, trained=False):
     """Trace a step, or train; return the engine and the graph of the step."""
     run = engine(run_dir, *overrides)
     graphs = []
-    run.loop.on_traced = [graphs.append]
+    run.loop.on_traced = graphs.append
     if trained:
         run.train(lambda: False)
     else:

@@ -39,7 +39,7 @@ class TrainLoop:
         feed: how batches reach the replicas.
         state: what the steps change.
         options: what all steps have in common.
-        on_traced: functions that are called with the graph of a step whenever one is traced.
+        on_traced: called with the graph of a step whenever one is traced.
         check: called when a graph has been traced, with what it computes; see `GraphCheck`.
         collectives: the collectives of this process's replicas in a step; known when `run` has
             been traced.
@@ -68,7 +68,7 @@ class TrainLoop:
         self.options = options
         self._learning_rates = learning_rates
         self._seed = seed
-        self.on_traced: list[Callable[[tf.Graph], None]] = []
+        self.on_traced: Callable[[tf.Graph], None] = lambda graph: None
         self.check: Callable[[str], None] = lambda subject: None
         self.collectives = CollectiveLog()
 
@@ -100,8 +100,7 @@ class TrainLoop:
             sums, verdict = self._step(index, element)
             norm = tf.where(verdict.is_bad, norm, verdict.norm)
             status = monitor.note(status, index, verdict)
-            for call in self.on_traced:
-                call(tf.compat.v1.get_default_graph())
+            self.on_traced(tf.compat.v1.get_default_graph())
             return index + 1, window + sums, epoch + sums, norm, waited, status, *following
 
         start = [
