@@ -21,7 +21,6 @@ from trainer.errors import ConfigError
 from trainer.notebook import RunError, run
 
 PAGE = ROOT / "docs" / "how-to" / "notebook.md"
-EXAMPLE = ROOT / "docs" / "examples" / "train_in_a_notebook.ipynb"
 _CELL = re.compile(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", re.DOTALL)
 _WAIT_SECS = 600
 
@@ -50,27 +49,6 @@ def test_cells_of_the_page_print_what_it_shows(checkout: Path) -> None:
     shown = [item["data"] for cell in notebook.cells for item in cell.outputs if "data" in item]
     assert "<polyline" in shown[0]["text/html"]
     assert any("image/png" in data for data in shown)
-
-
-def output_kinds(notebook: nbformat.NotebookNode) -> list[set[str]]:
-    """Return for each cell the kinds of its outputs: streams, errors, and types of data."""
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    return [
-        {kind for item in cell.outputs for kind in item.get("data", [item.output_type])}
-        for cell in cells
-    ]
-
-
-@pytest.mark.slow
-def test_example_shows_what_it_was_saved_with(checkout: Path) -> None:
-    saved, notebook = (nbformat.read(EXAMPLE, 4) for _ in range(2))
-    resources = {"metadata": {"path": str(checkout)}}
-    NotebookClient(notebook, timeout=_WAIT_SECS, resources=resources).execute()
-    assert output_kinds(notebook) == output_kinds(saved)
-    shown = notebook.cells[3].outputs[0]["data"]["text/html"]
-    assert "done, step 68 of 68" in shown
-    assert shown.count("<polyline") == 4
-    assert len(notebook.cells[-1].outputs[-1]["traceback"]) == 1
 
 
 @pytest.fixture
