@@ -52,8 +52,7 @@ WITHOUT_TENSORFLOW = {
 HEAVY = {"tensorflow", "tf_keras", "keras", "tensorboard", "numpy", "h5py", "PIL"}
 
 MAX_LINES, MAX_LINES_OF_FUNCTION, MAX_PARAMETERS = 800, 60, 7
-LONGER = {
-}
+LONGER = {}
 """Modules, functions and signatures that are longer, and why. It only shrinks."""
 
 TARGETS = {
