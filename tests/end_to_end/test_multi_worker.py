@@ -180,10 +180,11 @@ def test_crash_in_one_worker_is_reported_once_and_ends_all(tmp_path):
     err = error_of(tmp_path, ODD_MODEL, "model._target_=odd.crashing")
     assert err.count("RuntimeError: only here") == 1
     assert "logs/worker-1.log" in err
-    report = (only_run(tmp_path) / "crash.txt").read_text()
-    assert "\nWhat happened\n  worker-1 failed: RuntimeError: only here\n\n" in report
+    log = (only_run(tmp_path) / "logs" / "worker-1.log").read_text()
     command = f"python {ROOT / 'train.py'} resume=runs/{only_run(tmp_path).name}"
-    assert f"\nTo continue\n  {command}\n" in report
+    told = f"error: there is no checkpoint yet; to continue: {command}\n"
+    assert log.endswith(f"error: worker-1 failed\n{told}")
+    assert err.endswith(told)
 
 
 @pytest.mark.slow

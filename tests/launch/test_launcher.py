@@ -9,9 +9,13 @@ import pytest
 
 from tests.support.command_line import run_here
 from trainer.cli.compose import compose
+from trainer.cli.overrides import resume_override, rewrite
 from trainer.cluster import discovery
 from trainer.cluster.network_namespace import IsolationError
 from trainer.launch import launcher, resolved_run
+from trainer.launch.supervision.failure_record import Failure
+from trainer.runs import checkpoint_marker
+from trainer.runs.directory import open_run
 
 
 @pytest.fixture
@@ -135,3 +139,49 @@ def test_next_commands_are_those_that_apply_ready_to_paste(overrides, argv, comm
         experiment=compose(overrides), directory=SimpleNamespace(path=path, name=str(path))
     )
     assert launcher.next_commands(context, [argv, *overrides]) == commands
+
+
+def crash(path, failure, changes=()):
+    """Report a crash as the parent does; return what the user is shown."""
+    lines = []
+    console = SimpleNamespace(
+        cause="why", line=lines.append, error=lambda text: lines.append(f"error: {text}")
+    )
+    directory = SimpleNamespace(path=path, name=str(path), changes=list(changes))
+    launcher._report_crash(directory, console, failure, ["train.py", "resume=runs/x", "seed=1"])
+    return lines
+
+
+def test_crash_is_shown_and_logged_with_the_command_that_continues(tmp_path):
+    failure = Failure("worker-1", "was killed by SIGKILL", tmp_path / "worker-1.log")
+    failure.log.write_text("the log\n")
+    memory, told = crash(tmp_path, failure)
+    assert "out of memory" in memory
+    command = f"python train.py resume={tmp_path}"
+    assert told == f"error: there is no checkpoint yet; to continue: {command}"
+    assert failure.log.read_text().splitlines() == [
+        *("the log", "error: worker-1 was killed by SIGKILL", memory, told)
+    ]
+    (tmp_path / "checkpoints").mkdir()
+    checkpoint_marker.commit(tmp_path / "checkpoints", 15, None)
+    assert crash(tmp_path, None, changes=["seed: 0 -> 1"]) == [
+        "error: the newest checkpoint is of step 15; to continue: python train.py "
+        "resume=runs/x seed=1"
+    ]
+
+
+def test_crash_that_cannot_be_recorded_is_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "os.replace", lambda *names: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
+    assert crash(tmp_path, None)[0] == (
+        f"warning: {tmp_path}/failure.json could not be written: No space left on device"
+    )
+
+
+@pytest.mark.parametrize("name", ["plain", "a b", "a,b=c", "it's", "(a)", "ä", "a{b}[c]", "x:y"])
+def test_resume_override_quotes_any_directory(tmp_path, name):
+    run = open_run(compose([f'runs_dir="{tmp_path / name}"']), ["seed=0"], None)
+    run.release()
+    override = resume_override(run.path)
+    assert compose(rewrite([override])[0]).resume == str(run.path)

@@ -75,7 +75,6 @@ def trained(tmp_path_factory):
         (path / "logs").mkdir(exist_ok=True)
         (path / "events" / "evaluator").mkdir(parents=True)
         (path / "logs/worker-0.log").write_text("a line\n")
-        (path / "crash.txt").write_text("a line\n")
         status.record_failure(path, "ValueError: no")
         write_json(path / "left_out.json", {"blocks": []})
         process = ProcessStatus("worker-0", "train", 6, 0.0, "done")

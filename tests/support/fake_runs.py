@@ -122,7 +122,6 @@ class FakeRun:
         """Record that it has failed."""
         self._mark("exit", None)
         record_failure(self.path, "worker-1 was killed by SIGKILL")
-        (self.path / "crash.txt").write_text("What happened\n  worker-1 was killed by SIGKILL\n")
 
     def _write_record(self, model: str, rate: float) -> None:
         command = {

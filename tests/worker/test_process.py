@@ -158,4 +158,3 @@ def test_run_that_users_code_leaves_has_crashed(tmp_path, how, options, cause):
     assert "the whole log is" in err
     (run_dir,) = (tmp_path / "runs").iterdir()
     assert not (run_dir / "result.json").exists()
-    assert cause in (run_dir / "crash.txt").read_text()

@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from trainer.cluster.stop_requests import StopRequests
 from trainer.config.rules import batch_sizes, loop
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, StorageError
-from trainer.files import clear_temporaries
+from trainer.files import clear_temporaries, regular_file
 from trainer.launch import model_weights
 from trainer.launch.display.console import Console, is_quiet
 from trainer.launch.display.terminal import is_attended
@@ -31,10 +32,11 @@ from trainer.launch.resolved_run import Command, open_network, resolve
 from trainer.launch.run_context import RunContext
 from trainer.launch.run_opening import open_directory
 from trainer.launch.supervision import membership
+from trainer.launch.supervision.failure_record import Failure
 from trainer.launch.supervision.status_writer import StatusWriter
 from trainer.launch.supervision.supervisor import Supervisor
-from trainer.runs import checkpoint_selection, crash_report, prediction_table, provenance, status
-from trainer.runs.crash_report import Failure
+from trainer.runs import checkpoint_selection, prediction_table, provenance, status
+from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.directory import RunDirectory
 from trainer.runs.identity import run_address
 from trainer.runs.ledger import CATEGORIES, Ledger
@@ -42,6 +44,8 @@ from trainer.runs.process_status import process_start_time
 from trainer.runs.worker_times import format_sizes
 from trainer.strategies.strategy import Strategy
 from trainer.text import format_duration, without_classes
+
+_OUT_OF_MEMORY = "if no user sent SIGKILL, the system was probably out of memory; see dmesg"
 
 
 def run(
@@ -132,15 +136,14 @@ def _run_to_the_end(command: Command, context: RunContext, began: float) -> int:
     ledger.mark("begin", at=began)
     if trains_here:
         status.clear_failure(directory.path)
-        crash_report.remove(directory.path)
     with StatusWriter(context) as writer:
         if experiment.launch.inline:
-            code, failures = inline.run(context)
+            code, failure = inline.run(context)
         else:
-            code, failures = _supervise(context, command.server, ledger)
+            code, failure = _supervise(context, command.server, ledger)
         writer.code = code
     if trains_here and code == CRASHED:
-        _record_crash(directory, console, failures, command.argv)
+        _report_crash(directory, console, failure, command.argv)
     ledger.mark("exit")
     console.close()
     _conclude(code, location, context, command.argv)
@@ -232,11 +235,11 @@ def _trained(experiment: Experiment, directory: RunDirectory) -> str | None:
 
 def _supervise(
     context: RunContext, fork_server: ForkServer | None, ledger: Ledger
-) -> tuple[int, list[Failure]]:
+) -> tuple[int, Failure | None]:
     """Run the experiment in worker processes.
 
     Returns:
-        The exit code, and the failure of each attempt that failed.
+        The exit code, and the failure of the last attempt that failed, or None.
     """
     experiment = context.experiment
     if experiment.launch.uses_ray:
@@ -250,7 +253,7 @@ def _supervise(
         ledger,
     )
     try:
-        return supervisor.supervise(), supervisor.failures
+        return supervisor.supervise(), supervisor.failure
     finally:
         if server is not fork_server:
             server.release()
@@ -304,18 +307,27 @@ def _print_host_commands(strategy: Strategy, hosts: list[str], argv: Sequence[st
     return DONE
 
 
-def _record_crash(
-    directory: RunDirectory, console: Console, failures: list[Failure], argv: Sequence[str]
+def _report_crash(
+    directory: RunDirectory, console: Console, failure: Failure | None, argv: Sequence[str]
 ) -> None:
-    """Write the crash report; if that is impossible, warn."""
+    """Show the user how to continue; repeat that at the end of the failed process's log."""
     try:
         status.record_failure(directory.path, console.cause)
-        crash_report.write(directory.path, console.cause, failures, _continuing(directory, argv))
     except StorageError as error:
         console.line(f"warning: {error}")
-    else:
-        path = crash_report.report_path(directory.path)
-        console.error(f"what is known of it, and how to go on: {path}")
+    step = max(committed_steps(directory.path / "checkpoints"), default=None)
+    newest = (
+        "there is no checkpoint yet" if step is None else f"the newest checkpoint is of step {step}"
+    )
+    lines = [f"{newest}; to continue: {_continuing(directory, argv)}"]
+    if failure and failure.end.endswith("SIGKILL"):
+        lines.insert(0, _OUT_OF_MEMORY)
+    for line in lines:
+        console.error(line)
+    if failure:
+        lines.insert(0, f"{failure.process} {failure.end}")
+        with suppress(OSError), open(failure.log, "a", opener=regular_file) as log:
+            log.writelines(f"error: {line}\n" for line in lines)
 
 
 def _continuing(directory: RunDirectory, argv: Sequence[str]) -> str:

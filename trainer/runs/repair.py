@@ -14,7 +14,7 @@ _FOLDERS = (
 )  # fmt: skip
 _RECORDS = ("run.json", "result.json", "failure.json", "placement.json", "left_out.json")
 _FILES = (
-    "metrics.jsonl", "evaluations.jsonl", "ledger.jsonl", "crash.txt", "confusion.json",
+    "metrics.jsonl", "evaluations.jsonl", "ledger.jsonl", "confusion.json",
     "samples.png", "samples.txt", "masks.png", "mlflow_run_id", "wandb_run_id",
 )  # fmt: skip
 """Whatever they hold is read with care, or not at all; but they must be files."""

@@ -13,7 +13,6 @@ from trainer.config.schema import Sweep
 from trainer.launch.display.console import bar, position_text, progress_parts
 from trainer.launch.display.process_table import ACTIVITIES
 from trainer.launch.display.terminal import DRAW_SECS, Screen, cut
-from trainer.runs import crash_report
 from trainer.runs.status import RunStatus, State
 from trainer.sweep.points.points import Point
 from trainer.sweep.summary import count_states, varied_keys
@@ -121,9 +120,7 @@ class LiveTable:
         self._update_best(row, outcome.metrics)
         name = f"{self._name(point)} ({point.label})"
         if outcome.state is State.FAILED:
-            report = crash_report.report_path(point.path)
-            details = report if report.exists() else point.path / "logs"
-            self._screen.error(f"error: {name}: {outcome.error}; see {details}")
+            self._screen.error(f"error: {name}: {outcome.error}; see {point.path / 'logs'}")
         else:
             metrics = "".join(
                 f", {outcome.split} {metric} {format_metric(value)}"

@@ -84,7 +84,7 @@ DETAILS = {
     "confusion": {"step": 90, "classes": ["cat", EVIL], "matrix": [[9, 1], [0, 10]]},
     "pictures": [], "texts": [{"name": "samples.txt", "text": EVIL}],
     "config": {"optimizer.learning_rate": "0.1"}, "commands": ["python train.py"],
-    "changes": ["today"], "versions": {"tensorflow": "2.21"}, "devices": "CPU", "crash": "",
+    "changes": ["today"], "versions": {"tensorflow": "2.21"}, "devices": "CPU",
     "code": "commit abc", "machine": "node-1", "replicas": 1,
 }  # fmt: skip
 

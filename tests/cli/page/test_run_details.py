@@ -47,8 +47,7 @@ def test_details_of_a_run_are_complete(runs):
         "node-1, Python 3.11.7",
     )
     assert content["versions"] == {"tensorflow": "2.21.0", "steadfast": "0.1.0"}
-    assert (content["devices"], content["replicas"], content["crash"]) == ("/device:CPU:0", 2, "")
-    assert details(runs[2].path)["crash"].startswith("What happened")
+    assert (content["devices"], content["replicas"]) == ("/device:CPU:0", 2)
 
 
 RECORDS = ['{"argv": 5}', '{"lineage": 3}', '{"lineage": [{}]}', '{"argv": ["a"], "devices": 1}']
@@ -81,12 +80,11 @@ DAMAGED = {
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damaged_file_is_named_and_hides_nothing_else(tmp_path, name):
     (run,) = make_runs(tmp_path, 1, 20)
-    (run.path / "crash.txt").write_text("what happened")
     (run.path / name).write_text(DAMAGED[name])
     content = details(run.path)
     assert content["problems"]
     assert all(len(line.splitlines()) == 1 for line in content["problems"])
-    assert content["crash"] == "what happened"
+    assert content["texts"]
 
 
 def test_time_goes_on_with_the_ledger_and_begins_anew_with_another(tmp_path):
@@ -110,10 +108,10 @@ def test_no_link_in_a_run_of_somebody_else_is_followed(tmp_path):
             mine = file.rename(tmp_path / "mine" / f"{number}-{file.name}")
             file.symlink_to(mine)
         content = details(run.path)
-        for key in ("config", "pictures", "texts", "crash", "confusion", "commands", "time"):
+        for key in ("config", "pictures", "texts", "confusion", "commands", "time"):
             assert not content[key], key
         problems = "\n".join(content["problems"])
-        shown = {"config.yaml", "run.json", "samples.txt", "samples.png", "crash.txt"}
+        shown = {"config.yaml", "run.json", "samples.txt", "samples.png"}
         for name in shown & {file.name for file in files}:
             assert f"{name} cannot be read: it is a symbolic link" in problems
         assert read_series(run.path)["points"] == {}

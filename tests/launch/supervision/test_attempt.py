@@ -294,9 +294,6 @@ def test_stall_ends_the_attempt_and_blames_the_hung_process(simulate, stopped, h
     )
     assert simulation.lines[1] == "  worker-0: train at step 7, for 0 s"
     assert simulation.states == {"worker-0": "ended", "worker-1": "stalled"}
-    failure = simulation.attempt.failure()
-    assert str(failure) == f"worker-1 {how}: train at step 7, for 0 s (watchdog.stall_secs{state}"
-    assert failure.text.splitlines() == simulation.lines[1:]
 
 
 def test_hung_server_is_restarted_alone(simulate):

@@ -13,8 +13,8 @@ from trainer.cluster.stop_requests import SWEEP, StopRequests
 from trainer.errors import RESTARTABLE
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import supervisor
+from trainer.launch.supervision.failure_record import Failure
 from trainer.launch.supervision.supervisor import RestartBudget, Supervisor
-from trainer.runs.crash_report import Failure
 from trainer.runs.ledger import Ledger
 from trainer.strategies.strategy import Strategy
 
@@ -40,7 +40,7 @@ def create_supervisor(run_dir, console, *options, stop_requests=None, members=()
 def supervise(run_dir, monkeypatch):
     """Simulate attempts, each of which saves at some steps and ends with a code."""
 
-    def simulate(attempts, *options, stopped_by=0, failures=None):
+    def simulate(attempts, *options, stopped_by=0):
         remaining = list(attempts)
         lines = []
         waits = []
@@ -66,8 +66,9 @@ def supervise(run_dir, monkeypatch):
                 return stopped_by
 
             def failure(self):
-                how = "was killed by SIGKILL" if failures is None else f"{len(remaining)} to come"
-                return Failure("worker-1", how, run_dir / "worker-1.log") if self.code else None
+                if self.code:
+                    return Failure("worker-1", "was killed by SIGKILL", run_dir / "worker-1.log")
+                return None
 
         monkeypatch.setattr(supervisor, "Attempt", FakeAttempt)
         console = SimpleNamespace(line=lines.append, error=lines.append, cause="")
@@ -75,8 +76,6 @@ def supervise(run_dir, monkeypatch):
         monkeypatch.setattr(instance, "_wait", lambda secs: waits.append(secs) or 0)
         code = instance.supervise()
         assert not remaining
-        if failures is not None:
-            failures += instance.failures
         return code, waits, lines
 
     return simulate
@@ -90,12 +89,6 @@ def test_restarts_end_with_the_budget_and_their_pauses_double(supervise):
         "the log is "
     )
     assert lines[0].startswith("warning: worker-1 was killed by SIGKILL; its log is ")
-
-
-def test_failure_of_each_attempt_is_kept(supervise):
-    failures = []
-    supervise([([], -9), ([], RESTARTABLE), ([], 1)], failures=failures)
-    assert [failure.end for failure in failures] == [f"{count} to come" for count in (2, 1, 0)]
 
 
 def test_budget_is_renewed_by_every_newer_checkpoint(supervise):

@@ -18,7 +18,7 @@ from typing import Any
 from trainer.config.options.constraints import format_value
 from trainer.errors import DamagedError
 from trainer.files import read_bytes, read_json
-from trainer.runs import crash_report, process_status, provenance
+from trainer.runs import process_status, provenance
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.directory import trained_config
 from trainer.runs.ledger import CATEGORIES, Ledger, TimeSummary
@@ -56,7 +56,7 @@ def details(path: Path, place: str | None = None) -> dict[str, Any]:
     saves = attempt("checkpoints", lambda: committed_steps(path / "checkpoints"), ())
     files = {
         file.name: content
-        for file in (*(path / name for name in _PICTURES + _TEXTS), crash_report.report_path(path))
+        for file in (path / name for name in _PICTURES + _TEXTS)
         if (content := attempt(file.name, partial(_content, file), None))
     }
     texts = {name: content.decode(errors="replace") for name, content in files.items()}
@@ -73,7 +73,6 @@ def details(path: Path, place: str | None = None) -> dict[str, Any]:
         "texts": [{"name": name, "text": texts[name]} for name in _TEXTS if name in texts],
         "config": {key: format_value(value) for key, value in shown(config).items()},
         **attempt("run.json", lambda: _record(record), _record({})),
-        "crash": texts.get(crash_report.report_path(path).name, ""),
     }
     return {**parts, "problems": [*dict.fromkeys(problems)]}
 

@@ -23,7 +23,6 @@ from trainer.launch.run_context import RunContext
 from trainer.launch.supervision.membership import sizes
 from trainer.launch.supervision.process_set import ManagedProcess
 from trainer.launch.supervision.supervisor import Supervisor
-from trainer.runs.crash_report import Failure
 from trainer.runs.directory import lock_file
 from trainer.runs.identity import run_address
 from trainer.runs.ledger import Ledger
@@ -40,7 +39,7 @@ _SMALLER_SECS = 10.0  # how long Ray may take to place fewer processes than aske
 
 def supervise(
     context: RunContext, beside: Sequence[Cluster], ledger: Ledger
-) -> tuple[int, list[Failure]]:
+) -> tuple[int, Failure | None]:
     """Run an experiment on Ray; call it in `ray_connection.connected`.
 
     Args:
@@ -49,21 +48,21 @@ def supervise(
         ledger: records the restarts.
 
     Returns:
-        The exit code, and the failure of each attempt that failed.
+        The exit code, and the failure of the last attempt that failed, or None.
     """
     engine = RayEngine(context, sizes(context.strategy, context.experiment.batch), beside)
     supervisor = Supervisor(context, engine.members, engine.start, ledger)
     if not ray_connection.is_protected():
         context.console.line(_OPEN_WARNING)
     try:
-        return supervisor.supervise(), supervisor.failures
+        return supervisor.supervise(), supervisor.failure
     except ConfigError as error:
         for problem in error.problems:
             context.console.error(problem)
-        return WRONG_INPUT, supervisor.failures
+        return WRONG_INPUT, supervisor.failure
     except PlacementError as error:
         context.console.error(str(error))
-        return CRASHED, supervisor.failures
+        return CRASHED, supervisor.failure
     finally:
         engine.close()
 

@@ -6,24 +6,24 @@ import os
 import threading
 import time
 
-from trainer.cluster.messages import Channel, Crash, Message, Phase, Progress
+from trainer.cluster.messages import Channel, Message, Phase, Progress
 from trainer.cluster.signals import Signals
 from trainer.cluster.stop_requests import STOP, Decision
 from trainer.errors import CRASHED
 from trainer.launch.processes.worker_process import log_of
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision.exit_codes import left_without_saving
-from trainer.runs.crash_report import Failure
+from trainer.launch.supervision.failure_record import Failure
 
 
-def run(context: RunContext) -> tuple[int, list[Failure]]:
+def run(context: RunContext) -> tuple[int, Failure | None]:
     """Run the experiment in this process.
 
     Args:
         context: the command's run.
 
     Returns:
-        The exit code, and the failure if it crashed.
+        The exit code, and the failure if it crashed, or None.
     """
     from trainer.worker import process  # imports TensorFlow when it runs
     from trainer.worker.context import WorkerContext
@@ -32,13 +32,10 @@ def run(context: RunContext) -> tuple[int, list[Failure]]:
     cluster = context.cluster
     process_id = cluster.process_id
     log = log_of(context.directory, process_id)
-    failures: list[Failure] = []
     console.begin(process_id)
 
     def show(message: Message) -> None:
         match message:
-            case Crash(text, cause):
-                failures.append(Failure(str(process_id), "failed", log, cause, text))
             case Phase() | Progress():
                 console.update(process_id, message)
         console.show(message, log)
@@ -60,7 +57,7 @@ def run(context: RunContext) -> tuple[int, list[Failure]]:
     finally:
         has_ended.set()
         signals.close()
-    return code, failures
+    return code, Failure(str(process_id), "failed", log) if code == CRASHED else None
 
 
 def _handle_request(context: RunContext, number: int, has_ended: threading.Event) -> None:

@@ -16,14 +16,13 @@ from trainer.launch.processes.fork_server import END_SECS
 from trainer.launch.processes.worker_process import Messages, log_of
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import exit_codes
-from trainer.launch.supervision.failure_record import FailureRecord
+from trainer.launch.supervision.failure_record import Failure, FailureRecord
 from trainer.launch.supervision.join_wait import JoinWait
 from trainer.launch.supervision.memories import Memories
 from trainer.launch.supervision.process_set import ManagedProcess, ProcessSet
 from trainer.launch.supervision.shown_messages import ShownMessages
 from trainer.launch.supervision.standby import Standby
 from trainer.launch.supervision.watchdog import Watch
-from trainer.runs.crash_report import Failure
 
 _CAUSE_SECS = 3.0  # how long the cause of a lost peer may take to be known
 _LEAVE_SECS = 60.0  # how long after the first process the last may still be leaving
@@ -139,9 +138,8 @@ class Attempt:
         process_id = self._record.process_id
         if process_id is None:
             return None
-        cause, text = self._record.reports.get(process_id, ("", ""))
         log = log_of(self._directory, process_id)
-        return Failure(str(process_id), self._record.how, log, cause, text)
+        return Failure(str(process_id), self._record.how, log)
 
     def discard(self) -> None:
         """Kill the processes that are left."""
@@ -287,8 +285,6 @@ class Attempt:
         for line in lines:
             self._console.line(line)
         self._console.end(hung, "stalled")
-        cause = lines[0].partition(" makes no progress: ")[2]
-        self._record.reports[hung] = cause, "\n".join(lines[1:])
         if self._living.is_restartable(hung):
             self._living[hung].signal(signal.SIGKILL)
             self._watch.renew()

@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import NamedTuple
+
 from trainer.cluster.spec import ProcessId
+
+
+class Failure(NamedTuple):
+    """The failure of an attempt: of the process that failed first, not of those that lost it.
+
+    Attributes:
+        process: the name of the process, such as `worker-1`.
+        end: how it ended, such as `was killed by SIGKILL`.
+        log: its log.
+    """
+
+    process: str
+    end: str
+    log: Path
 
 
 class FailureRecord:

@@ -21,7 +21,6 @@ from trainer.launch.supervision.memories import Memories
 from trainer.launch.supervision.process_set import ManagedProcess
 from trainer.launch.supervision.standby import Standby
 from trainer.runs.checkpoint_marker import committed_steps
-from trainer.runs.crash_report import Failure
 from trainer.runs.ledger import Ledger
 
 _LONGEST_PAUSE_SECS = 300.0
@@ -77,7 +76,7 @@ class Supervisor:
     """Runs attempts until one ends for good.
 
     Attributes:
-        failures: the failure of each attempt that failed.
+        failure: that of the last attempt that failed, or None.
 
     Args:
         context: the command's run.
@@ -101,7 +100,7 @@ class Supervisor:
         self._start = start
         self._ledger = ledger
         self._membership = context.membership
-        self.failures: list[Failure] = []
+        self.failure: Failure | None = None
         self._memories = Memories.of_run(context)
         policy = self._restart.standby if standby.is_possible(context) else "never"
         self._standby: Standby[Attempt] = Standby(policy, self._attempt)
@@ -138,7 +137,7 @@ class Supervisor:
                     code = attempt.run()
                 self._standby.renew()
                 if failure := attempt.failure():
-                    self.failures.append(failure)
+                    self.failure = failure
                 elif attempt.is_resizing and code != DONE and not self._stop_requests.drain():
                     self._ledger.mark("restart")
                     continue

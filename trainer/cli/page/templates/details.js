@@ -133,7 +133,6 @@ function showRun(element, run, details, series) {
   const staleness = (bins) => tableOf(["steps behind", "updates"],
     bins.map(([bin, count]) => [String(bin), formatNumber(count)]));
   const problems = [...details.problems, ...series?.problems ?? []];
-  const pre = (text) => el("pre", {}, text);
   showParts(element, [
     ["why", null, run.why, alertOf],
     ["problems", null, problems, (lines) => el("div", {}, ...lines.map(alertOf))],
@@ -144,7 +143,6 @@ function showRun(element, run, details, series) {
     ["pictures", "Pictures", details.pictures, picturesOf],
     ["confusion", "Confusion", details.confusion, confusionOf],
     ["texts", "Texts", details.texts, textsOf],
-    ["crash", "Crash", details.crash, pre],
     ["worker-times", "Time of each worker", details.worker_times, times],
     ["staleness", "Staleness of the updates", details.staleness, staleness],
     ["commands", "Commands", commands?.length && {commands, changes}, commandsOf],
