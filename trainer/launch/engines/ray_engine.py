@@ -20,6 +20,7 @@ from trainer.launch.engines import ray_connection
 from trainer.launch.engines.ray_process import Place, RayProcess
 from trainer.launch.processes.worker_process import WorkerProcess
 from trainer.launch.run_context import RunContext
+from trainer.launch.supervision.failure_record import Failure
 from trainer.launch.supervision.membership import sizes
 from trainer.launch.supervision.process_set import ManagedProcess
 from trainer.launch.supervision.supervisor import Supervisor

@@ -16,6 +16,7 @@ from trainer.errors import CRASHED, DONE
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import exit_codes, standby
 from trainer.launch.supervision.attempt import Attempt
+from trainer.launch.supervision.failure_record import Failure
 from trainer.launch.supervision.membership import Membership
 from trainer.launch.supervision.memories import Memories
 from trainer.launch.supervision.process_set import ManagedProcess
