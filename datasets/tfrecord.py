@@ -54,7 +54,7 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
     """TFRecord files: images, or numbers, and a class for each.
 
     Args:
-        path: a file, a folder or a pattern, or a list of them; what `convert` wrote needs no more.
+        path: a file, a folder or a pattern, or a list of them.
         test_path: the files to test on; None: what the folder has for it, else `test_fraction`.
         test_fraction: about which share of the records to test on if no files are for that.
         features: what is in a record: name -> kind, or -> the attributes of a `Feature`.
@@ -75,12 +75,11 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
         FileNotFoundError: there are no such files.
         ValueError: they cannot be read by index, or records are not as described.
     """
-    train, test, notes = _open(path, test_path, test_fraction)
-    contents = _contents(train, notes, features, label, num_classes, class_names)
-    size = image_size or notes.get("image_size")
+    train, test = _open(path, test_path, test_fraction)
+    contents = _contents(train, features, label or "label", num_classes, class_names)
     options = ImageOptions(crop=crop, antialias=antialias, augment=augment, normalize=normalize)
     corrupt = CorruptRecords(max_corrupt_records, contents)
-    dataset = _dataset(train, test, corrupt, options, size, channels or notes.get("channels", 3))
+    dataset = _dataset(train, test, corrupt, options, image_size, channels or 3)
     return with_cache(dataset, cache)
 
 
@@ -149,28 +148,27 @@ def _check_numbers(size: list[int] | None, augment: Augmentation | None) -> None
 
 def _open(
     path: str | list[str] | None, test_path: str | list[str] | None, test_fraction: float
-) -> tuple[RecordIndex, RecordIndex, Mapping[str, Any]]:
-    """Return the records of both splits, and what their folder says of them."""
+) -> tuple[RecordIndex, RecordIndex]:
+    """Return the records of both splits."""
     if path is None:
         raise ValueError("path (null) must name TFRecord files: a folder, a pattern or a list")
-    files = find_splits(path, test_path)
-    index = open_index(files.train)
-    if files.test is not None:
-        return index, open_index(files.test), files.description
+    train_files, test_files = find_splits(path, test_path)
+    index = open_index(train_files)
+    if test_files is not None:
+        return index, open_index(test_files)
     train, test = index.divide(test_fraction)
     if not len(train) or not len(test):
         raise ValueError(
             f"test_fraction ({test_fraction}) leaves none of the {len(index)} records in the "
             f"{'train' if not len(train) else 'test'} split; change it, or set test_path"
         )
-    return train, test, files.description
+    return train, test
 
 
 def _contents(
     index: RecordIndex,
-    description: Mapping[str, Any],
     features: Mapping[str, Any] | None,
-    label: str | None,
+    label: str,
     num_classes: int | None,
     class_names: list[str] | None,
 ) -> Features:
@@ -178,25 +176,21 @@ def _contents(
 
     Args:
         index: the records.
-        description: what their folder says of them, for options that are None.
         features: as in `tfrecord`, like the others.
         label: the class.
         num_classes: how many classes.
         class_names: their names.
     """
-    described = features or description.get("features")
-    label = label or description.get("label", "label")
-    class_names = class_names or description.get("class_names")
-    num_classes = num_classes or description.get("num_classes") or len(class_names or ()) or None
+    num_classes = num_classes or len(class_names or ()) or None
     first = index.files[0]
     record = _first_record(index)
     has = f"the first record of {first} has {describe_record(record)}"
-    if not described:
+    if not features:
         raise ValueError(
             f"features (null) must say what is in a record; {has}; "
             f'add "dataset.features={suggest(record)}", without what is not needed'
         )
-    by_name = read_features(described)
+    by_name = read_features(features)
     if label not in by_name or len(by_name) < 2:
         raise ValueError(
             f"label ({label}) must be one of features, beside at least one other; features has "

@@ -53,7 +53,6 @@ class CachedSplit:
     """A split whose examples are kept once they were fetched.
 
     Attributes:
-        uncached: the split itself.
         num_examples: how many examples there are.
         in_memory: False, `fetch` may have to read.
         augments: False, `fetch` takes no random numbers.
@@ -68,7 +67,7 @@ class CachedSplit:
         Raises:
             ValueError: it does not fit.
         """
-        self.uncached = split
+        self._split = split
         self.num_examples: int = split.num_examples
         traced = tf.function(split.fetch).get_concrete_function(tf.TensorSpec([1], tf.int64))
         self._spec: dict[str, tf.Tensor] = dict(sorted(traced.structured_outputs.items()))
@@ -77,25 +76,25 @@ class CachedSplit:
     @property
     def labels(self) -> Any:
         """The labels of all examples, as the split has them."""
-        return with_defaults(self.uncached, SplitDefaults).labels
+        return with_defaults(self._split, SplitDefaults).labels
 
     @property
     def hashes(self) -> Any:
         """What chooses a validation split, as the split has it."""
-        return with_defaults(self.uncached, SplitDefaults).hashes
+        return with_defaults(self._split, SplitDefaults).hashes
 
     def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return what `fetch` of the split returns for the examples `indices`, [B] int64."""
         table = self._table
         if table is None:
-            batch: dict[str, tf.Tensor] = self.uncached.fetch(indices)
+            batch: dict[str, tf.Tensor] = self._split.fetch(indices)
             return batch
         with tf.device("CPU:0"):
             types = [values.dtype for values in self._spec.values()]
             is_kept, *kept = tf.numpy_function(table.read, [indices], [tf.bool, *types])
 
             def fetch() -> list[tf.Tensor]:
-                batch = self.uncached.fetch(indices)
+                batch = self._split.fetch(indices)
                 values = [batch[name] for name in self._spec]
                 written = tf.numpy_function(table.write, [indices, *values], [])
                 with tf.control_dependencies([written]):

@@ -255,11 +255,6 @@ class FileSplit:
         """A number in [0, 1) for each file, [N], that other files do not change."""
         return hash_texts("/".join(Path(os.fsdecode(path)).parts[-2:]) for path in self._paths)
 
-    def encoded(self, index: int) -> tuple[bytes, int | None]:
-        """Return the bytes of a file as it is, and its label, if there are labels."""
-        label = None if self.labels is None else int(self.labels[index])
-        return Path(os.fsdecode(self._paths[index])).read_bytes(), label
-
     def identity(self) -> str:
         """Return a text that changes with what `fetch` returns without random numbers."""
         digest = hashlib.sha256()

@@ -1,1 +1,1 @@
-"""What datasets of records share: files, their index, fields, and conversion."""
+"""What datasets of records share: files, their index and fields."""

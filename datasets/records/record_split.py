@@ -85,11 +85,6 @@ class RecordSplit:
         self._framing = framing
         self._corrupt = corrupt
 
-    def place(self, index: int) -> tuple[Path, int]:
-        """Return the file of a record, and its offset there."""
-        file = int(np.searchsorted(np.cumsum(self.index.counts), index, side="right"))
-        return self.index.files[file], int(self.index.offsets[index])
-
     def identity(self) -> str:
         """Return a text that changes with what `fetch` returns without random numbers."""
         framing = replace(self._framing, min_area=0.0)

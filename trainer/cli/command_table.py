@@ -19,7 +19,6 @@ COMMANDS = {
         "the Job that trains on Kubernetes, as YAML for kubectl apply",
     ),
     "status": ("[runs/<run>]", "what each process of a run does, on whichever host"),
-    "convert": ("key=value ...", "a dataset, and writes it as TFRecord or ArrayRecord files"),
     "cache": ("[--clear]", "the copies of data that are kept on this machine, and removes them"),
     "completion": (
         "bash|zsh|fish",

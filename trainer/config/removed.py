@@ -9,6 +9,7 @@ REMOVED: dict[str, str] = {
     "experiment=gan_2048": "use experiment=gan_digits batch.global_size=2048",
     "benchmark": "python -m benchmarks.scaling measures any configuration",
     "mode=benchmark": "python -m benchmarks.scaling measures any configuration",
+    "convert": "dataset.cache=disk keeps decoded examples on this machine",
     "strategy.update": "every process updates all weights",
     "summary.mfu": "TensorBoard's profiler (summary.profile) shows it",
     "writers=csv": "read metrics.jsonl with pandas, or use runs --json",
