@@ -44,7 +44,7 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
     antialias: bool = False,
     test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
     max_corrupt_records: Annotated[int, Ge(0), Free()] = 0,
-    cache: Annotated[str, OneOf("none", "memory", "disk"), Free()] = "none",
+    cache: Annotated[str, OneOf("none", "disk"), Free()] = "none",
     augment: Augmentation | None = None,
     normalize: Normalization | None = None,
 ) -> ImageDataset:
@@ -59,7 +59,7 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
         antialias: whether to average when an image is made smaller; finer, twice as slow to decode.
         test_fraction: about which share of the images to test on if there is no `test/` or `val/`.
         max_corrupt_records: how many unreadable files each process skips before it is an error.
-        cache: where decoded examples are kept: none, `memory` that processes share, or `disk`.
+        cache: where decoded examples are kept: none, or `disk`, as in `tfrecord`.
         augment: random changes of the images in training.
         normalize: what is subtracted from the pixels and what they are divided by.
 

@@ -44,7 +44,7 @@ def image_masks(  # noqa: D417, PLR0913 - every option is a key of the configura
     antialias: bool = False,
     test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
     max_corrupt_records: Annotated[int, Ge(0), Free()] = 0,
-    cache: Annotated[str, OneOf("none", "memory", "disk"), Free()] = "none",
+    cache: Annotated[str, OneOf("none", "disk"), Free()] = "none",
     augment: Augmentation | None = None,
     normalize: Normalization | None = None,
 ) -> MaskDataset:

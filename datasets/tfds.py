@@ -26,7 +26,7 @@ def tfds(  # noqa: D417, PLR0913 - every option is a key of the configuration
     max_corrupt_records: Annotated[int, Ge(0), Free()] = 0,
     crop: Annotated[float | None, Gt(0), Le(1)] = None,
     antialias: bool = False,
-    cache: Annotated[str, OneOf("none", "memory", "disk"), Free()] = "none",
+    cache: Annotated[str, OneOf("none", "disk"), Free()] = "none",
     fields: Annotated[Fields | None, Structural()] = None,
     augment: Augmentation | None = None,
     normalize: Normalization | None = None,

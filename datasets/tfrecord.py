@@ -47,7 +47,7 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
     crop: Annotated[float | None, Gt(0), Le(1)] = None,
     antialias: bool = False,
     max_corrupt_records: Annotated[int, Ge(0), Free()] = 0,
-    cache: Annotated[str, OneOf("none", "memory", "disk"), Free()] = "none",
+    cache: Annotated[str, OneOf("none", "disk"), Free()] = "none",
     augment: Augmentation | None = None,
     normalize: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
@@ -66,8 +66,8 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
         crop: resize the middle of an image, as in `image_folder`.
         antialias: whether to average when a file of an image is made smaller.
         max_corrupt_records: how many unreadable records each process skips before an error.
-        cache: where decoded examples are kept, for all processes of a host: none, `memory` as long
-            as one uses them, or a file on the `disk` in ~/.cache/steadfast.
+        cache: where decoded examples are kept, for all processes of a host: none, or a file on the
+            `disk` in ~/.cache/steadfast.
         augment: random changes of images in training.
         normalize: what is subtracted from the pixels and what they are divided by.
 

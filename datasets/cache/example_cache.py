@@ -32,7 +32,7 @@ def with_cache(dataset: _Dataset, kind: str) -> _Dataset:
 
     Args:
         dataset: the dataset.
-        kind: `none`, `memory` or `disk`.
+        kind: `none` or `disk`.
 
     Raises:
         ValueError: examples depend on random numbers, or they do not fit.
@@ -44,9 +44,7 @@ def with_cache(dataset: _Dataset, kind: str) -> _Dataset:
             f"cache ({kind}): with augment.min_area another part of an image is decoded each "
             "time; set augment.min_area=0, or dataset.cache=none"
         )
-    return replace(
-        dataset, train=CachedSplit(dataset.train, kind), test=CachedSplit(dataset.test, kind)
-    )
+    return replace(dataset, train=CachedSplit(dataset.train), test=CachedSplit(dataset.test))
 
 
 class CachedSplit:
@@ -61,7 +59,7 @@ class CachedSplit:
     in_memory = False
     augments = False
 
-    def __init__(self, split: Any, kind: str) -> None:
+    def __init__(self, split: Any) -> None:
         """Take the split, and open its cache.
 
         Raises:
@@ -71,7 +69,7 @@ class CachedSplit:
         self.num_examples: int = split.num_examples
         traced = tf.function(split.fetch).get_concrete_function(tf.TensorSpec([1], tf.int64))
         self._spec: dict[str, tf.Tensor] = dict(sorted(traced.structured_outputs.items()))
-        self._table = _open_table(split, self._spec, kind)
+        self._table = _open_table(split, self._spec)
 
     @property
     def labels(self) -> Any:
@@ -163,7 +161,7 @@ def _checksums(columns: Any) -> np.ndarray:
     return np.array(sums, np.uint32)
 
 
-def _open_table(split: Any, spec: dict[str, tf.Tensor], kind: str) -> _Table | None:
+def _open_table(split: Any, spec: dict[str, tf.Tensor]) -> _Table | None:
     columns = {"checksum": (np.dtype(np.uint32), (split.num_examples,))}
     for name, values in spec.items():
         columns[name] = (
@@ -174,5 +172,5 @@ def _open_table(split: Any, spec: dict[str, tf.Tensor], kind: str) -> _Table | N
     # Another version of TensorFlow may decode differently.
     rule = json.dumps([_VERSION, tf.__version__, layout])
     name = hashlib.sha256(f"{rule}\n{split.identity()}".encode()).hexdigest()[:24]
-    content = open_bytes(kind, name, sum(num_bytes(*column) for column in columns.values()))
+    content = open_bytes(name, sum(num_bytes(*column) for column in columns.values()))
     return None if content is None else _Table(content, columns)

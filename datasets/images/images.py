@@ -24,7 +24,7 @@ class ImageOptions:
         crop: in evaluation, the share of the middle box of an image file that is resized; None:
             the whole image.
         antialias: whether to average when a file of an image is made smaller.
-        cache: where decoded examples are kept: `none`, `memory` or `disk`.
+        cache: where decoded examples are kept: `none` or `disk`.
         augment: random changes in training; None: none.
         normalize: what is subtracted and divided by last; None: nothing.
     """

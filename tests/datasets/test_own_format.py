@@ -27,7 +27,7 @@ FORMAT = """
         *,
         path: Annotated[str, Free(names_run=True)],
         test_path: Annotated[str, Free(names_run=True)],
-        cache: Annotated[str, OneOf("none", "memory", "disk"), Free()] = "none",
+        cache: Annotated[str, OneOf("none", "disk"), Free()] = "none",
     ):
         '''Lines of numbers, the last of which is the class.'''
         files = [Path(path), Path(test_path)]

@@ -10,6 +10,7 @@ REMOVED: dict[str, str] = {
     "benchmark": "python -m benchmarks.scaling measures any configuration",
     "mode=benchmark": "python -m benchmarks.scaling measures any configuration",
     "convert": "dataset.cache=disk keeps decoded examples on this machine",
+    "dataset.cache=memory": "use dataset.cache=disk, whose file the system keeps in memory",
     "strategy.update": "every process updates all weights",
     "summary.mfu": "TensorBoard's profiler (summary.profile) shows it",
     "writers=csv": "read metrics.jsonl with pandas, or use runs --json",

@@ -1,10 +1,8 @@
-"""Decoded examples that are kept, in memory or on the disk."""
+"""Decoded examples that are kept on the disk."""
 
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -95,9 +93,10 @@ def test_batches_have_the_same_bits_with_and_without(records: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["memory", "disk"])
-def test_kept_examples_are_not_read_again(kind: str, folder: Path) -> None:
-    data, other = (image_folder(path=str(folder), image_size=[6, 6], cache=kind) for _ in range(2))
+def test_kept_examples_are_not_read_again(folder: Path) -> None:
+    data, other = (
+        image_folder(path=str(folder), image_size=[6, 6], cache="disk") for _ in range(2)
+    )
     first = fetch(data.train, 3, 0, 3)
     for file in (folder / "train").rglob("*.png"):
         file.write_bytes(b"no image")
@@ -106,7 +105,7 @@ def test_kept_examples_are_not_read_again(kind: str, folder: Path) -> None:
     with pytest.raises((tf.errors.OpError, ValueError), match=r"cannot read .* as a JPEG or PNG"):
         fetch(data.train, 0, 4)
     # Files that have changed are others.
-    changed = image_folder(path=str(folder), image_size=[6, 6], cache=kind)
+    changed = image_folder(**options)
     with pytest.raises((tf.errors.OpError, ValueError), match=r"cannot read .* as a JPEG or PNG"):
         fetch(changed.train, 0)
 
@@ -151,23 +150,9 @@ def test_augmentation_stays_after_the_cache(folder: Path) -> None:
         image_folder(path=str(folder), cache="disk", augment=Augmentation(min_area=0.5))
 
 
-def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"cache \(disk\) needs 9\d+\.\d+ GiB, but .* free"):
-        open_bytes("disk", "a", 10**18)
-    monkeypatch.setattr(cache_storage, "available_memory", lambda: 1999)
-    with pytest.raises(ValueError, match=r"cache \(memory\) needs 0.00 GiB, more than half"):
-        open_bytes("memory", "a", SIZE)
-    monkeypatch.setattr(cache_storage, "available_memory", lambda: 2000)
-    assert open_bytes("memory", "a", SIZE) is not None
-
-
-def test_memory_of_a_group_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "memory.max").write_text("3000000\n")
-    (tmp_path / "memory.current").write_text("1000000\n")
-    monkeypatch.setattr(cache_storage, "_GROUP", tmp_path)
-    assert cache_storage.available_memory() == 2_000_000
-    (tmp_path / "memory.max").write_text("max\n")
-    assert cache_storage.available_memory() > 2_000_000
+        open_bytes("a", 10**18)
 
 
 def test_folder_that_cannot_be_made_is_a_warning(
@@ -175,12 +160,12 @@ def test_folder_that_cannot_be_made_is_a_warning(
 ) -> None:
     home.write_text("a file")
     with caplog.at_level(logging.WARNING):
-        assert open_bytes("disk", "a", SIZE) is None
+        assert open_bytes("a", SIZE) is None
     assert "they are not cached" in caplog.text
 
 
 def test_file_of_somebody_else_is_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = open_bytes("disk", "a", SIZE)
+    content = open_bytes("a", SIZE)
     assert content is not None
     content[7] = 3
 
@@ -188,7 +173,7 @@ def test_file_of_somebody_else_is_read(home: Path, monkeypatch: pytest.MonkeyPat
         raise PermissionError
 
     monkeypatch.setattr(cache_storage, "_locked", read_only)
-    other = open_bytes("disk", "a", SIZE)
+    other = open_bytes("a", SIZE)
     assert other is not None
     assert (other[7], other.flags.writeable) == (3, False)
 
@@ -196,7 +181,7 @@ def test_file_of_somebody_else_is_read(home: Path, monkeypatch: pytest.MonkeyPat
 _OTHER = """
 import sys
 from trainer.datasets.cache.cache_storage import open_bytes
-content = open_bytes(sys.argv[1], "a", 1000)
+content = open_bytes("a", 1000)
 print(int(content[7]), flush=True)
 content[8] = 4
 print("written", flush=True)
@@ -204,59 +189,14 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("kind", ["memory", "disk"])
-def test_processes_share_what_is_kept(kind: str, start: Callable[[str], Any], home: Path) -> None:
-    content = open_bytes(kind, "a", SIZE)
+def test_processes_share_what_is_kept(start: Callable[[], Any]) -> None:
+    content = open_bytes("a", SIZE)
     assert content is not None
     content[7] = 3
-    first = start(kind)
+    first = start()
     assert (first.stdout.readline(), first.stdout.readline()) == ("3\n", "written\n")
     assert content[8] == 4
-    # A process that finds nobody but one that is not the first.
-    if kind == "memory":
-        registry = home / f".cache/steadfast/memory-a-{socket.gethostname()}.lock"
-        lines = registry.read_text().splitlines()
-        others = [line for line in lines if not line.startswith(f"{os.getpid()} ")]
-        registry.write_text("\n".join(others))
-    assert start(kind).stdout.readline() == "3\n"
-
-
-def test_hosts_that_share_a_home_keep_their_own(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = open_bytes("memory", "a", SIZE)
-    registry = home / f".cache/steadfast/memory-a-{socket.gethostname()}.lock"
-    kept = registry.read_bytes()
-    monkeypatch.setattr(socket, "gethostname", lambda: "another")
-    there = open_bytes("memory", "a", SIZE)
-    assert here is not None
-    assert there is not None
-    here[0] = 7
-    assert (there[0], registry.read_bytes()) == (0, kept)
-
-
-def test_other_memory_at_the_recorded_place_is_not_taken(home: Path) -> None:
-    descriptor = os.memfd_create("of another program")
-    os.ftruncate(descriptor, SIZE)
-    status = os.fstat(descriptor)
-    registry = home / f".cache/steadfast/memory-a-{socket.gethostname()}.lock"
-    registry.parent.mkdir(parents=True)
-    registry.write_text(f"damaged\n{os.getpid()} {descriptor} {status.st_dev} {status.st_ino}")
-    content = open_bytes("memory", "a", SIZE)
-    assert content is not None
-    content[0] = 7
-    assert os.pread(descriptor, 1, 0) == b"\0"
-
-
-def test_memory_ends_with_the_last_process(start: Callable[[str], Any]) -> None:
-    first = start("memory")
-    assert first.stdout.readline() == "0\n"
-    assert first.stdout.readline() == "written\n"
-    first.kill()
-    first.wait(60)
-    content = open_bytes("memory", "a", SIZE)
-    assert content is not None
-    assert content[8] == 0
+    assert start().stdout.readline() == "3\n"
 
 
 @pytest.fixture
@@ -264,10 +204,10 @@ def start() -> Any:
     """Start processes that open the bytes, and end them at last."""
     started: list[subprocess.Popen[str]] = []
 
-    def begin(kind: str) -> subprocess.Popen[str]:
+    def begin() -> subprocess.Popen[str]:
         started.append(
             subprocess.Popen(
-                [sys.executable, "-c", _OTHER, kind],
+                [sys.executable, "-c", _OTHER],
                 cwd=ROOT,
                 text=True,
                 stdin=subprocess.PIPE,
