@@ -94,9 +94,8 @@ def test_batches_have_the_same_bits_with_and_without(records: Path) -> None:
 
 @pytest.mark.slow
 def test_kept_examples_are_not_read_again(folder: Path) -> None:
-    data, other = (
-        image_folder(path=str(folder), image_size=[6, 6], cache="disk") for _ in range(2)
-    )
+    options: Any = {"path": str(folder), "image_size": [6, 6], "cache": "disk"}
+    data, other = image_folder(**options), image_folder(**options)
     first = fetch(data.train, 3, 0, 3)
     for file in (folder / "train").rglob("*.png"):
         file.write_bytes(b"no image")
