@@ -6,11 +6,11 @@ This file goes with that release.
 from __future__ import annotations
 
 REMOVED: dict[str, str] = {
-    "experiment=gan_2048": "use experiment=gan_digits batch.global_size=2048",
     "benchmark": "python -m benchmarks.scaling measures any configuration",
-    "mode=benchmark": "python -m benchmarks.scaling measures any configuration",
     "convert": "dataset.cache=disk keeps decoded examples on this machine",
     "dataset.cache=memory": "use dataset.cache=disk, whose file the system keeps in memory",
+    "experiment=gan_2048": "use experiment=gan_digits batch.global_size=2048",
+    "mode=benchmark": "python -m benchmarks.scaling measures any configuration",
     "strategy.update": "every process updates all weights",
     "summary.mfu": "TensorBoard's profiler (summary.profile) shows it",
     "writers=csv": "read metrics.jsonl with pandas, or use runs --json",
