@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from trainer.annotations import Ge, Le
 from trainer.cluster.spec import Cluster
@@ -57,12 +57,6 @@ class CentralStorage(Strategy):
         if self._compute_devices is not None:
             return len(self._compute_devices)
         return self._virtual_devices
-
-    def resized(self, count: int) -> dict[str, Any] | None:
-        """Return the options that give it `count` devices that compute."""
-        if self._virtual_devices is not None:
-            return {"virtual_devices": count}
-        return {"compute_devices": (self._compute_devices or devices.gpu_names(count))[:count]}
 
     def check(self, cluster: Cluster) -> None:
         """Refuse options that contradict one another."""

@@ -76,12 +76,6 @@ class Mirrored(Strategy):
             return self._count("strategy.virtual_devices", self._virtual_devices)
         return None
 
-    def resized(self, count: int) -> dict[str, Any] | None:
-        """Return the options that give it `count` devices."""
-        if self._virtual_devices is not None:
-            return {"virtual_devices": count}
-        return {"devices": (self._devices or devices.gpu_names(count))[:count]}
-
     def check(self, cluster: Cluster) -> None:
         """Refuse options that contradict one another."""
         if self._devices is not None and self._virtual_devices is not None:

@@ -107,10 +107,6 @@ class MultiWorker(Strategy):
             ProcessId("worker", index) for index in range(self.workers if count is None else count)
         ]
 
-    def resized(self, count: int) -> dict[str, Any] | None:
-        """Return the options that give it `count` workers."""
-        return {"workers": count, "min_workers": None}
-
     def check(self, cluster: Cluster) -> None:
         """Refuse a cluster with parameter servers, and more workers at least than there are."""
         if self.min_workers is not None and self.min_workers > self.workers:

@@ -7,7 +7,7 @@ the object too, so only `create` may touch TensorFlow.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from trainer.cluster.spec import Cluster, ProcessId
 
@@ -98,13 +98,6 @@ class Strategy:
             count: the number of processes; None: as many as are configured.
         """
         return []
-
-    def resized(self, count: int) -> dict[str, Any] | None:
-        """Return the options that give it `count` processes, or devices if it has one process.
-
-        Those of them that are configured first; None: its number cannot be chosen.
-        """
-        return None
 
     def check(self, cluster: Cluster) -> None:
         """Check, without TensorFlow, what would otherwise fail after minutes or never be noticed.
