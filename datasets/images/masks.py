@@ -13,7 +13,6 @@ from trainer.datasets.splits.arrays import ArraySplit
 
 IGNORED = 255
 """Value of a mask's pixels that count neither in the loss nor in a metric."""
-MAX_CLASSES = IGNORED
 
 
 class MaskSplit(ArraySplit):

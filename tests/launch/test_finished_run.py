@@ -86,7 +86,7 @@ def code(tmp_path, monkeypatch):
     imported = ImportedCode()
     imported.update()
     mine = {file.stem: imported.fingerprints[file.stem] for file in files}
-    return files, lambda path: provenance.record_code(path, mine)
+    return files, lambda path: provenance.add_facts(path, code=mine)
 
 
 CHANGED = (

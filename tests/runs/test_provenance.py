@@ -138,7 +138,6 @@ def test_read_rejects_a_damaged_record(run):
     (run / "run.json").write_text("{")
     with pytest.raises(DamagedError, match=r"run/run\.json cannot be read: it is not JSON: "):
         provenance.read(run)
-    provenance.record_code(run, {})  # costs no checkpoint
     assert provenance.code_warning(run) is None
     assert (run / "run.json").read_text() == "{"
 
@@ -147,7 +146,7 @@ def test_code_is_recorded_and_named_instead_of_what_git_sees(repository):
     provenance.create(repository, [], None)
     file = repository / "model.py"
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    provenance.record_code(repository, {"a_model": {"file": str(file), "sha256": digest}})
+    provenance.add_facts(repository, code={"a_model": {"file": str(file), "sha256": digest}})
     assert provenance.code_warning(repository) is None
     file.write_text("width = 3\n")
     assert "other code in model.py; " in provenance.code_warning(repository)

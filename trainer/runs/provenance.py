@@ -170,28 +170,14 @@ def complete(
         facts |= {"devices": devices, "num_replicas": num_replicas}
         if threads is not None:
             facts["threads"] = threads
+    add_facts(path, **facts)
+
+
+def add_facts(path: Path, **facts: Any) -> None:
+    """Add facts to the record of a run, or change them."""
+    record = read(path)
     if record and not facts.items() <= record.items():
         _write(path, {**record, **facts})
-
-
-def record_code(path: Path, fingerprints: Mapping[str, Any]) -> None:
-    """Record the user's code that has trained the run up to the checkpoint that follows."""
-    with suppress(DamagedError):  # the checkpoint is worth more than a record that is damaged
-        record = read(path)
-        if record and record.get("code") != fingerprints:
-            _write(path, {**record, "code": fingerprints})
-
-
-def record_examples(path: Path, digest: str) -> None:
-    """Record what tells the training examples of the run from others."""
-    record = read(path)
-    if record and record.get("examples") != digest:
-        _write(path, {**record, "examples": digest})
-
-
-def examples(path: Path) -> str | None:
-    """Return what `record_examples` has recorded, or None."""
-    return read(path).get("examples")
 
 
 def code_warning(path: Path) -> str | None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from trainer.cluster import environment
 from trainer.config.options.constraints import format_value
 from trainer.errors import ConfigError
 from trainer.logical_devices import DeviceGroups
@@ -76,13 +75,6 @@ def existing(key: str, names: Sequence[str]) -> list[str]:
 def virtual(count: int) -> list[str]:
     """Return the names of the devices that `split_cpu` creates."""
     return [f"CPU:{number}" for number in range(count)]
-
-
-def gpu_names(count: int) -> list[str]:
-    """Return the names of the first `count` GPUs; of the CPU if the machine has none."""
-    if not environment.visible_gpus():
-        return ["CPU:0"]
-    return [f"GPU:{number}" for number in range(count)]
 
 
 def split_cpu(count: int) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.cluster.fault_injection import Faults
 from trainer.config.directions import Directions
-from trainer.errors import CheckpointError
+from trainer.errors import CheckpointError, DamagedError
 from trainer.files import check_holder, lock_holder
 from trainer.runs import checkpoint_retention, provenance
 from trainer.runs.checkpoint_marker import committed_steps, marker_digest, remove, verify
@@ -116,7 +116,8 @@ def before_commit(context: WorkerContext, faults: Faults) -> Callable[[], None]:
         check_holder(lock, holder)
         # What a step imports when it is traced came later than what builds it.
         code.update()
-        provenance.record_code(context.run_dir, code.fingerprints)
+        with suppress(DamagedError):  # the checkpoint is worth more than a record that is damaged
+            provenance.add_facts(context.run_dir, code=code.fingerprints)
 
     return call
 

@@ -137,7 +137,7 @@ def _check_examples(dataset: Dataset, context: WorkerContext, group: ProcessGrou
         raise ConfigError(f"dataset: {error}") from error
     is_other = group.any_process(digest != group.broadcast_text_from_chief(digest))
     has_trained = bool(committed_steps(context.run_dir / "checkpoints"))
-    recorded = provenance.examples(context.run_dir)
+    recorded = provenance.read(context.run_dir).get("examples")
     is_changed = has_trained and recorded not in (None, digest)
     if is_other or group.any_process(is_changed):
         where = "in all processes" if is_other else "with which the run has been trained"
@@ -147,7 +147,7 @@ def _check_examples(dataset: Dataset, context: WorkerContext, group: ProcessGrou
             "a new run, by resume=never"
         )
     if context.cluster.is_chief:
-        provenance.record_examples(context.run_dir, digest)
+        provenance.add_facts(context.run_dir, examples=digest)
 
 
 def add_validation(
