@@ -12,10 +12,10 @@ from trainer.datasets.image_folder import image_folder
 SIZE = [4, 6]
 
 
-def write(path: Path, value: int, *, gray: bool = False) -> Path:
+def write(path: Path, value: int) -> Path:
     """Write an image of one color, losslessly for .png."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    image = np.full((9, 12, 1 if gray else 3), value, np.uint8)
+    image = np.full((9, 12, 3), value, np.uint8)
     encode = tf.io.encode_png if path.suffix.lower() == ".png" else tf.io.encode_jpeg
     path.write_bytes(encode(image).numpy())
     return path

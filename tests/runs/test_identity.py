@@ -29,9 +29,9 @@ def changes_of(*overrides, before=()):
     )
 
 
-def problems_of(*overrides, allow=(), resume="runs/old"):
+def problems_of(*overrides, allow=()):
     experiment = compose(list(overrides))
-    experiment.resume = resume
+    experiment.resume = "runs/old"
     experiment.resume_allow = list(allow)
     differing = changes(LEAVES, leaves(experiment))
     return change_problems(Path("runs/old"), differing, experiment)

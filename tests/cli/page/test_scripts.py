@@ -11,13 +11,13 @@ from tests.support.command_line import ROOT
 TEMPLATES = ROOT / "trainer/cli/page/templates"
 
 
-def evaluate(expression, before=""):
+def evaluate(expression):
     """Return the value of an expression after the scripts were read."""
     if (node := shutil.which("node")) is None:
         pytest.skip("no Node is installed")
     names = ("text.js", "chart.js", "board.js", "runs.js")
     scripts = "\n".join((TEMPLATES / name).read_text() for name in names)
-    program = f"{scripts}\n{before}\nconsole.log(JSON.stringify({expression}));"
+    program = f"{scripts}\nconsole.log(JSON.stringify({expression}));"
     done = subprocess.run(
         [node, "-"], input=program, capture_output=True, text=True, timeout=60, check=True
     )

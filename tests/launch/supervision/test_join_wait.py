@@ -16,9 +16,9 @@ def now():
     return [0.0]
 
 
-def create_join_wait(now, jobs, *started, timeout_secs=60.0):
+def create_join_wait(now, jobs, *started):
     members = {process_id: Cluster(process_id, jobs) for process_id in started}
-    return JoinWait(members, timeout_secs, lambda: now[0])
+    return JoinWait(members, 60.0, lambda: now[0])
 
 
 def test_process_that_was_started_here_is_awaited_until_its_first_phase(now):
