@@ -166,7 +166,6 @@ ACTIONS = "fault.x.action ({}) must be one of kill, terminate, freeze"
 DECLARED = "in a declared cluster; rehearse it in one that is started here"
 NO_STEPS_RUN = f" runs no steps; there {ACTIONS.format('crash')}"
 SLOW_WORKER = "{process:worker-0,action:slow,delay_secs:1}"
-RIGID = "go on without worker-0; add strategy=multi_worker and strategy.min_workers"
 HANDED_OUT = (
     " runs steps that the chief hands out, in no training loop of its own; there "
     + ACTIONS.format("crash")
@@ -187,17 +186,16 @@ SLOW_CHIEF = "hands out steps, so it cannot be slow in them; choose a worker suc
         ("{action:slow,delay_secs:1}", [("chief", 0), ("ps", 0)], False, SLOW_CHIEF),
         ("{process:ps-0,phase:start}", [("chief", 0), ("ps", 0)], True, None),
         ("{process:supervisor}", [("worker", 0)], True, None),
-        ("{process:worker-0,action:lose}", [("worker", 0)], False, RIGID),
     ],
 )  # fmt: skip
 def test_fault_that_could_never_happen_is_refused(fault, processes, declared, line):
     experiment = compose([f"+fault.x={fault}"])
     process_ids = [ProcessId(*process) for process in processes]
     if line is None:
-        check(experiment, process_ids, NO_STEPS, declared=declared, elastic=False)
+        check(experiment, process_ids, NO_STEPS, declared=declared)
     else:
         with pytest.raises(ConfigError) as raised:
-            check(experiment, process_ids, NO_STEPS, declared=declared, elastic=False)
+            check(experiment, process_ids, NO_STEPS, declared=declared)
         (problem,) = raised.value.problems
         assert problem.startswith("fault.x.")
         assert problem.endswith(line)
@@ -269,17 +267,6 @@ def test_full_disk_fails_its_save_once(tmp_path):
     assert train(
         tmp_path, "checkpoint.every_steps=2", "+fault.mine={action:full_disk,phase:save,at:2}"
     )
-
-
-@pytest.mark.parametrize(
-    "fault",
-    ["{action:return,process:chief}", "{action:lose,process:worker-0,delay_secs:1}"],
-)
-def test_only_a_worker_is_lost_or_returns_and_at_once(fault):
-    experiment = compose([f"+fault.x={fault}"])
-    process_ids = [ProcessId("worker", 0), ProcessId("worker", 1)]
-    with pytest.raises(ConfigError, match="must be a worker such as worker-1, and without delay"):
-        check(experiment, process_ids, {"evaluator"}, declared=False, elastic=True)
 
 
 def test_fault_is_recorded_before_it_happens(tmp_path, monkeypatch):

@@ -210,7 +210,7 @@ def test_command_without_the_token_is_refused(cluster, tmp_path):
 
 @pytest.mark.long
 def test_elastic_run_shrinks_and_grows_with_the_cluster(cluster, straight, tmp_path):
-    elastic = ["strategy.min_workers=1", "strategy.rejoin_secs=5"]
+    elastic = ["launch.ray.min_workers=1", "launch.ray.rejoin_secs=5"]
     job = Job(cluster, tmp_path, [8, 16], *elastic)
     try:
         job.wait_for_step(8)

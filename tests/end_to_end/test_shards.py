@@ -44,8 +44,7 @@ LAYOUTS = {
 }
 """How many replicas share the 4 shards, and how they communicate.
 
-Each process traces each of its shards: 8 take twice as long, and are shared by 4, 2 and 1 workers
-in test_elastic_workers.py.
+Each process traces each of its shards: 8 take twice as long.
 """
 
 

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from trainer.cluster.messages import Availability, Channel, FaultNotice, SignalRequest
+from trainer.cluster.messages import Channel, FaultNotice, SignalRequest
 from trainer.cluster.signals import blocked
 from trainer.cluster.spec import EVALUATOR, Cluster, ProcessId
 from trainer.config.options.constraints import did_you_mean
@@ -39,8 +39,6 @@ _EFFECTS = {
     "full_disk": "finds the disk full",
     "corrupt": "loses a bit of its newest checkpoint, and is killed",
     "nan": "trains on a batch whose loss is NaN",
-    "lose": "is lost",
-    "return": "is back",
     "flip_bit": "has a bit of a variable flipped in its memory",
     "own": "calls {target}",
 }
@@ -128,8 +126,6 @@ class Faults:
                 self._inject(name, fault, _moment(fault, number))
 
     def _is_mine(self, fault: Fault) -> bool:
-        if fault.kind == "return":
-            return self._cluster.is_chief  # the process itself is gone
         if fault.process == "supervisor" or not _knows_when(fault, self._service_jobs):
             return self._cluster.is_chief
         return _is(fault.process, self._cluster)
@@ -211,14 +207,9 @@ class Faults:
                 self._switch_nan(True)
             case "flip_bit":
                 self._flip_bit()
-            case "return":
-                self._channel.send(Availability(fault.process, is_back=True))
             case kind:
                 if kind == "corrupt":
                     _flip_bit(self._run_dir / "checkpoints")
-                if kind == "lose":
-                    process = str(self._cluster.process_id)
-                    self._channel.send(Availability(process, is_back=False))
                 self._send(fault)
 
     def _send(self, fault: Fault) -> None:
@@ -295,7 +286,6 @@ def check(
     service_jobs: Collection[str],
     *,
     declared: bool,
-    elastic: bool,
 ) -> None:
     """Refuse faults that could never happen: a rehearsal must not pass for want of its fault.
 
@@ -304,7 +294,6 @@ def check(
         process_ids: all processes of the run.
         service_jobs: the jobs whose processes count no steps.
         declared: whether each process has a supervisor of its own.
-        elastic: whether the run may go on with fewer workers.
 
     Raises:
         ConfigError: with a line for each.
@@ -320,30 +309,17 @@ def check(
             choices = ", ".join(dict.fromkeys(processes))
             hint = did_you_mean(fault.process, processes)
             problems.append(f"{key} is no process of this run; choose one of {choices}{hint}")
-        elif problem := _problem(fault, service_jobs, declared=declared, elastic=elastic):
+        elif problem := _problem(fault, service_jobs, declared=declared):
             action = f"fault.{name}.action ({fault.kind})"
             problems.append(problem.format(key=key, action=action))
     if problems:
         raise ConfigError(*problems)
 
 
-def _problem(
-    fault: Fault, service_jobs: Collection[str], *, declared: bool, elastic: bool
-) -> str | None:
+def _problem(fault: Fault, service_jobs: Collection[str], *, declared: bool) -> str | None:
     """Return why a fault could never happen, with `{key}` and `{action}` for its keys."""
     is_worker = fault.process.startswith("worker-")
-    if fault.kind in ("lose", "return"):
-        if not elastic or fault.phase != "step":
-            return (
-                "{action} is for a step of a local cluster that may go on without "
-                f"{fault.process}; add strategy=multi_worker and strategy.min_workers"
-            )
-        if not is_worker or fault.delay_secs:
-            return (
-                f"{{key}} with action {fault.kind} must be a worker such as worker-1, and without "
-                "delay_secs"
-            )
-    elif _rests_in_step(fault):
+    if _rests_in_step(fault):
         is_chief = fault.process == "chief"
         if not is_worker and (not is_chief or "worker" in service_jobs):
             why = "hands out steps" if fault.process.startswith("chief") else "runs no steps"

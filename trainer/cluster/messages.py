@@ -121,19 +121,6 @@ class SignalRequest:
 
 
 @dataclass(frozen=True)
-class Availability:
-    """A fault: a worker is lost from now on, or is back.
-
-    Attributes:
-        process: its name, such as `worker-1`; that in the full cluster if it is back.
-        is_back: whether it is back.
-    """
-
-    process: str
-    is_back: bool
-
-
-@dataclass(frozen=True)
 class Problem:
     """The user's configuration or input is wrong: exit code 2."""
 
@@ -191,7 +178,7 @@ class Exit:
 
 Message: TypeAlias = (
     Line | Opening | Output | Phase | Progress | Evaluated | SignalReceived | FaultNotice
-    | SignalRequest | Availability | Problem | Crash | ErrorLine | Outcome | Exit
+    | SignalRequest | Problem | Crash | ErrorLine | Outcome | Exit
 )  # fmt: skip
 Send: TypeAlias = Callable[[Message], None]
 

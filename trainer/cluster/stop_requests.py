@@ -17,13 +17,11 @@ SAVES = frozenset({SAVE, signal.SIGUSR2})
 """Schedulers announce the end of a job's time by either of them."""
 REQUESTS = (*sorted(STOP), *sorted(SAVES))
 
-RESIZE = signal.SIGHUP
-"""The supervisor's own request: save and leave, to go on with another number of workers.
-
-Only a number, like `LEAVE`: no process sends or handles this signal.
-"""
 LEAVE = signal.SIGKILL
-"""A sweep's own request to its points: leave at once, without saving."""
+"""A sweep's own request to its points: leave at once, without saving.
+
+Only a number: no process sends or handles this signal.
+"""
 
 SWEEP = ProcessId("sweep", 0)
 """The source of the requests that a sweep sends to its points."""

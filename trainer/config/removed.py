@@ -10,7 +10,13 @@ REMOVED: dict[str, str] = {
     "convert": "dataset.cache=disk keeps decoded examples on this machine",
     "dataset.cache=memory": "use dataset.cache=disk, whose file the system keeps in memory",
     "experiment=gan_2048": "use experiment=gan_digits batch.global_size=2048",
+    "fault=lose_worker_1_at_50": "fault=kill_worker_1_at_50 kills a worker that is restarted",
+    "fault=return_worker_1_at_120": "fault=kill_worker_1_at_50 kills a worker that is restarted",
     "mode=benchmark": "python -m benchmarks.scaling measures any configuration",
+    "strategy.min_workers": "a run resumes on any number of workers; on Ray write "
+    "launch.ray.min_workers=<number>",
+    "strategy.rejoin_secs": "a run resumes on any number of workers; on Ray write "
+    "launch.ray.rejoin_secs=<secs>",
     "strategy.update": "every process updates all weights",
     "summary.mfu": "TensorBoard's profiler (summary.profile) shows it",
     "writers=csv": "read metrics.jsonl with pandas, or use runs --json",

@@ -435,8 +435,6 @@ class Fault:
             "corrupt",
             "flip_bit",
             "nan",
-            "lose",
-            "return",
         ),
     )
     process: str = key(
@@ -533,6 +531,12 @@ class Ray:
         OneOf("spread", "pack", "strict_spread", "strict_pack"),
     )
     timeout_secs: float = key(300.0, "seconds to wait until Ray has placed all processes", Gt(0))
+    min_workers: int | None = key(
+        None,
+        "workers that a run goes on with at least if Ray has no place for all; null: all",
+        Ge(1),
+    )
+    rejoin_secs: float = key(60.0, "seconds to wait for places before it goes on with fewer", Ge(0))
 
 
 @dataclass

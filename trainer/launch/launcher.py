@@ -31,7 +31,6 @@ from trainer.launch.processes.worker_process import WorkerProcess
 from trainer.launch.resolved_run import Command, open_network, resolve
 from trainer.launch.run_context import RunContext
 from trainer.launch.run_opening import open_directory
-from trainer.launch.supervision import membership
 from trainer.launch.supervision.failure_record import Failure
 from trainer.launch.supervision.status_writer import StatusWriter
 from trainer.launch.supervision.supervisor import Supervisor
@@ -88,9 +87,8 @@ def run(
             directory = open_directory(command, cluster, console, requests)
             if directory is None:
                 return 128 + requests.number
-            elastic = None if resolved.declared else membership.of(strategy, experiment)
             context = RunContext(
-                experiment, strategy, directory, console, requests, elastic, cluster, network
+                experiment, strategy, directory, console, requests, cluster, network
             )
             return _run_in_directory(command, context, began)
 
@@ -273,8 +271,7 @@ def _members(context: RunContext) -> Callable[[], list[Cluster]]:
             clusters = [declared]
         else:
             # New ones for each attempt: a killed process may leave its port in use for a while.
-            size = context.membership.begin() if context.membership else None
-            clusters = discovery.local_clusters(context.strategy.process_ids(size)) or [Cluster()]
+            clusters = discovery.local_clusters(context.strategy.process_ids(None)) or [Cluster()]
         if why_open:
             context.console.line(network_namespace.open_ports_warning(clusters[0].jobs, why_open))
         return [*clusters, *beside]

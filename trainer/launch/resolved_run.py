@@ -132,11 +132,7 @@ def check(experiment: Experiment, run: ResolvedRun) -> ResolvedRun:
         # It joins no other process.
         run = ResolvedRun(strategy, Cluster(cluster.process_id, source=cluster.source))
     _check_faults(experiment, run)
-    if strategy.min_workers is not None and experiment.batch.per_replica is not None:
-        raise ConfigError(
-            f"strategy.min_workers ({strategy.min_workers}) needs a batch that is the same with "
-            "fewer workers; use batch.global_size instead of batch.per_replica"
-        )
+    _check_ray_workers(experiment, strategy)
     loop_name = loop.name_of(experiment)
     if loop_name is not None:
         _check_loop(loop_name, experiment, strategy)
@@ -187,18 +183,35 @@ def _check_beside(experiment: Experiment, cluster: Cluster) -> None:
         )
 
 
+def _check_ray_workers(experiment: Experiment, strategy: Strategy) -> None:
+    """Refuse a least number of workers on Ray with which the same run could not go on."""
+    least = experiment.launch.ray.min_workers
+    if least is None or not experiment.launch.uses_ray:
+        return
+    full = len(strategy.process_ids(None)) or 1
+    if least > full:
+        raise ConfigError(
+            f"launch.ray.min_workers ({least}) must be at most the number of workers ({full})"
+        )
+    if experiment.batch.per_replica is not None:
+        raise ConfigError(
+            f"launch.ray.min_workers ({least}) needs a batch that is the same with fewer workers; "
+            "use batch.global_size instead of batch.per_replica"
+        )
+    if (name := loop.name_of(experiment)) is not None:
+        raise ConfigError(
+            f"launch.ray.min_workers ({least}) cannot be used with loop ({name}): "
+            "what a step of your own computes, and the part of a stream that each worker reads, "
+            "depend on how many there are; add launch.ray.min_workers=null"
+        )
+
+
 def _check_loop(name: str, experiment: Experiment, strategy: Strategy) -> None:
     """Refuse a strategy under which a loop of the user's own cannot run, or not be continued."""
     if strategy.refuses_loops is not None:
         raise ConfigError(
             f"loop ({name}) cannot be used with strategy={experiment.choices['strategy']}: "
             f"{strategy.refuses_loops}; choose another strategy"
-        )
-    if strategy.min_workers is not None:
-        raise ConfigError(
-            f"strategy.min_workers ({strategy.min_workers}) cannot be used with loop ({name}): "
-            "what a step of your own computes, and the part of a stream that each worker reads, "
-            "depend on how many there are; add strategy.min_workers=null"
         )
 
 
@@ -217,7 +230,6 @@ def _check_faults(experiment: Experiment, run: ResolvedRun) -> None:
         process_ids,
         run.strategy.service_jobs | BESIDE,
         declared=run.declared is not None,
-        elastic=run.declared is None and run.strategy.min_workers is not None,
     )
 
 

@@ -9,7 +9,6 @@ from trainer.cluster.stop_requests import StopRequests
 from trainer.config.schema import Experiment
 from trainer.launch.display.console import Console
 from trainer.launch.resolved_run import Network
-from trainer.launch.supervision.membership import Membership
 from trainer.runs.directory import RunDirectory
 from trainer.strategies.strategy import Strategy
 
@@ -24,7 +23,6 @@ class RunContext:
         directory: the run directory.
         console: shows messages to the user.
         stop_requests: the requests to save or to stop.
-        membership: which workers can be had, if the run may go on with fewer; None: it may not.
         cluster: the cluster as this process sees it; a local one without jobs if none is declared.
         network: the network of the processes that are started here.
     """
@@ -34,7 +32,6 @@ class RunContext:
     directory: RunDirectory
     console: Console
     stop_requests: StopRequests
-    membership: Membership | None = None
     cluster: Cluster = field(default_factory=Cluster)
     network: Network = field(default_factory=Network)
 

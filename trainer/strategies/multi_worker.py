@@ -48,10 +48,6 @@ class MultiWorker(Strategy):
             outside can reach; auto: where the system allows it and nothing in the run needs the
             network.
         start_timeout_secs: seconds to wait for the other processes to start.
-        min_workers: with at least this many the run goes on if others are lost for good, and
-            grows again when they can; None: it needs all. A declared cluster has the size that its
-            next start is given.
-        rejoin_secs: seconds to wait for a lost worker before the run goes on with fewer.
         devices_per_replica: divide the model between so many devices of each process, which is then
             one replica; a CPU is split into so many virtual devices.
         placement: which layers are on which of them: a mapping of regular expressions, matched with
@@ -81,8 +77,6 @@ class MultiWorker(Strategy):
         hosts: Annotated[list[str] | None, Free()] = None,
         isolate: Annotated[Literal["auto", True, False], Free()] = "auto",
         start_timeout_secs: Annotated[float, Gt(0), Free()] = 300.0,
-        min_workers: Annotated[int | None, Ge(1)] = None,
-        rejoin_secs: Annotated[float, Ge(0)] = 60.0,
         devices_per_replica: Annotated[int, Ge(1), Le(1024)] = 1,
         placement: Literal["balanced"] | dict[str, int] = "balanced",
     ) -> None:
@@ -90,8 +84,6 @@ class MultiWorker(Strategy):
         self.hosts = hosts
         self.isolate = isolate
         self.start_timeout_secs = start_timeout_secs
-        self.min_workers = min_workers
-        self.rejoin_secs = rejoin_secs
         self.devices_per_replica = devices_per_replica
         self._placement = placement
         self._communication = communication
@@ -108,12 +100,7 @@ class MultiWorker(Strategy):
         ]
 
     def check(self, cluster: Cluster) -> None:
-        """Refuse a cluster with parameter servers, and more workers at least than there are."""
-        if self.min_workers is not None and self.min_workers > self.workers:
-            raise ConfigError(
-                f"strategy.min_workers ({self.min_workers}) must be at most strategy.workers "
-                f"({self.workers})"
-            )
+        """Refuse a cluster with parameter servers, and options that contradict one another."""
         devices.check_placement(self.devices_per_replica, self._placement)
         if callable(self._communication) and self._compress is not None:
             raise ConfigError(

@@ -42,9 +42,6 @@ class Strategy:
         isolate: whether a cluster that is started here gets a network of its own: auto, True or
             False.
         hosts: the hosts to print commands for.
-        min_workers: with how many processes the run goes on if others are lost; None: it
-            needs all.
-        rejoin_secs: how long it waits for those.
         devices_per_replica: number of devices between which each replica divides its model.
         communication: how replicas communicate, in words for the user; set by `create`. None:
             there is nothing to choose, or one replica.
@@ -67,8 +64,6 @@ class Strategy:
     warn_secs: float = 150.0
     isolate: str | bool = False
     hosts: list[str] | None = None
-    min_workers: int | None = None
-    rejoin_secs: float = 0.0
     devices_per_replica: int = 1
     communication: str | None = None
     parameters_apart: str | None = None

@@ -29,7 +29,7 @@ from trainer.cluster import environment, messages
 from trainer.cluster.messages import Channel, Outcome, Problem, Send, SignalReceived, to_socket
 from trainer.cluster.signals import Signals
 from trainer.cluster.spec import Cluster
-from trainer.cluster.stop_requests import RESIZE, STOP
+from trainer.cluster.stop_requests import STOP
 from trainer.config import loading
 from trainer.errors import CRASHED, DONE, RESTARTABLE, WRONG_INPUT, ConfigError
 from trainer.runs.process_status import process_start_time
@@ -67,9 +67,8 @@ def run(context: WorkerContext, signals: Signals, began: float) -> int:
         environment.set_tf_config(context.cluster)
         if modes.run(context, signals, began):
             return DONE
-        if signals.number != RESIZE:
-            # Sent by the process that has saved: a worker that dies on its way out has not.
-            channel.line("Stopped after saving; the same command continues.")
+        # Sent by the process that has saved: a worker that dies on its way out has not.
+        channel.line("Stopped after saving; the same command continues.")
         # Without a number the signal has reached another process of the run.
         return 128 + (signals.number or signal.SIGTERM)
     except SystemExit as error:

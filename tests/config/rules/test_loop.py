@@ -46,8 +46,8 @@ def test_strategy_that_cannot_is_refused_with_the_reason(strategy, reason):
 
 
 def test_cluster_that_changes_its_size_is_refused():
-    with pytest.raises(ConfigError, match=r"strategy.min_workers .1. cannot be used with loop"):
-        resolve(compose([*LOOP, "strategy=multi_worker", "strategy.min_workers=1"]))
+    with pytest.raises(ConfigError, match=r"launch.ray.min_workers .1. cannot be used with loop"):
+        resolve(compose([*LOOP, "strategy=multi_worker", "launch=ray", "launch.ray.min_workers=1"]))
 
 
 def test_replicas_need_not_divide_the_unused_batch():

@@ -47,7 +47,6 @@ def supervise(run_dir, monkeypatch):
 
         class FakeAttempt:
             has_begun = True
-            is_resizing = False
 
             def __init__(self, *arguments):
                 pass
@@ -145,7 +144,6 @@ def test_requests_of_a_sweep_and_signals_of_the_user_have_different_sources(run_
 
     class SignaledAttempt:
         has_begun = True
-        is_resizing = False
 
         def __init__(self, *arguments):
             pass
@@ -172,7 +170,6 @@ def test_restart_takes_the_attempt_that_was_started_ahead(run_dir, monkeypatch):
 
     class AheadAttempt:
         has_begun = True
-        is_resizing = False
         count = 0
 
         def __init__(self, context, members, start, may_replace, memories, standby):

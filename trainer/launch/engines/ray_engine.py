@@ -14,6 +14,7 @@ from typing import Any
 
 from trainer.cluster import discovery
 from trainer.cluster.spec import RAY, Cluster, ProcessId
+from trainer.config.rules.batch_sizes import divides
 from trainer.errors import CRASHED, WRONG_INPUT, ConfigError
 from trainer.files import clear_temporaries
 from trainer.launch.engines import ray_connection
@@ -21,7 +22,6 @@ from trainer.launch.engines.ray_process import Place, RayProcess
 from trainer.launch.processes.worker_process import WorkerProcess
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision.failure_record import Failure
-from trainer.launch.supervision.membership import sizes
 from trainer.launch.supervision.process_set import ManagedProcess
 from trainer.launch.supervision.supervisor import Supervisor
 from trainer.runs.directory import lock_file
@@ -51,7 +51,7 @@ def supervise(
     Returns:
         The exit code, and the failure of the last attempt that failed, or None.
     """
-    engine = RayEngine(context, sizes(context.strategy, context.experiment.batch), beside)
+    engine = RayEngine(context, sizes(context), beside)
     supervisor = Supervisor(context, engine.members, engine.start, ledger)
     if not ray_connection.is_protected():
         context.console.line(_OPEN_WARNING)
@@ -66,6 +66,14 @@ def supervise(
         return CRASHED, supervisor.failure
     finally:
         engine.close()
+
+
+def sizes(context: RunContext) -> list[int]:
+    """Return with how many processes a run may go on, the most first; it has at least one."""
+    full = len(context.strategy.process_ids(None)) or 1
+    least = context.experiment.launch.ray.min_workers or full
+    batch = context.experiment.batch
+    return [full, *(size for size in range(full - 1, least - 1, -1) if divides(batch, size))]
 
 
 class PlacementError(Exception):
@@ -154,7 +162,7 @@ class RayEngine:
         """Wait for places, of an elastic run for fewer if need be; None: the user stops."""
         began = time.monotonic()
         timeout_secs = self._settings.timeout_secs
-        rejoin_secs = min(self._context.strategy.rejoin_secs, timeout_secs)
+        rejoin_secs = min(self._settings.rejoin_secs, timeout_secs)
         is_elastic = len(self._sizes) > 1
         wait_secs = rejoin_secs if is_elastic else timeout_secs
         self._last_error = ""

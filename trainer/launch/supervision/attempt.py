@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from trainer.cluster import messages
 from trainer.cluster.messages import Message, Phase
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.cluster.stop_requests import RESIZE, Decision
+from trainer.cluster.stop_requests import Decision
 from trainer.errors import CRASHED, DONE, RESTARTABLE, WRONG_INPUT
 from trainer.launch.processes.fork_server import END_SECS
 from trainer.launch.processes.worker_process import Messages, log_of
@@ -42,7 +42,6 @@ class Attempt:
     Attributes:
         members: the processes.
         has_begun: whether a process has joined the others, so that it may have trained.
-        is_resizing: whether its processes were asked to save and leave, to go on with more.
     """
 
     def __init__(
@@ -56,8 +55,6 @@ class Attempt:
     ) -> None:
         self.members = members
         self.has_begun = False
-        self.is_resizing = False
-        self._membership = context.membership
         self._experiment = context.experiment
         self._directory = context.directory
         self._console = context.console
@@ -208,11 +205,6 @@ class Attempt:
                 self._living.send_signal(name, number)
             case messages.SignalReceived(number):
                 self._handle_request(number, process_id)
-            case messages.Availability() if self._membership:
-                if self._membership.update(message) and not self._stop_requests.number:
-                    self._console.line(f"{message.process} is back: saving, then growing.")
-                    self.is_resizing = True
-                    self._living.forward(RESIZE)
             case messages.Exit(code):
                 del self._living[process_id]
                 self._join_wait.end(process_id)

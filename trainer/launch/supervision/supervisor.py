@@ -12,12 +12,11 @@ from contextlib import closing
 
 from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.errors import CRASHED, DONE
+from trainer.errors import CRASHED
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import exit_codes, standby
 from trainer.launch.supervision.attempt import Attempt
 from trainer.launch.supervision.failure_record import Failure
-from trainer.launch.supervision.membership import Membership
 from trainer.launch.supervision.memories import Memories
 from trainer.launch.supervision.process_set import ManagedProcess
 from trainer.launch.supervision.standby import Standby
@@ -100,7 +99,6 @@ class Supervisor:
         self._members = members
         self._start = start
         self._ledger = ledger
-        self._membership = context.membership
         self.failure: Failure | None = None
         self._memories = Memories.of_run(context)
         policy = self._restart.standby if standby.is_possible(context) else "never"
@@ -139,9 +137,6 @@ class Supervisor:
                 self._standby.renew()
                 if failure := attempt.failure():
                     self.failure = failure
-                elif attempt.is_resizing and code != DONE and not self._stop_requests.drain():
-                    self._ledger.mark("restart")
-                    continue
                 if failure is None or not exit_codes.is_restartable(code):
                     return code
                 self._console.line(
@@ -150,10 +145,6 @@ class Supervisor:
                 if not self._may_restart(attempt, failure):
                     return CRASHED
                 secs = _pause_secs(self._restart.backoff_secs, self._attempts.spent)
-                if self._membership:
-                    secs = max(secs, self._shrink(self._membership, attempt, failure))
-                    if not self._membership.is_enough:
-                        return CRASHED
                 if number := self._wait(secs):
                     return 128 + number
 
@@ -183,27 +174,6 @@ class Supervisor:
             f"{failure.process} {failure.end}; the log is {failure.log}"
         )
         return False
-
-    def _shrink(self, membership: Membership, attempt: Attempt, failure: Failure) -> float:
-        """Note who is lost; return the seconds to wait for them."""
-        if attempt.has_begun:
-            membership.record_start()
-        else:
-            membership.record_start_failure(failure.process)
-        if not membership.is_shrinking:
-            return 0.0
-        if not membership.is_enough:
-            self._console.error(
-                f"{membership.missing} is lost, and no number of workers that is left is at "
-                "least strategy.min_workers and divides the batch; the same command continues "
-                "when there are more"
-            )
-            return 0.0
-        self._console.line(
-            f"warning: {membership.missing} is lost; going on with {membership.size} of "
-            f"{membership.full} workers"
-        )
-        return membership.rejoin_secs
 
     def _may_replace(self, process_id: ProcessId) -> bool:
         """Return whether a process may be started again alone."""
