@@ -113,12 +113,22 @@ def test_what_cannot_be_pickled_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"^model: lock of settings of make \(lock\) cannot be "):
         carried(make, "model", tmp_path / "kept")
-    stream = tf.data.Dataset.range(3).batch(2)
+    stream = tf.data.Dataset.range(3).shuffle(3).batch(2)
     with pytest.raises(
         ConfigError, match=r"^data: stream of <lambda> \(_BatchDataset\) cannot be "
     ):
         carried(lambda: stream, "data", tmp_path / "kept")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_function_brings_a_dataset_that_gives_the_same_elements(tmp_path: Path) -> None:
+    numbers = tf.data.Dataset.range(5).map(lambda x: x * 2)
+    path = carried(lambda: numbers.batch(2), "data", tmp_path)
+    batches = list(load(path)().as_numpy_iterator())
+    assert [batch.tolist() for batch in batches] == [[0, 2], [4, 6], [8]]
+    drawing = numbers.map(lambda x: x + tf.random.uniform([], maxval=9, dtype=tf.int64))
+    with pytest.raises(ConfigError, match="cannot be passed"):
+        carried(lambda: drawing, "data", tmp_path)
 
 
 def test_only_own_files_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

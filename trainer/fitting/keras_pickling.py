@@ -68,7 +68,7 @@ def reduce(item: Any) -> Any:
     if isinstance(item, types.ModuleType):
         return _reduced_module(item, tensorflow)
     if isinstance(item, tensorflow.data.Dataset):
-        raise TypeError("a tf.data.Dataset is a graph of this process")
+        return _dataset, (_serialized(item, tensorflow), item.element_spec)
     if isinstance(item, tensorflow.Variable):
         return _reduced_variable(item)
     if isinstance(item, tensorflow.types.experimental.PolymorphicFunction):
@@ -80,6 +80,26 @@ def reduce(item: Any) -> Any:
     if (library := library_of(item)) is None:
         return NotImplemented
     return _reduced_object(item, library)
+
+
+def _serialized(dataset: Any, tensorflow: Any) -> bytes:
+    """Return the graph of a dataset that gives the same elements whenever it is read."""
+    try:
+        policy = tensorflow.data.experimental.ExternalStatePolicy.FAIL
+        graph = dataset._as_serialized_graph(external_state_policy=policy).numpy()
+    except tensorflow.errors.OpError as error:
+        raise TypeError(f"this tf.data.Dataset depends on the process: {error}") from error
+    if b"Shuffle" in graph:
+        raise TypeError("this tf.data.Dataset shuffles")
+    message = tensorflow.compat.v1.GraphDef.FromString(graph)
+    message.library.function.sort(key=lambda function: function.signature.name)
+    return bytes(message.SerializeToString(deterministic=True))
+
+
+def _dataset(graph: bytes, spec: Any) -> Any:
+    tensorflow = import_module("tensorflow")
+    variant = tensorflow.raw_ops.DatasetFromGraph(graph_def=graph)
+    return tensorflow.data.experimental.from_variant(variant, spec)
 
 
 def is_of_keras(module: str) -> bool:
