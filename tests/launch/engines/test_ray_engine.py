@@ -163,6 +163,6 @@ def test_user_is_warned_of_a_cluster_without_a_token(cloud, monkeypatch, mode, w
     if mode:
         monkeypatch.setenv("RAY_AUTH_MODE", mode)
     cloud.stop_requests.request(15)
-    assert ray_engine.supervise(cloud.context(), [], None) == (143, [])
+    assert ray_engine.supervise(cloud.context(), [], None) == (143, None)
     warning = "warning: this Ray cluster takes commands from everybody who reaches its ports"
     assert [line.partition(";")[0] for line in cloud.lines] == [warning] * warns
