@@ -1,4 +1,4 @@
-"""Groups of weights and layers that are trained later, on parameter servers."""
+"""Groups of weights and frozen layers, on parameter servers."""
 
 import numpy as np
 import pytest
@@ -16,10 +16,10 @@ TUNED = (
 
 
 @pytest.mark.slow
-def test_parameter_servers_keep_the_bits_of_frozen_and_held_layers(tmp_path, monkeypatch):
+def test_parameter_servers_keep_the_bits_of_frozen_layers(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     code, out, err = run(
-        tmp_path, *TUNED, "train.freeze=[stem]", "train.unfreeze={body:8}",
+        tmp_path, *TUNED, "train.freeze=[stem,body]",
         "strategy=parameter_server", "strategy.partitioner=fixed_shards", "strategy.ps=2",
     )  # fmt: skip
     assert code == 0, f"{out}\n{err}"

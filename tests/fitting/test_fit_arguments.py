@@ -16,9 +16,9 @@ from trainer.fitting.fit_arguments import overrides_of
 def test_keys_are_those_of_the_configuration() -> None:
     keys = {
         "checkpoint": {"every_steps": 50, "best": {"metric": "accuracy"}},
-        "train__unfreeze": {"a [b]/": 5},
         "optimizer": "sgd",
         "optimizer__momentum": 0.5,
+        "optimizer__groups": {"a [b]/": {"momentum": 0.0}},
         "predict__path": "it's\\",
         "model__name": "1",
         "writers": ["jsonl"],
@@ -31,7 +31,7 @@ def test_keys_are_those_of_the_configuration() -> None:
     experiment = compose([*overrides_of({**keys, "train__steps": 9}, defaults), "~model.name"])
     assert experiment.checkpoint.every_steps == 50
     assert experiment.checkpoint.best.metric == "accuracy"
-    assert experiment.train.unfreeze == {"a [b]/": 5}
+    assert experiment.optimizer["groups"] == {"a [b]/": {"momentum": 0.0}}
     assert experiment.optimizer["momentum"] == 0.5
     assert experiment.predict.path == "it's\\"
     assert experiment.task["class_weights"] == {0: 1.0, 1: 5}

@@ -20,6 +20,8 @@ REMOVED: dict[str, str] = {
     "strategy.update": "every process updates all weights",
     "summary.mfu": "TensorBoard's profiler (summary.profile) shows it",
     "writers=csv": "read metrics.jsonl with pandas, or use runs --json",
+    "train.unfreeze": "make two runs: one with train.freeze, and a second that starts from it with "
+    "init_from=<run>",
 }
 """The answer to a key, to `key=choice` and to a command that existed once."""
 

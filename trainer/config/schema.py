@@ -119,11 +119,6 @@ class Train:
         "regular expressions: layers whose weights they are found in are not trained",
         Structural(),
     )
-    unfreeze: Any = key(
-        None,
-        "regular expression -> step from which such layers are trained; null: from the first",
-        Semantic(),
-    )
     lora: Lora = key(Lora, "low-rank adapters in layers of a Keras 3 model", Structural())
     ema_decay: float | None = key(
         None,

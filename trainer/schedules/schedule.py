@@ -75,14 +75,9 @@ def of_steps(schedule: Rate, updates_per_step: int) -> Rate:
     return _Derived(lambda step: schedule(tf.cast(step, tf.int64) * updates_per_step))
 
 
-def scale(schedule: Rate, factor: float, delay: int = 0) -> Rate:
-    """Return a schedule whose rate is multiplied, and that begins `delay` updates later."""
-
-    def scaled(step: tf.Tensor) -> tf.Tensor:
-        rate = schedule(tf.cast(step, tf.int64) + delay)
-        return rate if factor == 1.0 else factor * rate
-
-    return schedule if (factor, delay) == (1.0, 0) else _Derived(scaled)
+def scale(schedule: Rate, factor: float) -> Rate:
+    """Return a schedule whose rate is multiplied."""
+    return schedule if factor == 1.0 else _Derived(lambda step: factor * schedule(step))
 
 
 def adjust(schedule: Rate, adjustments: Sequence[Rate]) -> Rate:

@@ -22,32 +22,22 @@ _CLIPS = ("clip_norm", "clip_value")
 def check(experiment: Experiment) -> Iterator[str]:
     """Yield the problems of an experiment, one line each."""
     train = experiment.train
-    mappings: dict[str, Mapping[str, Any]] = {}
-    for key, value, example in (
-        ("train.unfreeze", train.unfreeze, "steps, such as {backbone: 200}"),
-        (
-            "init_rename",
-            experiment.init_rename,
-            "what replaces them, such as {backbone/: encoder/}",
-        ),
-    ):
-        mappings[key] = value if isinstance(value, Mapping) else {}
-        if value is not None and not isinstance(value, Mapping):
-            yield (
-                f"{key} ({format_value(value)}) must be a mapping from regular expressions to "
-                f"{example}"
-            )
+    rename = experiment.init_rename
+    if rename is not None and not isinstance(rename, Mapping):
+        yield (
+            f"init_rename ({format_value(rename)}) must be a mapping from regular expressions to "
+            "what replaces them, such as {backbone/: encoder/}"
+        )
+        rename = None
+    rename = rename or {}
     for key, patterns in (
         ("train.freeze", train.freeze),
         ("train.lora.layers", train.lora.layers),
         ("init_allow", experiment.init_allow),
-        *mappings.items(),
+        ("init_rename", rename),
     ):
         yield from _check_patterns(key, patterns)
-    for pattern, step in mappings["train.unfreeze"].items():
-        if type(step) is not int or step < 1:
-            yield f"train.unfreeze.{pattern} ({format_value(step)}) must be a step, an int >= 1"
-    yield from _check_initial(experiment, mappings["init_rename"])
+    yield from _check_initial(experiment, rename)
     yield from _check_one_clip("train", {name: getattr(train, name) for name in _CLIPS})
     yield from _check_groups(experiment.optimizer, "optimizer")
     task = experiment.task if isinstance(experiment.task, Mapping) else {}

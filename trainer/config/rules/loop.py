@@ -17,7 +17,7 @@ _GROUPS = (
 _UNUSED = (
     *_GROUPS, "actors", "batch", "evaluate", "jit", "eager", "init_from", "init_allow",
     "init_rename", "train.epochs", "train.steps_per_epoch", "train.steps_per_loop",
-    "train.clip_norm", "train.clip_value", "train.freeze", "train.unfreeze", "train.lora",
+    "train.clip_norm", "train.clip_value", "train.freeze", "train.lora",
     "train.ema_decay", "checkpoint.every_epochs", "checkpoint.every_examples", "checkpoint.best",
     "summary", "predict", "export", "divergence", "verify.layouts", "watchdog.audit_every_steps",
 )  # fmt: skip

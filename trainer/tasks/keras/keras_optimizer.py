@@ -145,12 +145,6 @@ class KerasOptimizer:
         # Each device is traced alike, also where the optimizer counts in Python.
         vars(optimizer).update(before)
 
-    def _prepare(self, variables: Sequence[tf.Variable]) -> None:
-        raise ConfigError(
-            f"model: compiled with {self._name}, which runs as Keras' own and cannot be used with "
-            "train.unfreeze; add optimizer=<choice>"
-        )
-
     def finish(self) -> None:
         """Give the variables their final values, as `fit` does at its end."""
         if getattr(self._optimizer, "use_ema", False):

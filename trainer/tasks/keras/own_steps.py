@@ -169,7 +169,7 @@ class OwnSteps:
         model = self._program.model
         count = (options.shards or step.num_replicas) // step.num_replicas
         weights = [*model.trainable_variables, *model.non_trainable_variables]
-        statistics = MovingStatistics(model, None, options, step.num_replicas, noted=True)
+        statistics = MovingStatistics(model, options, step.num_replicas, noted=True)
         part, enter = cut(batch, count), randomness.split_part(count)
         apart = _Apart(options.shards is not None)
         update_kinds = iter(kinds.updates)

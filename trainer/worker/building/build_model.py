@@ -26,10 +26,11 @@ from trainer.engine.graph.placement.placed_model import (
 from trainer.engine.graph.placement.requested_devices import no_devices_for_variables
 from trainer.engine.graph.randomness.random_functions import convert_draws
 from trainer.engine.graph.randomness.random_layers import layers_of, make_stateless
-from trainer.engine.graph.state.freezing import freeze_layers, hold_layers
+from trainer.engine.graph.state.freezing import freeze_layers
 from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.graph.state.variables import read_from_first_replica
 from trainer.engine.graph.step.divergence import DivergenceMonitor
+from trainer.engine.graph.step.grouped_optimizer import bind_groups
 from trainer.engine.graph.step.metric_sums import num_sums
 from trainer.engine.plan import EverySteps, Plan, make_plan
 from trainer.engine.process_group import ProcessGroup
@@ -143,7 +144,7 @@ def build_learner(
             task = builder.build(parts)
         members.check_variables(task, tf_strategy)
         freeze_layers(task.models, experiment.train.freeze)
-        hold_layers(task.models, task.optimizers, experiment.train.unfreeze or {})
+        bind_groups(task.models, task.optimizers)
         parts.check_used()
         state = _state(experiment, task, dataset, callbacks)
     if experiment.env is None and experiment.mode in ("train", "evaluate"):

@@ -208,20 +208,20 @@ class Parts:
         shown = of_steps(rate, updates_per_step) if by_updates else rate
         self.learning_rates["learning_rate" + ("" if node is None else f"/{node.name}")] = shown
 
-        def member(own: Mapping[str, Any], factor: float, start: int) -> Any:
+        def member(own: Mapping[str, Any], factor: float) -> Any:
             peak = own.get("learning_rate")
             followed = rate if peak is None else self._learning_rate(peak, schedule)
             if not by_updates:
                 followed = slow_down(followed, updates_per_step)
-            scaled = scale(followed, factor, start)
+            scaled = scale(followed, factor)
             return _optimizer({**options, **own}, key, scaled) if make is None else make(scaled)
 
         groups = options.get("groups") or {}
         decay = options.get("layer_decay")
-        if groups or decay is not None or self._experiment.train.unfreeze:
+        if groups or decay is not None:
             optimizer = GroupedOptimizer(GroupRules(key, groups, decay), member)
         else:
-            optimizer = member({}, 1.0, 0)
+            optimizer = member({}, 1.0)
         optimizer.updates_per_step = updates_per_step
         return optimizer
 

@@ -61,23 +61,6 @@ def test_killed_run_with_adapters_ends_with_the_same_bits(tmp_path, monkeypatch)
     assert "Equal: step 4" in out
 
 
-@pytest.mark.slow
-def test_held_layers_of_keras_3_keep_their_bits_until_their_step(tmp_path):
-    options = ("train.unfreeze={body:3,norm:3}", "train.steps_per_loop=1")
-    run = engine(tmp_path / "two", "named", *options, *TWO)
-    before, _ = weights(run)
-    seen = {}
-
-    def stop():
-        seen[int(run.state.step.numpy())] = weights(run)[0]
-        return False
-
-    run.train(stop)
-    held = [path for path in before if not path.startswith("head")]
-    assert all(seen[3][path].tobytes() == before[path].tobytes() for path in held)
-    assert all(seen[4][path].tobytes() != before[path].tobytes() for path in held)
-
-
 @pytest.mark.parametrize(
     ("model", "overrides", "message"),
     [

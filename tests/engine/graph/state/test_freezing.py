@@ -1,4 +1,4 @@
-"""Frozen layers, layers that are trained from a step on, and groups, in runs of the engine."""
+"""Frozen layers and groups of weights, in runs of the engine."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,6 @@ EVERYTHING = (
 GROUPS = (
     "optimizer.groups={head:{learning_rate:10x},stem/kernel:{clip_norm:0.1}}",
     "optimizer.layer_decay=0.8",
-    "train.unfreeze={stem:4}",
 )
 TWO = ("strategy=mirrored", "strategy.virtual_devices=2")
 THREE = ("strategy=mirrored", "strategy.virtual_devices=3", "batch.global_size=18")
@@ -53,42 +52,6 @@ def test_groups_on_two_replicas_have_the_bits_of_one_device(tmp_path):
     assert_same_bits(one, train(tmp_path / "two", *options, *TWO))
 
 
-@pytest.mark.parametrize(
-    ("strategy", "synchronized"),
-    [
-        ((), "false"),
-        pytest.param(THREE, "false", marks=pytest.mark.slow),
-        pytest.param((*TWO, *SHARDS), "true", marks=pytest.mark.slow),
-    ],
-)
-def test_held_layer_keeps_its_bits_until_its_step(tmp_path, strategy, synchronized):
-    options = (*EVERYTHING, *GROUPS, *strategy, "evaluate.every_epochs=null")
-    run = engine(tmp_path, *options, "train.steps_per_loop=1", f"model.synchronized={synchronized}")
-    before = values(run, "stem")
-    moving = {"stem_norm/moving_mean", "stem_norm/moving_variance"}
-    assert {"stem/kernel", "stem/kernel/v", "stem_norm/gamma", *moving} < set(before)
-    seen = {}
-
-    def stop():
-        seen[int(run.state.step.numpy())] = values(run, "stem")
-        return False
-
-    run.train(stop)
-    assert changed(before, seen[4]) == []
-    assert changed(before, seen[5]) == list(before)
-
-
-@pytest.mark.slow
-def test_run_continues_across_the_step_to_the_bit(tmp_path):
-    options = (*EVERYTHING, *GROUPS, *TWO)
-    whole = train(tmp_path / "whole", *options)
-    train(
-        tmp_path / "stopped", *options, "checkpoint.every_steps=2",
-        stop=lambda run: int(run.state.step.numpy()) >= 2,
-    )  # fmt: skip
-    assert_same_bits(whole, train(tmp_path / "stopped", *options, "checkpoint.every_steps=2"))
-
-
 @pytest.mark.parametrize("strategy", [(), pytest.param(THREE, marks=pytest.mark.slow)])
 def test_frozen_layers_keep_their_bits(tmp_path, strategy):
     options = (*EVERYTHING, "train.freeze=[stem]", *strategy)
@@ -107,8 +70,6 @@ def test_frozen_layers_keep_their_bits(tmp_path, strategy):
         ("train.freeze=[setm]", r"train.freeze \('setm'\) matches no weight; the nearest are"),
         ("train.freeze=['stem/bias']", "matches stem/bias but not stem/kernel"),
         ("train.freeze=['.']", r"train.freeze \(.\) leaves no weight to train"),
-        ("train.unfreeze={body:2,kernel:3}", "matches stem/kernel but not stem/bias"),
-        ("train.unfreeze={stem:2,st.m:3}", "'stem' and 'st.m' both match stem/kernel"),
     ],
 )
 def test_patterns_that_do_not_fit_the_model_are_refused(tmp_path, override, message):

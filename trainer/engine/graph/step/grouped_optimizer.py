@@ -13,15 +13,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.engine.graph.state.weight_paths import Weight, select, variable_key
+from trainer.engine.graph.state.weight_paths import Weight, select, variable_key, weights_of
 from trainer.engine.graph.step.clipping import Clip
-from trainer.engine.graph.step.row_gradients import Gradient, map_values
 from trainer.engine.graph.step.step_options import Optimizer
 from trainer.errors import ConfigError
 
-MakeMember = Callable[[Mapping[str, Any], float, int], Optimizer]
-"""Makes an optimizer from options that replace the common ones, a factor of the learning rate, and
-the number of updates that are made before its first."""
+MakeMember = Callable[[Mapping[str, Any], float], Optimizer]
+"""Makes an optimizer from options that replace the common ones, and a factor of the learning
+rate."""
 
 CLIPS = ("clip_norm", "clip_value")
 
@@ -48,8 +47,6 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
 
     Attributes:
         clips: how the gradients of some weights are clipped, each with the keys of its variables.
-        own_clips: how all gradients are clipped after that.
-        held_statistics: moving statistics, each with the first update in which it changes.
         updates_per_step: updates that it makes in a step.
 
     Args:
@@ -61,20 +58,16 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
         super().__init__("Grouped")
         self.rules = rules
         self.clips: list[tuple[frozenset[str], Clip]] = []
-        self.own_clips: Sequence[Clip] = ()
-        self.held_statistics: list[tuple[tf.Variable, int]] = []
         self.updates_per_step = 1
         self._make = make
         self._members: list[Optimizer] = []
-        self._starts: list[int] = []
         self._member_of: dict[str, int] = {}
 
-    def bind(self, weights: Sequence[Weight], starts: Mapping[str, int]) -> None:
+    def bind(self, weights: Sequence[Weight]) -> None:
         """Divide the weights among the groups.
 
         Args:
             weights: all weights that it updates, in the order of their layers.
-            starts: key of a variable -> number of the first update that changes it.
 
         Raises:
             ConfigError: a pattern matches nothing, or a weight has an option from two groups.
@@ -88,11 +81,12 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
             rate = common.get("learning_rate")
             if isinstance(rate, str):
                 factor *= float(common.pop("learning_rate").removesuffix("x"))
-            start = starts.get(variable_key(weight.variables[0]), 0)
-            group = (repr(sorted(common.items())), factor, start)
+            group = (repr(sorted(common.items())), factor)
             if group not in members:
                 members[group] = len(self._members)
-                self._add(self._make(common, factor, start), start)
+                member = self._make(common, factor)
+                member.iterations = self.iterations
+                self._members.append(member)
             for variable in weight.variables:
                 self._member_of[variable_key(variable)] = members[group]
 
@@ -100,25 +94,6 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
         """Return whether the optimizer of a variable's group takes its gradient in rows."""
         by_rows = getattr(self.member_of(variable), "updates_rows", lambda variable: False)
         return bool(by_rows(variable))
-
-    def is_trained(self, start: int) -> tf.Tensor:
-        """Return whether weights are updated that begin at an update, bool scalar."""
-        return self.iterations.read_value() >= start
-
-    def without_held(
-        self, gradients: Sequence[Gradient], variables: Sequence[tf.Variable]
-    ) -> list[Gradient]:
-        """Return gradients with zeros for the weights that are still frozen."""
-        starts = [self._starts[self._member_of[variable_key(v)]] for v in variables]
-        trained = {start: self.is_trained(start) for start in set(starts) if start}
-
-        def held(gradient: Gradient, is_trained: tf.Tensor) -> Gradient:
-            return map_values(gradient, lambda x: tf.where(is_trained, x, tf.zeros_like(x)))
-
-        return [
-            held(gradient, trained[start]) if start else gradient
-            for gradient, start in zip(gradients, starts, strict=True)
-        ]
 
     def get_slot_names(self) -> list[str]:
         """Return the names of the slots; not every weight need have each."""
@@ -141,12 +116,6 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "groups": dict(self.rules.groups)}
 
-    def _add(self, member: Optimizer, start: int) -> None:
-        member.iterations = self.iterations
-        self.own_clips = getattr(member, "own_clips", ())
-        self._members.append(member)
-        self._starts.append(start)
-
     def member_of(self, variable: tf.Variable) -> Optimizer:
         """Return the optimizer of a variable's group."""
         return self._members[self._member_of[variable_key(variable)]]
@@ -161,45 +130,45 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
     def _own(self, number: int, variables: Sequence[tf.Variable]) -> list[tf.Variable]:
         return [v for v in variables if self._member_of[variable_key(v)] == number]
 
-    def _prepare(self, var_list: Sequence[tf.Variable]) -> dict[int, tuple[Any, Any]]:
-        """Return the state of each group's update, and whether it is made."""
-        states = {}
-        for number, (member, start) in enumerate(zip(self._members, self._starts, strict=True)):
-            is_trained = self.is_trained(start) if start else None
-            if start:
-                # Its own updates alone: the correction of Adam's moments begins with the first.
-                member._iterations = tf.maximum(self.iterations.read_value() - start, 0)
-            states[number] = (member._prepare(self._own(number, var_list)), is_trained)
-        return states
+    def _prepare(self, var_list: Sequence[tf.Variable]) -> list[Any]:
+        """Return the state of each group's update."""
+        return [
+            member._prepare(self._own(number, var_list))
+            for number, member in enumerate(self._members)
+        ]
 
     def _resource_apply_dense(
         self, grad: tf.Tensor, var: tf.Variable, apply_state: Any = None
     ) -> tf.Operation:
-        return self._apply(var, apply_state, "_resource_apply_dense", grad, var)
+        number = self._member_of[variable_key(var)]
+        return self._members[number]._resource_apply_dense(
+            grad, var, apply_state=apply_state[number]
+        )
 
     def _resource_apply_sparse_duplicate_indices(
         self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor, apply_state: Any = None
     ) -> tf.Operation:
-        name = "_resource_apply_sparse_duplicate_indices"
-        return self._apply(var, apply_state, name, grad, var, indices)
-
-    def _apply(self, var: tf.Variable, apply_state: Any, name: str, *args: Any) -> tf.Operation:
-        """Call a method of the optimizer of a variable's group, if the variable is trained."""
         number = self._member_of[variable_key(var)]
-        member = self._members[number]
-        state, is_trained = apply_state[number]
+        return self._members[number]._resource_apply_sparse_duplicate_indices(
+            grad, var, indices, apply_state=apply_state[number]
+        )
 
-        def update() -> tf.Operation:
-            return getattr(member, name)(*args, apply_state=state)
 
-        if is_trained is None:
-            return update()
+def bind_groups(models: Mapping[str, Any], optimizers: Mapping[str, Any]) -> None:
+    """Bind optimizers of groups to the weights of their models, those of frozen layers left out.
 
-        def update_now() -> tf.Tensor:
-            with tf.control_dependencies([update()]):
-                return tf.constant(True)
+    Args:
+        models: the models by name.
+        optimizers: the optimizers by the name of their model.
 
-        return tf.group(tf.cond(is_trained, update_now, lambda: tf.constant(False)))
+    Raises:
+        ConfigError: a pattern matches nothing, or a weight has an option from two groups.
+    """
+    weights = weights_of(models)
+    for name, optimizer in optimizers.items():
+        if isinstance(optimizer, GroupedOptimizer) and name in models:
+            trained = {variable_key(v) for v in models[name].trainable_variables}
+            optimizer.bind([w for w in weights if variable_key(w.variables[0]) in trained])
 
 
 def _options(rules: GroupRules, weights: Sequence[Weight]) -> list[dict[str, Any]]:

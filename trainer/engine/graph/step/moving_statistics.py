@@ -28,8 +28,6 @@ class MovingStatistics:
 
     Args:
         model: the model.
-        optimizer: its attribute `held_statistics`, if it has one, names those that wait for an
-            update before they change.
         options: what all steps have in common.
         num_replicas: replicas that share the step.
         noted: whether what the step would assign is noted, and not assigned; None: as the model
@@ -39,7 +37,6 @@ class MovingStatistics:
     def __init__(
         self,
         model: tf.keras.Model,
-        optimizer: Any,
         options: StepOptions,
         num_replicas: int,
         *,
@@ -54,12 +51,6 @@ class MovingStatistics:
         monitor = options.divergence_monitor
         may_drop = monitor is not None and monitor.skips and not self._noted
         self._before = [(v, v.read_value()) for v in moving_variables(model)] if may_drop else []
-        held = getattr(optimizer, "held_statistics", ())
-        self._held = {id(v): optimizer.is_trained(start) for v, start in held}
-        # One pass has not changed them; the mean over several may be another number.
-        averages = num_replicas > 1 or options.shards is not None
-        restored = held if averages and not self._noted else ()
-        self._old = [(v, v.read_value(), self._held[id(v)]) for v, _ in restored]
 
     def added(self, own: Contribution) -> list[tf.Tensor]:
         """Return what this replica adds to the sums over all replicas that `assign` takes."""
@@ -102,8 +93,6 @@ class MovingStatistics:
         """
         for variable, old in self._before:
             variable.assign(tf.where(dropped, old, variable.read_value()))
-        for variable, old, is_trained in self._old:
-            variable.assign(tf.where(is_trained, variable.read_value(), old))
         if not self._noted:
             return
         adds = self._options.adds_differences
@@ -111,7 +100,7 @@ class MovingStatistics:
             (
                 variable,
                 tf.where(
-                    dropped | ~self._held.get(id(variable), tf.constant(True)),
+                    dropped,
                     tf.zeros_like(mean) if adds else tf.cast(variable.read_value(), mean.dtype),
                     mean,
                 ),

@@ -104,7 +104,7 @@ class Step(Collectives):
         """
         self._refuse_in_evaluation("minimize")
         self._count(optimizer)
-        statistics = MovingStatistics(model, optimizer, self.options, self.num_replicas)
+        statistics = MovingStatistics(model, self.options, self.num_replicas)
         scale = self.read_loss_scale()
         own = accumulate_gradients(loss_fn, batch, model, self.options, self, scale)
         gradients, (packed, *totals) = self.sum_over_replicas(
@@ -285,8 +285,6 @@ class Step(Collectives):
         if loss_scale is not None:
             finite = [on_own_device(is_finite, gradient) for gradient in gradients]
             conditions.append(tf.reduce_all(finite))
-        if hasattr(optimizer, "without_held"):
-            gradients = optimizer.without_held(gradients, variables)
         norm = tf.linalg.global_norm(gradients)
         if monitor is not None:
             # With a loss scale, gradients that are not finite are to be expected.
