@@ -62,7 +62,7 @@ def test_run_survives_kills_of_actors_learner_and_supervisor(tmp_path):
     victims = random.Random(16).sample(victims, len(victims))
     command = (
         *SMALL, "train.steps=100000", "checkpoint.every_steps=40", "summary.every_steps=5",
-        "actors.max_restarts=20", "restart.max_restarts=20", "actors.inference=learner",
+        "actors.max_restarts=20", "restart.max_restarts=20",
     )  # fmt: skip
     process = start(tmp_path, *command)
     before = []
@@ -123,7 +123,7 @@ JOBS = {"worker": ["10.78.0.10:2222"], "actor": ["10.78.0.11:2222"]}
 def test_actor_on_another_host_is_killed_and_another_one_started(tmp_path):
     command = (
         *SMALL, "strategy=multi_worker", "train.steps=100000", "checkpoint.every_steps=40",
-        "summary.every_steps=5", "actors.inference=learner",
+        "summary.every_steps=5",
     )  # fmt: skip
 
     def wait_for_steps():
@@ -138,8 +138,7 @@ def test_actor_on_another_host_is_killed_and_another_one_started(tmp_path):
             return hosts.start([*JOBS].index(job), tmp_path, *overrides, TF_CONFIG=config)
 
         learner = begin("worker", *command)
-        # The first one acts by itself, with weights that travel.
-        actor = begin("actor", *command, "actors.inference=actor")
+        actor = begin("actor", *command)
         wait_until((tmp_path / "runs").exists, learner)
         wait_for_steps()
         pid = worker_pids(tmp_path)["actor-0"]
@@ -188,7 +187,7 @@ def test_environment_that_raises_ends_the_run_when_the_budget_is_spent(tmp_path)
 def test_workers_that_train_together_share_the_batches_of_the_same_actors(tmp_path):
     code, out, err = run(
         tmp_path, *SMALL, "strategy=multi_worker", "train.steps=30", "evaluate.every_steps=10",
-        "checkpoint.every_steps=10", "actors.count=1", "actors.inference=learner",
+        "checkpoint.every_steps=10", "actors.count=1",
     )  # fmt: skip
     assert code == 0, out + err
     result = json.loads((only_run(tmp_path) / "result.json").read_text())

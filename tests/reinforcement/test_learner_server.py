@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.errors import ConfigError
-from trainer.protocols import EnvSpec
 from trainer.reinforcement.array_messages import receive, send
-from trainer.reinforcement.batched_inference import BatchedInference
 from trainer.reinforcement.buffers.queue import Queue
-from trainer.reinforcement.learner_client import Finished, LearnerClient, LearnerLost
+from trainer.reinforcement.learner_client import Finished, LearnerClient
 from trainer.reinforcement.learner_server import ADDRESS_FILE, BatchLayout, Closed, LearnerServer
 
 LENGTH = 3
@@ -21,9 +18,9 @@ NAMES = ("reward", "staleness")
 NO_FRAMES = np.zeros(4, np.int64)
 
 
-def server_of(run_dir, *, num_replicas=1, per_replica=2, inference=None, **options):
+def server_of(run_dir, *, num_replicas=1, per_replica=2, **options):
     layout = BatchLayout(NAMES, LENGTH, num_replicas, per_replica)
-    return LearnerServer(run_dir, Queue(**options), layout, host="127.0.0.1", inference=inference)
+    return LearnerServer(run_dir, Queue(**options), layout, host="127.0.0.1")
 
 
 @pytest.fixture
@@ -113,69 +110,6 @@ def test_end_is_told_to_all_that_wait(server, client):
         server.part(5, 0)
 
 
-class Doubling:
-    """Doubles observations, and tells by which weights."""
-
-    def assign(self, weights):
-        self.weight = float(weights[0])
-
-    def act(self, observations, seed, exploration):
-        return {"action": 2 * observations[:, 0], "weight": np.full(len(observations), self.weight)}
-
-
-@pytest.fixture
-def acting(tmp_path):
-    inference = BatchedInference(Doubling(), EnvSpec((1,), "float32", (), "int64", 2), seed=0)
-    server = server_of(tmp_path, inference=inference)
-    server.begin(5, NO_FRAMES, [np.array(0.5)])
-    yield server
-    server.close(finished=False)
-
-
-def act(client, *observations):
-    rows = np.array([[value] for value in observations], np.float32)
-    version, outputs = client.act(rows, np.ones(len(rows), np.float32))
-    return version, outputs["action"].tolist(), outputs["weight"].tolist()
-
-
-def test_learner_acts_with_the_newest_weights_and_sends_none(acting, client):
-    assert client.exchange({}, -1, takes_weights=False) == (5, [])
-    assert act(client, 1, 2) == (5, [2, 4], [0.5, 0.5])
-    acting.publish(np.array(0.5))  # those of step 5
-    acting.publish(np.array(0.25))
-    assert act(client, 3) == (6, [6], [0.25])
-    assert client.exchange(unrolls(1), 6, takes_weights=False) == (6, [])
-
-
-def test_unroll_in_which_the_learner_is_lost_is_given_up(tmp_path, acting, client):
-    client.exchange({}, -1, takes_weights=False)
-    assert act(client, 1)[0] == 5
-    client.close()  # as if the learner were gone
-    with pytest.raises(LearnerLost):
-        act(client, 1)
-    client.exchange({}, -1, takes_weights=False)
-    assert act(client, 1)[0] == 5
-
-
-def test_end_is_told_to_an_actor_in_its_unroll(acting, client):
-    client.exchange({}, -1, takes_weights=False)
-    acting.close(finished=True)
-    with pytest.raises(Finished):
-        act(client, 1)
-
-
-def test_actor_of_another_command_is_told_so(tmp_path, server, client):
-    client.exchange({}, -1, takes_weights=False)
-    with pytest.raises(ConfigError, match=r"actors.inference \(learner\) is an actor's alone"):
-        act(client, 1)
-
-
-def test_observations_of_another_environment_are_refused(acting, client):
-    client.exchange({}, -1, takes_weights=False)
-    with pytest.raises(ConfigError, match=r"\(float64, \[1\]\) are not the learner's \(float32"):
-        client.act(np.zeros([2, 1]), np.ones(2, np.float32))
-
-
 def test_stranger_without_the_password_gets_no_answer(server, tmp_path):
     address = json.loads((tmp_path / ADDRESS_FILE).read_text())
     assert (tmp_path / ADDRESS_FILE).stat().st_mode & 0o077 == 0
@@ -222,26 +156,20 @@ def test_unrolls_that_are_lost_again_and_again_are_told(tmp_path, caplog):
     assert "the last 3 messages of unrolls did not reach the learner" in caplog.text
 
 
-class Published:
-    """Keeps all weights that were published."""
-
-    def __init__(self):
-        self.weights = []
-
-    def publish(self, version, weights):
-        self.weights.append(weights[0])
-
-
 def test_published_weights_outlive_the_updates_of_a_compiled_loop(tmp_path):
-    inference = Published()
-    server = server_of(tmp_path, inference=inference)
+    server = server_of(tmp_path)
+    published = []
     variable = tf.Variable(tf.zeros([1000]))
     optimizer = tf.keras.optimizers.legacy.SGD(1.0)
+
+    def publish(weights):
+        server.publish(weights)
+        published.append(weights)
 
     @tf.function(autograph=False)
     def run():
         def step(number):
-            taken = tf.numpy_function(server.publish, [variable.read_value()], [])
+            taken = tf.numpy_function(publish, [variable.read_value()], [])
             with tf.control_dependencies([taken]):
                 optimizer.apply_gradients([(-tf.ones([1000]), variable)])
             return number + 1
@@ -249,6 +177,6 @@ def test_published_weights_outlive_the_updates_of_a_compiled_loop(tmp_path):
         tf.while_loop(lambda number: number < 5, step, [0])
 
     run()
-    assert [weights.tolist() for weights in inference.weights] == [
+    assert [weights.tolist() for weights in published] == [
         [float(number)] * 1000 for number in range(5)
     ]

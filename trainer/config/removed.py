@@ -20,6 +20,7 @@ REMOVED: dict[str, str] = {
     "strategy.update": "every process updates all weights",
     "summary.mfu": "TensorBoard's profiler (summary.profile) shows it",
     "writers=csv": "read metrics.jsonl with pandas, or use runs --json",
+    "actors.inference": "actors act by themselves, with the weights that the learner sends",
     "train.unfreeze": "make two runs: one with train.freeze, and a second that starts from it with "
     "init_from=<run>",
 }

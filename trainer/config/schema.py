@@ -175,11 +175,6 @@ class Actors:
         2, "number of processes; others may be added in TF_CONFIG, as job actor", Ge(0), Le(1024)
     )
     environments: int = key(16, "number of environments that each of them steps", Ge(1))
-    inference: str = key(
-        "actor",
-        "where the policy acts: in each actor, or in the learner, for all of them in one batch",
-        OneOf("actor", "learner"),
-    )
     max_restarts: int = key(
         5, "how many lost actors may be replaced between two checkpoints", Ge(0)
     )

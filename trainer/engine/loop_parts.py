@@ -17,7 +17,6 @@ from trainer.engine.graph.input.feed import Feed
 from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.process_group import ProcessGroup
-from trainer.protocols import Task
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,6 @@ class LoopParts:
         options: what all steps have in common.
         learning_rates: the learning rate of each optimizer at a step, by its name in the log.
         with_faults: returns a feed with the faults that are injected there.
-        build_task: builds the task once more, on one device of this process.
     """
 
     experiment: Experiment
@@ -50,4 +48,3 @@ class LoopParts:
     options: StepOptions
     learning_rates: Mapping[str, Callable[[Any], Any]]
     with_faults: Callable[[Feed], Feed]
-    build_task: Callable[[], Task]

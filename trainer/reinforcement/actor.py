@@ -1,7 +1,7 @@
 """An actor: a process that steps environments with the newest weights.
 
 until the training is over
-    get the newest weights, unless the learner acts
+    get the newest weights
     step each environment `unroll_length` times
     send the unrolls
 
@@ -16,10 +16,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from trainer.config.instantiate import instantiate
 from trainer.protocols import Task
 from trainer.reinforcement.environment_data import EnvironmentData
-from trainer.reinforcement.learner_client import Finished, LearnerClient, LearnerLost
+from trainer.reinforcement.learner_client import Finished, LearnerClient
 from trainer.reinforcement.learner_server import Closed
 from trainer.reinforcement.published_policy import PublishedPolicy
 from trainer.reinforcement.rollout import EnvironmentGroup, unroll
@@ -32,18 +31,13 @@ class _Stopped(Exception):
     """A stop was requested of this process."""
 
 
-def act(
-    place: Any,
-    data: EnvironmentData,
-    build_task: Callable[[], Task],
-    stop: Callable[[], bool],
-) -> bool:
+def act(place: Any, data: EnvironmentData, task: Task, stop: Callable[[], bool]) -> bool:
     """Act until the training is over.
 
     Args:
         place: this process, a `trainer.worker.context.WorkerContext`.
         data: makes the environments.
-        build_task: builds the task, on one device of this process.
+        task: the task, on one device of this process.
         stop: whether a stop was requested of it.
 
     Returns:
@@ -52,9 +46,7 @@ def act(
     Raises:
         ConfigError: the task does not act.
     """
-    acts_here = place.experiment.actors.inference == "actor"
-    policy = PublishedPolicy(build_task(), data.env) if acts_here else None
-    actor = Actor(policy, data, place, stop)
+    actor = Actor(PublishedPolicy(task, data.env), data, place, stop)
     try:
         return actor.run()
     except _Stopped:
@@ -67,7 +59,7 @@ class Actor:
     """Steps the environments of one process.
 
     Args:
-        policy: the task's, with the weights that the learner sends; None: the learner acts.
+        policy: the task's, with the weights that the learner sends.
         data: makes the environments.
         place: this process, a `trainer.worker.context.WorkerContext`.
         stop: whether a stop was requested of it.
@@ -75,7 +67,7 @@ class Actor:
 
     def __init__(
         self,
-        policy: PublishedPolicy | None,
+        policy: PublishedPolicy,
         data: EnvironmentData,
         place: Any,
         stop: Callable[[], bool],
@@ -110,25 +102,20 @@ class Actor:
             return isinstance(over, Finished)
 
     def _act_for_ever(self) -> NoReturn:
-        self._exchange({}, -1)
-        length = self._begin()
+        self._exchange({})
+        self._group = group = self._environments()
         while True:
             self._phase = "act"
             self._on_wait()
-            try:
-                version, arrays = self._unroll(length)
-            except LearnerLost:  # a part of an unroll is none
-                version, arrays = -1, {}
+            arrays = unroll(group, self._act, self._policy.unroll_length)
+            self._unrolls += 1
             self._on_wait()
-            self._exchange(arrays, version)
+            self._exchange(arrays)
 
-    def _exchange(self, unrolls: Mapping[str, np.ndarray], version: int) -> None:
+    def _exchange(self, unrolls: Mapping[str, np.ndarray]) -> None:
         """Send unrolls, and take newer weights."""
-        takes_weights = self._policy is not None
-        self._version, weights = self._client.exchange(
-            unrolls, version, takes_weights=takes_weights
-        )
-        if self._policy is not None and weights:
+        self._version, weights = self._client.exchange(unrolls, self._version)
+        if weights:
             self._policy.assign(weights)
 
     def close(self) -> None:
@@ -137,8 +124,8 @@ class Actor:
         if self._group is not None:
             self._group.close()
 
-    def _begin(self) -> int:
-        """Make the environments; return the length of an unroll.
+    def _environments(self) -> EnvironmentGroup:
+        """Return new environments, and set the seeds.
 
         An actor that replaces another one meets other episodes: the version is in its seed.
         """
@@ -147,38 +134,13 @@ class Actor:
         sequence = np.random.SeedSequence([experiment.seed, index, self._version])
         self._seeds = np.random.default_rng(sequence)
         count = experiment.actors.environments
-        self._group = EnvironmentGroup(
+        return EnvironmentGroup(
             [self._data.make() for _ in range(count)], int(self._seeds.integers(2**31))
         )
-        # Where the learner acts it has checked the task by now.
-        task = self._policy or instantiate(experiment.task, "task")
-        length: int = task.unroll_length
-        return length
 
-    def _unroll(self, length: int) -> tuple[int, dict[str, np.ndarray]]:
-        """Return what each environment goes through, and the version that acted at its begin."""
-        assert self._group is not None
-        versions = []
-
-        def act(observations: np.ndarray) -> Mapping[str, np.ndarray]:
-            version, outputs = self._act(observations)
-            versions.append(version)
-            return outputs
-
-        arrays = unroll(self._group, act, length)
-        self._unrolls += 1
-        return versions[0], arrays
-
-    def _act(self, observations: np.ndarray) -> tuple[int, Mapping[str, np.ndarray]]:
-        """Return what the policy does, and the version of its weights.
-
-        Raises:
-            LearnerLost: the learner is gone, which was to act.
-        """
-        if self._policy is None:
-            return self._client.act(observations, self._exploration)
+    def _act(self, observations: np.ndarray) -> Mapping[str, np.ndarray]:
         seed = self._seeds.integers(2**62, size=2)
-        return self._version, self._policy.act(observations, seed, self._exploration)
+        return self._policy.act(observations, seed, self._exploration)
 
     def _on_wait(self) -> None:
         """Send a sign of life; called while the learner has not answered too.

@@ -16,10 +16,9 @@ from trainer.config.instantiate import instantiate
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.loop_parts import LoopParts
 from trainer.protocols import Acts, Batch, Buffer, Dataset, EnvSpec
-from trainer.reinforcement.batched_inference import BatchedInference
 from trainer.reinforcement.learner_client import LearnerClient
 from trainer.reinforcement.learner_server import BatchLayout, Closed, LearnerServer, Part
-from trainer.reinforcement.published_policy import PublishedPolicy, acting_task, policy_signature
+from trainer.reinforcement.published_policy import acting_task, policy_signature
 from trainer.reinforcement.rollout import FLAGS
 
 
@@ -127,7 +126,7 @@ class ActorFeed:
                 return self._element(arrays, counts)
 
             numbers = tf.data.Dataset.range(step * local, tf.int64.max)
-            # What waits for unrolls must not hold a thread of those that act: they make them.
+            # What waits for unrolls must not hold a thread of the steps that publish weights.
             options = tf.data.Options()
             options.threading.private_threadpool_size = 1
             return numbers.map(element).prefetch(local).with_options(options)
@@ -236,7 +235,7 @@ def make_loop(parts: LoopParts, data: Dataset, spec: EnvSpec) -> ActorTrainLoop:
     specs = _batch_specs(task, spec, parts.sizes.per_replica)
     actor_feed = ActorFeed(
         strategy=parts.strategy,
-        batches=_batches(parts, task, spec, list(specs)),
+        batches=_batches(parts, task, list(specs)),
         specs=specs,
         num_replicas=parts.sizes.num_replicas,
         models=[parts.state.task.models[name] for name in task.acting_models],
@@ -246,9 +245,7 @@ def make_loop(parts: LoopParts, data: Dataset, spec: EnvSpec) -> ActorTrainLoop:
     return ActorTrainLoop(parts, data, actor_feed, frames_per_step)
 
 
-def _batches(
-    parts: LoopParts, task: Acts, spec: EnvSpec, names: list[str]
-) -> ChiefBatches | RemoteBatches:
+def _batches(parts: LoopParts, task: Acts, names: list[str]) -> ChiefBatches | RemoteBatches:
     beat = parts.channel.beat
     if not parts.process_group.is_chief:
         return RemoteBatches(parts.run_dir, beat)
@@ -256,13 +253,7 @@ def _batches(
     buffer: Buffer = instantiate(experiment.buffer, "buffer")
     sizes = parts.sizes
     layout = BatchLayout(names, task.unroll_length, sizes.num_replicas, sizes.per_replica)
-    inference = None
-    if experiment.actors.inference == "learner" and experiment.trains:
-        # Not with the weights that are trained: a step would change some of them meanwhile.
-        policy = PublishedPolicy(parts.build_task(), spec)
-        inference = BatchedInference(policy, spec, experiment.seed)
-    host = _host(parts.cluster)
-    server = LearnerServer(parts.run_dir, buffer, layout, host=host, inference=inference)
+    server = LearnerServer(parts.run_dir, buffer, layout, host=_host(parts.cluster))
     return ChiefBatches(server, beat, experiment.watchdog.stall_secs)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from trainer.errors import ConfigError
 from trainer.files import read_text
 from trainer.reinforcement.array_messages import receive, send
 from trainer.reinforcement.learner_server import ADDRESS_FILE, Closed, Part
@@ -25,10 +24,6 @@ _CONNECT_SECS = 5.0
 
 class Finished(Closed):
     """The training has reached its end."""
-
-
-class LearnerLost(Exception):
-    """The learner is gone, and with it the unroll that it had a part in."""
 
 
 class LearnerClient:
@@ -51,14 +46,13 @@ class LearnerClient:
         return self._connection is not None
 
     def exchange(
-        self, unrolls: Mapping[str, np.ndarray], version: int, *, takes_weights: bool = True
+        self, unrolls: Mapping[str, np.ndarray], version: int
     ) -> tuple[int, Sequence[np.ndarray]]:
         """Send unrolls, and return what there is of newer weights.
 
         Args:
             unrolls: name -> [E, T, ...]; empty: there are none yet.
             version: that of the weights, -1 before the first.
-            takes_weights: whether weights are to be sent at all.
 
         Returns:
             The newest version, and its weights; none if they are those of `version`.
@@ -71,7 +65,7 @@ class LearnerClient:
         # earlier step.
         while True:
             connection = self._connected()
-            request = {"names": names, "version": version, "takes_weights": takes_weights}
+            request = {"names": names, "version": version}
             try:
                 send(connection, request, list(unrolls.values()), self._on_wait)
                 header, weights = receive(connection, self._on_wait)
@@ -85,30 +79,6 @@ class LearnerClient:
             _check(header)
             self._lost_in_a_row = 0 if unrolls else self._lost_in_a_row
             return header["version"], weights
-
-    def act(
-        self, observations: np.ndarray, exploration: np.ndarray
-    ) -> tuple[int, dict[str, np.ndarray]]:
-        """Return what the learner would do, and the version of the weights which say so.
-
-        Args:
-            observations: [E, ...].
-            exploration: [E] float32; see `trainer.protocols.Acts.act`.
-
-        Raises:
-            Closed: the training is over.
-            LearnerLost: the learner that has begun the unroll is gone.
-        """
-        if self._connection is None:
-            raise LearnerLost
-        try:
-            send(self._connection, {"acts": True}, [observations, exploration], self._on_wait)
-            header, arrays = receive(self._connection, self._on_wait)
-        except OSError as error:
-            self.close()
-            raise LearnerLost from error
-        _check(header)
-        return header["version"], dict(zip(header["names"], arrays, strict=True))
 
     def part(self, step: int, replica: int) -> Part:
         """Return one replica's part of the batch of a step.
@@ -162,5 +132,3 @@ def _connect(address: Mapping[str, Any]) -> socket.socket:
 def _check(header: Mapping[str, Any]) -> None:
     if header.get("over"):
         raise Finished if header["finished"] else Closed
-    if "problem" in header:
-        raise ConfigError(header["problem"])

@@ -25,7 +25,6 @@ import numpy as np
 from trainer.files import write_atomically
 from trainer.protocols import Buffer, Unroll
 from trainer.reinforcement.array_messages import receive, send
-from trainer.reinforcement.batched_inference import BatchedInference, PolicyError
 
 ADDRESS_FILE = "actors.json"
 """Where the chief listens, in the run directory; it has the password."""
@@ -37,10 +36,6 @@ ended; and that wait now. Those trained are what is left of the first."""
 Part: TypeAlias = list[np.ndarray]
 """One replica's part of a batch, in the order of the names, and the counts."""
 
-_NO_INFERENCE = (
-    "actors.inference (learner) is an actor's alone, and the learner has actors.inference=actor; "
-    "start all processes with the same command"
-)
 _log = logging.getLogger(__name__)
 _WAIT_SECS = 0.25
 
@@ -72,14 +67,13 @@ class BatchLayout:
 
 
 class LearnerServer:
-    """Receives unrolls, and hands out batches and weights, or actions.
+    """Receives unrolls, and hands out batches and weights.
 
     Args:
         run_dir: the run directory.
         buffer: keeps the unrolls.
         layout: what is in a batch.
         host: the address to listen at, by which other processes reach this one.
-        inference: acts for the actors; None: they act by themselves, with the weights.
     """
 
     def __init__(
@@ -89,13 +83,11 @@ class LearnerServer:
         layout: BatchLayout,
         *,
         host: str,
-        inference: BatchedInference | None = None,
     ) -> None:
         self._path = run_dir / ADDRESS_FILE
         self._buffer = buffer
         self._layout = layout
         self._host = host
-        self._inference = inference
         self._token = secrets.token_hex(16)
         self._changed = threading.Condition()
         self._listener: socket.socket | None = None
@@ -107,7 +99,6 @@ class LearnerServer:
         self._base = np.zeros(len(COUNTS), np.int64)
         self._generated = 0
         self._over: bool | None = None
-        self._failure: PolicyError | None = None
         self.arrived_at = time.monotonic()
 
     def begin(self, step: int, counts: np.ndarray, weights: Sequence[np.ndarray]) -> None:
@@ -152,13 +143,10 @@ class LearnerServer:
 
         Raises:
             Closed: the training is over.
-            PolicyError: the task has failed to act.
         """
         key = step, replica
         with self._changed:
             while key not in self._parts:
-                if self._failure is not None:
-                    raise self._failure
                 if self._over is not None:
                     raise Closed
                 if step != self._next_step or not self._make_batch():
@@ -182,8 +170,6 @@ class LearnerServer:
     def _set_weights(self, version: int, weights: Sequence[np.ndarray]) -> None:
         self._version = version
         self._weights = list(weights)
-        if self._inference is not None:
-            self._inference.publish(version, self._weights)
 
     def _make_batch(self) -> bool:
         """Make the batch of the next step, if there are enough unrolls."""
@@ -237,10 +223,6 @@ class LearnerServer:
                     send(connection, *self._answer(header, arrays))
             except Closed:
                 send(connection, {"over": True, "finished": self._over})
-            except PolicyError as error:
-                with self._changed:
-                    self._failure = error  # raised where the training waits for its batch
-                    self._changed.notify_all()
             except (ValueError, KeyError, TypeError) as error:
                 _log.warning("a malformed message: %s", error)
 
@@ -249,29 +231,13 @@ class LearnerServer:
     ) -> tuple[dict[str, Any], Sequence[np.ndarray]]:
         if "replica" in header:
             return {}, self.part(header["step"], header["replica"])
-        if header.get("acts"):
-            return self._act(*arrays)
         if arrays:
             self._add(dict(zip(header["names"], arrays, strict=True)), header["version"])
         with self._changed:
             if self._over is not None:
                 raise Closed
-            is_new = header["takes_weights"] and header["version"] != self._version
+            is_new = header["version"] != self._version
             return {"version": self._version}, self._weights if is_new else ()
-
-    def _act(
-        self, observations: np.ndarray, exploration: np.ndarray
-    ) -> tuple[dict[str, Any], Sequence[np.ndarray]]:
-        """Return what the environments of an actor are to do; see `BatchedInference.act`."""
-        if self._over is not None:
-            raise Closed
-        if self._inference is None:
-            return {"problem": _NO_INFERENCE}, ()
-        try:
-            version, outputs = self._inference.act(observations, exploration)
-        except ValueError as error:
-            return {"problem": str(error)}, ()
-        return {"version": version, "names": list(outputs)}, list(outputs.values())
 
     def _add(self, arrays: dict[str, np.ndarray], version: int) -> None:
         """Add the unrolls of an actor, [E, T, ...]; wait while there is no room."""

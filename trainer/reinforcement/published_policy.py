@@ -29,7 +29,6 @@ class PublishedPolicy:
         self._variables = [
             variable for name in acts.acting_models for variable in task.models[name].variables
         ]
-        # Here, not in the first call: several threads must not make graphs at the same time.
         self._act = tf.function(acts.act, autograph=False).get_concrete_function(
             *policy_signature(spec)
         )

@@ -20,7 +20,7 @@ def test_environment_takes_the_place_of_the_dataset_and_names_the_run():
 
 
 def test_number_of_actors_does_not_name_the_run():
-    more = ["actors.count=5", "actors.inference=learner"]
+    more = ["actors.count=5"]
     assert run_name(compose(CATCH)) == run_name(compose([*CATCH, *more]))
 
 

@@ -21,6 +21,7 @@ from trainer.reinforcement.tasks.impala import Impala
 from trainer.tasks.classification import Classification
 from trainer.worker.building import build
 from trainer.worker.building.build_dataset import build_dataset
+from trainer.worker.building.build_model import build_task
 from trainer.worker.context import WorkerContext
 
 LENGTH, BATCH = 5, 4
@@ -49,18 +50,28 @@ class Policy:
         }
 
 
-def train(run_dir, *overrides, stop=lambda run: False, num_actors=1):
-    """Train with actors in threads; return the engine at its end."""
+def train(run_dir, *overrides, stop=lambda run: False, num_actors=1, acts=False):
+    """Train with actors in threads; return the engine at its end.
+
+    `acts`: whether they act by the task's own policy.
+    """
     run_dir.mkdir(exist_ok=True)
     experiment = compose([*SMALL, *overrides])
     channel = Channel(lambda message: None)
     end = threading.Event()
-    policy = Policy() if experiment.actors.inference == "actor" else None
     run = build.engine(experiment, run_dir, channel)
+    data = build_dataset(experiment)
+    contexts = [
+        WorkerContext(experiment, run_dir, channel, Cluster(ProcessId("actor", index)))
+        for index in range(num_actors)
+    ]
+    policies = [Policy()] * num_actors
+    if acts:
+        strategy = tf.distribute.get_strategy()
+        policies = [PublishedPolicy(build_task(x, strategy, data), data.env) for x in contexts]
 
     def act(index):
-        context = WorkerContext(experiment, run_dir, channel, Cluster(ProcessId("actor", index)))
-        actor = Actor(policy, build_dataset(experiment), context, end.is_set)
+        actor = Actor(policies[index], data, contexts[index], end.is_set)
         try:
             actor.run()
         except _Stopped:
@@ -108,7 +119,7 @@ def test_no_unroll_is_trained_on_that_is_older_than_the_bound(tmp_path):
     assert [line["staleness"] for line in log(tmp_path / "run", "train")] == [0.0] * 4
 
 
-def test_learner_that_acts_records_the_logits_that_it_has_acted_by(tmp_path, monkeypatch):
+def test_actor_records_the_logits_that_it_has_acted_by(tmp_path, monkeypatch):
     unrolls = []
 
     def add(self, unroll):
@@ -117,8 +128,7 @@ def test_learner_that_acts_records_the_logits_that_it_has_acted_by(tmp_path, mon
 
     take = Queue.add
     monkeypatch.setattr(Queue, "add", add)
-    still = ("optimizer.learning_rate=1e-30", "actors.inference=learner")
-    run = train(tmp_path / "run", *still, num_actors=2)
+    run = train(tmp_path / "run", "optimizer.learning_rate=1e-30", num_actors=2, acts=True)
     assert run.result()["frames"] == 8 * BATCH * LENGTH
     assert len(unrolls) >= BATCH * 8
     for unroll in unrolls:
@@ -126,15 +136,6 @@ def test_learner_that_acts_records_the_logits_that_it_has_acted_by(tmp_path, mon
         outputs = run.state.task.models["model"](observations)
         np.testing.assert_allclose(unroll["logits"], outputs[:, :3], atol=1e-5)
     assert {int(action) for unroll in unrolls for action in unroll["action"]} == {0, 1, 2}
-
-
-def test_policy_that_fails_in_the_learner_ends_the_training(tmp_path, monkeypatch):
-    def fail(self, *arguments):
-        raise RuntimeError("no way to act")
-
-    monkeypatch.setattr(PublishedPolicy, "act", fail)
-    with pytest.raises(tf.errors.OpError, match="no way to act"):
-        train(tmp_path / "run", "actors.inference=learner")
 
 
 @pytest.mark.slow

@@ -14,9 +14,8 @@ from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.loop_parts import LoopParts
 from trainer.engine.process_group import ProcessGroup
 from trainer.protocols import Dataset, LoopDefaults, with_defaults
-from trainer.strategies.one_device import OneDevice
 from trainer.strategies.strategy import Strategy
-from trainer.worker.building.build_model import Learner, build_task
+from trainer.worker.building.build_model import Learner
 from trainer.worker.context import WorkerContext
 
 
@@ -54,7 +53,6 @@ def loop_parts(
         options,
         learner.learning_rates,
         with_faults,
-        lambda: build_task(context, OneDevice().create(context.cluster), learner.dataset),
     )
 
 

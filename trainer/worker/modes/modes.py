@@ -101,7 +101,7 @@ def _act(context: WorkerContext, stop: Callable[[], bool]) -> bool:
     devices.set_threads(1)  # one core for each actor: its networks are small
     data = build_dataset(context.experiment)
     assert isinstance(data, EnvironmentData)
-    return act(context, data, lambda: build_task(context, tf_strategy, data), stop)
+    return act(context, data, build_task(context, tf_strategy, data), stop)
 
 
 def _run_engine(
