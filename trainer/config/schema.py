@@ -369,8 +369,8 @@ class Watchdog:
     save_secs: float = key(1800.0, "limit while a process saves", Ge(0.1))
     audit_every_steps: int | str | None = key(
         None,
-        "steps between two audits, which compare the replicas' variables and, with batch.shards, "
-        "what all compute of one shard; auto: at one percent of the time; null: none",
+        "steps between two audits, which compare the replicas' variables; auto: at one percent of "
+        "the time; null: none",
         OneOf("auto", or_at_least=1),
     )
 

@@ -31,7 +31,7 @@ class RunState(ABC):
     Attributes:
         checkpointer: saves and restores what is trained; None: that is not known yet.
         memory: keeps it in memory besides, for a restart; None: nothing does.
-        auditor: compares what replicas hold and compute; None: nothing does.
+        auditor: compares what replicas hold; None: nothing does.
         save_timer: also asks for a save, by the chief's clock.
         pacer: how many steps are run between two decisions; the chief's counts.
         ledger: accounts for the wall time.

@@ -35,7 +35,7 @@ class CentralStorage(Strategy):
             "jit",
             "jit_several_models",
             "accumulate_statistics",
-            "audit_single_copy",
+            "audit",
         }
     )
     optimizer_reduces: ClassVar[bool] = True

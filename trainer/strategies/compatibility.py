@@ -329,10 +329,10 @@ RULES = (
         "bad; add divergence.action=stop",
     ),
     Rule(
-        name="audit_single_copy",
-        keys={"watchdog.audit_every_steps": _is_set, "batch.shards": lambda value: value is None},
+        name="audit",
+        keys={"watchdog.audit_every_steps": _is_set},
         message="{strategy}: there is one copy of each variable, and nothing to compare it with; "
-        "add batch.shards=8, so that a shard is computed twice, or watchdog.audit_every_steps=null",
+        "add watchdog.audit_every_steps=null",
     ),
     Rule(
         name="slow_steps",
@@ -359,7 +359,7 @@ RULES = (
             message="{strategy}: its steps are handed out, and nobody runs the next one on all "
             f"replicas; add {key}=null",
         )
-        for key in ("summary.histograms", "summary.images", "watchdog.audit_every_steps")
+        for key in ("summary.histograms", "summary.images")
     ),
     Rule(
         name=None,

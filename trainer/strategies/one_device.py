@@ -19,7 +19,7 @@ class OneDevice(Strategy):
         device: the device, such as CPU:0 or GPU:1; None: the first GPU, else the CPU.
     """
 
-    unsupported: ClassVar[frozenset[str]] = frozenset({"audit_single_copy"})
+    unsupported: ClassVar[frozenset[str]] = frozenset({"audit"})
 
     def __init__(self, *, device: str | None = None) -> None:
         self._device = device

@@ -49,7 +49,7 @@ class ParameterServer(Strategy):
             "deterministic",
             "inline",
             "undo",
-            "audit_every_steps",
+            "audit",
             "spikes",
             "histograms",
             "images",

@@ -1,4 +1,4 @@
-"""The audit finds a wrong bit and a wrong kernel, and changes nothing."""
+"""The audit finds a wrong bit, names the process that has it, and changes nothing."""
 
 from types import SimpleNamespace
 
@@ -6,30 +6,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.choices import NEEDED
 from tests.support.training import RANDOM, assert_same_bits, engine, train, trained, variables
 from tests.tasks.test_tasks import GAN
 from trainer.engine.audit import auditor
-from trainer.engine.audit.auditor import Auditor
+from trainer.engine.audit.auditor import Auditor, find_difference, owners
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError, DivergedError
-from trainer.tasks.classification import Classification
 
 TWO = ("strategy=mirrored", "strategy.virtual_devices=2")
 THREE = ("strategy=mirrored", "strategy.virtual_devices=3", "batch.global_size=24")
 AUDIT = "watchdog.audit_every_steps=3"
 FLIP = "+fault.flip={action:flip_bit,at:4}"
-TASK = ("~task.label_smoothing", "~task.class_weights", "~task.focal_gamma")
-
-
-class WrongOnReplica(Classification):
-    """Stands for a processor: what the second replica computes from step 4 on is off by little."""
-
-    def train_step(self, batch, step):
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        is_wrong = tf.equal(replica, 1) & (step.index >= 4)
-        factor = tf.where(is_wrong, 1.0 + 2.0**-20, 1.0)
-        return super().train_step({**batch, "features": batch["features"] * factor}, step)
 
 
 def local_kernels(run):
@@ -52,8 +39,8 @@ def test_flipped_bit_is_found_and_named(tmp_path):
         DivergedError,
         match=(
             r"^The audit after step 6 found that variable models/model/block1_conv1/kernel:0 of "
-            r"worker-0 \(replica 2\) differs from the 2 other copies': element \[.*\] is \S+ "
-            r"instead of \S+ \(1 of 576 elements\); check .* checkpoints after step 3, "
+            r"worker-0 \(replica 2\) differs from that of worker-0 \(replica 0\); check .* "
+            r"checkpoints after step 3, "
         ),
     ):
         train(tmp_path, *THREE, AUDIT, FLIP)
@@ -73,46 +60,26 @@ def test_rollback_goes_back_to_what_was_audited(tmp_path):
     assert_same_bits(variables(run), trained(*TWO).variables)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("action", ["stop", "rollback"])
-def test_wrong_kernel_is_found_by_computing_a_shard_again(tmp_path, action):
-    # The sums of a step are the same on all replicas, and so are the wrong variables.
-    task = "task._target_=tests.engine.audit.test_auditor.WrongOnReplica"
-    more = (f"divergence.action={action}", "checkpoint.every_steps=1")
-    with pytest.raises(
-        DivergedError,
-        match=(
-            r"^The audit after step 6 computed shard \d of the next step again and found that "
-            r"gradient of models/model/\S+ of worker-0 \(replica 1\) differs from the 2 other "
-        ),
-    ):
-        train(tmp_path, *THREE, "batch.shards=6", AUDIT, task, *TASK, *more)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     "more",
     [
         (*TWO, *RANDOM, "batch.shards=4", "batch.accumulate=2", "train.ema_decay=0.9"),
         (*TWO, *GAN),
-        ("batch.shards=4", *RANDOM),
-        (*TWO, "strategy=central_storage", "batch.shards=4"),
-        (*TWO, "batch.shards=2", "dataset=stream", *NEEDED["dataset=stream"]),
     ],
-    ids=["shards", "gan", "one device", "central storage", "stream"],
+    ids=["shards", "gan"],
 )
 def test_audit_changes_no_bit(tmp_path, more):
     assert_same_bits(train(tmp_path / "plain", *more), train(tmp_path / "audited", *more, AUDIT))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("more", [(), ("batch.shards=4",)], ids=["variables", "shards"])
-def test_audits_of_many_steps_raise_no_false_alarm(tmp_path, more):
+def test_audits_of_many_steps_raise_no_false_alarm(tmp_path):
     steps = ("train.steps=1000", "evaluate.every_steps=500", "watchdog.audit_every_steps=10")
-    assert train(tmp_path, *TWO, *RANDOM, *steps, *more)
+    assert train(tmp_path, *TWO, *RANDOM, *steps)
 
 
-def test_single_replica_without_shards_is_refused(tmp_path):
+def test_single_replica_is_refused(tmp_path):
     with pytest.raises(
         ConfigError, match=r"^watchdog.audit_every_steps \(3\) compares replicas, and there is one;"
     ):
@@ -129,7 +96,8 @@ def test_interval_follows_the_cost(monkeypatch, every, cost, interval, share):
     clock = iter(np.arange(10) * cost)
     monkeypatch.setattr(auditor, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     channel = SimpleNamespace(line=lines.append)
-    audits = Auditor(every, None, None, group, ["worker-0"], channel, total_steps=10_000)
+    loop = SimpleNamespace(strategy=None, state=SimpleNamespace(variables=dict))
+    audits = Auditor(every, loop, group, ["worker-0"], channel, total_steps=10_000)
     for step in (100, 200):
         audits.record(100, 10.0)
         assert audits.audit(step) == ""
@@ -140,3 +108,24 @@ def test_interval_follows_the_cost(monkeypatch, every, cost, interval, share):
     ]
     audits.begin(9_990)
     assert audits.next_step == 10_000
+
+
+def test_owner_is_a_process_or_its_replica():
+    assert owners(["chief-0", "worker-0"], 1) == ["chief-0", "worker-0"]
+    assert owners(["worker-0"], 2) == ["worker-0 (replica 0)", "worker-0 (replica 1)"]
+
+
+@pytest.mark.parametrize(
+    ("copies", "line"),
+    [
+        (["ab", "ab", "ab"], ""),
+        (["ab", "xb", "ab"], "variable first of b differs from that of a"),
+        (["xb", "ab", "ab"], "variable first of a differs from that of b"),
+        (["ab", "xy"], "variable first of b differs from that of a; so do 1 more"),
+        (["ab", "ax", "ay"], "variable second of b, c differs from that of a"),
+    ],
+)
+def test_line_names_the_first_variable_and_whose_copy_differs(copies, line):
+    digests = [{"first": copy[0], "second": copy[1]} for copy in copies]
+    group = ProcessGroup(tf.distribute.get_strategy())
+    assert find_difference(group, "abc"[: len(copies)], digests) == line

@@ -1,1 +1,1 @@
-"""The audit: whether all processes and replicas still hold, and compute, the same bits."""
+"""The audit: whether all processes and replicas still hold the same bits."""

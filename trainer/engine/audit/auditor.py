@@ -1,20 +1,15 @@
-"""Audits a run: whether every replica still holds the same variables, and computes the same bits.
-
-After a step all copies of every variable are compared. With shards, one shard of the next step is
-computed by every replica, and what they got is compared too. Neither changes a variable.
-"""
+"""Audits a run: whether every replica still holds the same bits of every variable."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import time
-from collections.abc import Sequence
-
-import numpy as np
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from trainer.cluster.messages import Channel
-from trainer.engine.audit.copies import Copy, find_difference, owners
-from trainer.engine.audit.recomputed_shard import RecomputedShard
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import DivergedError
@@ -24,9 +19,12 @@ _SHARE = 0.01  # of the time that `auto` spends on audits
 _NOT_COMPARED = "frames/"
 """Counts that each process receives at its own time."""
 
+Digests = Mapping[str, str]
+"""The digests of the variables of one replica, by name; the same names on all replicas."""
+
 
 class Auditor:
-    """Compares what must be equal after some of the steps; collective.
+    """Compares the variables of all replicas after some of the steps; collective.
 
     Attributes:
         next_step: the step after which the next audit is due; the last step always is.
@@ -36,7 +34,6 @@ class Auditor:
     Args:
         every: steps between two audits; `auto`: as many as keep their cost at one percent.
         loop: the training loop.
-        recomputed: computes a shard; None: only the variables are compared.
         process_group: the processes that are compared.
         processes: their names, in the same order.
         channel: takes the line that tells what an audit costs.
@@ -47,7 +44,6 @@ class Auditor:
         self,
         every: int | str,
         loop: TrainLoop,
-        recomputed: RecomputedShard | None,
         process_group: ProcessGroup,
         processes: Sequence[str],
         channel: Channel,
@@ -56,7 +52,6 @@ class Auditor:
         self._every = None if every == "auto" else int(every)
         self._interval = self._every or _LEAST_STEPS
         self._loop = loop
-        self._recomputed = recomputed
         self._group = process_group
         self._channel = channel
         self._total_steps = total_steps
@@ -81,20 +76,16 @@ class Auditor:
         """Audit the state after `step` steps; collective.
 
         Returns:
-            A line that names what differs and where, if the state is to be rolled back to
-            `clean_step`; empty if nothing does. The same in all processes.
+            A line that names the variable and the process that differ, if the state is to be rolled
+            back to `clean_step`; empty if nothing does. The same in all processes.
 
         Raises:
             DivergedError: something differs, and rolling back is not allowed, or was in vain: the
                 audit before has found something too.
         """
         began = time.monotonic()
-        problem = ""
-        if len(self._owners) > 1:
-            problem = find_difference(self._group, self._owners, self._variables())
-            problem = problem and f"The audit after step {step} found that {problem}"
-        if not problem and self._recomputed is not None:
-            problem = self._recompute(self._recomputed, step)
+        problem = find_difference(self._group, self._owners, self._digests())
+        problem = problem and f"The audit after step {step} found that {problem}"
         if self.compiled and not problem:
             self._tune(time.monotonic() - began)
         self.compiled = True
@@ -116,29 +107,17 @@ class Auditor:
             self.next_step = min(self.next_step, self._total_steps)
         self._steps, self._secs = 0, 0.0
 
-    def _variables(self) -> list[Copy]:
-        """Return the variables of each replica of this process that has its own copy."""
+    def _digests(self) -> list[Digests]:
+        """Return the digests of the variables of each replica of this process."""
         strategy = self._loop.strategy
         count = len(self._group.local_devices)
-        copies: list[dict[str, np.ndarray]] = [{} for _ in range(count)]
+        digests: list[dict[str, str]] = [{} for _ in range(count)]
         for name, variable in self._loop.state.variables().items():
             local = strategy.experimental_local_results(variable)
             if len(local) == count and not name.startswith(_NOT_COMPARED):
-                for copy, own in zip(copies, local, strict=True):
-                    copy[f"variable {name}"] = own.numpy()
-        return list(copies)
-
-    def _recompute(self, recomputed: RecomputedShard, step: int) -> str:
-        copies = recomputed.compute(step)
-        holders = self._owners
-        if len(holders) == 1:  # nobody else: this process computes it twice
-            copies += recomputed.compute(step)
-            holders = [f"{holders[0]} ({which} time)" for which in ("first", "second")]
-        problem = find_difference(self._group, holders, copies)
-        return problem and (
-            f"The audit after step {step} computed shard {recomputed.number(step)} of the next "
-            f"step again and found that {problem}"
-        )
+                for own, copy in zip(digests, local, strict=True):
+                    own[name] = hashlib.sha256(copy.numpy().tobytes()).hexdigest()[:16]
+        return list(digests)
 
     def _tune(self, secs: float) -> None:
         """Choose the interval by the chief's clock, and tell the cost once."""
@@ -155,3 +134,47 @@ class Auditor:
                 f"{100 * share:.1f} % of the time."
             )
             self._is_cost_told = True
+
+
+def owners(processes: Sequence[str], num_local: int) -> list[str]:
+    """Return who holds each copy: a process, or a replica of one that has several."""
+    if num_local == 1:
+        return list(processes)
+    return [f"{name} (replica {i})" for name in processes for i in range(num_local)]
+
+
+def find_difference(group: ProcessGroup, owners: Sequence[str], digests: Sequence[Digests]) -> str:
+    """Compare the copies of all processes; collective.
+
+    Args:
+        group: the processes, each of which has as many copies.
+        owners: who holds each copy, of all processes in order.
+        digests: of this process's copies.
+
+    Returns:
+        A line that names the first variable that differs, and in whose copy; empty if none does.
+        The same in all processes.
+    """
+    rows = group.gather(*map(_combined, digests))
+    if len({number for row in rows for number in row}) == 1:
+        return ""
+    own = json.dumps(digests)
+    copies = [
+        copy
+        for process in range(group.count)
+        for copy in json.loads(group.broadcast_text(process, own))
+    ]
+    lines = []
+    for name in copies[0]:
+        values = [copy[name] for copy in copies]
+        expected = Counter(values).most_common(1)[0][0]
+        odd = [owner for owner, value in zip(owners, values, strict=True) if value != expected]
+        if odd:
+            reference = owners[values.index(expected)]
+            lines.append(f"variable {name} of {', '.join(odd)} differs from that of {reference}")
+    return lines[0] + (f"; so do {len(lines) - 1} more" if len(lines) > 1 else "")
+
+
+def _combined(digests: Digests) -> int:
+    """Return one hash of 40 bits, which a sum over processes and replicas leaves room for."""
+    return int(hashlib.sha256("".join(digests.values()).encode()).hexdigest()[:10], 16)

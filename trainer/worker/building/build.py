@@ -138,7 +138,9 @@ def engine_of(
     loop = build_loop(parts, dataset, loops, train)
     training = _Training(context, learner, options, loop, process_group, faults, exchange)
     built = _engine(training, inference, evaluated, test)
-    built.auditor = build_auditor(context, loop, process_group, learner, train, built.checkpointer)
+    built.auditor = build_auditor(
+        context, loop, process_group, plan.total_steps, built.checkpointer
+    )
     return built
 
 

@@ -201,32 +201,14 @@ class TrainLoop:
         )
         static = tf.get_static_value(replica)
         number = tf.cast(replica, tf.int64) if static is None else int(static)
-        with self.batch_part(index, batch, draws, number, num_replicas) as changed:
-            yield changed
-
-    @contextmanager
-    def batch_part(
-        self, index: tf.Tensor, batch: Batch, draws: tf.Tensor, number: int | tf.Tensor, parts: int
-    ) -> Iterator[Batch]:
-        """Provide part `number` of `parts` equal ones of the batch of step `index`, transformed.
-
-        What is traced inside has the randomness of that part. In replica context.
-
-        Args:
-            index: number of the step, scalar int64.
-            batch: what the dataset has fetched of this part.
-            draws: its numbers for augmentation, [B, num_draws] float32.
-            number: how many parts of the global batch come before it.
-            parts: into how many the global batch is cut: the replicas, or its shards.
-        """
         part = randomness.BatchPart(
             lambda: randomness.fold_seed(self._seed, index),
             size=int(draws.shape[0]),
             number=number,
-            parts=parts,
+            parts=num_replicas,
         )
         with randomness.batch_part(part):
-            num_shards = (self.options.shards or parts) // parts
+            num_shards = (self.options.shards or num_replicas) // num_replicas
             changed = transform_shards(self._dataset.transform, batch, draws, num_shards)
             yield {**batch, **changed}
 
