@@ -38,9 +38,8 @@ _MODES = {
     "export": _RUN,
     "plan": "trainer.launch.modes.plan_report",
     "verify": "trainer.launch.modes.verify",
-    "verify.layouts": "trainer.launch.modes.layout_check",
 }
-"""The modes, and verify.layouts: each with the module whose `run` takes the command.
+"""The modes, each with the module whose `run` takes the command.
 
 Only that one is imported. What a worker does in the modes of `launcher`, it decides in
 `trainer.worker.modes`.
@@ -94,9 +93,7 @@ def _run(composition: Composition, config_dir: str | None, server: ForkServer | 
     from trainer.launch.resolved_run import Command
 
     command = Command(experiment, composition.overrides, config_dir, server=server)
-    is_of_layouts = experiment.mode == "verify" and experiment.verify.layouts
-    module = _MODES["verify.layouts" if is_of_layouts else experiment.mode]
-    run: Callable[[Command], int] = importlib.import_module(module).run
+    run: Callable[[Command], int] = importlib.import_module(_MODES[experiment.mode]).run
     return run(command)
 
 

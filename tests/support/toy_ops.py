@@ -42,25 +42,3 @@ def noisy_inference(input_shape: tuple[int, ...], num_classes: int) -> tf.keras.
 
     flatten = tf.keras.layers.Flatten(input_shape=input_shape)
     return tf.keras.Sequential([flatten, Noise(), tf.keras.layers.Dense(num_classes)])
-
-
-class Draw(tf.keras.layers.Layer):
-    """Adds random numbers in training.
-
-    Args:
-        draw: returns them, of a shape.
-    """
-
-    def __init__(self, draw, **options):
-        super().__init__(**options)
-        self._draw = draw
-
-    def call(self, x, training=False):
-        return x + self._draw(tf.shape(x)) if training else x
-
-
-class Shared(tf.keras.layers.Layer):
-    """Adds the mean over all replicas, by a collective of TensorFlow's."""
-
-    def call(self, x):
-        return x + tf.distribute.get_replica_context().all_reduce("mean", tf.reduce_mean(x))

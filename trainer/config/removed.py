@@ -23,6 +23,7 @@ REMOVED: dict[str, str] = {
     "actors.inference": "actors act by themselves, with the weights that the learner sends",
     "train.unfreeze": "make two runs: one with train.freeze, and a second that starts from it with "
     "init_from=<run>",
+    "verify.layouts": "train the experiment with each strategy, and compare the runs with diff",
 }
 """The answer to a key, to `key=choice` and to a command that existed once."""
 

@@ -460,15 +460,12 @@ class Fault:
 
 @dataclass
 class Verify:
-    """mode=verify: train with and without kills, or on all layouts, and compare the bits."""
+    """mode=verify: train with and without kills, and compare the bits."""
 
     steps: int = key(
         200,
         "number of steps, at most train.steps; it evaluates and saves a few times meanwhile",
         Ge(2),
-    )
-    layouts: bool = key(
-        False, "without kills: compare all layouts of this machine, and name what differs"
     )
     kills: int = key(3, "number of kills at random moments", Ge(1))
     seed: int | None = key(
@@ -614,8 +611,7 @@ class Experiment:
     mode: str = key(
         "train",
         "train; plan: tell devices, memory and traffic, and train nothing; verify: prove that "
-        "kills, or layouts, change nothing; "
-        "evaluate, export, predict: use a run",
+        "kills change nothing; evaluate, export, predict: use a run",
         OneOf(*MODES),
         Free(),
     )

@@ -1,13 +1,16 @@
-"""`python train.py diff <run> <run>`: the keys in which two runs differ."""
+"""`python train.py diff <run> <run>`: the keys and final variables in which two runs differ."""
 
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.support.command_line import run_here
 from trainer.cli.compose import compose
 from trainer.runs import provenance
+from trainer.runs.checkpoint_marker import commit
 from trainer.runs.directory import open_run
 from trainer.runs.identity import Change
 
@@ -57,6 +60,31 @@ def test_keys_of_one_command_are_not_compared(make):
         0,
         f"{path} and {path}.old-1 have the same configuration.\n",
         "",
+    )
+
+
+def save(run, weight):
+    """Commit a checkpoint of step 5 with one weight."""
+    module = tf.Module()
+    module.weight = tf.Variable(np.float32(weight))
+    folder = Path(run, "checkpoints")
+    folder.mkdir(exist_ok=True)
+    tf.train.Checkpoint(models=module).write(str(folder / "ckpt-5"))
+    commit(folder, 5, None, {"models/weight": {"crc32": hash(tuple(weight))}})
+
+
+def test_variables_of_the_last_common_step_are_compared(make):
+    a, b = make("name=a"), make("name=b")
+    save(a, [1.0, 2.0])
+    assert len(run_here("diff", a, b).out.splitlines()) == 2
+    save(b, [1.0, 2.0])
+    done = run_here("diff", a, b)
+    assert done.out.splitlines()[-1] == "All 1 variables of step 5 are equal to the bit."
+    save(b, [1.0, 2.5])
+    done = run_here("diff", a, b)
+    assert done.code == 1
+    assert done.out.splitlines()[-1] == (
+        "1 of 1 variables of step 5 differ, by 5.0e-01 at most, in models/weight."
     )
 
 

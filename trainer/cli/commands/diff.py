@@ -1,13 +1,16 @@
-"""The command `diff [<run> <run>]`: lists the keys in which two runs differ. No TensorFlow."""
+"""The command `diff [<run> <run>]`: compares the keys and the final variables of two runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from trainer.cli.commands.command_arguments import Parser, default_runs, run_at
 from trainer.config.options import constraints
 from trainer.errors import ConfigError
+from trainer.launch.processes.module_process import ask_module
 from trainer.runs import identity
+from trainer.runs.checkpoint_marker import committed_steps, read_marker
 from trainer.runs.directory import trained_config
 from trainer.text import align_columns, printable
 
@@ -16,7 +19,7 @@ _DIFFERENT = 1
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print every key that differs between two runs, as they were last trained.
+    """Print every key that differs between two runs, as they were last trained, and the variables.
 
     Returns:
         The exit code, as diff(1) has it: 0 if they are the same, 1 if they differ.
@@ -38,9 +41,30 @@ def run(arguments: Sequence[str]) -> int:
         raise ConfigError(f"diff {what}; write diff <run> <run> with two run directories")
     first, second = (run_at("diff", str(path)) for path in runs)
     changes = identity.changes(trained_config(first), trained_config(second))
-    if not changes:
+    if changes:
+        rows = [(change.key, *map(constraints.format_value, change.shown)) for change in changes]
+        print(*align_columns([("key", str(first), str(second)), *rows], "<<<"), sep="\n")
+    else:
         print(printable(f"{first} and {second} have the same configuration."))
-        return _SAME
-    rows = [(change.key, *map(constraints.format_value, change.shown)) for change in changes]
-    print(*align_columns([("key", str(first), str(second)), *rows], "<<<"), sep="\n")
-    return _DIFFERENT
+    return _DIFFERENT if _variables_differ(first, second) or changes else _SAME
+
+
+def _variables_differ(first: Path, second: Path) -> bool:
+    """Compare the variables of the last step that both runs have saved, in a line."""
+    folders = [run / "checkpoints" for run in (first, second)]
+    steps = set.intersection(*(set(committed_steps(folder)) for folder in folders))
+    if not steps:
+        return False
+    step = max(steps)
+    own, other = (read_marker(folder, step)["variables"] for folder in folders)
+    differing = sorted(name for name in {*own, *other} if own.get(name) != other.get(name))
+    if not differing:
+        print(f"All {len(own)} variables of step {step} are equal to the bit.")
+        return False
+    prefixes = [str(folder / f"ckpt-{step}") for folder in folders]
+    name, largest = ask_module(["trainer.worker.modes.checkpoint_difference", *prefixes]).value
+    print(
+        f"{len(differing)} of {len(own)} variables of step {step} differ, "
+        f"by {largest:.1e} at most, in {name}."
+    )
+    return True

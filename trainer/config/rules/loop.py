@@ -19,7 +19,7 @@ _UNUSED = (
     "init_rename", "train.epochs", "train.steps_per_epoch", "train.steps_per_loop",
     "train.clip_norm", "train.clip_value", "train.freeze", "train.lora",
     "train.ema_decay", "checkpoint.every_epochs", "checkpoint.every_examples", "checkpoint.best",
-    "summary", "predict", "export", "divergence", "verify.layouts", "watchdog.audit_every_steps",
+    "summary", "predict", "export", "divergence", "watchdog.audit_every_steps",
 )  # fmt: skip
 """Keys and sections of the built-in loop."""
 _MODES = ("train", "verify")

@@ -96,7 +96,7 @@ def differences(straight: Outcome, other: Outcome) -> list[str]:
     for name, value in straight.result.items():
         if _text(value) != _text(other.result[name]):
             lines.append(f"result: {name} is {_text(other.result[name])} instead of {_text(value)}")
-    if (first := first_step(straight, other)) is not None:
+    if (first := _first_step(straight, other)) is not None:
         lines.append(
             f"metrics: the first line that differs is that of step {first}{_after(other, first)}"
         )
@@ -134,7 +134,7 @@ def _variables(straight: Outcome, other: Outcome) -> list[str]:
     )
 
 
-def first_step(straight: Outcome, other: Outcome) -> int | None:
+def _first_step(straight: Outcome, other: Outcome) -> int | None:
     """Return the step of the first metrics line in which two runs differ; None: they do not."""
     for line, other_line in zip(straight.lines, other.lines, strict=False):
         if _text(line) != _text(other_line):

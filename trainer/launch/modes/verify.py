@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,36 +60,22 @@ def run(command: Command) -> int:
     process_ids = strategy.process_ids(None) or [Cluster().process_id]
     num_steps = _num_steps(experiment)
     kills = random_kills(list(map(str, process_ids)), num_steps, experiment.verify.kills, seed)
-
-    def check(runs: Runs) -> int:
-        print(
-            f"Verifying {num_steps} steps with {len(kills)} kills; "
-            f"verify.seed={seed} repeats their moments.",
-            flush=True,
-        )
-        if strategy.asynchronous:
-            return _check_steps(runs, kills, num_steps)
-        return _compare(runs, kills)
-
-    return run_check(command, f"verify-{seed}", check)
-
-
-def run_check(command: Command, suffix: str, check: Callable[[Runs], int]) -> int:
-    """Run a check in a folder beside the run's, which is kept if the check fails.
-
-    Args:
-        command: the experiment and its command line.
-        suffix: the end of the folder's name; what an earlier check has left there is removed.
-        check: trains, compares, and returns the exit code.
-    """
-    experiment = command.experiment
-    name = f"{identity.run_name(experiment)}-{suffix}"
+    name = f"{identity.run_name(experiment)}-verify-{seed}"
     runs_dir = Path(experiment.runs_dir).expanduser() / name
     if runs_dir.exists():
         shutil.rmtree(runs_dir)
     server = ForkServer.acquire()
     try:
-        code = check(Runs(command, runs_dir, str(server.directory)))
+        print(
+            f"Verifying {num_steps} steps with {len(kills)} kills; "
+            f"verify.seed={seed} repeats their moments.",
+            flush=True,
+        )
+        runs = Runs(command, runs_dir, str(server.directory))
+        if strategy.asynchronous:
+            code = _check_steps(runs, kills, num_steps)
+        else:
+            code = _compare(runs, kills)
     finally:
         server.release()
     if code == DONE:
@@ -168,19 +154,11 @@ class Runs:
         short.restart.backoff_secs = 0.0
         return short
 
-    def run_dir(self, name: str) -> Path:
-        """Return the directory of a run that was trained."""
-        (run_dir,) = self.runs_dir.glob(f"{name}-*")
-        return run_dir
-
-    def train(
-        self, experiment: Experiment, *, is_silent: bool = False
-    ) -> tuple[int, Outcome | None]:
+    def train(self, experiment: Experiment) -> tuple[int, Outcome | None]:
         """Train to the end, again after a kill of the supervisor.
 
         Args:
             experiment: what `shortened` has returned.
-            is_silent: whether the output is dropped; errors are shown.
 
         Returns:
             The exit code, and the outcome if it finished.
@@ -188,12 +166,13 @@ class Runs:
         code = -signal.SIGKILL
         for _ in range(len(experiment.fault) + 1):
             if code == -signal.SIGKILL:  # of the supervisor; the same command continues
-                code = self._run_command(experiment, is_silent=is_silent)
+                code = self._run_command(experiment)
         if code != DONE:
             return (code if code > 0 else CRASHED), None
-        return code, read(self.run_dir(str(experiment.name)))
+        (run_dir,) = self.runs_dir.glob(f"{experiment.name}-*")
+        return code, read(run_dir)
 
-    def _run_command(self, experiment: Experiment, *, is_silent: bool) -> int:
+    def _run_command(self, experiment: Experiment) -> int:
         """Run a command to its end, in a process and a session of its own; forward signals."""
         assignment = {
             "experiment": loading.plain(experiment),
@@ -206,7 +185,6 @@ class Runs:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "trainer.launch.modes.verify"],
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL if is_silent else None,
             start_new_session=True,
             env=variables,
             text=True,

@@ -265,7 +265,11 @@ def _loops(
     else:
         in_order = bool(learner.sizes.shards)
         loops = Loops(tf_strategy, input_outside=strategy.input_outside, in_order=in_order)
-    loops.check = GraphCheck(learner.state.trackables, context.channel.line)
+    loops.check = GraphCheck(
+        learner.state.trackables,
+        context.channel.line,
+        in_shards=context.experiment.batch.shards is not None,
+    )
     return loops
 
 

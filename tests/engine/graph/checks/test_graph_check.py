@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.training import SMALL
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.engine.graph.checks.graph_check import IN_LOOP, GraphCheck
@@ -135,8 +136,31 @@ def test_draws_of_a_hidden_counter_are_refused(kind):
     assert "draws random numbers" in message
 
 
-def test_draws_with_a_seed_pass():
-    assert check(lambda x: x * tf.random.stateless_normal([4], [1, 2])) == []
+def own_seed(x):
+    return x * tf.random.stateless_normal([4], [1, 2])
+
+
+def test_draws_with_a_seed_pass_but_are_warned_of_in_shards():
+    assert check(own_seed) == []
+    (line,) = check(own_seed, in_shards=True)
+    assert line.startswith("warning: the step: StatelessRandomNormalV2 in while/body")
+    assert f"{__file__.rpartition('/')[2]}:" in line
+    assert "draws with a seed of its own, so its numbers are not cut as the batch is" in line
+
+
+@pytest.mark.slow
+def test_nothing_is_warned_of_in_what_steadfast_itself_draws(tmp_path):
+    lines = []
+    channel = Channel(lambda message: lines.append(getattr(message, "text", "")))
+    experiment = compose(
+        [
+            *SMALL, "model._target_=tests.support.toy_models.everything", "model.dropout=0.3",
+            "model.batch_norm=true", "dataset._target_=tests.support.toy_datasets.waves",
+            "augment.crop=1", "batch.accumulate=2", "batch.shards=4",
+        ]
+    )  # fmt: skip
+    build.engine(experiment, tmp_path, channel).train(lambda: False)
+    assert not [line for line in lines if "seed of its own" in line]
 
 
 def recurrent(dropout):

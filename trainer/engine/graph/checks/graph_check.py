@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,10 @@ from trainer.errors import ConfigError
 _PRODUCT = (f"{Path(trainer.__file__).parent}{os.sep}",)
 # It calls the model: what reads a variable below it is a layer.
 _CALLS_MODEL = str(Path(__file__).parents[1] / "keras3" / "keras3_model.py")
+_RANDOMNESS = (f"{Path(__file__).parents[1] / 'randomness'}{os.sep}",)
 _OPTIMIZERS = f"{os.sep}optimizers{os.sep}"
+
+_STATELESS = re.compile(r"Stateless(?!RandomGet)\w*(Random|Normal|Multinomial|Shuffle|Distorted)")
 
 _WARNINGS = {
     "Timestamp": "reads the clock, which no continued run can repeat",
@@ -64,6 +68,7 @@ class GraphCheck:
         saved: returns what checkpoints hold, by name.
         warn: receives lines for the user, each once.
         advice: how to draw, and where to have variables.
+        in_shards: whether the bits are to be the same on every layout.
     """
 
     def __init__(
@@ -71,10 +76,13 @@ class GraphCheck:
         saved: Callable[[], Mapping[str, Any]],
         warn: Callable[[str], None],
         advice: tuple[str, str] = IN_TASK,
+        *,
+        in_shards: bool = False,
     ) -> None:
         self._saved = saved
         self._warn = functools.cache(warn)
         self._advice = advice
+        self._in_shards = in_shards
 
     def __call__(self, subject: str) -> None:
         """Check the graph whose tracing is about to end.
@@ -98,6 +106,12 @@ class GraphCheck:
                 )
             if operation.type in _WARNINGS and not _is_made_in(operation, _PRODUCT):
                 self._warn(f"warning: {subject}: {_named(operation)} {_WARNINGS[operation.type]}")
+            if self._in_shards and _has_own_seed(operation):
+                self._warn(
+                    f"warning: {subject}: {_named(operation)} draws with a seed of its own, so its "
+                    "numbers are not cut as the batch is, and the bits may depend on the layout; "
+                    f"{self._advice[0]}"
+                )
         for name, shape, reader in _strangers(graphs, self._saved()):
             raise ConfigError(
                 f"{subject}: {_named(reader)} reads the variable {name} (shape {shape}), which is "
@@ -122,6 +136,21 @@ def _may_draw(kind: str) -> bool:
     if {"seed", "seed2"} <= attributes_of(kind):
         return "Dataset" not in kind and kind != "ComputeAccidentalHits"  # which never uses them
     return kind.startswith(("Rng", "Stateful", "NonDeterministicInts")) and "Call" not in kind
+
+
+def _has_own_seed(operation: tf.Operation) -> bool:
+    """Return whether an operation draws with a seed that is not the engine's.
+
+    Only integers are followed: a seed that was computed from features is the user's.
+    """
+    if not _STATELESS.match(operation.type):
+        return False
+    pending = [operation]
+    for other in pending:
+        if _is_made_in(other, _RANDOMNESS):
+            return False
+        pending += [x.op for x in other.inputs if x.dtype.is_integer and x.op not in pending]
+    return True
 
 
 def _named(operation: tf.Operation) -> str:

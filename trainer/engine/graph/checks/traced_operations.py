@@ -28,14 +28,10 @@ def place_of(operation: tf.Operation) -> str:
     """Return file and line of the innermost code that is neither a library's nor the engine's."""
     for frame in frames_of(operation):
         if not is_library(frame.filename) and not frame.filename.startswith(ENGINE):
-            return relative(f"{frame.filename}:{frame.lineno}")
+            path = os.path.relpath(frame.filename)
+            path = frame.filename if path.startswith(os.pardir) else path
+            return f"{path}:{frame.lineno}"
     return ""
-
-
-def relative(path: str) -> str:
-    """Return a path as it is seen from the working directory, if it is below that."""
-    relative = os.path.relpath(path)
-    return path if relative.startswith(os.pardir) else relative
 
 
 def scope_of(operation: tf.Operation) -> str:
