@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from trainer.config.options import constraints
 from trainer.engine.graph.exchange.collectives import Collectives
-from trainer.engine.graph.placement.requested_devices import check_operations
 from trainer.engine.graph.placement.step_devices import backward_pass, on_own_device
 from trainer.engine.graph.randomness import randomness
 from trainer.engine.graph.step.captured_updates import CapturedUpdates
@@ -94,8 +93,7 @@ def accumulate_gradients(
         scale: what the loss is multiplied by; None: it is not scaled.
 
     Raises:
-        ConfigError: an operation of the forward pass requests a device of its own, or the batch
-            cannot be cut evenly.
+        ConfigError: the batch cannot be cut evenly.
     """
     for layer in model.submodules:
         if hasattr(layer, "before_update"):
@@ -307,8 +305,6 @@ class _Passes:
     def _gradients(
         self, batch: Batch, scale: tf.Tensor | None, values: list[tf.Tensor]
     ) -> list[Gradient]:
-        graph = tf.compat.v1.get_default_graph()
-        num_before = len(graph.get_operations())
         captured = self._captured()
         trained = self._model.trainable_variables
         with (
@@ -319,8 +315,8 @@ class _Passes:
             tape.watch(values[: len(trained)])
             with captured.capture():
                 objective, sums = self._loss(batch, scale)
-            check_operations(graph.get_operations()[num_before:], compiled=self._options.jit)
         is_sharded = self._options.shards is not None
+        graph = tf.compat.v1.get_default_graph()
         with backward_pass(), gradients_in_order():
             num_before = len(graph.get_operations())
             gradients = tape.gradient(

@@ -99,8 +99,8 @@ class Step(Collectives):
             replicas.
 
         Raises:
-            ConfigError: an operation of the forward pass requests a device of its own, the batch
-                cannot be cut into its shards and micro-batches, or it is an evaluation's step.
+            ConfigError: the batch cannot be cut into its shards and micro-batches, or it is an
+                evaluation's step.
         """
         self._refuse_in_evaluation("minimize")
         self._count(optimizer)
