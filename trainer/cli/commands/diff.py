@@ -57,14 +57,12 @@ def _variables_differ(first: Path, second: Path) -> bool:
         return False
     step = max(steps)
     own, other = (read_marker(folder, step)["variables"] for folder in folders)
-    differing = sorted(name for name in {*own, *other} if own.get(name) != other.get(name))
-    if not differing:
+    num_differing = sum(own.get(name) != other.get(name) for name in {*own, *other})
+    if not num_differing:
         print(f"All {len(own)} variables of step {step} are equal to the bit.")
         return False
     prefixes = [str(folder / f"ckpt-{step}") for folder in folders]
-    name, largest = ask_module(["trainer.worker.modes.checkpoint_difference", *prefixes]).value
-    print(
-        f"{len(differing)} of {len(own)} variables of step {step} differ, "
-        f"by {largest:.1e} at most, in {name}."
-    )
+    largest = ask_module(["trainer.worker.modes.checkpoint_difference", *prefixes]).value
+    amount = f", by {largest[1]:.1e} at most, in {largest[0]}" if largest else ""
+    print(f"{num_differing} of {len(own)} variables of step {step} differ{amount}.")
     return True
