@@ -3,9 +3,7 @@
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests.support.command_line import run_here
 from trainer.cli.compose import compose
@@ -63,29 +61,25 @@ def test_keys_of_one_command_are_not_compared(make):
     )
 
 
-def save(run, weight):
-    """Commit a checkpoint of step 5 with one weight."""
-    module = tf.Module()
-    module.weight = tf.Variable(np.float32(weight))
+def save(run, crc32):
+    """Commit a checkpoint of step 5 with one weight, which nobody can read."""
     folder = Path(run, "checkpoints")
     folder.mkdir(exist_ok=True)
-    tf.train.Checkpoint(models=module).write(str(folder / "ckpt-5"))
-    commit(folder, 5, None, {"models/weight": {"crc32": hash(tuple(weight))}})
+    Path(folder, "ckpt-5.index").touch()
+    commit(folder, 5, None, {"models/weight": {"crc32": crc32}})
 
 
 def test_variables_of_the_last_common_step_are_compared(make):
     a, b = make("name=a"), make("name=b")
-    save(a, [1.0, 2.0])
+    save(a, 1)
     assert len(run_here("diff", a, b).out.splitlines()) == 2
-    save(b, [1.0, 2.0])
+    save(b, 1)
     done = run_here("diff", a, b)
     assert done.out.splitlines()[-1] == "All 1 variables of step 5 are equal to the bit."
-    save(b, [1.0, 2.5])
+    save(b, 2)
     done = run_here("diff", a, b)
     assert done.code == 1
-    assert done.out.splitlines()[-1] == (
-        "1 of 1 variables of step 5 differ, by 5.0e-01 at most, in models/weight."
-    )
+    assert done.out.splitlines()[-1] == "1 of 1 variables of step 5 differ."
 
 
 def test_changes_of_last_command_count(make, tmp_path):
