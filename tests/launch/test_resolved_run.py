@@ -2,7 +2,6 @@
 
 import json
 
-
 from tests.support.command_line import run_here
 
 

@@ -6,6 +6,7 @@ This file goes with that release.
 from __future__ import annotations
 
 REMOVED: dict[str, str] = {
+    "actors.inference": "actors act by themselves, with the weights that the learner sends",
     "benchmark": "python -m benchmarks.scaling measures any configuration",
     "convert": "dataset.cache=disk keeps decoded examples on this machine",
     "dataset.cache=memory": "use dataset.cache=disk, whose file the system keeps in memory",
@@ -19,11 +20,10 @@ REMOVED: dict[str, str] = {
     "launch.ray.rejoin_secs=<secs>",
     "strategy.update": "every process updates all weights",
     "summary.mfu": "TensorBoard's profiler (summary.profile) shows it",
-    "writers=csv": "read metrics.jsonl with pandas, or use runs --json",
-    "actors.inference": "actors act by themselves, with the weights that the learner sends",
     "train.unfreeze": "make two runs: one with train.freeze, and a second that starts from it with "
     "init_from=<run>",
     "verify.layouts": "train the experiment with each strategy, and compare the runs with diff",
+    "writers=csv": "read metrics.jsonl with pandas, or use runs --json",
 }
 """The answer to a key, to `key=choice` and to a command that existed once."""
 
