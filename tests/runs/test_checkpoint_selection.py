@@ -13,7 +13,6 @@ from trainer.config.schema import Best, Checkpoint
 from trainer.errors import ConfigError
 from trainer.runs.checkpoint_marker import commit
 from trainer.runs.checkpoint_selection import select_step
-from trainer.runs.recorded_metrics import read_directions
 
 ACCURACY = {10: 0.5, 20: 0.9, 30: 0.7}
 
@@ -47,12 +46,6 @@ def test_select_step_finds_latest_best_and_a_step(run_dir: Path) -> None:
     assert select_step(run_dir, best("accuracy")) == 20
     assert select_step(run_dir, best("loss")) == 20
     assert select_step(run_dir, best("accuracy", "min")) == 10
-
-
-def test_run_of_a_target_that_has_moved_keeps_its_directions(run_dir: Path) -> None:
-    config = {"metrics": None, "task": {"_target_": "trainer.tasks.impala.Impala"}}
-    (run_dir / "config.yaml").write_text(yaml.safe_dump(config))
-    assert read_directions(run_dir).primary == "return"
 
 
 def test_latest_is_the_newest_valid_checkpoint(run_dir: Path) -> None:

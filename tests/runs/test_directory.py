@@ -111,21 +111,6 @@ def test_directory_that_has_the_hash_of_another_run_is_refused(here):
         open_with()
 
 
-def test_directory_that_is_named_by_eight_digits_is_found(here):
-    run = open_with("seed=42703")
-    run.release()
-    former = run.path.rename(run.path.with_name(run.path.name[:-4]))
-    again = open_with("seed=42703")
-    again.release()
-    assert (again.path, again.is_new) == (former, False)
-    # Another run whose first eight digits are the same has a directory of its own.
-    other = open_with("seed=49677")
-    other.release()
-    assert other.path == former.with_name(run_name(compose(["seed=49677"])))
-    assert other.path.name.startswith(former.name)
-    assert other.is_new
-
-
 def test_open_run_rejects_other_values_line_by_line(here):
     run = open_with()
     run.release()

@@ -10,10 +10,8 @@ import yaml
 from trainer.cli.compose import compose
 from trainer.config import loading, schema
 from trainer.config.options import targets
-from trainer.runs import migrations, normal_form
-from trainer.runs.directory import trained_config
+from trainer.runs import normal_form
 from trainer.runs.identity import Change, changes, run_name
-from trainer.runs.migrations import NewDefault, NewName, NewPath
 from trainer.runs.normal_form import leaves
 
 GOLDEN = Path(__file__).with_name("golden_identities.yaml")
@@ -73,12 +71,6 @@ def longer_schema(monkeypatch):
         cached.cache_clear()
 
 
-@pytest.fixture
-def rows(monkeypatch):
-    """Return a function that sets the table of migrations."""
-    return lambda *table: monkeypatch.setattr(migrations, "ROWS", table)
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -88,10 +80,8 @@ def rows(monkeypatch):
 )
 def test_identity_of_a_command_is_forever(command):
     name = run_name(compose(command.split()))
-    assert name.rpartition("-")[2][:8] == IDENTITIES[command], (  # of twelve digits
-        f"{command} names another run: {name}. If a default has changed or a target has moved, add "
-        f"a row to trainer/runs/migrations.py; if a choice or recipe has other values, change "
-        f"{GOLDEN.name}"
+    assert name.rpartition("-")[2] == IDENTITIES[command], (
+        f"{command} names another run: {name}. Before the first release, change {GOLDEN.name}"
     )
 
 
@@ -157,79 +147,3 @@ def test_fault_of_defaults_alone_still_names_its_run():
         run_name(compose(more)) for more in ([], ["+fault.a={at:1}"], ["+fault.a={action:kill}"])
     ]
     assert names[0] != names[1] == names[2]
-
-
-def test_new_default_is_another_run_and_the_former_one_the_same(rows):
-    before = compose(["~model.l2"])
-    name = run_name(before)
-    # As if the default had been 0.1 when the run was trained.
-    rows(
-        *migrations.ROWS,
-        NewDefault("trainer.models.cnn.cnn", "l2", 0.1),
-        NewDefault(None, "seed", 5),
-    )
-    assert run_name(compose(["~model.l2"])) != name
-    explicit = compose(["model.l2=0.1", "seed=5"])
-    assert run_name(explicit) == name
-    saved = loading.plain(before)
-    del saved["seed"]
-    restored = loading.restore(migrations.migrated(saved))
-    assert changes(leaves(restored), leaves(explicit)) == []
-    assert changes(leaves(restored), leaves(before)) == [
-        Change("seed", 5, 0), Change("model.l2", 0.1, 0.0)
-    ]  # fmt: skip
-
-
-def test_moved_target_names_the_same_run(rows, tmp_path):
-    name = run_name(compose([]))
-    old, new = "trainer.models.net.net", "trainer.models.cnn.cnn"
-    rows()
-    former = loading.plain(compose([]))
-    former["model"]["_target_"] = old
-    former["callbacks"] = {"a": {"_target_": "x.Y", "nodes": [{"_target_": old}]}}
-    rows(NewPath(old, "trainer.models.between.net"), NewPath("trainer.models.between.net", new))
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(former))
-    values = trained_config(tmp_path)
-    assert values["model._target_"] == new
-    assert values["callbacks.a.nodes"] == [{"_target_": new}]
-    assert run_name(compose([])) != name  # the golden one is of the path before the first row
-    assert migrations.first_path(new) == old
-
-
-def test_renamed_option_names_the_same_run_and_is_read_by_its_new_name(rows, tmp_path):
-    command = ["dataset.normalize.mean=[0.5]", "task=contrastive", "task.neighbors=3"]
-    renamed = compose(command)
-    former = loading.plain(renamed)
-    former["dataset"]["normalise"] = former["dataset"].pop("normalize")
-    former["task"]["neighbours"] = former["task"].pop("neighbors")
-    former["callbacks"] = {"nodes": [former["task"]]}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(former))
-    values = trained_config(tmp_path)
-    assert values["dataset.normalize.mean"] == [0.5]
-    assert values["task.neighbors"] == values["callbacks.nodes"][0]["neighbors"] == 3
-    assert not any("normalise" in key or "neighbours" in key for key in values)
-    # As the command named it before its options were renamed.
-    first = migrations.first_keys(leaves(renamed))
-    assert first["dataset.normalize.mean"] == "dataset.normalise.mean"
-    assert first["task.neighbors"] == "task.neighbours"
-    assert first["task.hidden"] == "task.hidden"
-    name = run_name(renamed)
-    rows(*migrations.ROWS, NewName("trainer.tasks.contrastive.Contrastive", "width", "hidden"))
-    assert run_name(renamed) == name  # the default of either name is none of the hash
-    assert run_name(compose([*command, "task.hidden=9"])) != name
-    default = "trainer.tasks.contrastive.Contrastive", "hidden", 8
-    rows(NewDefault("x.y", "former", 3), NewName("x.y", "former", "now"))
-    assert migrations.first_default("x.y", "now", 4) == 3
-    assert migrations.first_default(*default) == 8
-
-
-def test_rows_apply_to_what_was_written_before_them_by_the_path_of_that_time(rows):
-    rows(
-        NewDefault("a.net", "width", 4), NewPath("a.net", "b.net"), NewDefault("b.net", "width", 6)
-    )
-    assert migrations.first_default("b.net", "width", 8) == 4
-    assert migrations.first_default("b.net", "depth", 8) == 8
-    old = {"model": {"_target_": "a.net"}}
-    for known, width in ((0, 4), (1, 6)):
-        now = migrations.migrated({**old, "migrations": known})
-        assert now == {"model": {"_target_": "b.net", "width": width}}

@@ -22,7 +22,7 @@ from trainer.cli.compose import compose
 from trainer.config import loading
 from trainer.config.schema import Experiment
 from trainer.files import Lock, write_json
-from trainer.runs import ledger, migrations, process_status
+from trainer.runs import ledger, process_status
 from trainer.runs.directory import lock_file
 from trainer.runs.process_status import HostStatus, ProcessStatus
 from trainer.runs.status import record_failure
@@ -178,8 +178,7 @@ def config_text() -> str:
     """Return the configuration of a run of the digits as YAML."""
     experiment = compose([])
     assert isinstance(experiment, Experiment)
-    config = {**loading.plain(experiment), "migrations": len(migrations.ROWS)}
-    return yaml.safe_dump(config, sort_keys=False)
+    return yaml.safe_dump(loading.plain(experiment), sort_keys=False)
 
 
 def make_runs(folder: Path, count: int, lines: int) -> list[FakeRun]:

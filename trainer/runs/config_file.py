@@ -13,7 +13,6 @@ from trainer.config import loading, yaml_text
 from trainer.config.schema import Experiment
 from trainer.errors import DamagedError
 from trainer.files import read_text, write_atomically
-from trainer.runs import migrations
 
 REPEAT = "repeat the command that began the run, which writes it anew"
 _SEAL = "# crc32 of what follows: "
@@ -36,7 +35,7 @@ def read_experiment(path: Path) -> Experiment:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Return config.yaml of a run directory, as it is written today.
+    """Return config.yaml of a run directory.
 
     Raises:
         FileNotFoundError: there is none.
@@ -54,12 +53,11 @@ def read_config(path: Path) -> dict[str, Any]:
         raise DamagedError(file, f"it is not YAML: {problem}") from error
     if not isinstance(config, dict):
         raise DamagedError(file, "it holds no configuration")
-    return migrations.migrated(config)
+    return config
 
 
 def write_config(path: Path, experiment: Experiment) -> None:
     """Write config.yaml, for its owner alone."""
-    config = {**loading.plain(experiment), "migrations": len(migrations.ROWS)}
-    text = yaml.safe_dump(config, sort_keys=False)
+    text = yaml.safe_dump(loading.plain(experiment), sort_keys=False)
     content = f"{_SEAL}{zlib.crc32(text.encode()):08x}\n{text}"
     write_atomically(path / "config.yaml", content, mode=0o600)

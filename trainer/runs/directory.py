@@ -24,7 +24,7 @@ from trainer.files import (
     write_json,
     writing,
 )
-from trainer.runs import identity, migrations, normal_form, provenance, repair
+from trainer.runs import identity, normal_form, provenance, repair
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.config_file import REPEAT, read_config, read_experiment, write_config
 from trainer.runs.identity import Change, joined_path, run_address, run_path
@@ -303,11 +303,10 @@ def trained_config(path: Path) -> dict[str, Any]:
 
 def _with_changes(path: Path, begun: Experiment) -> dict[str, Any]:
     """Return an experiment by dotted key, with the changes of later commands of its run."""
-    values = {
+    return {
         **normal_form.leaves(begun),
         **provenance.changed_values(provenance.read(path)),
     }
-    return {key: migrations.current_path(value) for key, value in values.items()}
 
 
 def _repair(path: Path, experiment: Experiment) -> list[str]:

@@ -19,15 +19,13 @@ from trainer.config import addresses
 from trainer.config.options import constraints, targets
 from trainer.config.rules import env, loop
 from trainer.config.schema import Experiment
-from trainer.errors import DamagedError
-from trainer.runs import migrations, normal_form
-from trainer.runs.config_file import read_experiment
+from trainer.runs import normal_form
 from trainer.runs.secret_masking import shown
 
 _NAMED_NODES = ("callbacks", "metrics", "writers")
 """Sections of several nodes, each with a name."""
-_DIGITS, _FORMER_DIGITS = 12, 8
-"""Of the hash in the name of a run, and before; they are hexadecimal."""
+_DIGITS = 12
+"""Of the hash in the name of a run; they are hexadecimal."""
 _COMMAND_KEYS = ("resume", "resume_allow", "mode", "choices", "sweep", "search")
 
 
@@ -131,11 +129,8 @@ def run_name(experiment: Experiment) -> str:
 def digest(experiment: Experiment) -> str:
     """Return the hash of all that makes an experiment; a run is named by the first digits."""
     values = normal_form.leaves(experiment)
-    first = migrations.first_keys(values)
     naming = {
-        first.get(key, key): value
-        for key, value in normal_form.differing(values).items()
-        if names_run(key, values)
+        key: value for key, value in normal_form.differing(values).items() if names_run(key, values)
     }
     return hashlib.sha256(json.dumps(naming, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -155,17 +150,7 @@ def run_path(experiment: Experiment) -> Path:
         return addresses.work_folder(experiment.store.work_dir, address)
     if experiment.resume not in ("auto", "never"):
         return Path(experiment.resume).expanduser()
-    path = Path(experiment.runs_dir).expanduser() / run_name(experiment)
-    former = path.with_name(path.name[: _FORMER_DIGITS - _DIGITS])
-    return former if _is_of(former, experiment) else path
-
-
-def _is_of(path: Path, experiment: Experiment) -> bool:
-    """Return whether a directory that is named by fewer digits has the run of an experiment."""
-    try:
-        return path.is_dir() and digest(read_experiment(path)) == digest(experiment)
-    except DamagedError:
-        return True  # its name says so
+    return Path(experiment.runs_dir).expanduser() / run_name(experiment)
 
 
 def joined_path(experiment: Experiment, process: str) -> Path:

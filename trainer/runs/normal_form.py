@@ -14,7 +14,6 @@ from typing import Any
 from trainer.config import loading
 from trainer.config.options import targets
 from trainer.config.schema import ENGINE_KEYS, GROUPS, Experiment, Fault
-from trainer.runs import migrations
 
 
 def leaves(experiment: Experiment) -> dict[str, Any]:
@@ -37,10 +36,7 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differing(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a configuration that are not the first defaults of their options.
-
-    The paths of targets are the first, too, so that `trainer.runs.migrations` changes nothing here.
-    """
+    """Return the values of a configuration that are not the defaults of their options."""
     # A section without choices is {} or null.
     values = {key: value or None if key in GROUPS else value for key, value in values.items()}
     return _differing(values, _schema_defaults())
@@ -51,9 +47,7 @@ def normal(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [normal(item) for item in value]
     if isinstance(value, Mapping):
-        values = dict(flatten(value))
-        first = migrations.first_keys(values)
-        return {first.get(key, key): item for key, item in _differing(values, {}).items()}
+        return _differing(dict(flatten(value)), {})
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -64,22 +58,14 @@ def task_groups(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _differing(values: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that are not the first defaults, given those of the schema."""
+    """Return the values that are not the defaults, given those of the schema."""
     values = _without_empty_nodes(values)
-    options = _option_defaults(values)
-    first = {key: migrations.first_default(None, key, value) for key, value in schema.items()}
-    for key, default in options.items():
-        section, _, name = key.rpartition(".")
-        target = values.get(f"{section}._target_" if section else "_target_")
-        first[key] = migrations.first_default(target, name, default)
-    normalized = {
-        key: normal(migrations.first_path(value) if _is_target(key) else value)
-        for key, value in _completed(values, {**schema, **options}).items()
-    }
+    defaults = {**schema, **_option_defaults(values)}
+    normalized = {key: normal(value) for key, value in _completed(values, defaults).items()}
     return {
         key: value
         for key, value in normalized.items()
-        if key not in first or value != normal(first[key])
+        if key not in defaults or value != normal(defaults[key])
     }
 
 
@@ -124,7 +110,3 @@ _FAULT = {name: value for name, value in asdict(Fault()).items() if name != "act
 @functools.cache
 def _schema_defaults() -> Mapping[str, Any]:
     return leaves(Experiment())
-
-
-def _is_target(key: str) -> bool:
-    return key.rpartition(".")[2] == "_target_"

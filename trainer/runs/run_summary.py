@@ -24,7 +24,6 @@ from trainer.files import read_bytes
 from trainer.runs import (
     config_file,
     identity,
-    migrations,
     normal_form,
     provenance,
     recorded_metrics,
@@ -204,11 +203,7 @@ def _attempt(read: Callable[[], _Any], default: _Any) -> _Any:
 
 
 def _config(path: Path, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    values = {**_written_config(path, *_stamp(path)), **provenance.changed_values(record)}
-    return {
-        key: migrations.current_path(value) if key.endswith("_target_") else value
-        for key, value in values.items()
-    }
+    return {**_written_config(path, *_stamp(path)), **provenance.changed_values(record)}
 
 
 def _stamp(path: Path) -> tuple[int, int]:
