@@ -16,7 +16,7 @@ from trainer.engine.graph.step.lockstep import in_lockstep
 from trainer.engine.graph.step.moving_statistics import MovingStatistics
 from trainer.engine.graph.step.part_variables import isolate
 from trainer.engine.graph.step.shard_tree import (
-    add_beside,
+    add_all,
     gradients_in_order,
     keep_apart,
     tree_sum,
@@ -267,7 +267,7 @@ def _contribution(
         [made.loss, made.states, *(made.logs[x] for x in logs), *map(captured.value, updated)]
         for made, captured in results
     ]
-    loss, states, *others = tree_sum(rows, _add_all)
+    loss, states, *others = tree_sum(rows, add_all)
     zero = tf.zeros([])
     sums = {
         "loss": (loss, zero),
@@ -290,10 +290,6 @@ class _Apart:
         if self._is_needed:
             keep_apart(self._graph.get_operations()[self._count :])
             self._count = len(self._graph.get_operations())
-
-
-def _add_all(left: list[tf.Tensor], right: list[tf.Tensor]) -> list[tf.Tensor]:
-    return [add_beside(a, b) for a, b in zip(left, right, strict=True)]
 
 
 def _replace(step: Any, proxy: OptimizerProxy) -> None:

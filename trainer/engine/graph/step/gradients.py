@@ -33,12 +33,12 @@ from trainer.engine.graph.step.row_gradients import (
     stays_in_rows,
 )
 from trainer.engine.graph.step.shard_tree import (
-    add_beside,
+    add_all,
     chain_sum,
     gradients_in_order,
     keep_apart,
     sum_over_shards,
-    sum_overlapping,
+    tree_sum,
 )
 from trainer.engine.graph.step.shards import cut, of_each_shard
 from trainer.engine.graph.step.step_options import Gradients, StepOptions
@@ -255,8 +255,10 @@ class _Passes:
             with enter(number):
                 return self._over_micro_batches(shards(number))
 
-        sum_all = sum_overlapping if self._options.overlap else sum_over_shards
-        return sum_all(compute_shard, count, specs)
+        if self._options.overlap:
+            # Each is traced by itself, so that none waits for another.
+            return tree_sum([compute_shard(number) for number in range(count)], add_all)
+        return sum_over_shards(compute_shard, count, specs)
 
     def _over_micro_batches(self, batch: Batch) -> list[Gradient]:
         """Add up the micro-batches, one after the other."""
@@ -271,7 +273,7 @@ class _Passes:
                 return self._pass(micro(part))
 
         if self._options.overlap:
-            return chain_sum([compute_part(part) for part in range(count)], _add_beside)
+            return chain_sum([compute_part(part) for part in range(count)], add_all)
 
         # The first one outside of the loop: XLA must know all shapes when the loop begins.
         first = compute_part(0)
@@ -382,7 +384,3 @@ class _Passes:
         if scale is not None:
             objective *= scale
         return objective, sums_of(losses, metrics, batch["weight"])
-
-
-def _add_beside(left: list[Gradient], right: list[Gradient]) -> list[Gradient]:
-    return [add_beside(a, b) for a, b in zip(left, right, strict=True)]

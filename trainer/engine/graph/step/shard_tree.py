@@ -58,15 +58,19 @@ def add(left: Gradient, right: Gradient) -> Gradient:
     return tf.raw_ops.Snapshot(input=left + right)
 
 
-def add_beside(left: Gradient, right: Gradient) -> Gradient:
-    """Add two tensors, or two gradients in rows, on the replica's device that holds the first.
+def add_all(left: list[Gradient], right: list[Gradient]) -> list[Gradient]:
+    """Add tensors, or gradients in rows, in pairs, on the replica's device that holds the first.
 
     What they are sums of is hidden too: without a loop around it, TensorFlow's optimizer sees it.
     """
-    with beside(left):
-        if isinstance(left, tf.IndexedSlices):
-            return add_rows(left, right)
-        return add(tf.raw_ops.Snapshot(input=left), tf.raw_ops.Snapshot(input=right))
+
+    def add_two(left: Gradient, right: Gradient) -> Gradient:
+        with beside(left):
+            if isinstance(left, tf.IndexedSlices):
+                return add_rows(left, right)
+            return add(tf.raw_ops.Snapshot(input=left), tf.raw_ops.Snapshot(input=right))
+
+    return [add_two(a, b) for a, b in zip(left, right, strict=True)]
 
 
 def keep_apart(operations: Sequence[tf.Operation]) -> None:
@@ -111,20 +115,6 @@ def _register_vspace() -> None:
         return reduce(add, gradients)
 
     pywrap_tfe.TFE_Py_RegisterVSpace(original._replace(aggregate_fn=aggregate))
-
-
-def sum_overlapping(
-    compute: Callable[[int], list[Gradient]], count: int, specs: Sequence[tf.TensorSpec]
-) -> list[Gradient]:
-    """Add up like `sum_over_shards`, where shards may be computed at the same time.
-
-    Each is traced by itself, so that nothing makes one wait for another.
-    """
-
-    def add_all(left: list[Gradient], right: list[Gradient]) -> list[Gradient]:
-        return [add_beside(a, b) for a, b in zip(left, right, strict=True)]
-
-    return tree_sum([compute(number) for number in range(count)], add_all)
 
 
 def sum_over_shards(

@@ -31,7 +31,7 @@ from trainer.engine.graph.step.row_gradients import (
     scaled,
     unite,
 )
-from trainer.engine.graph.step.shard_tree import add_beside, tree_sum
+from trainer.engine.graph.step.shard_tree import add_all, tree_sum
 from trainer.engine.graph.step.step_options import Gradients, Optimizer, StepOptions
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, LossFn, Metrics
@@ -155,7 +155,7 @@ class Step(Collectives):
         """
         self._count(optimizer)
         own = tree_sum([[*gradients, loss] for gradients, loss in zip(parts, losses, strict=True)],
-                       _add_all)  # fmt: skip
+                       add_all)  # fmt: skip
         count = 1 if is_sum else len(parts) * self.num_replicas
         gradients, (loss,) = self.sum_over_replicas(own[:-1], [own[-1]])
         if count > 1:
@@ -399,7 +399,3 @@ class Step(Collectives):
             dtype: a floating-point or integer type.
         """
         return self._draws.random_uniform(shape, minval, maxval, dtype)
-
-
-def _add_all(left: Gradients, right: Gradients) -> Gradients:
-    return [add_beside(a, b) for a, b in zip(left, right, strict=True)]
