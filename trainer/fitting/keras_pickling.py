@@ -346,6 +346,8 @@ def identity(item: Any, reduced: Any) -> Any:
     is_layer = isinstance(item, library.layers.Layer)
     left_out = _HISTORY | (_bookkeeping(library.__name__) if is_layer else set())
     state = {k: v for k, v in rest[0].items() if k not in left_out and k[:6] != "_self_"}
+    if getattr(state.get("generator"), "_initial_seed", 0) is None:
+        state.pop("seed", None)  # that Keras has chosen: RandomCrop keeps it
     return kind, arguments, unnumbered(state)
 
 
