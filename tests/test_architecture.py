@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ORDER = (
     "fitting",
     "main notebook",
-    "dispatch notebook_view",
+    "dispatch",
     "cli.commands",
     "sweep",
     "launch",
@@ -43,7 +43,7 @@ BASE = {
 ROW = {package: number for number, row in enumerate(ORDER) for package in row.split()}
 
 WITHOUT_TENSORFLOW = {
-    "main", "notebook", "notebook_view", "dispatch", "sweep", "launch", "strategies", "cli",
+    "main", "notebook", "dispatch", "sweep", "launch", "strategies", "cli",
     "cli.commands", "store", "cluster", "runs", "config", "protocols", "base",
     "worker.process", "worker.context", "worker.error_summary", "worker.parent_watch",
 }  # fmt: skip

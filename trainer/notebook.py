@@ -1,14 +1,13 @@
 """Runs the command from Python, such as a cell of a notebook, and returns the run as an object.
 
 It is the ordinary command in a process of its own: same options, same run directory, same lines.
-A notebook shows its progress and its curves too. No TensorFlow.
+No TensorFlow.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import selectors
 import signal
 import subprocess
 import sys
@@ -16,24 +15,24 @@ import sysconfig
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import trainer
 from trainer.cli.command_table import COMMANDS
 from trainer.cluster import environment
 from trainer.cluster.signals import forward_to
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
-from trainer.notebook_view import LiveView, run_html
+from trainer.runs import provenance
 from trainer.runs.recorded_metrics import Points, epoch_metrics, read_curves
 from trainer.runs.status import RunStatus, run_status
+from trainer.text import format_metric, without_classes
 
 _DIRECTORY = re.compile(r"(?:Run directory: |Predictions with step \d+ of )(.+?)(?:: .*)?")
 """The line in which a command names the directory of its run; the last that it prints."""
-
-_POLL_SECS = 1.0
 
 
 class RunError(RuntimeError):
@@ -59,12 +58,10 @@ class Run:
     Attributes:
         directory: the run directory.
         exit_code: 0 done; 130 or 143 stopped by an interrupt or SIGTERM, after saving.
-        shown_in: the cell of a notebook whose live view has ended with this run; None: none has.
     """
 
     directory: Path
     exit_code: int
-    shown_in: object = field(default=None, repr=False, compare=False, kw_only=True)
 
     @cached_property
     def status(self) -> RunStatus:
@@ -94,18 +91,25 @@ class Run:
         """Pairs of step and value by split and metric: `curves["train", "loss"]`."""
         return read_curves(self.directory)
 
-    def _repr_html_(self) -> str | None:
-        """Return what a notebook shows: state, metrics, curves, and what was set."""
-        is_shown = self.shown_in is not None and self.shown_in == _cell()
-        return None if is_shown else run_html(self.directory)
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: state, metrics, and what the command has set."""
+        record = provenance.read(self.directory)
+        settings = " ".join(record.get("overrides", ()))
+        metrics = without_classes(self.metrics)
+        figures = ", ".join(f"{name} {format_metric(value)}" for name, value in metrics.items())
+        parts = [
+            f"<b>{escape(self.directory.name)}</b>: {self.status.state}, step {self.step:,}",
+            escape(figures),
+            f"<code>{escape(settings)}</code>" if settings else "",
+            f"Live page: <code>python train.py ui {escape(str(self.directory.parent))}</code>",
+        ]
+        return "".join(f"<div>{part}</div>" for part in parts if part)
 
 
 def run(
     *overrides: str, config_dir: str | Path | None = None, import_from: Sequence[str] = ()
 ) -> Run:
     """Run a command line to its end, and print what it prints.
-
-    A notebook also shows a bar and curves while it trains.
 
     An interrupt (Ctrl-C, the stop button of a notebook) saves and stops, and the run is returned;
     a second one stops at once, without saving.
@@ -172,63 +176,22 @@ def _print_lines(process: subprocess.Popen[bytes]) -> list[str]:
 
     # Only the main thread may handle signals; a notebook's cells are run by it.
     is_main = threading.current_thread() is threading.main_thread()
-    view = _live_view()
     lines = []
     assert process.stdout is not None
     with forward_to(interrupt, [signal.SIGINT]) if is_main else nullcontext(), process.stdout:
         for line in _read_lines(process.stdout):
-            if line is not None:
-                print(line, flush=True)
-                lines.append(line)
-                view.read(line)
-            view.draw()
+            print(line, flush=True)
+            lines.append(line)
         process.wait()
-        view.draw(at_once=True)
     if len(interrupts) > 1:
         raise KeyboardInterrupt
     return lines
 
 
-def _read_lines(stream: IO[bytes]) -> Iterator[str | None]:
-    """Yield each line of a pipe as it comes, and None after each second without any."""
-    rest = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(stream, selectors.EVENT_READ)
-        while True:
-            if not selector.select(_POLL_SECS):
-                yield None
-                continue
-            content = os.read(stream.fileno(), 1 << 16)
-            if not content:
-                break
-            *whole, rest = (rest + content).split(b"\n")
-            yield from (line.decode(errors="replace") for line in whole)
-    if rest:
-        yield rest.decode(errors="replace")
-
-
-def _cell() -> object:
-    """Return the number of the notebook's cell that runs; None: this is no notebook."""
-    ipython: Any = sys.modules.get("IPython")
-    shell = ipython and ipython.get_ipython()
-    return shell.execution_count if getattr(shell, "kernel", None) else None
-
-
-def _live_view() -> LiveView:
-    """Return a view in the output of the notebook's cell; outside a notebook nothing is shown."""
-    if _cell() is None:
-        return LiveView(None)
-    display: Any = sys.modules["IPython"].display
-    handles: list[Any] = []
-
-    def show(text: str) -> None:
-        html = display.HTML(text)
-        if handles:
-            handles[0].update(html)
-        else:
-            handles.append(display.display(html, display_id=True))
-
-    return LiveView(show)
+def _read_lines(stream: IO[bytes]) -> Iterator[str]:
+    """Yield each line of a pipe as it comes."""
+    for line in stream:
+        yield line.decode(errors="replace").removesuffix("\n")
 
 
 def _result(lines: list[str], exit_code: int) -> Run:
@@ -240,4 +203,4 @@ def _result(lines: list[str], exit_code: int) -> Run:
     if not named:
         state = "has ended" if exit_code == DONE else "was stopped"
         raise RunError(f"the command {state} without a run; see above", exit_code)
-    return Run(Path(named[-1]), exit_code, shown_in=_cell())
+    return Run(Path(named[-1]), exit_code)

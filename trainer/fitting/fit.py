@@ -109,7 +109,7 @@ def fit(
     if "early_stopping" in str(keys.get("callbacks")):  # Keras watches val_loss
         defaults["callbacks.early_stopping.metric"] = "loss"
     trained = run(*overrides_of(keys, defaults), import_from=import_folders())
-    return FitRun(trained.directory, trained.exit_code, build, shown_in=trained.shown_in)
+    return FitRun(trained.directory, trained.exit_code, build)
 
 
 def _check_share(validation: Any, unit: int) -> None:
