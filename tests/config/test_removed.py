@@ -2,6 +2,7 @@
 
 import pytest
 
+from trainer.cli.compose import compose
 from trainer.cli.overrides import rewrite
 from trainer.config.removed import REMOVED
 from trainer.errors import ConfigError
@@ -11,7 +12,7 @@ from trainer.errors import ConfigError
 def test_removed_is_refused_with_its_replacement(name: str) -> None:
     override = name if "=" in name else f"{name}=1"
     with pytest.raises(ConfigError) as error:
-        rewrite([override])
+        compose(rewrite([override])[0])
     assert str(error.value) == f"{name} was removed; {REMOVED[name]}"
 
 

@@ -29,7 +29,7 @@ LONG = {
     for name in (
         "examples/gallery/README",
         "from-custom-loop", "from-hydra", "from-lightning", "from-model-fit",
-        "how-to/contrastive", "how-to/data", "how-to/dataset", "how-to/failures",
+        "how-to/data", "how-to/dataset", "how-to/failures",
         "how-to/fine-tune", "how-to/fit", "how-to/gan", "how-to/keras-program",
         "how-to/keras3", "how-to/labels",
         "how-to/language-model", "how-to/metrics", "how-to/model",

@@ -11,11 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.training import recipe, variables
-from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
 from trainer.engine.engine import Engine
-from trainer.engine.initial_weights.initial_weights import restore_weights
-from trainer.worker.export import export
 
 pytestmark = pytest.mark.long
 
@@ -44,23 +40,6 @@ def test_recipe_reaches_its_figures(tmp_path: Path, name: str) -> None:
     _, (*_, last) = trained(tmp_path / "run", f"experiment={name}", *cache)
     for metric, (low, high) in FIGURES[name].items():
         assert low <= last[metric] <= high, metric
-
-
-def test_features_without_labels_find_digits_and_carry_a_new_head(tmp_path: Path) -> None:
-    _, (first, *_, last) = trained(tmp_path / "run", "experiment=contrastive_digits")
-    assert last["loss"] < first["loss"]
-    assert last["accuracy"] > first["accuracy"]
-    assert last["knn_accuracy"] == pytest.approx(0.86, abs=0.03)
-    experiment = compose(["experiment=contrastive_digits", "mode=export"])
-    export.run(experiment, tmp_path / "run", Channel(lambda message: None))
-    (source,) = (tmp_path / "run" / "export").glob("model-*/model.h5")
-    options = ["experiment=transfer_digits", f"init_from={source}", "writers=[jsonl]"]
-    head = recipe(tmp_path / "head", *options)
-    restore_weights(source, head.state.task.models, compose(options).init_allow)
-    head.train(lambda: False)
-    assert head.evaluator.evaluate(lambda: False).metrics["accuracy"] == pytest.approx(
-        0.88, abs=0.03
-    )
 
 
 def test_cifar10_mobilenet_fine_tunes_published_weights(

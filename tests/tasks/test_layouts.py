@@ -32,10 +32,6 @@ TASKS = {
         "task=segmentation", "dataset=shapes", "dataset.num_examples=48", "dataset.num_test=20",
         "dataset.image_size=[16,16]", "model=unet", "model.width=2", "model.depth=1",
     ],
-    "contrastive": [
-        "task=contrastive", "dataset=colored_digits", "model=cnn", "model.width=4",
-        "task.neighbors=0",
-    ],
 }  # fmt: skip
 SMALL = [
     "batch.global_size=16", "train.steps=4", "evaluate.every_steps=4", "evaluate.every_epochs=null",
@@ -58,9 +54,7 @@ def options(folder: Path, task: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "task",
-    first_only(
-        ["language_model", "multilabel", "sequence_classification", "segmentation", "contrastive"]
-    ),
+    first_only(["language_model", "multilabel", "sequence_classification", "segmentation"]),
 )
 def test_killed_run_ends_with_the_same_bits(tmp_path: Path, task: str) -> None:
     verify = ["mode=verify", "verify.steps=4", "verify.kills=1", "verify.seed=1"]

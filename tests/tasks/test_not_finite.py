@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.engine.evaluation.embedding_evaluator import nearest_classes
 from trainer.tasks.classification import Classification
-from trainer.tasks.contrastive import nt_xent
 from trainer.tasks.language_model import LanguageModel
 from trainer.tasks.multilabel import Multilabel
 from trainer.tasks.segmentation import Segmentation
@@ -58,14 +56,3 @@ def test_segmentation(bad):
     found = metrics(Segmentation(), outputs, mask=tf.zeros([1, 1, 2], tf.uint8))
     assert [x.numpy().tolist() for x in found["accuracy"]] == [[1.0], [2.0]]
     assert [x.numpy().tolist() for x in found["iou/0"]] == [[1.0], [2.0]]
-
-
-def test_contrastive():
-    views = [tf.fill([2, 3], np.nan)] * 2
-    assert nt_xent(views, views, tf.ones([2]), 0, 0.1)[1].numpy().tolist() == [0.0, 0.0]
-
-
-def test_neighbors():
-    bank = np.eye(2)
-    found = nearest_classes(bank, np.array([0, 1]), np.array([[np.nan, 1.0], [1.0, 0.0]]), 1)
-    assert found.tolist() == [-1, 0]

@@ -113,11 +113,12 @@ def _is_for_hydra(override: str) -> bool:
     value = _value(override)
     if not key:
         raise ConfigError(f"'{override}' is not an override; write key=value or group=choice")
-    if gone := removal(override):
-        raise ConfigError(gone)
     if key.startswith("hydra."):
         _check_hydra(key)
     group = key.partition("@")[0]
+    # A choice may be one of the user's own.
+    if group not in GROUPS and (gone := removal(override)):
+        raise ConfigError(gone)
     if group in ONE_CHOICE and value.startswith("["):
         raise ConfigError(
             f"{key} ({value}) must be one choice; write {key}=<choice>, "

@@ -10,18 +10,18 @@ REMOVED: dict[str, str] = {
     "benchmark": "python -m benchmarks.scaling measures any configuration",
     "convert": "dataset.cache=disk keeps decoded examples on this machine",
     "dataset.cache=memory": "use dataset.cache=disk, whose file the system keeps in memory",
+    "experiment=contrastive_digits": "docs/examples/contrastive has it as a project of its own",
     "experiment=gan_2048": "use experiment=gan_digits batch.global_size=2048",
-    "fault=lose_worker_1_at_50": "fault=kill_worker_1_at_50 kills a worker that is restarted",
-    "fault=return_worker_1_at_120": "fault=kill_worker_1_at_50 kills a worker that is restarted",
+    "experiment=transfer_digits": "docs/examples/contrastive has it as a project of its own",
+    "fault=lose_worker_1_at_50": "use fault=kill_worker_1_at_50",
+    "fault=return_worker_1_at_120": "use fault=kill_worker_1_at_50",
     "mode=benchmark": "python -m benchmarks.scaling measures any configuration",
-    "strategy.min_workers": "a run resumes on any number of workers; on Ray write "
-    "launch.ray.min_workers=<number>",
-    "strategy.rejoin_secs": "a run resumes on any number of workers; on Ray write "
-    "launch.ray.rejoin_secs=<secs>",
+    "strategy.min_workers": "a run resumes on any number of workers; on Ray use launch.ray.min_workers",
+    "strategy.rejoin_secs": "on Ray use launch.ray.rejoin_secs",
     "strategy.update": "every process updates all weights",
     "summary.mfu": "TensorBoard's profiler (summary.profile) shows it",
-    "train.unfreeze": "make two runs: one with train.freeze, and a second that starts from it with "
-    "init_from=<run>",
+    "task=contrastive": "docs/examples/contrastive has it as a project of its own",
+    "train.unfreeze": "make two runs: one with train.freeze, then one with init_from=<run>",
     "verify.layouts": "train the experiment with each strategy, and compare the runs with diff",
     "writers=csv": "read metrics.jsonl with pandas, or use runs --json",
 }

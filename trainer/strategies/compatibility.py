@@ -132,10 +132,6 @@ def _has_words(context: Context) -> bool:
     )
 
 
-def _compares_examples(target: Any) -> bool:
-    return str(target).endswith(".Contrastive")
-
-
 def _rests_in_steps(faults: Mapping[str, Fault]) -> bool:
     return any(fault.kind == "slow" and fault.phase == "step" for fault in faults.values())
 
@@ -215,27 +211,6 @@ RULES = (
         message="{strategy} and synchronized batch normalization: replicas cannot communicate "
         "within what XLA compiles; add jit=false, or choose a model without it",
         condition=_has_synchronized_batch_norm,
-    ),
-    Rule(
-        name="global_loss_jit",
-        keys={"task._target_": _compares_examples, "jit": bool},
-        message="{strategy}: replicas exchange their projections within the loss, and cannot "
-        "communicate within what XLA compiles; add jit=false",
-    ),
-    Rule(
-        name="global_loss",
-        keys={"task._target_": _compares_examples},
-        message="{strategy}: an example is compared with all others of the global batch, and each "
-        "of its workers has a batch of its own; add strategy=multi_worker",
-    ),
-    *(
-        Rule(
-            name=None,
-            keys={"task._target_": _compares_examples, f"batch.{name}": test},
-            message="each other: an example is compared with all others of the global batch, and "
-            f"a part of it is computed alone; add batch.{name}={off}",
-        )
-        for name, test, off in (("accumulate", _several, "1"), ("shards", _is_set, "null"))
     ),
     *(
         Rule(

@@ -46,7 +46,7 @@ class Mirrored(Strategy):
             the layers' paths, to the devices' numbers from 0; or balanced, by their weights.
     """
 
-    unsupported: ClassVar[frozenset[str]] = frozenset({"jit_communication", "global_loss_jit"})
+    unsupported: ClassVar[frozenset[str]] = frozenset({"jit_communication"})
 
     def __init__(
         self,

@@ -59,7 +59,6 @@ class MultiWorker(Strategy):
         {
             "shards_compressed",
             "jit_communication",
-            "global_loss_jit",
             "inline",
         }
     )

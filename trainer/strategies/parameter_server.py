@@ -40,7 +40,6 @@ class ParameterServer(Strategy):
         {
             "loss_scaling",
             "shards_asynchronous",
-            "global_loss",
             "actors",
             "partitioned_precision",
             "jit",

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 import tensorflow as tf
+from neighbors import embedding_evaluator
 
 from trainer.annotations import Ge, Gt
-from trainer.engine.evaluation.embedding_evaluator import embedding_evaluator
 from trainer.engine.evaluation.evaluator import Evaluator
 from trainer.engine.evaluation.inference import Inference
 from trainer.engine.evaluation.predictor import Predictor
@@ -20,7 +20,7 @@ _NEVER = -1e9
 """A logit whose exponential is 0."""
 
 
-class Contrastive:
+class SimCLR:
     """Trains an encoder so that two views of an image are alike, and unlike all other images.
 
     The encoder is the configured model without its last layer. A projection head of two layers
@@ -85,7 +85,7 @@ class Contrastive:
         """
         if "views" not in batch:
             raise ConfigError(
-                "task=contrastive needs two random versions of each image; choose augment=simclr, "
+                "task=simclr needs two random versions of each image; choose augment=simclr, "
                 "or add augment.two_views=true to another one"
             )
         return step.minimize(
@@ -188,7 +188,7 @@ def _last_input(model: tf.keras.Model) -> tf.Tensor:
     features = getattr(layers[-1], "input", None) if layers else None
     if not getattr(model, "inputs", None) or len(getattr(features, "shape", ())) != 2:
         raise ConfigError(
-            "model: task=contrastive needs a functional model whose last layer takes a vector, "
+            "model: task=simclr needs a functional model whose last layer takes a vector, "
             "such as model=cnn or model=resnet"
         )
     return features

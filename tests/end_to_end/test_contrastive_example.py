@@ -1,0 +1,25 @@
+"""docs/examples/contrastive: a task with an evaluation of its own, as a user's project."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.support.processes import ROOT, only_run, run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "layout", [[], ["strategy=mirrored", "strategy.virtual_devices=2"]], ids=["one", "mirrored"]
+)
+def test_features_are_learned_and_found_by_neighbors(tmp_path, layout):
+    shutil.copytree(ROOT / "docs" / "examples" / "contrastive", tmp_path, dirs_exist_ok=True)
+    code, out, err = run(
+        tmp_path, "experiment=contrastive_digits", "train.steps=20", "evaluate.every_steps=10",
+        "checkpoint.every_steps=20", "batch.global_size=64", *layout,
+    )  # fmt: skip
+    assert code == 0, out + err
+    lines = (only_run(tmp_path) / "metrics.jsonl").read_text().splitlines()
+    tests = [line for line in map(json.loads, lines) if line["split"] == "test"]
+    assert tests[-1]["loss"] < tests[0]["loss"]
+    assert tests[-1]["knn_accuracy"] > 0.3  # of ten classes
