@@ -64,7 +64,14 @@ def test_rollback_goes_back_to_what_was_audited(tmp_path):
 @pytest.mark.parametrize(
     "more",
     [
-        (*TWO, *RANDOM, "batch.shards=4", "batch.accumulate=2", "train.ema_decay=0.9"),
+        (
+            *TWO,
+            *RANDOM,
+            "batch.shards=4",
+            "batch.accumulate=2",
+            "train.ema_decay=0.9",
+            "model.synchronized=false",
+        ),
         (*TWO, *GAN),
     ],
     ids=["shards", "gan"],

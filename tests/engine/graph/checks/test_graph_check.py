@@ -155,7 +155,8 @@ def test_nothing_is_warned_of_in_what_steadfast_itself_draws(tmp_path):
     experiment = compose(
         [
             *SMALL, "model._target_=tests.support.toy_models.everything", "model.dropout=0.3",
-            "model.batch_norm=true", "dataset._target_=tests.support.toy_datasets.waves",
+            "model.batch_norm=true", "model.synchronized=false",
+            "dataset._target_=tests.support.toy_datasets.waves",
             "augment.crop=1", "batch.accumulate=2", "batch.shards=4",
         ]
     )  # fmt: skip
