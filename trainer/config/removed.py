@@ -16,7 +16,7 @@ REMOVED: dict[str, str] = {
     "fault=lose_worker_1_at_50": "use fault=kill_worker_1_at_50",
     "fault=return_worker_1_at_120": "use fault=kill_worker_1_at_50",
     "mode=benchmark": "python -m benchmarks.scaling measures any configuration",
-    "strategy.min_workers": "runs resume on any number of workers; on Ray use launch.ray.min_workers",
+    "strategy.min_workers": "runs resume on any number of workers; on Ray launch.ray.min_workers",
     "strategy.rejoin_secs": "on Ray use launch.ray.rejoin_secs",
     "strategy.update": "every process updates all weights",
     "summary.mfu": "TensorBoard's profiler (summary.profile) shows it",
