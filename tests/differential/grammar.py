@@ -173,8 +173,7 @@ class _Drawing:
         return Optimizer(name, RATES.get(name, 0.05), tuple(options.items()), schedule, by_key)
 
     def _data(self, outputs: Sequence[Output], step: str) -> Data:
-        # Not Keras' sequences: the order in which their batches are trained is Steadfast's own.
-        sources = ["arrays"] * 5 + ["dataset", "dataset", "examples", "generator", "generator"]
+        sources = ["arrays"] * 5 + ["dataset", "dataset", "examples", "generator", "sequence"]
         weights = "none"
         if self._chance(0.25):
             weights = self._one(["example", "example", "element", "output"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -10,6 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from trainer.datasets.splits.batches import passes
+from trainer.datasets.splits.nested import seeded
 from tests.differential.program import BATCH, Program
 from tests.differential.results import Results, weights_of
 
@@ -96,10 +99,33 @@ def _batches(program: Program, module: ModuleType) -> tuple[Any, ...]:
     positions = tf.range(program.steps * program.epochs * BATCH, dtype=tf.int64)
     if program.data.source == "arrays":
         _, rows = SampleOrder(program.data.train, SEED).locate(positions)
+    elif program.data.source == "sequence":
+        rows = _rows_of_batches(program.data.train, len(positions))
     else:
         rows = positions % program.data.train
-    order = rows.numpy()
+    order = np.asarray(rows)
     return tf.nest.map_structure(lambda array: array[order], module.examples(program.data.train, 0))
+
+
+class _Rows(tf.keras.utils.Sequence):  # type: ignore[misc]
+    """Batches of the numbers of the examples."""
+
+    def __init__(self, count: int) -> None:
+        self._rows = np.arange(count)
+
+    def __len__(self) -> int:
+        return -(-len(self._rows) // BATCH)
+
+    def __getitem__(self, number: int) -> np.ndarray:
+        return self._rows[number * BATCH :][:BATCH]
+
+
+def _rows_of_batches(count: int, total: int) -> np.ndarray:
+    """Return the first examples of a sequence of batches; their order is Steadfast's own."""
+    with seeded():
+        seed = int(np.random.randint(2**31))
+    batches = itertools.islice(passes(lambda: _Rows(count), seed), total)
+    return np.concatenate(list(batches))[:total]
 
 
 def _add_up_rows(model: Any) -> None:

@@ -23,7 +23,7 @@ from trainer.fitting.trained_model import restored
 from trainer.notebook import Run
 
 ROOT = Path(__file__).resolve().parents[2]
-TIMEOUT_SECS = 240
+TIMEOUT_SECS = 900
 
 LAYOUTS = {
     "one_device": (),
@@ -75,7 +75,10 @@ def overrides(program: Program, module: str) -> list[str]:
         "evaluate.every_epochs=1",
         "writers=[jsonl]",
     ]
-    if program.data.source == "generator":  # which does not know how many it makes
+    if program.data.source in (
+        "generator",
+        "sequence",
+    ):  # the stream of which does not know how many it makes
         words.append(f"++dataset.num_examples={program.data.train}")
     if program.data.class_weights:
         pairs = ",".join(f"{key}:{value}" for key, value in class_weights(program).items())

@@ -11,8 +11,9 @@ import pytest
 
 from tests.differential.__main__ import LAYOUTS
 from tests.differential.catalog import LAYERS, LOSSES, METRICS, OPTIMIZERS, SCHEDULES
+from tests.differential.comparison import compare
 from tests.differential.grammar import allowed, draw
-from tests.differential.program import Input, Optimizer, Output, Program
+from tests.differential.program import Data, Input, Optimizer, Output, Program
 from tests.differential.results import Results, difference
 from tests.differential.shrink import shrunk, simpler
 from tests.differential.source import script
@@ -47,6 +48,12 @@ def test_further_program_is_trained_as_fit_trains_it(number: int) -> None:
 @pytest.mark.parametrize("first", LONG[::BLOCK])
 def test_many_programs_are_trained_as_fit_trains_them(first: int) -> None:
     assert_no_defects(range(first, first + BLOCK), LAYOUTS)
+
+
+@pytest.mark.parametrize("library", ["keras", "tf_keras"])
+def test_sequence_of_batches_is_trained_as_fit_trains_it(library: str) -> None:
+    data = Data(source="sequence", train=20)  # the last batch is short
+    assert compare(Program(library=library, data=data, steps=4), []).kind == "equal"
 
 
 def test_program_is_drawn_again_from_its_seed_and_number() -> None:
