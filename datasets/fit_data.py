@@ -68,7 +68,9 @@ def data_of_fit(
 
         def make() -> tf.data.Dataset:
             seed = int(np.random.randint(2**31))
-            batches = lambda: (_parts(batch) for batch in passes(data, seed))  # noqa: E731
+            # TensorFlow shares the memory of arrays and may write results to it: these are copies.
+            copies = lambda batch: tf.nest.map_structure(np.copy, _parts(batch))  # noqa: E731
+            batches = lambda: map(copies, passes(data, seed))  # noqa: E731
             return tf.data.Dataset.from_generator(batches, output_signature=spec)
     else:
         first = [examples]  # what was made to be looked at is used first

@@ -11,10 +11,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.datasets.splits.batches import passes
-from trainer.datasets.splits.nested import seeded
 from tests.differential.program import BATCH, Program
 from tests.differential.results import Results, weights_of
+from trainer.datasets.splits.batches import passes
+from trainer.datasets.splits.nested import seeded
 
 SEED = 0
 """Of Steadfast's order of the examples."""
