@@ -67,7 +67,7 @@ def test_file_of_choices_that_is_no_text_is_wrong_input(tmp_path):
 
 
 LATE_INTERRUPT = """
-import os, signal
+import signal
 from types import SimpleNamespace
 from trainer import dispatch, main
 
@@ -75,7 +75,7 @@ main.ForkServer = SimpleNamespace(acquire=lambda: SimpleNamespace(release=interr
 dispatch.main = lambda server: {action}
 
 def interrupt():
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
 
 main.main()
 """
