@@ -96,7 +96,8 @@ def test_full_disk_while_writing_metrics_is_reported(mounts, tmp_path):
     with small_disk(mounts, tmp_path) as disk:
         code, out, err = disk.run(*much, sabotage("full", 4))
         assert code == 1, out + err
-        assert len(err.splitlines()) == 2
+        assert len(err.splitlines()) == 3
+        assert "there is no checkpoint yet; to continue: " in err.splitlines()[2]
         assert err.startswith(f"runs/{only_run(disk).name}/")
         assert " could not be written: " in err.splitlines()[0]
         assert err.splitlines()[0].endswith(NO_SPACE)

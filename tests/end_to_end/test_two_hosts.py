@@ -16,7 +16,13 @@ from tests.support.processes import OPTIONS, SIGNALER, final_variables, finish, 
 from tests.support.training import assert_same_bits
 
 ADDRESSES = ("10.78.0.10", "10.78.0.11")
-TRAINING = [*OPTIONS, "train.steps=12", "checkpoint.every_steps=2", "batch.shards=4"]
+TRAINING = [
+    *OPTIONS,
+    "train.steps=12",
+    "checkpoint.every_steps=2",
+    "batch.shards=4",
+    "model.synchronized=false",
+]
 TOGETHER = ["strategy=multi_worker", "runs_dir=runs"]
 
 

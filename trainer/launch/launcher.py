@@ -316,7 +316,9 @@ def _report_crash(
     newest = (
         "there is no checkpoint yet" if step is None else f"the newest checkpoint is of step {step}"
     )
-    lines = [f"{newest}; to continue: {_continuing(directory, argv)}"]
+    lines = []
+    if directory.path.exists():
+        lines.append(f"{newest}; to continue: {_continuing(directory, argv)}")
     if failure and failure.end.endswith("SIGKILL"):
         lines.insert(0, _OUT_OF_MEMORY)
     for line in lines:

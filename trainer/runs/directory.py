@@ -130,8 +130,9 @@ class RunDirectory:
         """Remove a new directory in which nothing was trained, and restore an earlier run."""
         is_untrained = self.is_new and not (self.path / "checkpoints").exists()
         if is_untrained and self._has_lock():
-            shutil.rmtree(self.path)
-            if self.old_run is not None:
+            # Not all of it, if another host still writes its log there.
+            shutil.rmtree(self.path, ignore_errors=True)
+            if self.old_run is not None and not self.path.exists():
                 self.old_run.rename(self.path)
             for parent in self.created[1:]:
                 try:
