@@ -71,6 +71,8 @@ import signal
 from types import SimpleNamespace
 from trainer import dispatch, main
 
+# A shell has its background processes ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 main.ForkServer = SimpleNamespace(acquire=lambda: SimpleNamespace(release=interrupt))
 dispatch.main = lambda server: {action}
 
