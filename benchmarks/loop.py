@@ -32,11 +32,12 @@ STEPS_PER_LOOP = 50
 LENGTHS = {"softmax": (2_000, 22_000), "tutorial_cnn": (60, 360), "mobilenet": (60, 140)}
 
 
-def steadfast_ms(job: Job, steps: tuple[int, int]) -> float:
-    """Measure Steadfast: from the first step to the end, in two processes."""
+def steadfast_ms(job: Job, steps: tuple[int, int], *overrides: str) -> float:
+    """Measure Steadfast: from the first step to the end of a short and of a long training."""
     secs = []
     for count in steps:
-        ledger, _ = run_steadfast(job, count, f"train.steps_per_loop={job.steps_per_loop}")
+        per_loop = f"train.steps_per_loop={job.steps_per_loop}"
+        ledger, _ = run_steadfast(job, count, per_loop, *overrides)
         secs.append(end_at(ledger) - first_step_at(ledger))
     return 1000 * (secs[1] - secs[0]) / (steps[1] - steps[0])
 

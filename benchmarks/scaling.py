@@ -2,7 +2,7 @@
 
 N processes of this machine, two by default, take steps together. The ceiling is the speed of as
 many processes that train the same batches alone at the same time, and exchange nothing. The loop of
-TensorFlow's tutorial trains beside; not if overrides choose another configuration.
+TensorFlow's tutorial is measured too, unless overrides choose another configuration.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ from benchmarks.harness import (
     STEADFAST,
     Job,
     data_file,
-    end_at,
-    first_step_at,
     interleave,
     run_peer,
-    run_steadfast,
     table,
 )
+from benchmarks.loop import steadfast_ms
 from trainer.cluster import discovery, spec
 from trainer.cluster.environment import default_threads
 
@@ -40,15 +38,6 @@ def together(count: int, measure: Callable[[int], float]) -> float:
     """Return the mean of what so many processes measure that run at the same time."""
     with ThreadPoolExecutor(count) as pool:
         return fmean(pool.map(measure, range(count)))
-
-
-def steadfast_ms(job: Job, steps: tuple[int, int], *overrides: str) -> float:
-    """Return the milliseconds of a step."""
-    secs = []
-    for count in steps:
-        ledger, _ = run_steadfast(job, count, *overrides)
-        secs.append(end_at(ledger) - first_step_at(ledger))
-    return 1000 * (secs[1] - secs[0]) / (steps[1] - steps[0])
 
 
 def ceiling_ms(job: Job, steps: tuple[int, int], workers: int, *overrides: str) -> float:
@@ -74,7 +63,7 @@ def contenders(
 ) -> dict[str, Callable[[], float]]:
     """Return what is measured, by its title; `job` has the batch of one worker."""
     threads = f"devices.threads={max(1, default_threads() // workers)}"
-    own = ("devices.gpus=0", threads, f"train.steps_per_loop={STEPS_PER_LOOP}", *overrides)
+    own = ("devices.gpus=0", threads, *overrides)
     whole = Job(job.model, job.optimizer, job.data, STEPS_PER_LOOP, workers * job.batch_size)
     cluster = (*own, "strategy=multi_worker", f"strategy.workers={workers}")
     measured: dict[str, Callable[[], float]] = {

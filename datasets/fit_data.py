@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -68,9 +68,12 @@ def data_of_fit(
 
         def make() -> tf.data.Dataset:
             seed = int(np.random.randint(2**31))
-            # TensorFlow shares the memory of arrays and may write results to it: these are copies.
-            copies = lambda batch: tf.nest.map_structure(np.copy, _parts(batch))  # noqa: E731
-            batches = lambda: map(copies, passes(data, seed))  # noqa: E731
+
+            def batches() -> Iterator[Any]:
+                for batch in passes(data, seed):
+                    # TensorFlow shares the memory of arrays, and may write results to it.
+                    yield tf.nest.map_structure(np.copy, _parts(batch))
+
             return tf.data.Dataset.from_generator(batches, output_signature=spec)
     else:
         first = [examples]  # what was made to be looked at is used first

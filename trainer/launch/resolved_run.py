@@ -184,7 +184,7 @@ def _check_beside(experiment: Experiment, cluster: Cluster) -> None:
 
 
 def _check_ray_workers(experiment: Experiment, strategy: Strategy) -> None:
-    """Refuse a least number of workers on Ray with which the same run could not go on."""
+    """Refuse a least number of workers on Ray with which the same run could not continue."""
     least = experiment.launch.ray.min_workers
     if least is None or not experiment.launch.uses_ray:
         return

@@ -69,7 +69,7 @@ def supervise(
 
 
 def sizes(context: RunContext) -> list[int]:
-    """Return with how many processes a run may go on, the most first; it has at least one."""
+    """Return with how many processes a run may continue, the most first; never empty."""
     full = len(context.strategy.process_ids(None)) or 1
     least = context.experiment.launch.ray.min_workers or full
     batch = context.experiment.batch
