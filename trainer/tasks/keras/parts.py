@@ -7,6 +7,7 @@ program is tried before the training, on some training examples and on both halv
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -25,7 +26,8 @@ from trainer.tasks.keras.program import Pass, num_examples
 Kind: TypeAlias = Literal["mean", "sum", "neither", "carried"]
 
 _EXAMPLES = 32
-_TOLERANCE = 1e-3
+_SHUFFLES = 4
+_TOLERANCE = 1e-4
 _LOW_PRECISION = 5e-2
 """How far apart rounding may move numbers, of their size; the second with 16 bits."""
 
@@ -94,12 +96,16 @@ def kinds_of(
         ConfigError: the program fails on so many examples.
     """
     # Halves that are as different as they can be, and halves that are alike: a masked mean of one
-    # half without any example that counts would be the sum of both.
-    batches = [examples, _interleaved(examples)]
+    # half without any example that counts would be the sum of both. Others by chance: a mean over
+    # what counts looks like one over all where both halves have as much that counts.
+    count = num_examples(examples)
+    orders = [np.arange(count), np.r_[0:count:2, 1:count:2]]
+    orders += [np.random.default_rng(i).permutation(count) for i in range(_SHUFFLES)]
+    batches = [_in_order(examples, order) for order in orders]
     kinds = [
         _kinds(tried, states, logs) for tried in _run(run, model, batches, states, noted=noted)
     ]
-    return _agreed(*kinds)
+    return functools.reduce(_agreed, kinds)
 
 
 def _kinds(made: Sequence[dict[str, Any]], states: MetricStates, logs: Sequence[str]) -> Kinds:
@@ -158,7 +164,7 @@ def trial_batch(examples: Callable[[int], Batch], global_size: int) -> Batch:
     order = np.arange(num_examples(batch))
     if leaves[0].dtype.kind in "iufb":
         order = np.argsort(leaves[0].reshape(len(order), -1).sum(axis=1), kind="stable")
-    return tf.nest.map_structure(lambda x: tf.gather(x, order[:count]), batch)
+    return _in_order(batch, order[:count])
 
 
 def _halves(batch: Batch) -> list[Batch]:
@@ -167,10 +173,7 @@ def _halves(batch: Batch) -> list[Batch]:
     return [tf.nest.map_structure(lambda x, rows=rows: x[rows], dict(batch)) for rows in both]
 
 
-def _interleaved(batch: Batch) -> Batch:
-    """Return a batch in which every second example comes first."""
-    count = num_examples(batch)
-    order = [*range(0, count, 2), *range(1, count, 2)]
+def _in_order(batch: Batch, order: Sequence[int]) -> Batch:
     return tf.nest.map_structure(lambda x: tf.gather(x, order), dict(batch))
 
 
@@ -216,6 +219,8 @@ def _run(
             strategy.run(in_replica, args=(examples, halves)),
         )
 
+    uses_tf32 = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf.config.experimental.enable_tensor_float_32_execution(False)
     for layer in layers:
         layer.trainable = False
     try:
@@ -223,6 +228,7 @@ def _run(
     except tf.errors.OpError as error:
         raise ConfigError(f"model: {str(error).splitlines()[0]}") from error
     finally:
+        tf.config.experimental.enable_tensor_float_32_execution(uses_tf32)
         for layer in layers:
             layer.trainable = True
     return results

@@ -48,6 +48,9 @@ class Keras3Model(tf.Module):
         check_model(model)
         self._model = self._no_dependency(model)
         weights = list(model.weights)
+        for weight in weights:
+            if weight.constraint is not None:
+                _give_constraint(weight)
         self.saved = {f"{i}_{v.name}": v.value for i, v in enumerate(weights)}
         held = {id(variable) for variable in [*weights, *model.metrics_variables]}
         self._seeds = self._no_dependency(
@@ -149,22 +152,6 @@ class Keras3Model(tf.Module):
         """Number the seed generators from `offset` on; return how many there are."""
         self._first_draw = offset
         return len(self._seeds)
-
-    def constrained(self) -> Iterator[tuple[tf.Variable, Any]]:
-        """Yield the trainable variables that have a constraint, each with its constraint.
-
-        Raises:
-            ConfigError: one of them is in pieces; a norm, for example, is of the whole.
-        """
-        for variable in self._model.trainable_variables:
-            if variable.constraint is None:
-                continue
-            if parts_of(variable.value) != [variable.value]:
-                raise ConfigError(
-                    f"model: the weight {variable.path} has a constraint, which cannot be applied "
-                    "to its pieces; add strategy.partitioner=none"
-                )
-            yield variable.value, variable.constraint
 
     @property
     def trainable_variables(self) -> list[tf.Variable]:
@@ -283,3 +270,21 @@ class _OwnStepScope(keras.StatelessScope):
 
 def _graph_of(tensor: tf.Tensor) -> Any:
     return None if tf.executing_eagerly() else tensor.graph
+
+
+def _give_constraint(weight: Any) -> None:
+    """Have optimizers of tf_keras apply a weight's constraint, which its variable does not know.
+
+    Sets a private attribute of TensorFlow; tests/engine/graph/keras3 fails when it moves.
+
+    Raises:
+        ConfigError: the variable is in pieces; a norm, for example, is of the whole.
+    """
+    if parts_of(weight.value) != [weight.value]:
+        raise ConfigError(
+            f"model: the weight {weight.path} has a constraint, which cannot be applied to its "
+            "pieces; add strategy.partitioner=none"
+        )
+    for variable in getattr(weight.value, "values", (weight.value,)):
+        variable = getattr(variable, "_v", variable)  # within central storage's
+        variable._constraint = lambda value: weight.constraint(tf.convert_to_tensor(value))

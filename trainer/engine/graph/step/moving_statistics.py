@@ -6,7 +6,7 @@ the same, and a run that was saved and restored in between goes on with the same
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -108,8 +108,6 @@ class MovingStatistics:
             for variable, mean in self._means()
         ]
         assign_alike(means, adds=adds)
-        if notes_updates(self._model):
-            _constrain(self._model)
 
     def _means(self) -> Values:
         """Return the variables, and the means over all forward passes."""
@@ -154,22 +152,6 @@ def assign_alike(values: Values, *, adds: bool = False) -> None:
     if values:
         context = tf.distribute.get_replica_context()
         context.merge_call(cross_replica, args=tuple(value for _, value in values))
-
-
-def _constrain(model: Any) -> None:
-    """Apply the constraints of a model's variables that no optimizer knows; in replica context."""
-    constrained: Sequence[tuple[tf.Variable, Any]] = list(model.constrained())
-
-    def cross_replica(strategy: tf.distribute.Strategy) -> None:
-        for variable, constraint in constrained:
-            strategy.extended.update(
-                variable,
-                lambda own, constraint=constraint: own.assign(constraint(own.read_value())),
-                group=True,
-            )
-
-    if constrained:
-        tf.distribute.get_replica_context().merge_call(cross_replica)
 
 
 def _frozen(model: tf.keras.Model) -> set[int]:

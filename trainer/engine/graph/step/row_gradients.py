@@ -250,7 +250,7 @@ def for_optimizer(
     for gradient, variable in zip(gradients, variables, strict=True):
         if isinstance(gradient, tf.IndexedSlices):
             note_rows(optimizer, variable)
-            if not by_rows(variable):
+            if variable.constraint is not None or not by_rows(variable):  # it is of the whole
                 gradient = on_own_device(as_dense, gradient, variable.shape)
         result.append(gradient)
     if getattr(optimizer, "lazy", False) and not any(
