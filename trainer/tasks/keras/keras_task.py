@@ -38,10 +38,11 @@ from trainer.tasks.keras.served_parts import served_parts
 from trainer.tasks.keras.source_checks import check_source
 from trainer.tasks.keras.task_loss import (
     class_weighted,
+    logits_of,
     loss_of_names,
     mask_of,
     predictions,
-    with_mask,
+    with_attributes,
 )
 
 _log = logging.getLogger(__name__)
@@ -344,7 +345,12 @@ class Keras:
             outputs, added = program.outputs(part, training=True)
             flat = tf.nest.flatten(outputs)
             masks = {str(i): mask for i, x in enumerate(flat) if (mask := mask_of(x)) is not None}
-            return {"outputs": outputs, "masks": masks, "added": added[None]}
+            return {
+                "outputs": outputs,
+                "logits": logits_of(flat),
+                "masks": masks,
+                "added": added[None],
+            }
 
         rows = num_examples(batch)
         own = step.forward(forward, batch, self.models["model"])
@@ -354,16 +360,21 @@ class Keras:
         kept = {name: x for name, x in batch.items() if name in taken}
         every = _gathered(step, {**own, **kept})
         flat = [tf.cast(x, tf.float32) for x in tf.nest.flatten(every["outputs"])]
+        logits = every["logits"]
+        read = [*flat, *tf.nest.flatten(logits)]
         whole = {"features": None, **{name: x for name, x in every.items() if name in taken}}
         with tf.GradientTape() as tape:
-            tape.watch(flat)
-            masked = [with_mask(x, every["masks"].get(str(i))) for i, x in enumerate(flat)]
+            tape.watch(read)
+            masked = [
+                with_attributes(x, every["masks"].get(str(i)), logits.get(str(i)))
+                for i, x in enumerate(flat)
+            ]
             outputs = tf.nest.pack_sequence_as(every["outputs"], masked)
             added = tf.reduce_mean(every["added"])
             made = program.judged(whole, outputs, added, training=True)
         weights = self.models["model"].trainable_variables if program.judges_itself else []
-        derivatives = tape.gradient(made.objective, [*flat, *weights])
-        if any(x is not None for x in derivatives[len(flat) :]):
+        derivatives = tape.gradient(made.objective, [*read, *weights])
+        if any(x is not None for x in derivatives[len(read) :]):
             raise ConfigError(
                 f"model: {program.place_of('compute_loss')}: the loss is no mean over examples "
                 "and reads weights, so no part of a batch can compute it; train it on one device, "
@@ -377,14 +388,16 @@ class Keras:
             else tf.raw_ops.Snapshot(
                 input=tf.reshape(d[first : first + rows], [rows, *x.shape[1:]])
             )
-            for x, d in zip(flat, derivatives[: len(flat)], strict=True)
+            for x, d in zip(read, derivatives[: len(read)], strict=True)
         ]
         with_derivatives = {**batch, "derivatives": own_derivatives}
 
         def loss_fn(part: Batch) -> PartLoss:
             outputs, added = program.outputs(part, training=True)
             count = num_examples(part)
-            pairs = zip(tf.nest.flatten(outputs), part["derivatives"], strict=True)
+            flat = tf.nest.flatten(outputs)
+            again = [*flat, *tf.nest.flatten(logits_of(flat))]
+            pairs = zip(again, part["derivatives"], strict=True)
             products = [tf.reduce_sum(tf.cast(x, tf.float32) * d) for x, d in pairs]
             loss = tf.add_n(products) + added * (count / size)
             return PartLoss(loss, {"loss": (made.loss * float(count), tf.constant(float(count)))})

@@ -53,10 +53,20 @@ class MetricStates:
         self._sizes = [int(np.prod(v.shape, dtype=np.int64)) for v in self.variables]
 
     @property
+    def _each(self) -> list[Any]:
+        """The metrics, those within what a model was compiled with by themselves."""
+        return [x for metric in self.metrics for x in getattr(metric, "metrics", None) or [metric]]
+
+    @property
     def has_own(self) -> bool:
         """Whether a metric is of a class of the user's, which may add nothing up."""
-        inner = [x for metric in self.metrics for x in getattr(metric, "metrics", None) or [metric]]
-        return any(type(x).__module__.partition(".")[0] not in LIBRARIES for x in inner)
+        return any(type(x).__module__.partition(".")[0] not in LIBRARIES for x in self._each)
+
+    @property
+    def groups(self) -> list[list[int]]:
+        """The numbers of the variables of each metric."""
+        number = {id(v): i for i, v in enumerate(self.variables)}
+        return [[number[id(v)] for v in x.variables if id(v) in number] for x in self._each]
 
     @contextmanager
     def beginning(self, vector: tf.Tensor) -> Iterator[None]:
@@ -139,8 +149,7 @@ class MetricStates:
         Args:
             direction_of: returns it of such a name.
         """
-        inner = [x for metric in self.metrics for x in getattr(metric, "metrics", None) or [metric]]
-        kinds = {metric.name: type(metric).__name__ for metric in inner}
+        kinds = {metric.name: type(metric).__name__ for metric in self._each}
         found = {name: direction_of(name) for name in self.names()}
         found |= {name: way for name, kind in kinds.items() if (way := direction_of(kind))}
         return {name: way for name, way in found.items() if way}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -105,7 +105,7 @@ def kinds_of(
     kinds = [
         _kinds(tried, states, logs) for tried in _run(run, model, batches, states, noted=noted)
     ]
-    return functools.reduce(_agreed, kinds)
+    return _by_metric(functools.reduce(_agreed, kinds), states.groups)
 
 
 def _kinds(made: Sequence[dict[str, Any]], states: MetricStates, logs: Sequence[str]) -> Kinds:
@@ -149,6 +149,19 @@ def _agreed(first: Kinds, second: Kinds) -> Kinds:
         [both(*pair) for pair in zip(first.states, second.states, strict=True)],
         [both(*pair) for pair in zip(first.updates, second.updates, strict=True)],
     )
+
+
+def _by_metric(kinds: Kinds, groups: Sequence[Sequence[int]]) -> Kinds:
+    """Return kinds in which a metric needs the whole batch if its variables are of several.
+
+    One that was 0 in all trials looks like a sum, though the count that divides it is none.
+    """
+    of_states = list(kinds.states)
+    for group in groups:
+        if {of_states[i] for i in group} == {"mean", "sum"}:
+            for i in group:
+                of_states[i] = "neither"
+    return replace(kinds, states=of_states)
 
 
 def trial_batch(examples: Callable[[int], Batch], global_size: int) -> Batch:

@@ -170,6 +170,7 @@ class Program:
     ) -> Pass:
         own, features = self.own, batch["features"]
         label, weight = batch.get("label"), batch.get("sample_weight")
+        _set_rows(outputs, label)
         loss = self._loss(features, label, outputs, weight, training=training, added=added)
         if loss is None:
             raise ConfigError(NO_LOSS)
@@ -279,6 +280,18 @@ class Program:
 def num_examples(batch: Batch) -> int:
     """Return how many examples are in a batch."""
     return int(batch["weight"].shape[0])
+
+
+def _set_rows(outputs: Any, label: Any) -> None:
+    """Set the number of rows of outputs that text layers and the like have made, as of the labels.
+
+    Keras weighs the loss of an output by it, and by 1 where it is not known.
+    """
+    outputs, labels = tf.nest.flatten(outputs), tf.nest.flatten(label)
+    pairs = zip(outputs, labels, strict=True) if len(outputs) == len(labels) else ()
+    for output, own in pairs:
+        if output.shape.rank and output.shape[0] is None and own.shape.rank:
+            output.set_shape([own.shape[0], *output.shape[1:]])
 
 
 def packed(batch: Batch) -> Any:

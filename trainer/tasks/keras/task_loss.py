@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -156,10 +156,21 @@ def mask_of(output: tf.Tensor) -> tf.Tensor | None:
     return getattr(output, "_keras_mask", None)
 
 
-def with_mask(output: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor:
-    """Return an output with such a mask."""
-    if mask is None:
-        return output
+def logits_of(outputs: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Return by number the logits of outputs that activations of Keras have made.
+
+    Cross-entropies of Keras are computed from them, whatever they are told of logits.
+    """
+    return {str(i): x._keras_logits for i, x in enumerate(outputs) if hasattr(x, "_keras_logits")}
+
+
+def with_attributes(
+    output: tf.Tensor, mask: tf.Tensor | None, logits: tf.Tensor | None
+) -> tf.Tensor:
+    """Return an output with what Keras knows of it, `None` where it knows nothing."""
     output = tf.identity(output)
-    output._keras_mask = mask
+    if mask is not None:
+        output._keras_mask = mask
+    if logits is not None:
+        output._keras_logits = logits
     return output
