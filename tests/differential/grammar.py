@@ -214,6 +214,8 @@ def allowed(program: Program) -> Program:
             for item in outputs
         ]
         data = replace(data, weights="none", class_weights=False)
+    if program.step == "two_optimizers":  # one key would replace both
+        program = replace(program, optimizer=replace(program.optimizer, by_key=False))
     # Keras squeezes labels of one number alone.
     outputs = [
         replace(item, squeezed=item.squeezed and (item.shape == "column" or item.target == "class"))

@@ -1,8 +1,8 @@
 """Updates of variables in a forward pass, such as moving statistics, as values instead.
 
-With shards every forward pass of a step computes its update from the same old value, and their mean
-is assigned once at the end. So no variable is written within a loop, where strategies that share
-variables between replicas could not do it.
+Every forward pass of a step with shards or micro-batches computes its update from the same old
+value, and their mean is assigned once at the end. So no variable is written within a loop, where
+strategies that share variables between replicas could not do it.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class CapturedUpdates:
         """
         if any("assign" in vars(variable) for variable in self._shadowed):
             raise ConfigError(
-                "batch.shards: the model or its loss communicates between replicas, which cannot "
-                "be done within a shard; add batch.shards=null"
+                "batch: the model or its loss communicates between replicas, which cannot be done "
+                "within a part of a batch; add batch.shards=null and batch.accumulate=1"
             )
         for variable in self._shadowed:
             self._shadow(variable)

@@ -142,12 +142,12 @@ def forward_parts(
         micro, enter = cut(shard, options.accumulate), randomness.split_part(options.accumulate)
         results = []
         for part in range(options.accumulate):
-            with enter(part):
+            captured = CapturedUpdates(moving_variables(model), noted=notes_updates(model))
+            with enter(part), captured.capture():
                 results.append(fn(micro(part)))
         return tf.nest.map_structure(lambda *rows: _joined(rows, size), *results)
 
-    captured = CapturedUpdates(moving_variables(model), noted=notes_updates(model))
-    with randomness.repeatable(), captured.capture():
+    with randomness.repeatable():
         if options.shards is None:
             return of_shard(batch)
         # Behind a snapshot: where no loop is around the step's own pass, TensorFlow would make one

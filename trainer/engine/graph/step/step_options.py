@@ -78,4 +78,4 @@ class StepOptions:
     @property
     def captures_updates(self) -> bool:
         """Whether what forward passes would assign is captured, and assigned with the update."""
-        return self.shards is not None
+        return self.shards is not None or self.accumulate > 1
