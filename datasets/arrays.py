@@ -112,18 +112,19 @@ def part_of(part: Any, split: str) -> dict[str, Any]:
     if 0 in sizes.values():
         raise ValueError(f"data: the {split} part has no example; leave it out")
     if "sample_weight" in batch:
-        weight = batch["sample_weight"]
-        weight = weight[:, 0] if np.shape(weight)[1:] == (1,) else weight
-        _check_weight(weight, split)
-        batch["sample_weight"] = weight.astype(np.float32)
+        weights = tf.nest.map_structure(lambda x: _weight(x, split), batch["sample_weight"])
+        batch["sample_weight"] = weights
     return batch
 
 
-def _check_weight(weight: Any, split: str) -> None:
-    if not isinstance(weight, np.ndarray) or weight.ndim != 1 or weight.dtype.kind not in "fiub":
-        raise ValueError(f"data: sample_weight of the {split} part must be one number an example")
+def _weight(weight: Any, split: str) -> np.ndarray:
+    """Return sample weights as float32, [N] or [N, ...]: of positions, or pixels."""
+    if not isinstance(weight, np.ndarray) or weight.dtype.kind not in "fiub":
+        raise ValueError(f"data: sample_weight of the {split} part must be numbers")
     if not np.isfinite(weight).all():
         raise ValueError(f"data: sample_weight of the {split} part has numbers that are not finite")
+    weight = weight[:, 0] if weight.shape[1:] == (1,) else weight
+    return weight.astype(np.float32)
 
 
 def _nest(value: Any, title: str) -> Any:

@@ -21,7 +21,7 @@ from trainer.datasets.splits.batches import (
     one_pass,
     passes,
 )
-from trainer.datasets.splits.elements import may_be_batches
+from trainer.datasets.splits.elements import is_batched, may_be_batches
 from trainer.datasets.splits.nested import NestDataset, seeded
 from trainer.datasets.stream import stream
 
@@ -64,7 +64,7 @@ def data_of_fit(
             value = (_tuple(examples), _tuple(_read(evaluated)))
         return arrays(data=lambda: value, unit=unit, **kinds)
     if makes_batches(examples):
-        spec = _spec(examples)
+        spec, batched = _spec(examples), True
 
         def make() -> tf.data.Dataset:
             seed = int(np.random.randint(2**31))
@@ -76,6 +76,8 @@ def data_of_fit(
 
             return tf.data.Dataset.from_generator(batches, output_signature=spec)
     else:
+        if batched is None and is_batched(examples) is None:
+            batched = True  # numbers, in batches as Keras takes them
         first = [examples]  # what was made to be looked at is used first
 
         def make() -> tf.data.Dataset:

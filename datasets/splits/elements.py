@@ -81,9 +81,6 @@ def _problem(spec: Any) -> str:
             return "a part of it is no dense tensor; in a map, tf.sparse.to_dense() makes it dense"
         if leaf.shape.rank is None:
             return "the rank of a part is unknown; tell it by tf.ensure_shape in a map"
-    weight = spec[2] if isinstance(spec, tuple) and len(spec) == 3 else None
-    if weight is not None and not isinstance(weight, tf.TensorSpec):
-        return "the sample weight must be one number an example"
     return ""
 
 
@@ -99,9 +96,16 @@ def _example(parts: tuple[Any, ...], *, batched: bool) -> dict[str, Any]:
 
     example = with_whole_labels(tf.nest.map_structure(narrowed, example))
     if "sample_weight" in example:
-        shape = [-1] if batched else []
-        example["sample_weight"] = tf.reshape(tf.cast(example["sample_weight"], tf.float32), shape)
+        weights = example["sample_weight"]
+        example["sample_weight"] = tf.nest.map_structure(lambda x: _weight(x, batched), weights)
     return example
+
+
+def _weight(weight: tf.Tensor, batched: bool) -> tf.Tensor:
+    """Return sample weights as float32, without a last dimension that only is there."""
+    is_column = weight.shape[int(batched) :].as_list() == [1]
+    weight = tf.cast(weight, tf.float32)
+    return tf.squeeze(weight, axis=-1) if is_column else weight
 
 
 def is_batched(examples: tf.data.Dataset) -> bool | None:

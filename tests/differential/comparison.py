@@ -107,6 +107,8 @@ class _Comparison:
                 try:
                     self._runs[needed] = self._train(self._program, self._module, needed)
                 except Refused as refusal:
+                    if "became nan" in str(refusal) and self._runs["fit"].diverges:
+                        return Outcome(EQUAL, refusals=self._refusals)
                     if needed == "one_device":
                         return Outcome(REFUSED, needed, str(refusal), reason(str(refusal)))
                     self._refusals[needed] = str(refusal)

@@ -53,6 +53,11 @@ class Results:
         for number, array in enumerate(self.predictions):
             yield f"prediction {number}", np.asarray(array, np.float64)
 
+    @property
+    def diverges(self) -> bool:
+        """Whether a metric is not a finite number."""
+        return not all(np.isfinite(values).all() for values in self.history.values())
+
     def tolerances(self) -> dict[str, float]:
         """Return how far apart from each number or array another run may be."""
         found = {name: RELATIVE * max(_size(array), 1e-2) for name, array in self.arrays()}

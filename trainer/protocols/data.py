@@ -21,7 +21,8 @@ Two names are the engine's own and are in every batch that a task receives: `wei
 for an example that must not count (padding, a skipped image), else 1; and `id`, [B] int64, the
 example's index in its split. Three are the data's: `features`, which the model is called with,
 `label`, what it is compared with, both a tensor or a nest (dict, tuple) of tensors; and
-`sample_weight`, [B] float32, how much the loss of each example counts, where the user gives that.
+`sample_weight`, [B] or [B, ...] float32, how much the loss of each example, or position in it,
+counts, where the user gives that: a tensor, or a nest of them for several outputs.
 """
 
 

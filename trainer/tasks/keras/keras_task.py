@@ -42,6 +42,7 @@ from trainer.tasks.keras.task_loss import (
     loss_of_names,
     mask_of,
     predictions,
+    rows_times,
     with_attributes,
 )
 
@@ -294,8 +295,7 @@ class Keras:
             return batch
         weight, own = batch["weight"], batch.get("sample_weight")
         if own is not None:
-            own = tf.cast(own, tf.float32)
-            weight = tf.reshape(weight, [-1, *[1] * (own.shape.rank - 1)]) * own
+            weight = tf.nest.map_structure(lambda x: rows_times(weight, x), own)
         return {**batch, "sample_weight": weight}
 
     def _tested(self, batch: Batch) -> Pass:

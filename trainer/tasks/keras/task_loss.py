@@ -122,9 +122,14 @@ def class_weighted(batch: Batch, weights: Mapping[int, float]) -> Batch:
     for number, weight in weights.items():
         factors = tf.where(numbers == int(number), float(weight), factors)
     if (own := batch.get("sample_weight")) is not None:
-        own = tf.cast(own, tf.float32)
-        factors = tf.reshape(factors, [-1, *[1] * (own.shape.rank - 1)]) * own
+        factors = rows_times(factors, own)
     return {**batch, "sample_weight": factors}
+
+
+def rows_times(factors: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Return values, [B, ...], as float32, each row times its factor, [B]."""
+    shape = [-1, *[1] * (values.shape.rank - 1)]
+    return tf.reshape(factors, shape) * tf.cast(values, tf.float32)
 
 
 def predictions(model: Any, outputs: Any, label_kind: LabelKind | None) -> dict[str, tf.Tensor]:
