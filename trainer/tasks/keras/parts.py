@@ -186,7 +186,7 @@ def _halves(batch: Batch) -> list[Batch]:
     return [tf.nest.map_structure(lambda x, rows=rows: x[rows], dict(batch)) for rows in both]
 
 
-def _in_order(batch: Batch, order: Sequence[int]) -> Batch:
+def _in_order(batch: Batch, order: np.ndarray) -> Batch:
     return tf.nest.map_structure(lambda x: tf.gather(x, order), dict(batch))
 
 
