@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import tensorflow as tf
 
 from trainer.annotations import Exists, Ge, Lt, Semantic
-from trainer.models.layers.backbones import Head, set_normalization, weights_file
+from trainer.models.layers.backbones import Head, loader_of, set_normalization
 from trainer.models.layers.inputs import MIN_SIZE, image_input
 
 Name = Literal[
@@ -54,7 +54,7 @@ def keras_application(
     name: Name = "EfficientNetV2B0",
     momentum: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.9,
     synchronized: Annotated[bool, Semantic()] = False,
-    weights: Annotated[str | None, Exists("file", published="{name}"), Semantic()] = None,
+    weights: Annotated[str | None, Exists("file", or_word="imagenet"), Semantic()] = None,
 ) -> tf.keras.Model:
     """Build a network of `tf.keras.applications` with a linear classifier.
 
@@ -75,13 +75,13 @@ def keras_application(
         A model from features [B, height, width, channels] in [0, 1] to logits [B, num_classes].
 
     Raises:
-        ValueError: the features are not images or too small, or the weights do not fit.
-        ConfigError: the published weights can neither be found nor downloaded.
+        ValueError: the features are not images or too small, or the weights do not fit or cannot be
+            downloaded.
     """
     build = getattr(tf.keras.applications, name)
     inputs, images = image_input(name, input_shape)
     _check_size(name, input_shape)
-    file = weights_file(weights, name, images)
+    load = loader_of(weights, name, images)
     family = build.__module__.rpartition(".")[2]
     is_nested = family in _NESTED
     scaled = scale_images(images, family)
@@ -94,7 +94,7 @@ def keras_application(
     )
     set_normalization(backbone, momentum, synchronized)
     features = backbone(scaled) if is_nested else backbone.output
-    return Head(num_classes, None, file).attach(name, inputs, backbone, features)
+    return Head(num_classes, None, load).attach(name, inputs, backbone, features)
 
 
 def _check_size(name: str, input_shape: tuple[int, ...]) -> None:

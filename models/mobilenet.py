@@ -7,7 +7,7 @@ from typing import Annotated
 import tensorflow as tf
 
 from trainer.annotations import Exists, Ge, Gt, Lt, Semantic
-from trainer.models.layers.backbones import Head, set_normalization, weights_file
+from trainer.models.layers.backbones import Head, loader_of, set_normalization
 from trainer.models.layers.inputs import image_input
 
 
@@ -19,7 +19,7 @@ def mobilenet(
     momentum: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.9,
     synchronized: Annotated[bool, Semantic()] = False,
     outputs: Annotated[int | None, Ge(1)] = None,
-    weights: Annotated[str | None, Exists("file", published="MobileNetV2"), Semantic()] = None,
+    weights: Annotated[str | None, Exists("file", or_word="imagenet"), Semantic()] = None,
 ) -> tf.keras.Model:
     """Build MobileNetV2 with a linear classifier.
 
@@ -42,14 +42,12 @@ def mobilenet(
         [B, outputs] float32.
 
     Raises:
-        ValueError: the features are not images, or the weights do not fit.
-        ConfigError: the published weights can neither be found nor downloaded.
+        ValueError: the features are not images, or the weights do not fit or cannot be downloaded.
     """
     inputs, images = image_input("mobilenet", input_shape)
-    file = weights_file(
-        weights, "MobileNetV2", images, alpha=alpha, with_classifier=outputs is not None
-    )
-    head = Head(num_classes, outputs, file)
+    with_classifier = outputs is not None
+    load = loader_of(weights, "MobileNetV2", images, alpha=alpha, include_top=with_classifier)
+    head = Head(num_classes, outputs, load)
     scaled = tf.keras.layers.Rescaling(2.0, -1.0, dtype="float32", name="scale")(images)
     backbone = tf.keras.applications.MobileNetV2(
         input_shape=tuple(scaled.shape[1:]),

@@ -36,7 +36,7 @@ ORDER = (
 
 BASE = {
     "annotations", "errors", "files", "text", "keras_files", "keras_objects",
-    "logical_devices", "published_weights", "user_cache",
+    "logical_devices", "user_cache",
 }  # fmt: skip
 """Modules that everybody may import; they stand at the top of `trainer/`."""
 

@@ -85,16 +85,15 @@ class Exists:
 
     Attributes:
         what: what must be there.
-        published: of the option `weights`: `imagenet` is allowed too, for the weights that Keras
-            publishes of this network; `{name}` in it stands for the option `name`.
+        or_word: a word that is allowed too.
     """
 
     what: Literal["path", "file", "directory", "checkpoint"] = "path"
-    published: str | None = None
+    or_word: str | None = None
 
     def __str__(self) -> str:
         text = "exists" if self.what == "path" else self.what
-        return f"{text} or imagenet" if self.published else text
+        return f"{text} or {self.or_word}" if self.or_word else text
 
 
 @dataclass(frozen=True)

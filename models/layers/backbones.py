@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import fcntl
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import h5py
 import numpy as np
 import tensorflow as tf
 
-from trainer import published_weights
 from trainer.keras_files import open_hdf5
+
+Layers: TypeAlias = dict[str, list[np.ndarray]]
+"""The weights of each layer that has any, in the model's order."""
+
+_WITH_TOP = (96, 128, 160, 192, 224)
+"""Sizes of images for which MobileNetV2 is published with its classifier."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +30,7 @@ class Head:
         num_classes: how many classes the dataset has.
         outputs: how many logits; None: as many as classes. If it is given, the weights must have a
             classifier of this size, which is loaded too.
-        weights: a weights file; None: all weights are random.
+        load: loads weights into a network; None: all are random.
 
     Raises:
         ValueError: there are fewer outputs than classes.
@@ -31,7 +38,7 @@ class Head:
 
     num_classes: int
     outputs: int | None
-    weights: Path | None
+    load: Callable[[tf.keras.Model], None] | None
 
     def __post_init__(self) -> None:
         if self.outputs is not None and self.outputs < self.num_classes:
@@ -65,30 +72,51 @@ class Head:
             name="logits" if self.outputs is None else "predictions",
         )(backbone.output if features is None else features)
         model = tf.keras.Model(inputs, logits, name=name)
-        if self.weights is not None:
-            loaded = backbone if self.outputs is None else model
-            load_weights(loaded, self.weights)
+        if self.load is not None:
+            self.load(backbone if self.outputs is None else model)
         return model
 
 
-def weights_file(
+def loader_of(
     weights: str | None, network: str, images: tf.Tensor, **options: Any
-) -> Path | None:
-    """Return the weights file that an option names: a path, or `imagenet` for the published one.
+) -> Callable[[tf.keras.Model], None] | None:
+    """Return what loads the weights that an option names: a file, or `imagenet` as Keras does.
 
     Args:
-        weights: the option; None: there is no file.
+        weights: the option; None: there are none.
         network: its name in `tf.keras.applications`.
         images: what it takes, [B, height, width, 3].
-        options: further ones of `published_weights.find`.
-
-    Raises:
-        ConfigError: there is no published file, or it can neither be found nor downloaded.
+        options: further ones of the network.
     """
-    if weights == published_weights.IMAGENET:
-        size = tuple(images.shape[1:3])
-        return published_weights.fetch(published_weights.find(network, size, **options))
-    return None if weights is None else Path(weights).expanduser()
+    if weights is None:
+        return None
+    if weights != "imagenet":
+        return lambda model: load_weights(model, Path(weights).expanduser())
+    shape = tuple(images.shape[1:])
+    return lambda model: _assign(model, _published(network, shape, options), "weights (imagenet)")
+
+
+def _published(network: str, shape: tuple[int, ...], options: Mapping[str, Any]) -> Layers:
+    """Return the weights that Keras publishes, which it keeps in its cache."""
+    folder = Path("~/.keras/models").expanduser()  # that of tf_keras, whatever KERAS_HOME says
+    folder.mkdir(parents=True, exist_ok=True)
+    if options.get("include_top") and (shape[0] != shape[1] or shape[0] not in _WITH_TOP):
+        shape = (_WITH_TOP[-1], _WITH_TOP[-1], 3)  # the classifier is the same for all sizes
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one process of a host downloads
+        try:
+            build = getattr(tf.keras.applications, network)
+            # In a thread, so in no strategy's scope, where variables wait for the other workers.
+            with ThreadPoolExecutor(1) as executor:
+                options = {"include_top": False, "input_shape": shape, **options}
+                model = executor.submit(build, **options).result()
+        except Exception as error:  # Keras raises a bare one when there is no network
+            reason = str(error).partition("\n")[0]
+            raise ValueError(
+                f"weights (imagenet): {reason}; where there is no network, or a file is damaged, "
+                f"put the file that it names into {folder}"
+            ) from error
+    return {layer.name: layer.get_weights() for layer in model.layers if layer.weights}
 
 
 def set_normalization(backbone: tf.keras.Model, momentum: float, synchronized: bool) -> None:
@@ -113,7 +141,11 @@ def load_weights(backbone: tf.keras.Model, path: Path) -> None:
         ValueError: the file is missing, is no Keras weights file in HDF5, or is of another network
             or width.
     """
-    saved = _saved_layers(path)
+    _assign(backbone, _saved_layers(path), f"weights ({path})")
+
+
+def _assign(backbone: tf.keras.Model, saved: Layers, source: str) -> None:
+    saved = {name: x for name, x in saved.items() if not name.startswith("normalization")}
     layers = {
         layer.name: layer
         for layer in backbone.layers
@@ -127,11 +159,11 @@ def load_weights(backbone: tf.keras.Model, path: Path) -> None:
         values = in_order
     else:
         raise ValueError(
-            f"weights ({path}) lacks {len(missing)} of the {len(layers)} layers "
+            f"{source} lacks {len(missing)} of the {len(layers)} layers "
             f"of {backbone.name}, such as {missing[0]}"
         )
     if misfit := _misfit(layers, values):
-        raise ValueError(f"weights ({path}) does not fit {backbone.name}: {misfit}")
+        raise ValueError(f"{source} does not fit {backbone.name}: {misfit}")
     for name, layer in layers.items():
         layer.set_weights(values[name])
 
@@ -148,7 +180,7 @@ def _misfit(
     return None
 
 
-def _saved_layers(path: Path) -> dict[str, list[np.ndarray]]:
+def _saved_layers(path: Path) -> Layers:
     """Return the weights of each layer in a Keras weights file (HDF5), in the model's order."""
     if not path.is_file():
         raise ValueError(
@@ -162,7 +194,7 @@ def _saved_layers(path: Path) -> dict[str, list[np.ndarray]]:
             return {
                 name: [np.asarray(group[name][weight]) for weight in weights]
                 for name, weights in names.items()
-                if weights and not name.startswith("normalization")
+                if weights
             }
     except (OSError, KeyError, ValueError) as error:
         raise ValueError(

@@ -109,6 +109,8 @@ def needs_network(experiment: Mapping[str, object]) -> str | None:
     if isinstance(dataset, Mapping) and dataset.get("path", "") is None:
         return "dataset.path is not set, so the data may have to be downloaded"
     for key, value in _leaves(experiment, ""):
+        if value == "imagenet" and key.endswith(".weights"):
+            return f"{key} ({value}) may have to be downloaded"
         if isinstance(value, str) and "://" in value:
             return f"{key} ({value}) may be on the network"
         is_target = key.rpartition(".")[2] == "_target_" and value is not None

@@ -21,7 +21,6 @@ from trainer.config.rules import batch_sizes, loop
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, StorageError
 from trainer.files import clear_temporaries, regular_file
-from trainer.launch import model_weights
 from trainer.launch.display.console import Console, is_quiet
 from trainer.launch.display.terminal import is_attended
 from trainer.launch.engines import ray_engine
@@ -76,7 +75,6 @@ def run(
         prediction_table.check(experiment)
     if strategy.hosts:
         return _print_host_commands(strategy, strategy.hosts, command.argv)
-    model_weights.fetch(experiment)  # while an interrupt still ends a download
     requests = stop_requests or StopRequests(is_attended=is_attended())
     # Until the end: a signal must not cut what is told of the last attempt.
     console = console or Console(is_quiet=is_quiet(cluster, experiment.launch))

@@ -38,10 +38,9 @@ def test_check_value_reports_violation(value: object, rules: list[Rule], line: s
     assert constraints.check_value("key", value, *rules) == line
 
 
-def test_published_weights_need_no_file() -> None:
-    assert constraints.violation("imagenet", [Exists("file", published="{name}")]) is None
-    assert constraints.violation("imagenet", [Exists("file")]) == "no such file"
-    assert constraints.violation("imagine", [Exists("file", published="{name}")]) is not None
+def test_word_in_place_of_a_file_is_let_pass() -> None:
+    assert constraints.violation("imagenet", [Exists("file", or_word="imagenet")]) is None
+    assert constraints.violation("imagine", [Exists("file", or_word="imagenet")]) == "no such file"
 
 
 def test_checkpoint_rule_accepts_prefix_of_files(tmp_path: Path) -> None:

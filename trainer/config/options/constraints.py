@@ -16,7 +16,6 @@ from typing import Any
 from trainer.annotations import Bound, Each, Exists, OneOf, Rule
 from trainer.config.other_names import key_hint
 from trainer.config.removed import removal
-from trainer.published_weights import IMAGENET
 
 _PATHS = {
     "path": (Path.exists, "no such file or directory"),
@@ -67,8 +66,8 @@ def _violation(value: Any, rule: Rule) -> str | None:
             if hint and len(words) > _FEW_WORDS:  # the hint first, before a long list
                 return f"must be one of {len(words)} words{hint} They are {rule}"
             return f"must be {choice}{rule}{hint}"
-        case Exists(what, published):
-            return None if published and value == IMAGENET else _missing(value, what)
+        case Exists(what, word):
+            return None if word is not None and value == word else _missing(value, what)
     return None
 
 

@@ -17,7 +17,6 @@ from trainer.annotations import Effect, Exists, Rule
 from trainer.config.options import constraints, option_types, signatures
 from trainer.config.options.signatures import Option, Signature
 from trainer.config.schema import ENGINE_KEYS
-from trainer.published_weights import IMAGENET
 
 MODEL_ARGUMENTS = ("input_shape", "num_classes", "dataset", "features")
 """What a model function may ask for, by the names of its parameters; see `model_arguments`."""
@@ -201,21 +200,6 @@ def effect(target: Any, option: str) -> Effect | None:
     if signature is None or option not in signature.parameters:
         return None
     return option_types.effect(signature.parameters[option].annotation, signature.names)
-
-
-def published_network(node: Mapping[str, Any]) -> str | None:
-    """Return the network whose published weights the option `weights` asks for; None: it does not.
-
-    Args:
-        node: a node with a `_target_`.
-    """
-    signature, _ = _signature(node["_target_"], "")
-    option = signature.parameters.get("weights") if signature else None
-    if signature is None or option is None or node.get("weights") != IMAGENET:
-        return None
-    rules = option_types.rules(option.annotation, signature.names) if option.annotation else []
-    names = (rule.published for rule in rules if isinstance(rule, Exists) and rule.published)
-    return next((name.format(**node) for name in names), None)
 
 
 def node_groups(target: Any) -> dict[str, str]:

@@ -381,16 +381,11 @@ class Keras:
                 "or compute what reads weights in call"
             )
         first = tf.cast(step.replica, tf.int32) * rows
-        own_derivatives = [
-            tf.zeros([rows, *x.shape[1:]])
-            if d is None
-            # Behind a snapshot: what is computed of the slice must not be computed of the whole.
-            else tf.raw_ops.Snapshot(
-                input=tf.reshape(d[first : first + rows], [rows, *x.shape[1:]])
-            )
+        own_rows = [
+            _rows(d, first, [rows, *x.shape[1:]])
             for x, d in zip(read, derivatives[: len(read)], strict=True)
         ]
-        with_derivatives = {**batch, "derivatives": own_derivatives}
+        with_derivatives = {**batch, "derivatives": own_rows}
 
         def loss_fn(part: Batch) -> PartLoss:
             outputs, added = program.outputs(part, training=True)
@@ -532,3 +527,11 @@ def _gathered(step: Any, batch: Any) -> Any:
     return tf.nest.map_structure(
         lambda x: tf.reshape(x, [-1, *x.shape[2:]]), step.all_gather(batch)
     )
+
+
+def _rows(derivatives: tf.Tensor | None, first: tf.Tensor, shape: list[int]) -> tf.Tensor:
+    """Return the rows from `first` on, of this shape; zeros of what nothing was derived from."""
+    if derivatives is None:
+        return tf.zeros(shape)
+    # Behind a snapshot: what is computed of the slice must not be computed of the whole.
+    return tf.raw_ops.Snapshot(input=tf.reshape(derivatives[first : first + shape[0]], shape))
