@@ -40,7 +40,7 @@ from trainer.tasks.keras.task_loss import (
     class_weighted,
     logits_of,
     loss_of_names,
-    mask_of,
+    masks_of,
     predictions,
     rows_times,
     with_attributes,
@@ -344,13 +344,8 @@ class Keras:
         def forward(part: Batch) -> dict[str, Any]:
             outputs, added = program.outputs(part, training=True)
             flat = tf.nest.flatten(outputs)
-            masks = {str(i): mask for i, x in enumerate(flat) if (mask := mask_of(x)) is not None}
-            return {
-                "outputs": outputs,
-                "logits": logits_of(flat),
-                "masks": masks,
-                "added": added[None],
-            }
+            known = {"logits": logits_of(flat), "masks": masks_of(flat)}
+            return {"outputs": outputs, "added": added[None], **known}
 
         rows = num_examples(batch)
         own = step.forward(forward, batch, self.models["model"])
@@ -365,11 +360,8 @@ class Keras:
         whole = {"features": None, **{name: x for name, x in every.items() if name in taken}}
         with tf.GradientTape() as tape:
             tape.watch(read)
-            masked = [
-                with_attributes(x, every["masks"].get(str(i)), logits.get(str(i)))
-                for i, x in enumerate(flat)
-            ]
-            outputs = tf.nest.pack_sequence_as(every["outputs"], masked)
+            flat = with_attributes(flat, every["masks"], logits)
+            outputs = tf.nest.pack_sequence_as(every["outputs"], flat)
             added = tf.reduce_mean(every["added"])
             made = program.judged(whole, outputs, added, training=True)
         weights = self.models["model"].trainable_variables if program.judges_itself else []
@@ -382,8 +374,7 @@ class Keras:
             )
         first = tf.cast(step.replica, tf.int32) * rows
         own_rows = [
-            _rows(d, first, [rows, *x.shape[1:]])
-            for x, d in zip(read, derivatives[: len(read)], strict=True)
+            _rows(d, first, [rows, *x.shape[1:]]) for x, d in zip(read, derivatives, strict=False)
         ]
         with_derivatives = {**batch, "derivatives": own_rows}
 

@@ -156,9 +156,10 @@ def predictions(model: Any, outputs: Any, label_kind: LabelKind | None) -> dict[
     return {"probabilities": output}
 
 
-def mask_of(output: tf.Tensor) -> tf.Tensor | None:
-    """Return the mask that Keras' layers have given an output; None: it has none."""
-    return getattr(output, "_keras_mask", None)
+def masks_of(outputs: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Return by number the masks that Keras' layers have given outputs."""
+    masks = {str(i): getattr(x, "_keras_mask", None) for i, x in enumerate(outputs)}
+    return {name: mask for name, mask in masks.items() if mask is not None}
 
 
 def logits_of(outputs: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -170,12 +171,12 @@ def logits_of(outputs: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
 
 
 def with_attributes(
-    output: tf.Tensor, mask: tf.Tensor | None, logits: tf.Tensor | None
-) -> tf.Tensor:
-    """Return an output with what Keras knows of it, `None` where it knows nothing."""
-    output = tf.identity(output)
-    if mask is not None:
-        output._keras_mask = mask
-    if logits is not None:
-        output._keras_logits = logits
-    return output
+    outputs: Sequence[tf.Tensor], masks: Mapping[str, tf.Tensor], logits: Mapping[str, tf.Tensor]
+) -> list[tf.Tensor]:
+    """Return outputs with the masks and the logits that Keras knows of them, by number."""
+    outputs = [tf.identity(x) for x in outputs]
+    for number, mask in masks.items():
+        outputs[int(number)]._keras_mask = mask
+    for number, value in logits.items():
+        outputs[int(number)]._keras_logits = value
+    return outputs
