@@ -79,7 +79,7 @@ def kinds_of(
 ) -> Kinds:
     """Try a program on examples and on their halves; return what follows from what.
 
-    The examples are in the order of their labels. In the trial, batch normalization takes its
+    In the trial, batch normalization takes its
     moving statistics: with those of the batch every loss would depend on all examples of it, which
     is what a user of several devices accepts.
 
@@ -98,8 +98,9 @@ def kinds_of(
     # Halves that are as different as they can be, and halves that are alike: a masked mean of one
     # half without any example that counts would be the sum of both. Others by chance: a mean over
     # what counts looks like one over all where both halves have as much that counts.
+    orders = _sorted_by_labels(examples)
+    orders.append(np.concatenate([orders[0][::2], orders[0][1::2]]))
     count = num_examples(examples)
-    orders = [np.arange(count), np.r_[0:count:2, 1:count:2]]
     orders += [np.random.default_rng(i).permutation(count) for i in range(_SHUFFLES)]
     batches = [_in_order(examples, order) for order in orders]
     kinds = [
@@ -165,19 +166,22 @@ def _by_metric(kinds: Kinds, groups: Sequence[Sequence[int]]) -> Kinds:
 
 
 def trial_batch(examples: Callable[[int], Batch], global_size: int) -> Batch:
-    """Return training examples for a trial, in the order of their labels.
+    """Return training examples for a trial, an even number.
 
     Args:
         examples: returns so many.
         global_size: of a batch.
     """
     batch = examples(min(global_size, _EXAMPLES))
-    count = num_examples(batch) // 2 * 2
-    leaves = [np.asarray(x) for x in tf.nest.flatten(batch.get("label", batch["features"]))]
-    order = np.arange(num_examples(batch))
-    if leaves[0].dtype.kind in "iufb":
-        order = np.argsort(leaves[0].reshape(len(order), -1).sum(axis=1), kind="stable")
-    return _in_order(batch, order[:count])
+    return _in_order(batch, np.arange(num_examples(batch) // 2 * 2))
+
+
+def _sorted_by_labels(batch: Batch) -> list[np.ndarray]:
+    """Return the orders of a batch's examples by the sum and the size of each of their labels."""
+    labels = [np.asarray(x) for x in tf.nest.flatten(batch.get("label", batch["features"]))]
+    rows = [x.reshape(len(x), -1).astype(np.float64) for x in labels if x.dtype.kind in "iufb"]
+    keys = [key for x in rows for key in (x.sum(axis=1), np.square(x).sum(axis=1))]
+    return [np.argsort(key, kind="stable") for key in keys] or [np.arange(num_examples(batch))]
 
 
 def _halves(batch: Batch) -> list[Batch]:
