@@ -32,7 +32,7 @@ from trainer.tasks.keras.compiled import (
     undecorated,
 )
 from trainer.tasks.keras.own_steps import OwnSteps, VariableGroup, names_of
-from trainer.tasks.keras.parts import Kind, Kinds, kinds_of, trial_batch
+from trainer.tasks.keras.parts import Kind, Kinds, kinds_of, spread, trial_batch
 from trainer.tasks.keras.program import NO_LOSS, Pass, Program, num_examples
 from trainer.tasks.keras.served_parts import served_parts
 from trainer.tasks.keras.source_checks import check_source
@@ -430,14 +430,22 @@ class Keras:
             weighted = partial(class_weighted, weights=self._class_weights)
             self._train.kinds = kinds(
                 self._train,
-                lambda batch: (program.compiled(weighted(batch), training=True), ()),
+                lambda batch: (self._tried(weighted(batch), training=True), ()),
                 noted=noted,
             )
             self._leave_out_carried(parts)
         if self._test is not None:
-            self._test.kinds = kinds(
-                self._test, lambda batch: (self._tested(batch), ()), noted=noted
-            )
+            runs_own = "test_step" in program.steps
+            run = self._tested if runs_own else partial(self._tried, training=False)
+            self._test.kinds = kinds(self._test, lambda batch: (run(batch), ()), noted=noted)
+
+    def _tried(self, batch: Batch, *, training: bool) -> Pass:
+        """Compute loss and metrics in a trial, if Keras does, of outputs that are spread."""
+        program, batch = self._program, self._weighted(batch)
+        if program.judges_itself or program.has_own_metrics:
+            return program.compiled(batch, training=training)
+        outputs, added = program.outputs(batch, training=training)
+        return program.judged(batch, spread(outputs, batch), added, training=training)
 
     def _leave_out_carried(self, parts: TaskParts) -> None:
         """Report no metric in training whose variables cannot be added up over steps."""

@@ -22,11 +22,13 @@ from trainer.errors import ConfigError
 from trainer.protocols import Batch
 from trainer.tasks.keras.metric_states import MetricStates
 from trainer.tasks.keras.program import Pass, num_examples
+from trainer.tasks.keras.task_loss import masks_of, rows_times, with_attributes
 
 Kind: TypeAlias = Literal["mean", "sum", "neither", "carried"]
 
 _EXAMPLES = 32
 _SHUFFLES = 4
+_FACTORS = "trial_factors"
 _TOLERANCE = 1e-4
 _LOW_PRECISION = 5e-2
 """How far apart rounding may move numbers, of their size; the second with 16 bits."""
@@ -173,7 +175,27 @@ def trial_batch(examples: Callable[[int], Batch], global_size: int) -> Batch:
         global_size: of a batch.
     """
     batch = examples(min(global_size, _EXAMPLES))
-    return _in_order(batch, np.arange(num_examples(batch) // 2 * 2))
+    count = num_examples(batch) // 2 * 2
+    factors = np.random.default_rng(0).uniform(0.25, 1.0, count).astype(np.float32)
+    return {**_in_order(batch, np.arange(count)), _FACTORS: factors}
+
+
+def spread(outputs: Any, batch: Batch) -> Any:
+    """Return the outputs for a batch of a trial, each example's times a factor of its own.
+
+    What a new model predicts is nearly the same for all, so the root of a mean looks like a mean.
+    """
+    flat = tf.nest.flatten(outputs)
+    factors = batch[_FACTORS]
+
+    def one(output: Any) -> Any:
+        is_float = isinstance(output, tf.Tensor) and output.dtype.is_floating
+        if not is_float or not output.shape.rank or output.shape[0] not in (None, factors.shape[0]):
+            return output
+        return tf.cast(rows_times(factors, output), output.dtype)
+
+    spread = with_attributes(list(map(one, flat)), masks_of(flat), {})
+    return tf.nest.pack_sequence_as(outputs, spread)
 
 
 def _sorted_by_labels(batch: Batch) -> list[np.ndarray]:
