@@ -23,27 +23,13 @@ from trainer.cli.config_loader import found_directory
 from trainer.cli.error_messages import USER_ERRORS, explain
 from trainer.cli.overrides import rewrite
 from trainer.cluster import environment
+from trainer.config.modes import MODES
 from trainer.config.schema import GRID_SEARCH
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
 from trainer.files import storage_problem
 from trainer.launch.display.terminal import Screen
 from trainer.launch.processes.fork_server import ForkServer
 from trainer.text import printable
-
-_RUN = "trainer.launch.launcher"
-_MODES = {
-    "train": _RUN,
-    "evaluate": _RUN,
-    "predict": _RUN,
-    "export": _RUN,
-    "plan": "trainer.launch.modes.plan_report",
-    "verify": "trainer.launch.modes.verify",
-}
-"""The modes, each with the module whose `run` takes the command.
-
-Only that one is imported. What a worker does in the modes of `launcher`, it decides in
-`trainer.worker.modes`.
-"""
 
 
 def main(server: ForkServer | None = None) -> NoReturn:
@@ -93,7 +79,7 @@ def _run(composition: Composition, config_dir: str | None, server: ForkServer | 
     from trainer.launch.resolved_run import Command
 
     command = Command(experiment, composition.overrides, config_dir, server=server)
-    run: Callable[[Command], int] = importlib.import_module(_MODES[experiment.mode]).run
+    run: Callable[[Command], int] = importlib.import_module(MODES[experiment.mode].module).run
     return run(command)
 
 

@@ -24,12 +24,13 @@ from omegaconf.errors import (
 from trainer.cli.choices import Choices
 from trainer.cli.command_table import COMMANDS
 from trainer.config.loading import plain
+from trainer.config.modes import MODES
 from trainer.config.options import constraints, targets
 from trainer.config.options.constraints import did_you_mean, unknown_key
 from trainer.config.other_names import choice_hint
 from trainer.config.removed import removal
 from trainer.config.rules.values import unknown_name
-from trainer.config.schema import GROUPS, MODES, ONE_CHOICE, USED, Experiment
+from trainer.config.schema import GROUPS, ONE_CHOICE, USED, Experiment
 from trainer.errors import ConfigError
 from trainer.files import storage_problem
 from trainer.text import printable

@@ -12,7 +12,7 @@ from trainer.annotations import OneOf
 from trainer.cluster import ports
 from trainer.cluster.schedulers import scheduler
 from trainer.cluster.schedulers.scheduler import Allocation
-from trainer.cluster.spec import ACTOR, BESIDE, EVALUATOR, LOCAL, Cluster, ProcessId
+from trainer.cluster.spec import ACTOR, BESIDE, EVALUATOR, LOCAL, TF_CONFIG, Cluster, ProcessId
 from trainer.config.options import constraints
 from trainer.errors import ConfigError
 
@@ -40,8 +40,8 @@ def declared_cluster(
     Raises:
         ConfigError: the declaration is wrong, or the port of this process is in use.
     """
-    if text := environment.get("TF_CONFIG"):
-        cluster = parse_tf_config(text, "TF_CONFIG")
+    if text := environment.get(TF_CONFIG):
+        cluster = parse_tf_config(text, TF_CONFIG)
     else:
         allocation = scheduler.allocation(environment, len(process_ids(None)))
         if allocation is None:

@@ -22,8 +22,8 @@ LOCAL = "local"
 RAY = "Ray"
 """The source of a cluster whose processes this program has placed on the nodes of a Ray cluster."""
 
-SCHEDULERS = frozenset({"Slurm", "Kubernetes"})
-"""The sources of a cluster whose processes were started together, by one command."""
+TF_CONFIG = "TF_CONFIG"
+"""The source of a cluster whose processes were started one by one."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Cluster:
     @property
     def is_scheduled(self) -> bool:
         """Whether a scheduler has started all processes, so that their outputs come together."""
-        return self.source in SCHEDULERS
+        return self.is_declared and self.source != TF_CONFIG
 
     @property
     def is_chief(self) -> bool:

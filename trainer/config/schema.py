@@ -25,10 +25,8 @@ from trainer.annotations import (
     Semantic,
     Structural,
 )
+from trainer.config.modes import MODES
 
-MODES = ("train", "plan", "verify", "evaluate", "export", "predict")
-TRAINING_MODES = ("train", "plan", "verify")
-"""Modes that start runs of their own, and need none."""
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 USED = ("latest", "best")
 """Values of `checkpoint.use` besides a step."""
@@ -729,6 +727,11 @@ class Experiment:
     def trains(self) -> bool:
         """Whether mode=train: no other mode writes the files of the training."""
         return self.mode == "train"
+
+    @property
+    def needs_run(self) -> bool:
+        """Whether its mode is about a run that exists."""
+        return self.mode in MODES and MODES[self.mode].needs_run
 
 
 @dataclass

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from trainer.config import directions as directions_of
 from trainer.config.options import targets
 from trainer.config.rules import loop
-from trainer.config.schema import TRAINING_MODES, Experiment
+from trainer.config.schema import Experiment
 
 
 def check(experiment: Experiment) -> Iterator[str]:
@@ -23,7 +23,7 @@ def check(experiment: Experiment) -> Iterator[str]:
     metric = checkpoint.best.metric
     if metric is not None and not re.fullmatch(r"[\w./-]+", metric):
         yield f"checkpoint.best.metric ({metric}) must be the name of a metric, e.g. accuracy"
-    if experiment.mode in TRAINING_MODES and checkpoint.use != "latest":
+    if not experiment.needs_run and checkpoint.use != "latest":
         yield (
             f"checkpoint.use ({checkpoint.use}) is for mode=evaluate, export and predict; a "
             "training goes on from the newest, or starts with a checkpoint's weights: "
@@ -39,7 +39,7 @@ def check(experiment: Experiment) -> Iterator[str]:
 
 def _check_directions(experiment: Experiment) -> Iterator[str]:
     """Refuse to select by a metric whose direction nothing declares, as far as sources tell."""
-    if experiment.mode not in TRAINING_MODES or loop.name_of(experiment) is not None:
+    if experiment.needs_run or loop.name_of(experiment) is not None:
         return
     directions: directions_of.Directions | None = None
     for key, metric, mode_key, mode in selections(experiment):

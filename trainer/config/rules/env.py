@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from typing import Any
 
+from trainer.config.modes import MODES
 from trainer.config.schema import Experiment
-
-_MODES = ("train", "plan", "evaluate", "export")
 
 
 def data_group(experiment: Experiment) -> str:
@@ -54,10 +53,11 @@ def _problems(experiment: Experiment) -> Iterator[str]:
     env = (experiment.choices or {}).get("env")
     if find_spec("gymnasium") is None:
         yield f"env ({env}) needs gymnasium, which is missing; pip install 'steadfast[gymnasium]'"
-    if experiment.mode not in _MODES:
+    modes = [name for name, mode in MODES.items() if mode.with_env]
+    if experiment.mode not in modes:
         yield (
             f"mode ({experiment.mode}) cannot be used with env ({env}): what actors send is "
-            f"another in each run, and no split can be predicted; use one of {', '.join(_MODES)}"
+            f"another in each run, and no split can be predicted; use one of {', '.join(modes)}"
         )
     if experiment.train.steps_per_epoch is None:
         yield (

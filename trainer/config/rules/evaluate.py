@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 
-from trainer.config.options import targets
+from trainer.config.options import signatures, targets
 from trainer.config.schema import Experiment
-
-_EXTRAS = ("mlflow", "wandb")
-"""Writers that need an optional package of the same name."""
 
 
 def check(experiment: Experiment) -> Iterator[str]:
@@ -36,9 +33,14 @@ def _check_validation(experiment: Experiment) -> Iterator[str]:
 def _check_writers(experiment: Experiment) -> Iterator[str]:
     if not isinstance(experiment.writers, Mapping) or not experiment.trains:
         return
-    for name in experiment.writers:
-        if name in _EXTRAS and not _is_installed(name):
-            yield f'writers names {name}, which is not installed; pip install "steadfast[{name}]"'
+    for name, node in experiment.writers.items():
+        target = node.get("_target_") if isinstance(node, Mapping) else None
+        package = (signatures.literals(str(target), ["package"]) or {}).get("package")
+        if package and not _is_installed(package):
+            yield (
+                f"writers.{name} ({target}) needs {package}, which is not installed; "
+                f'pip install "steadfast[{package}]"'
+            )
 
 
 def _is_installed(package: str) -> bool:

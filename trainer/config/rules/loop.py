@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from trainer.config.modes import MODES
 from trainer.config.schema import Experiment
 
 _MAPPINGS = ("metrics", "callbacks")
@@ -22,7 +23,6 @@ _UNUSED = (
     "summary", "predict", "export", "divergence", "watchdog.audit_every_steps",
 )  # fmt: skip
 """Keys and sections of the built-in loop."""
-_MODES = ("train", "verify")
 
 
 def name_of(experiment: Experiment) -> str | None:
@@ -45,10 +45,11 @@ def check(experiment: Experiment, overrides: Iterable[tuple[str, str]]) -> list[
         f"{key} is a key of the built-in loop, and loop ({name}) replaces that; remove it"
         for key in unused
     ]
-    if experiment.mode not in _MODES:
+    modes = [name for name, mode in MODES.items() if mode.with_loop]
+    if experiment.mode not in modes:
         problems.append(
             f"mode ({experiment.mode}) needs the built-in loop, and loop is {name}; "
-            f"use one of {', '.join(_MODES)}"
+            f"use one of {', '.join(modes)}"
         )
     if experiment.train.steps is None:
         problems.append(f"train.steps (null) must be set with loop ({name}); add train.steps=<int>")

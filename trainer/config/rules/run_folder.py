@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trainer.config import addresses
 from trainer.config.rules.values import unknown_name
-from trainer.config.schema import MODES, TRAINING_MODES, Experiment
+from trainer.config.schema import Experiment
 from trainer.files import component
 
 NAME_RULE = "use letters, digits, '.', '_' and '-', at most 100"
@@ -69,7 +69,7 @@ def _check_resume(experiment: Experiment) -> Iterator[str]:
 
 def _check_mode(experiment: Experiment) -> Iterator[str]:
     mode = experiment.mode
-    if experiment.resume == "never" and mode in MODES and mode not in TRAINING_MODES:
+    if experiment.resume == "never" and experiment.needs_run:
         yield f"mode ({mode}) needs a run; add resume=<run directory>"
     if mode == "verify" and experiment.fault:
         names = ", ".join(f"fault.{name}" for name in experiment.fault)

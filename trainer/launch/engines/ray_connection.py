@@ -12,11 +12,11 @@ from typing import Any
 
 from trainer.cluster import environment
 from trainer.cluster.spec import Cluster
+from trainer.config.modes import MODES
 from trainer.config.schema import Experiment, Ray
 from trainer.errors import ConfigError
 from trainer.strategies.strategy import Strategy
 
-_MODES = ("train", "evaluate", "predict", "export", "plan")
 _LOCAL = "add launch=process"
 _STARTS = 3  # of a Ray of this machine, to which Ray gives 30 s: a busy machine needs longer
 _TIMED_OUT = "timed out during startup"
@@ -33,7 +33,7 @@ def check(experiment: Experiment, strategy: Strategy, declared: Cluster | None) 
     Raises:
         ConfigError: with all problems.
     """
-    engine = "launch.engine (ray)"
+    engine, mode = "launch.engine (ray)", MODES[experiment.mode]
     jobs = " and ".join(sorted(strategy.service_jobs))
     source = declared.source if declared else ""
     problems = {
@@ -41,8 +41,7 @@ def check(experiment: Experiment, strategy: Strategy, declared: Cluster | None) 
         f"it, or {_LOCAL}": declared,
         f"{engine} and launch.inline (true) exclude each other; "
         "use one of them": experiment.launch.inline,
-        f"{engine} has no mode={experiment.mode}, which measures here; {_LOCAL}": experiment.mode
-        not in _MODES,
+        f"{engine} has no mode={experiment.mode}, which runs here; {_LOCAL}": not mode.with_ray,
         f"{engine} cannot start again alone, at the same address, a lost process of a strategy "
         f"with the job {jobs}; {_LOCAL}, or use strategy=multi_worker": jobs,
         f"{engine} cannot place the actors of env; {_LOCAL}": experiment.env is not None,

@@ -27,6 +27,7 @@ class WandB(Writer):
     """
 
     network = "WANDB_MODE"
+    package = "wandb"
 
     def __init__(self, run_dir: Path, position: int) -> None:
         id_file = run_dir / "wandb_run_id"
