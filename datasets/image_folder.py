@@ -26,6 +26,7 @@ from trainer.datasets.images.images import (
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.hashed_split import hash_text
+from trainer.datasets.splits.paths import split_folders
 
 logger = logging.getLogger(__name__)
 
@@ -94,22 +95,15 @@ def _splits(path: str | None, test_fraction: float) -> tuple[list[Path], list[Pa
     root = Path(path).expanduser()
     if not root.is_dir():
         raise FileNotFoundError(f"path ({root}): no such folder; {_LAYOUT}")
-    held_out = next((folder for name in ("test", "val") if (folder := root / name).is_dir()), None)
-    if not (root / "train").is_dir():
-        if held_out is not None:
-            raise ValueError(f"path ({root}) has {held_out.name}/ but no train/; {_LAYOUT}")
-        train, test = _divide(root, test_fraction)
-    elif held_out is None:
-        train, test = _divide(root / "train", test_fraction)
-    else:
-        train = _scan(root / "train")
-        test = _scan(held_out)
-    classes = sorted({file.parent.name for file in train})
+    folder, held_out = split_folders(root)
     if held_out is None:
-        classes = sorted({file.parent.name for file in train + test})
-    elif unknown := sorted({file.parent.name for file in test}.difference(classes)):
+        train, test = _divide(folder, test_fraction)
+        return train, test, sorted({file.parent.name for file in train + test})
+    train, test = _scan(folder), _scan(held_out)
+    classes = sorted({file.parent.name for file in train})
+    if unknown := sorted({file.parent.name for file in test}.difference(classes)):
         raise ValueError(
-            f"path ({held_out}) has the classes {unknown}, which are not in {root / 'train'}; "
+            f"path ({held_out}) has the classes {unknown}, which are not in {folder}; "
             "rename or remove them"
         )
     return train, test, classes

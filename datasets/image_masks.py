@@ -27,7 +27,7 @@ from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.arrays import on_host
 from trainer.datasets.splits.hashed_split import divide, hash_texts
-from trainer.datasets.splits.paths import files_identity
+from trainer.datasets.splits.paths import files_identity, split_folders
 
 _LAYOUT = "it must hold images/<name>.jpg or .png and masks/<name>.png, or both in train/ and test/"
 _GRAY_OF_8_BITS = b"\x08\x00"
@@ -217,11 +217,8 @@ def _splits(path: str | None, test_fraction: float) -> tuple[_Pairs, _Pairs]:
     root = Path(path).expanduser()
     if not root.is_dir():
         raise FileNotFoundError(f"path ({root}): no such folder; {_LAYOUT}")
-    held_out = next((folder for name in ("test", "val") if (folder := root / name).is_dir()), None)
-    has_train = (root / "train").is_dir()
-    if held_out is not None and not has_train:
-        raise ValueError(f"path ({root}) has {held_out.name}/ but no train/; {_LAYOUT}")
-    pairs = _scan(root / "train" if has_train else root)
+    folder, held_out = split_folders(root)
+    pairs = _scan(folder)
     if held_out is not None:
         return pairs, _scan(held_out)
     names = [image.name for image, _ in pairs]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.datasets.records.record_index import find_files
+from trainer.datasets.splits.paths import split_folders
 
 logger = logging.getLogger(__name__)
 
@@ -36,12 +37,9 @@ def find_splits(
     root = Path(path).expanduser() if isinstance(path, str) else None
     if root is None or not root.is_dir():
         return find_files("path", path), None
-    held_out = next(
-        (root / name for name in ("test", "val", "validation") if (root / name).is_dir()), None
-    )
-    if (root / "train").is_dir():
-        test = None if held_out is None else find_files("path", str(held_out))
-        return find_files("path", str(root / "train")), test
+    folder, held_out = split_folders(root)
+    if folder != root:
+        return find_files("path", str(folder)), held_out and find_files("path", str(held_out))
     files = find_files("path", str(root))
     train = _named(files, "train")
     test, *others = [named for words in _HELD_OUT if (named := _named(files, *words))] or [[]]

@@ -50,6 +50,26 @@ def find_files(path: str | None, suffixes: tuple[str, ...], key: str = "path") -
     return files
 
 
+def split_folders(root: Path) -> tuple[Path, Path | None]:
+    """Return the folders to train on and to test on; None: there is none.
+
+    They are `train/`, and the first there is of `test/`, `val/` and `validation/`.
+
+    Args:
+        root: a folder; without `train/` in it, it is that to train on itself.
+
+    Raises:
+        ValueError: there is one to test on, but none to train on.
+    """
+    names = ("test", "val", "validation")
+    held_out = next((root / name for name in names if (root / name).is_dir()), None)
+    if (root / "train").is_dir():
+        return root / "train", held_out
+    if held_out is not None:
+        raise ValueError(f"path ({root}) has {held_out.name}/ but no train/")
+    return root, None
+
+
 def files_identity(paths: Iterable[Path]) -> str:
     """Return a text that changes with files: with their names, sizes or times of modification.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.datasets.splits.extras import import_extra
-from trainer.datasets.splits.paths import find_files
+from trainer.datasets.splits.paths import find_files, split_folders
 from trainer.datasets.tables import table_files
 from trainer.text import first_line
 
@@ -40,14 +40,7 @@ def split_roots(train: str, test: str | None) -> tuple[Path, Path | None]:
     path = Path(train).expanduser()
     if test is not None:
         return path, Path(test).expanduser()
-    if not path.is_dir():
-        return path, None
-    held_out = next((path / name for name in ("test", "val") if (path / name).is_dir()), None)
-    if not (path / "train").is_dir():
-        if held_out is not None:
-            raise ValueError(f"path ({path}) has {held_out.name}/ but no train/; {LAYOUT}")
-        return path, None
-    return path / "train", held_out
+    return split_folders(path) if path.is_dir() else (path, None)
 
 
 def find(root: Path, layout: str = LAYOUT) -> list[Path]:

@@ -169,7 +169,7 @@ def test_image_folder_refuses_other_layouts(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"holds no folder; it must hold <class>"):
         image_folder(path=str(tmp_path))
     (tmp_path / "test").mkdir()
-    with pytest.raises(ValueError, match=r"has test/ but no train/; it must hold"):
+    with pytest.raises(ValueError, match=r"has test/ but no train/"):
         image_folder(path=str(tmp_path))
     (tmp_path / "train" / "cat").mkdir(parents=True)
     with pytest.raises(
