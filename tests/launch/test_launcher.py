@@ -13,7 +13,7 @@ from trainer.cli.overrides import resume_override, rewrite
 from trainer.cluster import discovery
 from trainer.cluster.network_namespace import IsolationError
 from trainer.launch import launcher, resolved_run
-from trainer.launch.supervision.failure_record import Failure
+from trainer.launch.supervision.attempt import Failure
 from trainer.runs import checkpoint_marker
 from trainer.runs.directory import open_run
 

@@ -30,7 +30,7 @@ from trainer.launch.processes.worker_process import WorkerProcess
 from trainer.launch.resolved_run import Command, open_network, resolve
 from trainer.launch.run_context import RunContext
 from trainer.launch.run_opening import open_directory
-from trainer.launch.supervision.failure_record import Failure
+from trainer.launch.supervision.attempt import Failure
 from trainer.launch.supervision.status_writer import StatusWriter
 from trainer.launch.supervision.supervisor import Supervisor
 from trainer.runs import checkpoint_selection, prediction_table, provenance, status

@@ -16,7 +16,6 @@ from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import attempt, watchdog
 from trainer.launch.supervision.attempt import Attempt
 from trainer.launch.supervision.memories import Memories
-from trainer.launch.supervision.standby import Standby
 from trainer.strategies.strategy import Strategy
 
 PHASE, EXIT, SIGNAL, CRASH, PROBLEM = "phase", "exit", "signal", "crash", "problem"
@@ -83,7 +82,7 @@ class Simulation:
             lambda process_id: self.new_process(process_id),
             lambda process_id: may_replace,
             Memories(is_on=False),
-            Standby("never", lambda members: None),
+            attempt.Standby("never", lambda members: None),
         )
 
     def new_process(self, process_id):

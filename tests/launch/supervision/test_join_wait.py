@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.launch.supervision.join_wait import Awaited, JoinWait
+from trainer.launch.supervision.attempt import Awaited, JoinWait
 
 FIRST = ProcessId("worker", 0)
 SECOND = ProcessId("worker", 1)

@@ -7,8 +7,8 @@ import pytest
 from trainer.cli.compose import compose
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.launch.run_context import RunContext
-from trainer.launch.supervision import standby
-from trainer.launch.supervision.standby import Standby, is_possible
+from trainer.launch.supervision import attempt
+from trainer.launch.supervision.attempt import Standby, is_possible
 from trainer.strategies.select import select_strategy
 
 MEMBERS = [
@@ -49,7 +49,7 @@ def clock():
 @pytest.fixture
 def make(clock, monkeypatch):
     """Return a standby of a policy, and the attempts that it has created."""
-    monkeypatch.setattr(standby, "available_bytes", lambda: 300)
+    monkeypatch.setattr(attempt, "available_bytes", lambda: 300)
 
     def make(policy, error=None):
         attempts = []
@@ -138,15 +138,15 @@ def test_end_of_the_run_ends_it_for_good(make):
     ],
 )
 def test_runs_that_can_have_one(monkeypatch, options, expected):
-    monkeypatch.setattr(standby, "visible_gpus", list)
+    monkeypatch.setattr(attempt, "visible_gpus", list)
     context = _context(options)
     assert is_possible(context) == expected
 
 
 def test_accelerators_and_declared_clusters_have_none(monkeypatch):
-    monkeypatch.setattr(standby, "visible_gpus", lambda: ["0"])
+    monkeypatch.setattr(attempt, "visible_gpus", lambda: ["0"])
     assert not is_possible(_context(["strategy=one_device"]))
-    monkeypatch.setattr(standby, "visible_gpus", list)
+    monkeypatch.setattr(attempt, "visible_gpus", list)
     declared = Cluster(ProcessId("worker", 0), {"worker": ["a:1", "b:1"]}, "TF_CONFIG")
     assert not is_possible(_context(["strategy=multi_worker"], declared))
 

@@ -13,7 +13,7 @@ from trainer.cluster.stop_requests import SWEEP, StopRequests
 from trainer.errors import RESTARTABLE
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import supervisor
-from trainer.launch.supervision.failure_record import Failure
+from trainer.launch.supervision.attempt import Failure
 from trainer.launch.supervision.supervisor import RestartBudget, Supervisor
 from trainer.runs.ledger import Ledger
 from trainer.strategies.strategy import Strategy

@@ -18,11 +18,10 @@ from trainer.config.rules.batch_sizes import divides
 from trainer.errors import CRASHED, WRONG_INPUT, ConfigError
 from trainer.files import clear_temporaries
 from trainer.launch.engines import ray_connection
-from trainer.launch.engines.ray_process import Place, RayProcess
+from trainer.launch.engines.ray_process import ManagedProcess, Place, RayProcess
 from trainer.launch.processes.worker_process import WorkerProcess
 from trainer.launch.run_context import RunContext
-from trainer.launch.supervision.failure_record import Failure
-from trainer.launch.supervision.process_set import ManagedProcess
+from trainer.launch.supervision.attempt import Failure
 from trainer.launch.supervision.supervisor import Supervisor
 from trainer.runs.directory import lock_file
 from trainer.runs.identity import run_address

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from trainer.cluster import ports
 from trainer.cluster.messages import Exit, Line, Message
@@ -209,3 +209,7 @@ class RayProcess:
             reason = str(error).partition("\n")[0]
             put(Line(f"warning: Ray has lost the actor or its node: {reason}"))
         put(Exit(-signal.SIGKILL))
+
+
+ManagedProcess: TypeAlias = WorkerProcess | RayProcess
+"""One process of a run: on this machine, or on a node of a Ray cluster."""

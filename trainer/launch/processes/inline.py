@@ -12,8 +12,8 @@ from trainer.cluster.stop_requests import STOP, Decision
 from trainer.errors import CRASHED
 from trainer.launch.processes.worker_process import log_of
 from trainer.launch.run_context import RunContext
+from trainer.launch.supervision.attempt import Failure
 from trainer.launch.supervision.exit_codes import left_without_saving
-from trainer.launch.supervision.failure_record import Failure
 
 
 def run(context: RunContext) -> tuple[int, Failure | None]:

@@ -1,31 +1,61 @@
-"""One attempt: the processes that are started together, and end together."""
+"""One attempt: the processes that are started together, and end together.
+
+Everything that happens to them arrives in one queue, in the order in which it happened: messages of
+the processes, their ends, and requests of the user. `Attempt` takes one at a time, and wakes up for
+what is due by the clock: a process that hangs, a join or a stop that takes too long, the standby.
+"""
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
-from trainer.cluster import messages
+from trainer.cluster import discovery, messages
+from trainer.cluster.environment import visible_gpus
+from trainer.cluster.host_memory import available_bytes
 from trainer.cluster.messages import Message, Phase
-from trainer.cluster.spec import Cluster, ProcessId
+from trainer.cluster.ports import is_listening
+from trainer.cluster.spec import BESIDE, Cluster, ProcessId
 from trainer.cluster.stop_requests import Decision
 from trainer.errors import CRASHED, DONE, RESTARTABLE, WRONG_INPUT
+from trainer.launch.engines.ray_process import ManagedProcess
 from trainer.launch.processes.fork_server import END_SECS
 from trainer.launch.processes.worker_process import Messages, log_of
+from trainer.launch.resolved_run import no_standby
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import exit_codes
-from trainer.launch.supervision.failure_record import Failure, FailureRecord
-from trainer.launch.supervision.join_wait import JoinWait
 from trainer.launch.supervision.memories import Memories
-from trainer.launch.supervision.process_set import ManagedProcess, ProcessSet
-from trainer.launch.supervision.shown_messages import ShownMessages
-from trainer.launch.supervision.standby import Standby
 from trainer.launch.supervision.watchdog import Watch
+from trainer.strategies.strategy import Strategy
 
+_CHECK_SECS = 5.0  # between two looks at who is missing at the start
 _CAUSE_SECS = 3.0  # how long the cause of a lost peer may take to be known
 _LEAVE_SECS = 60.0  # how long after the first process the last may still be leaving
+_FIRST_SECS = 30.0
+"""How long the first attempt trains before it gets a standby: a shorter run does without."""
+_LATER_SECS = 2.0
+"""How long a later one does: what has failed once is expected to fail again."""
+_SHARE_OF_MEMORY = 0.5
+"""The share of the free memory that `restart.standby=auto` takes."""
+
+
+class Failure(NamedTuple):
+    """The failure of an attempt: of the process that failed first, not of those that lost it.
+
+    Attributes:
+        process: the name of the process, such as `worker-1`.
+        end: how it ended, such as `was killed by SIGKILL`.
+        log: its log.
+    """
+
+    process: str
+    end: str
+    log: Path
 
 
 class Attempt:
@@ -51,7 +81,7 @@ class Attempt:
         start: Callable[[ProcessId], ManagedProcess],
         may_replace: Callable[[ProcessId], bool],
         memories: Memories,
-        standby: Standby[Attempt],
+        standby: Standby,
     ) -> None:
         self.members = members
         self.has_begun = False
@@ -60,12 +90,15 @@ class Attempt:
         self._console = context.console
         self._stop_requests = context.stop_requests
         self._members = {member.process_id: member for member in members}
-        self._shown = ShownMessages(members[0].process_id)
+        self._has_shown_error = False
         self._messages: Messages = queue.SimpleQueue()
         self._living = ProcessSet(context.strategy, start)
         self._join_wait = JoinWait(self._members, context.strategy.start_timeout_secs)
         self._watch = Watch(context.experiment.watchdog)
-        self._record = FailureRecord()
+        self._blamed: ProcessId | None = None
+        self._how = ""  # it ended
+        self._reports: dict[ProcessId, tuple[str, str]] = {}
+        """What processes have reported of their ends, in one line and in full."""
         self._may_replace = may_replace
         self._memories = memories
         self._standby = standby
@@ -132,11 +165,9 @@ class Attempt:
 
     def failure(self) -> Failure | None:
         """Return how the attempt failed; None: no process did. Call it after `run`."""
-        process_id = self._record.process_id
-        if process_id is None:
+        if self._blamed is None:
             return None
-        log = log_of(self._directory, process_id)
-        return Failure(str(process_id), self._record.how, log)
+        return Failure(str(self._blamed), self._how, log_of(self._directory, self._blamed))
 
     def discard(self) -> None:
         """Kill the processes that are left."""
@@ -160,7 +191,7 @@ class Attempt:
         """Have a process take part, which is started unless it has been."""
         process_id = member.process_id
         process = self._living.get(process_id) or self._start(member)
-        self._record.reports.pop(process_id, None)
+        self._reports.pop(process_id, None)
         self._watch.begin(process_id)
         self._console.begin(process_id, process.host)
         process.begin(self._memories.newest())
@@ -168,7 +199,7 @@ class Attempt:
     def _end(self) -> None:
         """End the processes that are left."""
         for process_id in self._living:
-            if process_id != self._record.process_id:
+            if process_id != self._blamed:
                 self._console.end(process_id, "ended")
         self.discard()
         self._console.refresh()
@@ -210,7 +241,7 @@ class Attempt:
                 self._join_wait.end(process_id)
                 self._watch.end(process_id)
                 self._handle_exit(process_id, code)
-                if self._record.process_id and all(x.is_beside for x in self._living):
+                if self._blamed and all(x.is_beside for x in self._living):
                     self._deadline = time.monotonic()  # nobody is left who can tell the cause
             case messages.Phase() | messages.Progress():
                 self._watch.update(process_id, message)
@@ -227,9 +258,27 @@ class Attempt:
 
     def _show(self, process_id: ProcessId, message: Message) -> None:
         if isinstance(message, messages.Crash):
-            self._record.reports[process_id] = message.cause, message.text
-        if self._shown.includes(process_id, message):
+            self._reports[process_id] = message.cause, message.text
+        if self._is_shown(process_id, message):
             self._console.show(message, log_of(self._directory, process_id))
+
+    def _is_shown(self, process_id: ProcessId, message: Message) -> bool:
+        """Return whether the user sees a message: of the first process, or of the whole run."""
+        is_evaluator = process_id.is_evaluator
+        match message:
+            case messages.Crash() if process_id.is_actor:
+                return False  # it is replaced
+            case messages.Problem() | messages.Crash():
+                is_first_error = not self._has_shown_error
+                self._has_shown_error = True
+                return is_first_error
+            case messages.FaultNotice():
+                return True
+            case messages.Line() | messages.Opening() | messages.Evaluated() if is_evaluator:
+                return True
+            case messages.Line() if message.is_warning:
+                return True
+        return process_id == self.members[0].process_id
 
     def _handle_request(self, number: int, source: ProcessId | None) -> None:
         """Act on a stop or save signal that this process has received, or one of the run's."""
@@ -288,7 +337,7 @@ class Attempt:
         if self._code == RESTARTABLE:
             for process_id, process in self._living.items():
                 if process.is_stopped():
-                    self._record.blame(process_id, "was stopped by a signal")
+                    self._blamed, self._how = process_id, "was stopped by a signal"
 
     def _handle_exit(self, process_id: ProcessId, code: int) -> None:
         member = self._members[process_id]
@@ -302,7 +351,7 @@ class Attempt:
         elif process_id.is_actor and self._deadline is not None:
             return  # the others are leaving
         elif is_lost and self._living.is_restartable(process_id) and self._may_replace(process_id):
-            _, text = self._record.reports.get(process_id, ("", ""))
+            _, text = self._reports.get(process_id, ("", ""))
             for line in text.splitlines() if process_id.is_actor else ():
                 self._console.line(f"{process_id}: {line}")
             self._console.line(f"warning: {process_id} {how}; starting it again alone")
@@ -310,12 +359,10 @@ class Attempt:
                 self._begin(member)
             except OSError as error:  # no memory or descriptors, perhaps for a while
                 self._fail(process_id, f"could not be started again: {error}", RESTARTABLE)
-        elif self._record.process_id is None and is_lost_actor:
+        elif self._blamed is None and is_lost_actor:
             self._give_up_actor(process_id, how)
-        elif self._record.process_id is None or (
-            self._code == RESTARTABLE
-            and code != RESTARTABLE
-            and process_id != self._record.process_id
+        elif self._blamed is None or (
+            self._code == RESTARTABLE and code != RESTARTABLE and process_id != self._blamed
         ):
             # A process that lost a peer often ends before that peer: any other end is a cause.
             self._fail(process_id, how, code, _CAUSE_SECS if code == RESTARTABLE else 0.0)
@@ -323,7 +370,7 @@ class Attempt:
     def _give_up_actor(self, process_id: ProcessId, how: str) -> None:
         """End the run because of an actor that was lost too often, and tell how it was."""
         log = log_of(self._directory, process_id)
-        cause, text = self._record.reports.get(process_id, ("", ""))
+        cause, text = self._reports.get(process_id, ("", ""))
         if text:
             self._console.show(messages.Crash(text, cause, str(process_id)), log)
         self._console.error(
@@ -334,13 +381,13 @@ class Attempt:
 
     def _fail(self, process_id: ProcessId, how: str, code: int, secs: float = 0.0) -> None:
         """End the attempt within `secs` because of a process."""
-        self._record.blame(process_id, how)
+        self._blamed, self._how = process_id, how
         self._code = code
         self._deadline = time.monotonic() + secs
 
     def _let_others_leave(self, member: Cluster, code: int) -> None:
         """Let the others leave after a process that was done or has stopped."""
-        if self._record.process_id is not None:
+        if self._blamed is not None:
             return
         if code != DONE:
             self._code = code
@@ -366,3 +413,240 @@ class Attempt:
             f"{process_id} {how}; start them, or wait longer with strategy.start_timeout_secs"
         )
         self._fail(process_id, how, CRASHED)
+
+
+class ProcessSet(dict[ProcessId, ManagedProcess]):
+    """The living processes by their id.
+
+    Args:
+        strategy: names the jobs that serve, and those that may be restarted alone.
+        start: starts one process that has no assignment yet.
+    """
+
+    def __init__(self, strategy: Strategy, start: Callable[[ProcessId], ManagedProcess]) -> None:
+        super().__init__()
+        # These have nothing to save.
+        self._service_jobs = strategy.service_jobs | BESIDE
+        self._restartable_jobs = strategy.restartable_jobs | BESIDE
+        self._start = start
+
+    def start(self, process_id: ProcessId) -> ManagedProcess:
+        """Start a process, perhaps again."""
+        self[process_id] = process = self._start(process_id)
+        return process
+
+    def is_restartable(self, process_id: ProcessId) -> bool:
+        """Return whether a process may be restarted alone."""
+        return process_id.job in self._restartable_jobs
+
+    def trainers(self) -> list[ProcessId]:
+        """Return the processes that run steps."""
+        return [process_id for process_id in self if process_id.job not in self._service_jobs]
+
+    def forward(self, number: int) -> None:
+        """Forward a request to the processes that train, or to all if none does."""
+        trainers = [self[process_id] for process_id in self.trainers()]
+        for process in trainers or self.values():
+            process.request(number)
+
+    def send_signal(self, name: str, number: int) -> None:
+        """Send a signal to the process of this name, if it lives, or to this one."""
+        if name == "supervisor":
+            os.kill(os.getpid(), number)
+        for process_id, process in self.items():
+            if str(process_id) == name:
+                process.signal(number)
+
+    def dismiss(self, *, is_stop: bool) -> None:
+        """Let the processes leave that only serve.
+
+        Args:
+            is_stop: whether the training was stopped; if it is done, an evaluator still has the
+                last checkpoint to evaluate.
+        """
+        for process_id, process in self.items():
+            if process_id.job in self._service_jobs and (is_stop or not process_id.is_evaluator):
+                process.leave()
+
+
+class Awaited(NamedTuple):
+    """A process that waits for others, which are missing, with their addresses; and how long."""
+
+    process_id: ProcessId
+    missing: str
+    secs: float
+    is_over: bool
+
+
+class JoinWait:
+    """Who waits for whom, in one attempt.
+
+    Attributes:
+        check_at: when to call `check`, by the clock; infinity while no process waits.
+
+    Args:
+        members: the processes that are started here.
+        timeout_secs: how long a process may wait.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        members: Mapping[ProcessId, Cluster],
+        timeout_secs: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.check_at = float("inf")
+        self._members = members
+        self._timeout_secs = timeout_secs
+        self._clock = clock
+        self._since: dict[ProcessId, float] = {}
+        self._present: set[ProcessId] = set()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether any process waits."""
+        return bool(self._since)
+
+    def enter_phase(self, process_id: ProcessId, phase: str) -> bool:
+        """Take the phase of a process; return whether the process waits for others in it."""
+        self._present.add(process_id)
+        if phase != "join" or not self._members[process_id].jobs:
+            self._leave(process_id)
+            return False
+        is_first = not self._since
+        self._since.setdefault(process_id, self._clock())
+        if is_first:
+            self._schedule()
+        return True
+
+    def end(self, process_id: ProcessId) -> None:
+        """Remove a process that has ended."""
+        self._leave(process_id)
+        self._present.discard(process_id)
+
+    def check(self) -> Awaited | None:
+        """Return the process that has waited longest; None: all that it needs are there."""
+        self._schedule()
+        process_id, since = next(iter(self._since.items()))
+        missing = [
+            f"{other} ({address})"
+            for other, address in self._members[process_id].others.items()
+            if not self._is_there(other, address)
+        ]
+        if not missing:
+            return None
+        secs = self._clock() - since
+        return Awaited(process_id, ", ".join(missing), secs, is_over=secs >= self._timeout_secs)
+
+    def _leave(self, process_id: ProcessId) -> None:
+        self._since.pop(process_id, None)
+        if not self._since:
+            self.check_at = float("inf")
+
+    def _schedule(self) -> None:
+        now = self._clock()
+        deadline = min(self._since.values()) + self._timeout_secs
+        self.check_at = now + _CHECK_SECS
+        if now < deadline:
+            self.check_at = min(self.check_at, deadline)
+
+    def _is_there(self, process_id: ProcessId, address: str) -> bool:
+        if process_id in self._members:
+            return process_id in self._present
+        return is_listening(address)
+
+
+def is_possible(context: RunContext) -> bool:
+    """Return whether a run can have a standby at all.
+
+    Its processes are started here, and could not share an accelerator with those that train. A loop
+    of the user's own, and actors, may do anything before they restore.
+    """
+    experiment, strategy = context.experiment, context.strategy
+    return (
+        experiment.mode == "train"
+        and no_standby(experiment, strategy) is None
+        and context.declared is None
+        and not (strategy.uses_gpus and visible_gpus())
+    )
+
+
+class Standby:
+    """The next attempt of a run, if it is there.
+
+    Attributes:
+        due_at: when to call `start`, by the clock; infinity: not now.
+
+    Args:
+        policy: auto, always or never, as in `restart.standby`.
+        create: returns an attempt with these processes.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        create: Callable[[list[Cluster]], Attempt],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.due_at = float("inf")
+        self._policy = policy
+        self._create = create
+        self._clock = clock
+        self._delay_secs = 0.0 if policy == "always" else _FIRST_SECS
+        self._is_wanted = policy != "never"
+        self._attempt: Attempt | None = None
+
+    def expect(self) -> None:
+        """Have one started after a while, once for each attempt: the present one trains."""
+        if self._is_wanted:
+            self._is_wanted = False
+            self.due_at = self._clock() + self._delay_secs
+
+    def start(self, present: Attempt) -> None:
+        """Start it beside the present attempt, with as many processes, if the memory allows."""
+        self.due_at = float("inf")
+        free = available_bytes()
+        needed = present.resident_bytes()
+        if self._policy == "auto" and free is not None and needed > _SHARE_OF_MEMORY * free:
+            return
+        attempt = self._create(_members_like(present.members))
+        try:
+            attempt.prepare()
+        except OSError:  # no process, descriptor or log can be had: a restart goes without
+            attempt.discard()
+        else:
+            self._attempt = attempt
+
+    def take(self, process_ids: Sequence[ProcessId]) -> Attempt | None:
+        """Return it for the next attempt; None: it is not there, or has other processes."""
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None and not attempt.is_usable(process_ids):
+            attempt.discard()
+            attempt = None
+        return attempt
+
+    def renew(self) -> None:
+        """Have another one started when the next attempt trains: an attempt has failed."""
+        self.due_at = float("inf")
+        self._is_wanted = self._policy != "never"
+        self._delay_secs = min(self._delay_secs, _LATER_SECS)
+
+    def close(self) -> None:
+        """End it for good."""
+        self._policy = "never"
+        self._is_wanted = False
+        self.due_at = float("inf")
+        if self._attempt is not None:
+            self._attempt.discard()
+            self._attempt = None
+
+
+def _members_like(members: Sequence[Cluster]) -> list[Cluster]:
+    """Return the same processes at new addresses."""
+    beside = [member for member in members if member.process_id.is_beside]
+    training = [member for member in members if not member.process_id.is_beside]
+    if training[0].jobs:
+        training = discovery.local_clusters([member.process_id for member in training])
+    return [*training, *beside]

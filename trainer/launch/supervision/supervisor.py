@@ -13,13 +13,11 @@ from contextlib import closing
 from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import CRASHED
+from trainer.launch.engines.ray_process import ManagedProcess
 from trainer.launch.run_context import RunContext
-from trainer.launch.supervision import exit_codes, standby
-from trainer.launch.supervision.attempt import Attempt
-from trainer.launch.supervision.failure_record import Failure
+from trainer.launch.supervision import exit_codes
+from trainer.launch.supervision.attempt import Attempt, Failure, Standby, is_possible
 from trainer.launch.supervision.memories import Memories
-from trainer.launch.supervision.process_set import ManagedProcess
-from trainer.launch.supervision.standby import Standby
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.ledger import Ledger
 
@@ -101,8 +99,8 @@ class Supervisor:
         self._ledger = ledger
         self.failure: Failure | None = None
         self._memories = Memories.of_run(context)
-        policy = self._restart.standby if standby.is_possible(context) else "never"
-        self._standby: Standby[Attempt] = Standby(policy, self._attempt)
+        policy = self._restart.standby if is_possible(context) else "never"
+        self._standby = Standby(policy, self._attempt)
         self._attempts = RestartBudget(self._newest_step, self._restart.max_restarts)
         # Not by the learner's steps: it goes on without an actor that always fails.
         self._actors = RestartBudget(
