@@ -65,11 +65,6 @@ JIT_NORM = (
     "jit (true) cannot be used with strategy={} and synchronized batch normalization: replicas "
     "cannot communicate within what XLA compiles; add jit=false, or choose a model without it"
 )
-ACCUMULATED_NORM = (
-    "batch.accumulate (2) cannot be used with strategy={} and batch normalization of each "
-    "micro-batch: moving statistics that all replicas share cannot be updated within the loop over "
-    "micro-batches; add batch.accumulate=1"
-)
 POOLED = (
     "jit (true) and deterministic (true) cannot be used with max pooling: XLA has no deterministic "
     "gradient of it; add jit=false or deterministic=false"
@@ -80,7 +75,6 @@ NO_JIT = (
 )
 LATE = {
     ("mirrored", "jit, synchronized normalization"): JIT_NORM,
-    ("central_storage", "accumulation, normalization"): ACCUMULATED_NORM,
     # A function from elsewhere may return a model of Keras 3, for which this rule does not hold.
     ("central_storage", "jit, normalization"): NO_JIT,
     ("one_device", "deterministic, jit, max pooling"): POOLED,
@@ -98,7 +92,7 @@ REFUSED = {
     },
     "central_storage": {
         "mixed_float16", "jit", "jit, synchronized normalization", "jit, accumulation",
-        "jit, normalization", "accumulation, normalization", "deterministic, jit",
+        "jit, normalization", "deterministic, jit",
         "deterministic, jit, max pooling", "audit", "jit, shards",
         "accumulation, synchronized normalization",
     },
@@ -218,7 +212,6 @@ ONLY_TF_KERAS = {
     "central_storage": [
         ["jit=true"],
         ["precision=mixed_float16"],
-        ["batch.accumulate=2"],
     ],
     "parameter_server": [
         ["jit=true"],

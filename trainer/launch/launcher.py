@@ -27,8 +27,7 @@ from trainer.launch.engines import ray_engine
 from trainer.launch.processes import inline
 from trainer.launch.processes.fork_server import ForkServer
 from trainer.launch.processes.worker_process import WorkerProcess
-from trainer.launch.resolved_run import Command, open_network, resolve
-from trainer.launch.run_context import RunContext
+from trainer.launch.resolved_run import Command, RunContext, open_network, resolve
 from trainer.launch.run_opening import open_directory
 from trainer.launch.supervision.attempt import Failure
 from trainer.launch.supervision.status_writer import StatusWriter
@@ -80,47 +79,41 @@ def run(
     console = console or Console(is_quiet=is_quiet(cluster, experiment.launch))
     with open_network(experiment, resolved) as network, forward_to(requests.request):
 
-        def run_opened() -> int:
+        def run_in_directory() -> int:
             """Find or create the run directory, and run the experiment in it."""
             directory = open_directory(command, cluster, console, requests)
             if directory is None:
                 return 128 + requests.number
-            context = RunContext(
-                experiment, strategy, directory, console, requests, cluster, network
-            )
-            return _run_in_directory(command, context, began)
+            try:
+                for line in directory.repairs:
+                    console.line(f"warning: {line}")
+                return _run(
+                    command,
+                    RunContext(
+                        experiment, strategy, directory, console, requests, cluster, network
+                    ),
+                    began,
+                )
+            finally:
+                console.close()
+                directory.release()
 
         if address is None:
-            return run_opened()
-        return remote_run.RemoteRun(experiment, address, cluster, console, requests).run(run_opened)
+            return run_in_directory()
+        remote = remote_run.RemoteRun(experiment, address, cluster, console, requests)
+        return remote.run(run_in_directory)
 
 
-def _run_in_directory(command: Command, context: RunContext, began: float) -> int:
-    """Run an experiment in its directory, which is released at the end."""
-    for line in context.directory.repairs:
-        context.console.line(f"warning: {line}")
-    try:
-        return _run_to_the_end(command, context, began)
-    finally:
-        context.console.close()
-        context.directory.release()
-
-
-def _run_to_the_end(command: Command, context: RunContext, began: float) -> int:
+def _run(command: Command, context: RunContext, began: float) -> int:
+    """Do what is left to do in the run directory, and tell the user the result."""
     experiment, directory, console = context.experiment, context.directory, context.console
     cluster = context.cluster
-    finished = None
-    location = f"Run directory: {directory.name}"
-    # An evaluator may have the last checkpoint to evaluate when the training is done. And what the
-    # chief has not moved aside yet is an earlier run.
-    if cluster.is_chief or (not cluster.process_id.is_beside and experiment.resume != "never"):
-        finished, location = _result(experiment, directory)
-    is_continued = cluster.is_chief and not directory.is_new
-    code_warning = provenance.code_warning(directory.path) if is_continued else None
+    finished, location = _result(context)
     if finished:
         console.line(f"Already finished: {finished}")
         console.line(location)
-    if code_warning:
+    is_continued = cluster.is_chief and not directory.is_new
+    if is_continued and (code_warning := provenance.code_warning(directory.path)):
         console.line(f"warning: {code_warning}")
     if finished:
         _show_next(context, next_commands(context, command.argv))
@@ -192,13 +185,18 @@ def _show_next(context: RunContext, commands: Sequence[str]) -> None:
             context.console.line(f"{word} {command}", is_whole=True)
 
 
-def _result(experiment: Experiment, directory: RunDirectory) -> tuple[str | None, str]:
+def _result(context: RunContext) -> tuple[str | None, str]:
     """Return what there is if nothing is left to do, and a line that says where it is.
 
     Raises:
         ConfigError: there is no such checkpoint, or something else is in the result's place.
     """
+    experiment, directory, cluster = context.experiment, context.directory, context.cluster
     location = f"Run directory: {directory.name}"
+    # An evaluator may have the last checkpoint to evaluate when the training is done. And what the
+    # chief has not moved aside yet is an earlier run.
+    if not cluster.is_chief and (cluster.process_id.is_beside or experiment.resume == "never"):
+        return None, location
     if experiment.trains:
         return _trained(experiment, directory), location
     step = checkpoint_selection.select_step(directory.path, experiment.checkpoint)

@@ -1,4 +1,4 @@
-"""From a checked experiment to the strategy, the cluster and the network of its run."""
+"""A command and its run: the strategy, the cluster, the network, and what the parent uses."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from dataclasses import asdict, dataclass, field
 from trainer.cluster import discovery, environment, fault_injection, network_namespace
 from trainer.cluster.network_namespace import IsolationError, Namespace
 from trainer.cluster.spec import ACTOR, BESIDE, EVALUATOR, Cluster, ProcessId
+from trainer.cluster.stop_requests import StopRequests
 from trainer.config.rules import batch_sizes, loop
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
+from trainer.launch.display.console import Console
 from trainer.launch.engines import ray_connection
 from trainer.launch.processes.fork_server import ForkServer
+from trainer.runs.directory import RunDirectory
 from trainer.strategies import compatibility, select
 from trainer.strategies.strategy import Strategy
 
@@ -64,6 +67,34 @@ class ResolvedRun:
 
     strategy: Strategy
     cluster: Cluster
+
+    @property
+    def declared(self) -> Cluster | None:
+        """The cluster if it was declared; None: its processes are started here."""
+        return None if self.cluster.is_local else self.cluster
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """One command's view of its run.
+
+    Attributes:
+        experiment: the effective configuration.
+        strategy: the resolved strategy.
+        directory: the run directory.
+        console: shows messages to the user.
+        stop_requests: the requests to save or to stop.
+        cluster: the cluster as this process sees it; a local one without jobs if none is declared.
+        network: the network of the processes that are started here.
+    """
+
+    experiment: Experiment
+    strategy: Strategy
+    directory: RunDirectory
+    console: Console
+    stop_requests: StopRequests
+    cluster: Cluster = field(default_factory=Cluster)
+    network: Network = field(default_factory=Network)
 
     @property
     def declared(self) -> Cluster | None:

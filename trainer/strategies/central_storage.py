@@ -34,7 +34,6 @@ class CentralStorage(Strategy):
             "loss_scaling",
             "jit",
             "jit_several_models",
-            "accumulate_statistics",
             "audit",
         }
     )

@@ -140,10 +140,6 @@ def _starts_several_processes(context: Context) -> bool:
     return not context.cluster.jobs and len(context.strategy.process_ids(None)) > 1
 
 
-def _has_local_batch_norm(context: Context) -> bool:
-    return any(not getattr(layer, "synchronized", True) for layer in context.layers())
-
-
 def _has_synchronized_batch_norm(context: Context) -> bool:
     return any(getattr(layer, "synchronized", False) for layer in context.layers())
 
@@ -244,16 +240,6 @@ RULES = (
         keys={"eager": bool},
         message="{strategy}: its steps run on other machines or cores, as compiled functions; "
         "add eager=false, or strategy=one_device to debug the model",
-    ),
-    Rule(
-        name="accumulate_statistics",
-        keys={"batch.accumulate": _several},
-        message="{strategy} and batch normalization of each micro-batch: moving statistics that "
-        "all replicas share cannot be updated within the loop over micro-batches; add "
-        "batch.accumulate=1",
-        condition=_has_local_batch_norm,
-        unless="batch.shards",
-        tf_keras=True,
     ),
     Rule(
         name="shards_asynchronous",

@@ -13,7 +13,7 @@ from trainer.errors import ConfigError
 from trainer.launch.engines import ray_connection, ray_engine
 from trainer.launch.engines.ray_engine import PlacementError, RayEngine
 from trainer.launch.engines.ray_process import Place, RayProcess
-from trainer.launch.run_context import RunContext
+from trainer.launch.resolved_run import RunContext
 from trainer.strategies.select import select_strategy
 
 OPTIONS = ["launch=ray", "strategy=multi_worker", "launch.ray.timeout_secs=0.2"]

@@ -12,7 +12,7 @@ from trainer.cluster.spec import Cluster, ProcessId
 from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import CRASHED, RESTARTABLE, WRONG_INPUT
 from trainer.launch.display.console import Console
-from trainer.launch.run_context import RunContext
+from trainer.launch.resolved_run import RunContext
 from trainer.launch.supervision import attempt, watchdog
 from trainer.launch.supervision.attempt import Attempt
 from trainer.launch.supervision.memories import Memories

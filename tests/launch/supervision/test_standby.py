@@ -6,7 +6,7 @@ import pytest
 
 from trainer.cli.compose import compose
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.launch.run_context import RunContext
+from trainer.launch.resolved_run import RunContext
 from trainer.launch.supervision import attempt
 from trainer.launch.supervision.attempt import Standby, is_possible
 from trainer.strategies.select import select_strategy

@@ -11,7 +11,7 @@ from trainer.cli.compose import compose
 from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import SWEEP, StopRequests
 from trainer.errors import RESTARTABLE
-from trainer.launch.run_context import RunContext
+from trainer.launch.resolved_run import RunContext
 from trainer.launch.supervision import supervisor
 from trainer.launch.supervision.attempt import Failure
 from trainer.launch.supervision.supervisor import RestartBudget, Supervisor

@@ -61,6 +61,7 @@ def test_points_are_pruned_after_equal_numbers_of_evaluations(tmp_path):
         assert point.pruned == (outcome if outcome.state is State.PRUNED else None)
 
 
+@pytest.mark.slow
 def test_evaluations_after_the_command_was_killed_are_read_from_the_run(tmp_path, monkeypatch):
     def train_seventh_unattended(point, search):
         """Train point 7 as if its run had outlived the command."""

@@ -46,7 +46,8 @@ def test_resume_of_one_run_is_refused(tmp_path):
         SearchContext(parse(RATE_RANGE), base, compose, tmp_path).space()
 
 
-@pytest.mark.parametrize("method", ["random", pytest.param("optuna", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["random", "optuna"])
 def test_repeated_and_extended_search_has_the_same_points(tmp_path, method):
     uninterrupted = run_search(open_search(tmp_path / "a", method=method, trials=8))
     assert len({label for label, _ in uninterrupted}) == len(uninterrupted) == 8

@@ -26,8 +26,7 @@ from trainer.errors import CRASHED, DONE, RESTARTABLE, WRONG_INPUT
 from trainer.launch.engines.ray_process import ManagedProcess
 from trainer.launch.processes.fork_server import END_SECS
 from trainer.launch.processes.worker_process import Messages, log_of
-from trainer.launch.resolved_run import no_standby
-from trainer.launch.run_context import RunContext
+from trainer.launch.resolved_run import RunContext, no_standby
 from trainer.launch.supervision import exit_codes
 from trainer.launch.supervision.memories import Memories
 from trainer.launch.supervision.watchdog import Watch
