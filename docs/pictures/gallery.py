@@ -109,7 +109,7 @@ def tiles(figure: Any, images: Any) -> None:
 
 def picture(function: Any, run_dir: Path) -> bytes:
     """Draw the picture of a program from its finished run."""
-    from trainer.fitting.trained_model import restored
+    from trainer.fitting.fit import restored
 
     title, metric = PROGRAMS[function]
     module = import_module(function.__name__)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.toy_sources import everything
-from trainer.datasets.cache import cache_storage
+from trainer.datasets.cache import example_cache
 from trainer.datasets.huggingface import huggingface
 from trainer.datasets.records.fields import Fields
 from trainer.datasets.splits.extras import import_extra
@@ -51,7 +51,7 @@ def images(library: Any) -> Any:
 def test_images_are_read_and_classes_named(
     images: Any, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache_storage, "FOLDER", tmp_path / "cache")
+    monkeypatch.setattr(example_cache, "FOLDER", tmp_path / "cache")
     images.save_to_disk(str(tmp_path / "folder"))
     images.to_parquet(str(tmp_path / "a.parquet"))
     path = {

@@ -8,7 +8,7 @@ import tensorflow as tf
 from PIL import Image
 
 from tests.support.dataset_contract import arrays, check_dataset
-from trainer.datasets.cache import cache_storage
+from trainer.datasets.cache import example_cache
 from trainer.datasets.image_masks import image_masks
 from trainer.datasets.operations.augment import Augmentation
 
@@ -50,7 +50,7 @@ def test_pairs_are_read_and_resized_alike(tree):
 
 @pytest.mark.slow
 def test_crop_takes_the_middle_of_image_and_mask_and_the_cache_keeps_both(tree, monkeypatch):
-    monkeypatch.setattr(cache_storage, "FOLDER", tree)
+    monkeypatch.setattr(example_cache, "FOLDER", tree)
     expected = np.zeros((4, 6), np.uint8)
     expected[:, :3] = 1  # without the corner that is ignored
     for cache in ("disk", "disk"):

@@ -14,7 +14,7 @@ from PIL import Image
 
 from tests.support.dataset_contract import check_dataset
 from tests.support.toy_sources import Batches, Records, everything, png
-from trainer.datasets.cache import cache_storage
+from trainer.datasets.cache import example_cache
 from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import decode
 from trainer.datasets.images.images import ImageDataset
@@ -66,7 +66,7 @@ def test_images_of_every_kind_become_the_same_examples(make: Callable[[int], Any
 def test_encoded_images_are_framed_and_cached_as_those_of_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache_storage, "FOLDER", tmp_path)
+    monkeypatch.setattr(example_cache, "FOLDER", tmp_path)
     pixels = np.arange(8 * 12 * 3, dtype=np.uint8).reshape(8, 12, 3)
     content = tf.io.encode_png(pixels).numpy()
     records = Records([(content, n % 3) for n in range(COUNT)])

@@ -9,7 +9,7 @@ from tests.support.dataset_contract import arrays
 from trainer.annotations import Free
 from trainer.cli.compose import compose
 from trainer.config.instantiate import instantiate
-from trainer.datasets.cache import cache_storage
+from trainer.datasets.cache import example_cache
 from trainer.runs.identity import changes, run_name
 from trainer.runs.normal_form import leaves
 
@@ -46,7 +46,7 @@ FORMAT = """
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(cache_storage, "FOLDER", tmp_path / "cache")
+    monkeypatch.setattr(example_cache, "FOLDER", tmp_path / "cache")
     (tmp_path / "own_format.py").write_text(textwrap.dedent(FORMAT))
     (tmp_path / "dataset").mkdir()
     (tmp_path / "dataset" / "lines.yaml").write_text(

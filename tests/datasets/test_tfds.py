@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.toy_sources import everything
-from trainer.datasets.cache import cache_storage
+from trainer.datasets.cache import example_cache
 from trainer.datasets.tfds import tfds
 
 
@@ -51,7 +51,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_splits_classes_and_images(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache_storage, "FOLDER", tmp_path)
+    monkeypatch.setattr(example_cache, "FOLDER", tmp_path)
     data = tfds(path=str(prepared), train="train[:75%]")
     assert (data.input_shape, data.class_names) == ((4, 4, 1), ["cat", "dog"])
     assert (data.train.num_examples, data.test.num_examples) == (9, 4)

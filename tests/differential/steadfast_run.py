@@ -19,7 +19,7 @@ from tests.support.processes import only_run
 from tests.support.scratch import new_folder
 from tests.support.training import recipe
 from trainer.errors import ConfigError, NonFiniteError
-from trainer.fitting.trained_model import restored
+from trainer.fitting.fit import restored
 from trainer.notebook import Run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ import pytest
 
 from trainer.cli.compose import compose
 from trainer.errors import ConfigError
-from trainer.fitting.fit_arguments import overrides_of
+from trainer.fitting.fit import overrides_of
 
 
 def test_keys_are_those_of_the_configuration() -> None:

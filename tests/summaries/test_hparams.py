@@ -10,7 +10,7 @@ from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.plugins.hparams.list_session_groups import Handler
 
 from trainer.cli.compose import compose
-from trainer.summaries.hparams import hyperparameters
+from trainer.summaries.run_introduction import hyperparameters
 from trainer.summaries.writers.tensorboard import TensorBoard
 
 EXPERIMENT = compose(["model.width=4", "optimizer.learning_rate=0.01"])

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config.schema import Sampling
-from trainer.tasks.generation import continue_tokens
+from trainer.tasks.language_model import continue_tokens
 
 VOCABULARY = 11
 

@@ -16,8 +16,9 @@ call the callbacks: the training ends
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,22 +26,23 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.cluster.messages import evaluation_text
 from trainer.engine.callback_events import CallbackCaller
 from trainer.engine.checkpoints.checkpointer import Checkpointer
-from trainer.engine.checkpoints.rollback import Rollback
 from trainer.engine.evaluation.evaluator import Evaluation, Evaluator
 from trainer.engine.evaluation.predictor import Predictor
-from trainer.engine.final_evaluation import FinalEvaluation
 from trainer.engine.graph.exchange.collective_log import first_difference
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.state.train_state import TrainState
-from trainer.engine.graph.step.divergence import DivergenceStatus
+from trainer.engine.graph.step.divergence import DivergenceMonitor, DivergenceStatus
 from trainer.engine.pacing import Stopped
 from trainer.engine.plan import Plan
+from trainer.engine.process_group import ProcessGroup
 from trainer.engine.reporter import Reporter
 from trainer.engine.run_state import RunState
 from trainer.engine.step_inspector import StepInspector
 from trainer.errors import NonFiniteError
+from trainer.files import read_json, write_json
 from trainer.runs.recorded_metrics import read_evaluations
 from trainer.runs.state_memory import Position
 
@@ -383,3 +385,111 @@ class Engine(RunState):
     def _open_input(self) -> None:
         left_out = self.state.divergence_monitor.left_out.numpy()
         self._iterator = self.loop.feed.open(self.step, left_out)
+
+
+@dataclass(eq=False)
+class Rollback:
+    """Decides on rollbacks, and remembers the blocks of samples that they leave out.
+
+    The checkpoint that a rollback restores is older than the blocks that it leaves out, and a
+    process that is killed before the next save would forget them: so the chief writes them to
+    `left_out.json` too.
+
+    Attributes:
+        run_dir: the run directory.
+        divergence_monitor: holds the left-out blocks of the state.
+        process_group: the processes that roll back together.
+    """
+
+    run_dir: Path
+    divergence_monitor: DivergenceMonitor
+    process_group: ProcessGroup
+
+    def __post_init__(self) -> None:
+        self._path = self.run_dir / "left_out.json"
+
+    def target(self, status: DivergenceStatus) -> tuple[int, list[int], str]:
+        """Return where to roll back to.
+
+        Returns:
+            The latest step that the training can go back to; the blocks of samples that are left
+            out from then on, ascending; and how the training diverged, in words.
+
+        Raises:
+            NonFiniteError: the configuration does not allow to roll back, or not once more.
+        """
+        monitor = self.divergence_monitor
+        step = int(status.step)
+        problem = monitor.describe(step, status.verdict)
+        blocks = monitor.blocks_without(step) if monitor.rolls_back else None
+        if blocks is None:
+            raise monitor.error(problem)
+        return monitor.first_left_out(step), blocks, problem
+
+    def leave_out(self, blocks: Sequence[int]) -> None:
+        """Leave out these blocks, ascending, and no others."""
+        self.divergence_monitor.leave_out(list(blocks))
+        if self.process_group.is_chief:
+            write_json(self._path, {"blocks": list(blocks)})
+
+    def recall(self) -> None:
+        """Leave out the blocks of the file too, besides those of the restored state; collective."""
+        is_written = self.process_group.is_chief and self._path.exists()
+        kept = read_json(self._path)["blocks"] if is_written else []
+        recorded = json.loads(self.process_group.broadcast_text_from_chief(json.dumps(kept)))
+        blocks = {*self.divergence_monitor.blocks(), *recorded}
+        self.divergence_monitor.leave_out(sorted(blocks))
+
+
+@dataclass(eq=False)
+class FinalEvaluation:
+    """Evaluates the test split with the last weights, and with the best.
+
+    Attributes:
+        run: the run, at its last step.
+        run_dir: the run directory.
+        reporter: writes the metrics.
+        metrics: what was found, by step.
+    """
+
+    run: RunState
+    run_dir: Path
+    reporter: Reporter
+    metrics: dict[int, dict[str, float]] = field(default_factory=dict, init=False)
+
+    def evaluate(self, evaluator: Evaluator, stop_requested: Callable[[], bool]) -> None:
+        """Evaluate what the result tells; collective.
+
+        Raises:
+            Stopped: a stop was requested of some process.
+        """
+        run, checkpointer = self.run, self.run.checkpointer
+        assert checkpointer is not None
+        self._evaluate(evaluator, run.step, stop_requested)
+        group = run.process_group
+        best = next(iter(checkpointer.best()), run.step) if group.is_chief else 0
+        (best,) = group.broadcast_from_chief(best)
+        if best == run.step:
+            return
+        if problem := checkpointer.restore_chosen(best):
+            run.channel.line(f"warning: the best checkpoint is not evaluated: {problem}")
+            return
+        self._evaluate(evaluator, best, stop_requested)
+        # Whoever reads the state now means the last.
+        if problem := checkpointer.restore_chosen(run.step):
+            run.channel.line(
+                f"warning: the checkpoint of step {run.step}, the last, cannot be restored: "
+                f"{problem}"
+            )
+
+    def _evaluate(
+        self, evaluator: Evaluator, step: int, stop_requested: Callable[[], bool]
+    ) -> None:
+        """Evaluate the test split with the weights of a step; write it, but not a second time."""
+        self.run.enter("evaluate")
+        self.run.faults.reached("evaluate")
+        evaluation = evaluator.evaluate(stop_requested, self.run.enter)
+        self.metrics[step] = evaluation.metrics
+        if step not in (reported for reported, _ in read_evaluations(self.run_dir, "test")):
+            self.reporter.write_evaluation("test", step, evaluation)
+        self.run.channel.log(evaluation_text(step, evaluation.metrics, "test"))

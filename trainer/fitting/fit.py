@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -16,18 +17,20 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from trainer.cluster import environment
 from trainer.config import addresses
+from trainer.config.schema import PAIRS, Checkpoint
 from trainer.errors import ConfigError
 from trainer.fitting import initial_draws
 from trainer.fitting.carried import carried, function_node, import_folders
-from trainer.fitting.fit_arguments import overrides_of
 from trainer.fitting.kept_data import KeptData
 from trainer.fitting.keras_pickling import library_of
 from trainer.fitting.pickling import load
 from trainer.fitting.read_data import batches_of, describe
-from trainer.fitting.trained_model import restored
 from trainer.notebook import Run, run
+from trainer.runs.checkpoint_selection import select_step
 
 # Models made here must leave the memory of the GPUs to the processes that train.
 environment.share_gpus()
@@ -292,3 +295,142 @@ def _made_anew(value: Any, name: str, folder: Path) -> dict[str, Any] | None:
 
 def _keys(section: str, node: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{section}.{name}": value for name, value in node.items()}
+
+
+_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+_NUMBER = re.compile(r"^models/[^/]+/saved/(\d+)_")
+"""Of a weight of Keras 3."""
+
+
+def restored(model: Any, run_dir: Path, checkpoint: str | int) -> Any:
+    """Return a model with the weights of a checkpoint, averaged ones where it has them.
+
+    Args:
+        model: built as that of the run.
+        run_dir: the run directory.
+        checkpoint: latest, best, or a step.
+
+    Raises:
+        ConfigError: there is no such checkpoint, or the model does not fit.
+    """
+    step = select_step(run_dir, Checkpoint(use=checkpoint))
+    prefix = str(run_dir / "checkpoints" / f"ckpt-{step}")
+    reader = import_module("tensorflow").train.load_checkpoint(prefix)
+    keys = list(reader.get_variable_to_shape_map())
+    places = [key for key in keys if key.startswith("models/")]
+    names = {key.split("/")[1] for key in places}
+    name = "model" if "model" in names else min(names)  # others: parts that have an optimizer
+    if library_of(model).__name__ == "keras":
+        numbered = {int(match[1]): key for key in places if (match := _NUMBER.search(key))}
+        keys_of = [numbered.get(number) for number in range(len(model.weights))]
+        for weight, key in zip(model.weights, keys_of, strict=True):
+            if key is not None:
+                weight.assign(reader.get_tensor(key))
+    else:
+        read = import_module("tensorflow").train.Checkpoint(models={name: model}).read(prefix)
+        read.expect_partial()  # the checkpoint has no variables of the model's optimizer
+    # Vocabularies are weights of tf_keras too, and the checkpoint also has the compiled metrics.
+    weights = [weight for weight in model.weights if not hasattr(weight, "num_tensors")]
+    if not weights or _values(weights) - _values(map(reader.get_tensor, places)):
+        raise ConfigError(
+            f"{run_dir}: the checkpoint of step {step} has other weights than the model has now; "
+            "if it has none yet, call it once on examples before fit"
+        )
+    for number, weight in enumerate(model.trainable_variables):
+        if (key := f"averages/{name}/{number}{_VALUE}") in keys:
+            weight.assign(reader.get_tensor(key))
+    return model
+
+
+def _values(arrays: Iterable[Any]) -> Counter[bytes]:
+    return Counter(np.asarray(array).tobytes() for array in arrays)
+
+
+_INSTEAD = {
+    "callbacks": "name what does the same: callbacks='early_stopping', checkpoint__best__metric="
+    "'accuracy', schedule='cosine'; a Keras callback that only reads is callbacks='keras'",
+    "class_weight": "write task__class_weights={0: 1.0, 1: 5.0}, the weight by class",
+    "initial_epoch": "leave it out: a run continues where it stopped; epochs is the length of all",
+    "sample_weight": "make it the third of the data: (x, y, sample_weight)",
+    "shuffle": "leave it out: as the program does; dataset__unit=0 keeps the order of arrays",
+    "validation_batch_size": "leave it out: an evaluation takes batches of batch_size",
+    "validation_data": "write validation=(x, y)",
+    "validation_freq": "write evaluate__every_epochs=<int>",
+    "validation_split": "write validation=<share>; which examples it takes does not depend on "
+    "their order",
+    "validation_steps": "leave it out: the validation examples are evaluated whole",
+    "verbose": "leave it out; progress is printed, and run.history has the numbers",
+    "x": "write fit(model, (x, y))",
+    "y": "write fit(model, (x, y))",
+}
+"""Arguments of `model.fit`, and what does the same here."""
+
+_PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$)[A-Za-z_./][\w./-]*", re.IGNORECASE)
+
+
+def overrides_of(keys: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
+    """Return the overrides of some keys, which win over defaults.
+
+    Args:
+        keys: values by key, in which `__` stands for a dot; a dict has the keys of a section.
+        defaults: values by dotted key.
+
+    Raises:
+        ConfigError: one is an argument of `model.fit`.
+    """
+    for name, value in keys.items():
+        is_choice = name == "callbacks" and isinstance(value, str | Mapping)
+        if name in _INSTEAD and not is_choice:
+            raise ConfigError(f"{name} is an argument of model.fit; here {_INSTEAD[name]}")
+    chosen = dict(_flat(keys))
+    others = {**dict(PAIRS), **{second: first for first, second in PAIRS}}
+    left = {
+        key: value
+        for key, value in defaults.items()
+        if key not in chosen and others.get(key) not in chosen
+    }
+    return [_override(key, value) for key, value in {**left, **chosen}.items()]
+
+
+def _flat(keys: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in keys.items():
+        key = name.replace("__", ".")
+        is_section = isinstance(value, Mapping) and all(str(x).isidentifier() for x in value)
+        if is_section and "." not in key:
+            yield from ((f"{key}.{inner}", item) for inner, item in value.items())
+        else:
+            yield key, value
+
+
+def _override(key: str, value: Any) -> str:
+    # Nodes with a _target_ have options that no file mentions.
+    plus = "++" if "." in key else ""
+    return f"{plus}{key}={_text(value)}"
+
+
+def _text(value: Any) -> str:
+    """Return a value in the grammar of overrides.
+
+    Raises:
+        ConfigError: it is nothing that a configuration holds.
+    """
+    if hasattr(value, "dtype") and not value.shape:  # a number of NumPy
+        value = value.item()
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        quoted = value.replace("\\", "\\\\").replace("'", "\\'")
+        return value if _PLAIN.fullmatch(value) else f"'{quoted}'"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_text, value))}]"
+    if isinstance(value, Mapping):
+        # Keys cannot be quoted.
+        names = (re.sub(r"([\\()\[\]{}:=,\s])", r"\\\1", str(key)) for key in value)
+        pairs = zip(names, map(_text, value.values()), strict=True)
+        return f"{{{','.join(f'{name}:{text}' for name, text in pairs)}}}"
+    raise ConfigError(
+        f"{type(value).__name__} is nothing that a configuration holds; write numbers, texts, "
+        "lists and dicts of these, or the name of a choice"
+    )

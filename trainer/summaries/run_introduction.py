@@ -9,12 +9,12 @@ import tensorflow as tf
 import yaml
 
 from trainer.cluster.messages import Channel
+from trainer.config.options import constraints
 from trainer.config.schema import Experiment
 from trainer.protocols import Task
-from trainer.runs import provenance
+from trainer.runs import identity, normal_form, provenance
 from trainer.runs.config_file import read_config
 from trainer.runs.secret_masking import shown
-from trainer.summaries.hparams import hyperparameters
 from trainer.summaries.writers.background import open_writers
 from trainer.summaries.writers.writer import Writer
 
@@ -78,4 +78,44 @@ def _configuration(run_dir: Path) -> dict[str, str]:
     return {
         "config": f"```yaml\n{config.rstrip()}\n```",
         "overrides": f"```\n{overrides}\n```",
+    }
+
+
+_CHOICES = (
+    "model",
+    "dataset",
+    "augment",
+    "task",
+    "optimizer",
+    "schedule",
+    "strategy",
+    "callbacks",
+    "loop",
+)
+"""Groups whose choice is shown besides its values."""
+
+
+def hyperparameters(experiment: Experiment) -> dict[str, bool | int | float | str]:
+    """Return the hyperparameters: choices by group, such as `model`, and values by dotted key.
+
+    They are the keys that name a run. A null is left out, and so is a `_target_`, because the
+    choice is its name.
+    """
+    choices = {
+        group: choice
+        for group, choice in (experiment.choices or {}).items()
+        if group in _CHOICES or "." in group  # a node of the task
+    }
+    values = shown(normal_form.leaves(experiment))
+    options = {
+        key: value
+        for key, value in values.items()
+        if identity.names_run(key, values) and not key.endswith("._target_")
+    }
+    return {
+        key: value
+        if isinstance(value, bool | int | float | str)
+        else constraints.format_value(value)
+        for key, value in {**choices, **options}.items()
+        if value not in (None, {}, [])
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar
 
 import tensorflow as tf
@@ -13,6 +13,7 @@ from trainer.engine.evaluation.inference import Inference
 from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.evaluation.text_samples import text_predictor, text_samples
 from trainer.engine.graph.input.feed import Source
+from trainer.engine.graph.randomness.randomness import uniform
 from trainer.protocols import (
     Batch,
     Dataset,
@@ -21,7 +22,6 @@ from trainer.protocols import (
     Served,
     TaskParts,
 )
-from trainer.tasks.generation import continue_tokens
 from trainer.tasks.supervised import OneModel
 
 _USAGE = (
@@ -135,3 +135,62 @@ def _card(length: int, sampling: Sampling) -> str:
         f"temperature {sampling.temperature:g}. To export other choices, add e.g. "
         "`predict.sampling.temperature=0.5`."
     )
+
+
+def continue_tokens(
+    logits: Callable[[tf.Tensor], tf.Tensor],
+    prompts: tf.Tensor,
+    sizes: tf.Tensor,
+    numbers: tf.Tensor,
+    sampling: Sampling,
+) -> tf.Tensor:
+    """Return the tokens that follow prompts, [B, sampling.tokens] int32.
+
+    Args:
+        logits: returns those of the token after each, [B, T, vocabulary], of [B, T] int32; they
+            depend on no later token.
+        prompts: [B, T] int32, the tokens of prompts and then any others.
+        sizes: how many tokens a prompt has, [B] int32 in [1, T].
+        numbers: [B] int64, of each text; its random numbers follow from this, the seed, and the
+            position in the text.
+        sampling: how tokens are chosen.
+    """
+    length = prompts.shape[1]
+
+    def one_token(
+        index: tf.Tensor, window: tf.Tensor, sizes: tf.Tensor, chosen: tf.TensorArray
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.TensorArray]:
+        last = tf.gather(logits(window), sizes - 1, axis=1, batch_dims=1)
+        token = _choose(last, index, numbers, sampling)
+        is_full = (sizes == length)[:, None]
+        window = tf.where(is_full, tf.roll(window, -1, axis=1), window)
+        sizes = tf.minimum(sizes + 1, length)
+        is_new = tf.range(length) == sizes[:, None] - 1
+        window = tf.where(is_new, token[:, None], window)
+        return index + 1, window, sizes, chosen.write(index, token)
+
+    none = tf.TensorArray(tf.int32, sampling.tokens, element_shape=[prompts.shape[0]])
+    _, _, _, chosen = tf.while_loop(
+        lambda index, *_: index < sampling.tokens, one_token, (0, prompts, sizes, none)
+    )
+    return tf.transpose(chosen.stack())
+
+
+def _choose(
+    logits: tf.Tensor, index: tf.Tensor, numbers: tf.Tensor, sampling: Sampling
+) -> tf.Tensor:
+    """Return a token for each row of logits, [B] int32.
+
+    The largest of logits and noise of a Gumbel distribution is a draw from their softmax (Gumbel
+    1954; Maddison, Tarlow and Minka 2014).
+    """
+    vocabulary = int(logits.shape[-1])
+    if sampling.top_k is not None and sampling.top_k < vocabulary:
+        smallest = tf.math.top_k(logits, sampling.top_k).values[:, -1:]
+        logits = tf.where(logits < smallest, tf.float32.min, logits)
+    if sampling.temperature:
+        positions = tf.fill(tf.shape(numbers), tf.cast(index, tf.int64))
+        draws = uniform(sampling.seed, positions, numbers, vocabulary)
+        # Half of the smallest step above 0, which has no logarithm.
+        logits = logits / sampling.temperature - tf.math.log(-tf.math.log(draws + 2.0**-25))
+    return tf.argmax(logits, axis=-1, output_type=tf.int32)

@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from tests.support.records import example, write
 from tests.support.toy_sources import png
-from trainer.datasets.cache import cache_storage
-from trainer.datasets.cache.cache_storage import open_bytes
+from trainer.datasets.cache import example_cache
+from trainer.datasets.cache.example_cache import open_bytes
 from trainer.datasets.image_folder import image_folder
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.tfrecord import tfrecord
@@ -171,7 +171,7 @@ def test_file_of_somebody_else_is_read(home: Path, monkeypatch: pytest.MonkeyPat
     def read_only(*_: Any) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(cache_storage, "_locked", read_only)
+    monkeypatch.setattr(example_cache, "_locked", read_only)
     other = open_bytes("a", SIZE)
     assert other is not None
     assert (other[7], other.flags.writeable) == (3, False)
@@ -179,7 +179,7 @@ def test_file_of_somebody_else_is_read(home: Path, monkeypatch: pytest.MonkeyPat
 
 _OTHER = """
 import sys
-from trainer.datasets.cache.cache_storage import open_bytes
+from trainer.datasets.cache.example_cache import open_bytes
 content = open_bytes("a", 1000)
 print(int(content[7]), flush=True)
 content[8] = 4

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.reinforcement.tasks.vtrace import Clips, vtrace
+from trainer.reinforcement.tasks.impala import Clips, vtrace
 
 
 def by_definition(log_ratios, rewards, discounts, values, clips):

@@ -17,24 +17,30 @@ from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster
 from trainer.config.directions import Directions
+from trainer.config.options.constraints import format_value
 from trainer.config.rules import batch_sizes
 from trainer.config.schema import Experiment
+from trainer.engine.audit.auditor import Auditor
+from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.engine import Engine
 from trainer.engine.evaluation.inference import Inference
 from trainer.engine.graph.asynchronous.async_loops import AsyncLoops
 from trainer.engine.graph.asynchronous.chunks import ChunkScheduler
 from trainer.engine.graph.checks.graph_check import GraphCheck
 from trainer.engine.graph.exchange.exchange_timer import ExchangeTimer
+from trainer.engine.graph.input.faulty_feed import FaultyFeed
 from trainer.engine.graph.input.feature_specs import feature_specs
-from trainer.engine.graph.input.feed import Source
+from trainer.engine.graph.input.feed import Feed, Source
 from trainer.engine.graph.input.mixed_order import sample_order
 from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.placement.device_traffic import traffic
+from trainer.engine.graph.state.flipped_bit import flip_bit
 from trainer.engine.graph.step.clipping import Clip
 from trainer.engine.graph.step.metric_sums import metric_names
 from trainer.engine.graph.step.shard_tree import TreeExchange
 from trainer.engine.graph.step.step_options import StepOptions
+from trainer.engine.loop_parts import LoopParts
 from trainer.engine.pacing import StepPacer
 from trainer.engine.plan import make_plan
 from trainer.engine.process_group import ProcessGroup
@@ -46,17 +52,16 @@ from trainer.engine.worker_clock import ExchangeTime, WorkerClock
 from trainer.errors import ConfigError
 from trainer.files import write_json
 from trainer.logical_devices import groups_of
-from trainer.protocols import DatasetDefaults, with_defaults
+from trainer.protocols import Dataset, DatasetDefaults, LoopDefaults, with_defaults
 from trainer.runs import prediction_table, provenance
+from trainer.runs.checkpoint_retention import KeepAudited
 from trainer.runs.ledger import Ledger
 from trainer.strategies import compatibility, devices
 from trainer.strategies.select import select_strategy
 from trainer.strategies.strategy import Strategy
 from trainer.summaries.profiler import Profiler, boundary_steps
 from trainer.worker.building.announcement import announce, row_announcer
-from trainer.worker.building.build_audit import build_auditor
 from trainer.worker.building.build_dataset import build_dataset
-from trainer.worker.building.build_loop import build_loop, loop_parts
 from trainer.worker.building.build_model import (
     Learner,
     build_learner,
@@ -386,4 +391,99 @@ def _reporter(training: _Training, lines: ResultLines, ledger: Ledger) -> Report
         WorkerClock(
             training.process_group, list(map(str, context.cluster.trainers)), training.exchange
         ),
+    )
+
+
+def build_auditor(
+    context: WorkerContext,
+    loop: TrainLoop,
+    process_group: ProcessGroup,
+    total_steps: int,
+    checkpointer: Checkpointer,
+) -> Auditor | None:
+    """Return what audits the run, with what keeps a checkpoint to go back to; None: nothing does.
+
+    Args:
+        context: this process.
+        loop: the training loop.
+        process_group: the processes that train together.
+        total_steps: length of the whole training.
+        checkpointer: saves the run.
+
+    Raises:
+        ConfigError: there is one replica.
+    """
+    every = context.experiment.watchdog.audit_every_steps
+    if every is None:
+        return None
+    if loop.strategy.num_replicas_in_sync == 1:
+        raise ConfigError(
+            f"watchdog.audit_every_steps ({format_value(every)}) compares replicas, and there is "
+            "one; add watchdog.audit_every_steps=null"
+        )
+    processes = list(map(str, context.cluster.trainers)) or [str(context.cluster.process_id)]
+    auditor = Auditor(every, loop, process_group, processes, context.channel, total_steps)
+    checkpointer.keep_also(KeepAudited(lambda: auditor.clean_step))
+    return auditor
+
+
+def loop_parts(
+    context: WorkerContext,
+    strategy: Strategy,
+    tf_strategy: tf.distribute.Strategy,
+    learner: Learner,
+    options: StepOptions,
+    process_group: ProcessGroup,
+    faults: Faults,
+) -> LoopParts:
+    """Return what the training loop is built from."""
+    experiment = context.experiment
+    faults.on_flip_bit(lambda: flip_bit(learner.state, tf_strategy))
+
+    def with_faults(feed: Feed) -> Feed:
+        delays = faults.take_step_delays()
+        if not faults.changes_steps:
+            return feed
+        # In all processes, also in those without the fault: to create its variable is collective.
+        index = tf.distribute.coordinator.experimental_get_current_worker_index
+        with tf_strategy.scope():
+            return FaultyFeed(feed, faults, delays, index if strategy.asynchronous else None)
+
+    return LoopParts(
+        experiment,
+        context.run_dir,
+        context.channel,
+        context.cluster,
+        tf_strategy,
+        process_group,
+        learner.state,
+        learner.sizes,
+        options,
+        learner.learning_rates,
+        with_faults,
+    )
+
+
+def build_loop(parts: LoopParts, dataset: Dataset, loops: Loops, train: Source) -> TrainLoop:
+    """Return the training loop.
+
+    Args:
+        parts: what it is built from.
+        dataset: the data.
+        loops: makes the loops of a dataset.
+        train: the training split; not used where the data makes the loop.
+
+    Raises:
+        ConfigError: task and data do not go together, or an option is refused.
+    """
+    make_loop = with_defaults(dataset, LoopDefaults).make_loop
+    if make_loop is not None:
+        return loops.checked(make_loop(parts))
+    return loops.train(
+        dataset,
+        parts.with_faults(loops.feed(train)),
+        state=parts.state,
+        options=parts.options,
+        learning_rates=parts.learning_rates,
+        seed=parts.experiment.seed,
     )

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from trainer.engine.graph.checks.loss_inputs import check_losses
+from trainer.engine.graph.checks.graph_check import check_losses
 from trainer.engine.graph.checks.traced_operations import all_graphs
 from trainer.errors import ConfigError
 
