@@ -19,19 +19,25 @@ from trainer.protocols.defaults import lacking, names_of, with_defaults
 from trainer.protocols.labels import IN_WORDS, PREDICTIONS, KnownLabels, LabelKind, label_kind_of
 from trainer.protocols.metrics import HasFigures, Metric, MetricDefaults, SampleMetric
 from trainer.protocols.nests import paths
-from trainer.protocols.nodes import ModelNode, Node, OptimizerNode, ScheduleNode
-from trainer.protocols.replicas import Replica, Worker
 from trainer.protocols.task import (
     STATES,
+    HasTokenizer,
     LossFn,
     Metrics,
+    ModelNode,
+    Node,
+    OptimizerNode,
     PartLoss,
     PerExample,
     PerExampleMetrics,
+    Replica,
+    Sampling,
+    ScheduleNode,
     Served,
     StepContext,
     Task,
     TaskDefaults,
     TaskParts,
+    Tokenizer,
+    Worker,
 )
-from trainer.protocols.texts import HasTokenizer, Sampling, Tokenizer

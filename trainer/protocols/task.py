@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from trainer.protocols.acting import EnvSpec
 from trainer.protocols.data import Batch, Dataset
 from trainer.protocols.labels import KnownLabels, LabelKind
-from trainer.protocols.nodes import ModelNode, OptimizerNode, ScheduleNode
-from trainer.protocols.replicas import Replica, Worker
-from trainer.protocols.texts import Sampling
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -49,6 +46,57 @@ class PartLoss:
 
 
 LossFn: TypeAlias = Callable[[Batch], "PerExample | PartLoss"]
+
+
+class Worker(Protocol):
+    """One process of those that train together."""
+
+    @property
+    def worker(self) -> int:
+        """The number of this process, from 0; a chief that hands out steps is 0."""
+
+    @property
+    def num_workers(self) -> int:
+        """The number of processes that run every step together."""
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes the files of the run."""
+
+
+class Replica(Protocol):
+    """One replica in a step, and its exchange with the others.
+
+    Attributes:
+        num_replicas: replicas that share the step.
+        replica: number of this one, from 0; a scalar tensor where one trace is for all.
+        worker: number of the process that it belongs to, from 0; likewise.
+    """
+
+    num_replicas: int
+    replica: int | tf.Tensor
+    worker: int | tf.Tensor
+
+    def all_reduce(self, value: Any, op: str = "sum") -> Any:
+        """Reduce a nest of tensors over all replicas; `op`: sum, mean, min or max."""
+
+    def map_reduce(self, fn: Callable[[Any], Any], value: Any, op: str = "sum") -> Any:
+        """Apply `fn` to this replica's value and reduce the result."""
+
+    def reduce_scatter(self, value: Any, op: str = "sum", axis: int = 0) -> Any:
+        """Reduce a nest of tensors over all replicas, and return this replica's part along `axis`.
+
+        The length of the axis must be a multiple of `num_replicas`.
+        """
+
+    def all_gather(self, value: Any, axis: int = 0) -> Any:
+        """Stack the values of all replicas along a new axis."""
+
+    def map_gather(self, fn: Callable[[Any], Any], value: Any, axis: int = 0) -> Any:
+        """Apply `fn` to this replica's value and stack the results of all replicas."""
+
+    def broadcast(self, value: Any, source: int = 0) -> Any:
+        """Return the value of replica `source`."""
 
 
 class TaskParts(KnownLabels, Worker, Protocol):
@@ -324,3 +372,74 @@ class TaskDefaults:
         """Return what the exported model returns for a batch, name -> [B, ...]."""
         assert self.predict_step is not None
         return self.predict_step(batch)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A choice that is an option of a task: configured with it, and built by its `build`.
+
+    Attributes:
+        key: its dotted key, such as `task.generator`.
+        options: `_target_` and its options, as plain containers.
+    """
+
+    key: str
+    options: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The name of the option."""
+        return self.key.rpartition(".")[2]
+
+
+class ModelNode(Node):
+    """A model, for `TaskParts.model`: `/model@generator: <choice>` in the task's YAML file."""
+
+
+class OptimizerNode(Node):
+    """An optimizer, for `TaskParts.optimizer`: `/optimizer@generator_optimizer: <choice>`."""
+
+
+class ScheduleNode(Node):
+    """A schedule, for `TaskParts.optimizer`: `/schedule@generator_schedule: <choice>`."""
+
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+class Sampling(Protocol):
+    """How tokens are chosen.
+
+    Attributes:
+        tokens: how many follow a prompt.
+        temperature: what logits are divided by; 0: the most likely token is chosen.
+        top_k: choose among so many of the most likely tokens; None: among all.
+        seed: of the random numbers.
+    """
+
+    tokens: int
+    temperature: float
+    top_k: int | None
+    seed: int
+
+
+class Tokenizer(Protocol):
+    """Turns texts into tokens and back."""
+
+    @property
+    def encode(self) -> Callable[[Sequence[str]], Sequence[Sequence[int]]]:
+        """The function that returns the tokens of each text."""
+
+    @property
+    def decode(self) -> Callable[[Sequence[int]], str]:
+        """The function that returns the text of tokens."""
+
+
+@runtime_checkable
+class HasTokenizer(Protocol):
+    """A dataset of tokens that can become text."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """What made the tokens of the texts."""
