@@ -51,14 +51,7 @@ WITHOUT_TENSORFLOW = {
 
 HEAVY = {"tensorflow", "tf_keras", "keras", "tensorboard", "numpy", "h5py", "PIL"}
 
-MAX_LINES, MAX_LINES_OF_FUNCTION, MAX_PARAMETERS = 800, 60, 7
-
-TARGETS = {
-    target
-    for file in (ROOT / "conf").rglob("*.yaml")
-    for target in re.findall(r"_target_: *(trainer\.[\w.]+)", file.read_text())
-}
-"""What the configurations name."""
+MAX_LINES, MAX_LINES_OF_FUNCTION, MAX_POSITIONAL = 800, 60, 7
 
 
 def parse(folder):
@@ -271,31 +264,14 @@ def test_modules_functions_and_signatures_are_short():
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 if node.end_lineno - node.lineno + 1 > MAX_LINES_OF_FUNCTION:
                     wrong.add(f"{name} {node.name}")
-                # What `_target_` names: each parameter is a key of the configuration.
-                if num_parameters(node) > MAX_PARAMETERS and node not in targets(path, tree):
+                if num_positional(node) > MAX_POSITIONAL:
                     wrong.add(f"{name} {node.name}()")
     assert sorted(wrong) == []
 
 
-def num_parameters(function):
-    parameters = function.args.posonlyargs + function.args.args + function.args.kwonlyargs
+def num_positional(function):
+    parameters = function.args.posonlyargs + function.args.args
     return len([parameter for parameter in parameters if parameter.arg not in ("self", "cls")])
-
-
-def targets(path, tree):
-    """Return the functions and constructors of a module that `conf/` names."""
-    named = [
-        node
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef)
-        and f"{module_name(path)}.{node.name}" in TARGETS
-    ]
-    return [
-        function
-        for node in named
-        for function in ([node] if isinstance(node, ast.FunctionDef) else node.body)
-        if isinstance(function, ast.FunctionDef) and function.name in (node.name, "__init__")
-    ]
 
 
 def test_every_path_in_the_guide_for_contributors_exists():
