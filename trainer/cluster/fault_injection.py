@@ -20,6 +20,7 @@ from pathlib import Path
 from trainer.cluster.messages import Channel, FaultNotice, SignalRequest
 from trainer.cluster.signals import blocked
 from trainer.cluster.spec import EVALUATOR, Cluster, ProcessId
+from trainer.config.faults import ACTIONS, action_of
 from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Experiment, Fault
 from trainer.errors import ConfigError
@@ -27,21 +28,6 @@ from trainer.files import fsync_directory
 from trainer.runs.checkpoint_marker import committed_steps, data_files
 
 _log = logging.getLogger(__name__)
-_SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "freeze": signal.SIGSTOP}
-"""The faults that are a signal, which another process can send."""
-
-_EFFECTS = {
-    "kill": "is killed",
-    "terminate": "is asked to stop",
-    "freeze": "is frozen",
-    "crash": "crashes",
-    "slow": "rests {delay:g} s each time from now on,",
-    "full_disk": "finds the disk full",
-    "corrupt": "loses a bit of its newest checkpoint, and is killed",
-    "nan": "trains on a batch whose loss is NaN",
-    "flip_bit": "has a bit of a variable flipped in its memory",
-    "own": "calls {target}",
-}
 _END_SECS = 10.0  # how long a worker may outlive its killed supervisor
 
 
@@ -147,7 +133,7 @@ class Faults:
         if not self._record(name, fault, moment):
             return
         self._report(name, fault, moment)
-        if fault.kind in _SIGNALS and fault.delay_secs:
+        if action_of(fault.kind).signal is not None and fault.delay_secs:
             timer = threading.Timer(fault.delay_secs, self._send, (fault,))
             timer.daemon = True
             # The signal must not come to the timer's thread: see `signals.preserve_sigterm`.
@@ -188,7 +174,7 @@ class Faults:
         is_later = fault.delay_secs and fault.kind != "slow"
         later = f", {fault.delay_secs:g} s later" if is_later else ""
         target = fault.action["_target_"] if fault.kind == "own" else ""
-        effect = _EFFECTS[fault.kind].format(delay=fault.delay_secs, target=target)
+        effect = action_of(fault.kind).effect.format(delay=fault.delay_secs, target=target)
         text = f"fault {name}: {fault.process} {effect} {moment}{later}"
         _log.info(text)
         self._channel.send(FaultNotice(text))
@@ -213,7 +199,7 @@ class Faults:
                 self._send(fault)
 
     def _send(self, fault: Fault) -> None:
-        number = _SIGNALS.get(fault.kind, signal.SIGKILL)
+        number = action_of(fault.kind).signal or signal.SIGKILL
         if not _is(fault.process, self._cluster):
             self._channel.send(SignalRequest(fault.process, number))
             if fault.process == "supervisor" and number == signal.SIGKILL:
@@ -325,11 +311,12 @@ def _problem(fault: Fault, service_jobs: Collection[str], *, declared: bool) -> 
             why = "hands out steps" if fault.process.startswith("chief") else "runs no steps"
             return f"{{key}} {why}, so it cannot be slow in them; choose a worker such as worker-0"
     elif fault.process == "supervisor" or not _knows_when(fault, service_jobs):
-        if fault.kind not in _SIGNALS:  # no process can inject it into another
+        if action_of(fault.kind).signal is None:  # no process can inject it into another
             why = "runs no steps"
             if is_worker:
                 why = "runs steps that the chief hands out, in no training loop of its own"
-            return f"{{key}} {why}; there {{action}} must be one of {', '.join(_SIGNALS)}"
+            signals = ", ".join(name for name, action in ACTIONS.items() if action.signal)
+            return f"{{key}} {why}; there {{action}} must be one of {signals}"
         if declared and fault.process != "supervisor":
             return (
                 "{key} is out of the chief's reach in a declared cluster; rehearse it in one that "

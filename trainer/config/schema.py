@@ -25,6 +25,7 @@ from trainer.annotations import (
     Semantic,
     Structural,
 )
+from trainer.config.faults import ACTIONS
 from trainer.config.modes import MODES
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -413,17 +414,7 @@ class Fault:
         "what to inject, or the _target_ of a function of your own; slow lasts from then on in "
         "every attempt, the others happen once in a run; a worker that is lost cannot be started "
         "again until it returns",
-        OneOf(
-            "kill",
-            "terminate",
-            "freeze",
-            "crash",
-            "slow",
-            "full_disk",
-            "corrupt",
-            "flip_bit",
-            "nan",
-        ),
+        OneOf(*ACTIONS),
     )
     process: str = key(
         "chief",

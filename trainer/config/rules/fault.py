@@ -5,24 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
+from trainer.config.faults import ACTIONS, action_of
 from trainer.config.options import targets
 from trainer.config.options.constraints import format_value
 from trainer.config.rules import loop
 from trainer.config.rules.run_folder import NAME_RULE
 from trainer.config.rules.values import check_values
 from trainer.config.schema import Experiment
-
-_FIXED_FAULT_KEYS: dict[str, dict[str, Any]] = {
-    "crash": {"delay_secs": 0.0},
-    "corrupt": {"process": "chief", "delay_secs": 0.0},
-    "full_disk": {"process": "chief", "phase": "save", "delay_secs": 0.0},
-    "nan": {"phase": "step", "delay_secs": 0.0},
-    "flip_bit": {"phase": "step", "delay_secs": 0.0},
-    "own": {"delay_secs": 0.0},
-}
-"""Keys of a fault that have one possible value for an action."""
 
 
 def check(experiment: Experiment) -> Iterator[str]:
@@ -43,13 +33,15 @@ def _check_faults(experiment: Experiment) -> Iterator[str]:
         yield from check_values(named, f"{path}.")
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,99}", str(name)):
             yield f"{path} must be usable as a file's name; {NAME_RULE}"
-        for key, fixed in _FIXED_FAULT_KEYS.get(fault.kind, {}).items():
+        if fault.kind != "own" and fault.kind not in ACTIONS:
+            continue  # said already
+        for key, fixed in action_of(fault.kind).fixed.items():
             if (value := getattr(fault, key)) != fixed:
                 yield (
                     f"{path}.{key} ({format_value(value)}) must be {format_value(fixed)} "
                     f"where {action}"
                 )
-        if fault.kind in ("nan", "flip_bit") and (name_of_loop := loop.name_of(experiment)):
+        if action_of(fault.kind).needs_loop and (name_of_loop := loop.name_of(experiment)):
             yield (
                 f"{action}, which needs the built-in loop, and loop is {name_of_loop}; "
                 "choose another action"
