@@ -9,11 +9,10 @@ schema is the target's signature, read by `trainer.config.options.targets`. No T
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any
 
 from trainer.annotations import (
-    Effect,
     Exists,
     Free,
     Ge,
@@ -21,11 +20,11 @@ from trainer.annotations import (
     Le,
     Lt,
     OneOf,
-    Rule,
     Semantic,
     Structural,
 )
 from trainer.config.faults import ACTIONS
+from trainer.config.keys import BUILT_IN, key
 from trainer.config.modes import MODES
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -51,26 +50,6 @@ PAIRS = (("train.steps", "train.epochs"), ("batch.global_size", "batch.per_repli
 """Keys of which exactly one must be set."""
 
 
-def key(default: Any, help: str, *notes: Rule | Effect, target: Effect | None = None) -> Any:
-    """Return a schema field.
-
-    Args:
-        default: a value, or the class of a section.
-        help: one line of explanation, shown by `--help` and in the reference.
-        *notes: the rules of its values, and its effect on a continued run; without one it has that
-            of its section.
-        target: a group's: the effect of another `_target_`, if it is not that of its options.
-    """
-    rules = tuple(note for note in notes if isinstance(note, Rule))
-    effect = next((note for note in notes if isinstance(note, Effect)), None)
-    metadata = {"help": help, "rules": rules, "effect": effect, "target": target or effect}
-    if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=metadata)
-    if isinstance(default, type):
-        return field(default_factory=default, metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
 @dataclass
 class Lora:
     """Low-rank adapters (LoRA, Hu et al. 2021) in layers of a Keras 3 model."""
@@ -91,40 +70,49 @@ class Train:
         Ge(1),
         Free(names_run=True),
     )
-    epochs: int | None = key(30, "number of epochs to train", Ge(1), Free(names_run=True))
+    epochs: int | None = key(30, "number of epochs to train", Ge(1), Free(names_run=True), BUILT_IN)
     steps_per_epoch: int | None = key(
-        None, "steps in one epoch; null: one pass over the training data", Ge(1), Semantic()
+        None,
+        "steps in one epoch; null: one pass over the training data",
+        Ge(1),
+        Semantic(),
+        BUILT_IN,
     )
     steps_per_loop: int | str = key(
         "auto",
         "steps in one graph call, which stops at any save or report; auto: about a second's worth",
         OneOf("auto", or_at_least=1),
         Free(),
+        BUILT_IN,
     )
     clip_norm: float | None = key(
         None,
         "clip the gradient of the global batch to this global norm; null: do not clip",
         Gt(0),
         Semantic(),
+        BUILT_IN,
     )
     clip_value: float | None = key(
         None,
         "clip each element of that gradient to this absolute value; null: do not clip",
         Gt(0),
         Semantic(),
+        BUILT_IN,
     )
     freeze: list[str] = key(
         [],
         "regular expressions: layers whose weights they are found in are not trained",
         Structural(),
+        BUILT_IN,
     )
-    lora: Lora = key(Lora, "low-rank adapters in layers of a Keras 3 model", Structural())
+    lora: Lora = key(Lora, "low-rank adapters in layers of a Keras 3 model", Structural(), BUILT_IN)
     ema_decay: float | None = key(
         None,
         "decay of a moving average of the weights, which is evaluated and exported; null: none",
         Gt(0),
         Lt(1),
         Semantic(apart=(None,)),
+        BUILT_IN,
     )
 
 
@@ -204,7 +192,7 @@ class Checkpoint:
         OneOf("latest", "best", or_at_least=0),
     )
     every_steps: int | None = key(None, "save every N steps", Ge(1))
-    every_examples: int | None = key(None, "save every N training examples", Ge(1))
+    every_examples: int | None = key(None, "save every N training examples", Ge(1), BUILT_IN)
     # OmegaConf takes an int for a float, but not in a union.
     every_secs: int | float | str | None = key(
         None,
@@ -213,7 +201,7 @@ class Checkpoint:
         OneOf("auto", or_above=0),
     )
     every_epochs: int | None = key(
-        1, "save every N epochs, and always at the end of training", Ge(1)
+        1, "save every N epochs, and always at the end of training", Ge(1), BUILT_IN
     )
     keep: int = key(2, "number of newest checkpoints to keep", Ge(1))
     keep_every_steps: int | None = key(
@@ -230,7 +218,7 @@ class Checkpoint:
         "continue training while a checkpoint is written; null: where one command starts all "
         "processes, if the state is in memory too",
     )
-    best: Best = key(Best, "best checkpoints, kept besides the newest")
+    best: Best = key(Best, "best checkpoints, kept besides the newest", BUILT_IN)
     memory: str = key(
         "auto",
         "keep the state in memory too, for restarts; auto: where it takes little of it",
@@ -371,6 +359,7 @@ class Watchdog:
         "steps between two audits, which compare the replicas' variables; auto: at one percent of "
         "the time; null: none",
         OneOf("auto", or_at_least=1),
+        BUILT_IN,
     )
 
 
@@ -612,12 +601,13 @@ class Experiment:
         OneOf(*PRECISIONS),
         Semantic(apart=("mixed_float16",)),
     )
-    jit: bool = key(False, "compile forward and backward pass with XLA", Semantic())
+    jit: bool = key(False, "compile forward and backward pass with XLA", Semantic(), BUILT_IN)
     eager: bool = key(
         False,
         "run each operation at once, without compiling steps: slow, for a debugger or print; "
         "best with launch=inline",
         Semantic(),
+        BUILT_IN,
     )
     deterministic: bool = key(
         False,
@@ -640,29 +630,37 @@ class Experiment:
         "file",
         Exists("checkpoint"),
         Semantic(),
+        BUILT_IN,
     )
     init_allow: list[str] = key(
         [],
         "regular expressions: weights that init_from may lack, or have in another shape, and that "
         "then start fresh",
         Semantic(),
+        BUILT_IN,
     )
     init_rename: Any = key(
         None,
         "regular expression: what replaces it in the names of init_from's weights, e.g. "
         "{backbone/: encoder/}",
         Semantic(),
+        BUILT_IN,
     )
     train: Train = key(Train, "length of training, and how its steps are run")
-    batch: Batch = key(Batch, "batch sizes", Semantic())
-    evaluate: Evaluate = key(Evaluate, "when to evaluate", Semantic())
-    actors: Actors = key(Actors, "the processes that step environments, with env=<choice>", Free())
+    batch: Batch = key(Batch, "batch sizes", Semantic(), BUILT_IN)
+    evaluate: Evaluate = key(Evaluate, "when to evaluate", Semantic(), BUILT_IN)
+    actors: Actors = key(
+        Actors, "the processes that step environments, with env=<choice>", Free(), BUILT_IN
+    )
     checkpoint: Checkpoint = key(Checkpoint, "when to save and what to keep", Free())
     summary: Summary = key(
-        Summary, "what is written while the run goes on: metrics, images, profiles", Free()
+        Summary,
+        "what is written while the run goes on: metrics, images, profiles",
+        Free(),
+        BUILT_IN,
     )
-    predict: Predict = key(Predict, "settings of mode=predict", Free())
-    export: Export = key(Export, "settings of mode=export", Free())
+    predict: Predict = key(Predict, "settings of mode=predict", Free(), BUILT_IN)
+    export: Export = key(Export, "settings of mode=export", Free(), BUILT_IN)
     restart: Restart = key(Restart, "how a failed attempt is restarted", Free())
     preemption: Preemption = key(Preemption, "how a request to stop is handled", Free())
     watchdog: Watchdog = key(
@@ -670,7 +668,9 @@ class Experiment:
         "seconds without progress after which an attempt is restarted, and audits",
         Free(),
     )
-    divergence: Divergence = key(Divergence, "what to do when training diverges", Semantic())
+    divergence: Divergence = key(
+        Divergence, "what to do when training diverges", Semantic(), BUILT_IN
+    )
     plan: Plan = key(Plan, "settings of mode=plan", Free())
     verify: Verify = key(Verify, "settings of mode=verify", Free())
     devices: Devices = key(
@@ -681,28 +681,40 @@ class Experiment:
     launch: Launch = key(Launch, "how workers are started", Free())
     sweep: Sweep = key(Sweep, "how the points of a sweep are run", Free())
     search: Any = key(None, "how the points of a sweep are chosen", Free())
-    model: Any = key(None, "what is trained", Structural())
+    model: Any = key(None, "what is trained", Structural(), BUILT_IN)
     dataset: Any = key(
-        None, "the data it is trained and tested on", Semantic(), target=Structural()
+        None, "the data it is trained and tested on", Semantic(), BUILT_IN, target=Structural()
     )
-    augment: Any = key(None, "random changes of the images in training", Semantic())
+    augment: Any = key(None, "random changes of the images in training", Semantic(), BUILT_IN)
     env: Any = key(
-        None, "the environment it acts in, instead of a dataset", Semantic(), target=Structural()
+        None,
+        "the environment it acts in, instead of a dataset",
+        Semantic(),
+        BUILT_IN,
+        target=Structural(),
     )
     buffer: Any = key(
-        None, "env: where unrolls of actors wait until they are trained on", Semantic()
+        None, "env: where unrolls of actors wait until they are trained on", Semantic(), BUILT_IN
     )
-    task: Any = key(None, "loss, metrics and training step", Semantic(), target=Structural())
+    task: Any = key(
+        None, "loss, metrics and training step", Semantic(), BUILT_IN, target=Structural()
+    )
     metrics: Any = key(
-        None, "additional metrics of the test split; several with metrics=[a,b]", Free()
+        None, "additional metrics of the test split; several with metrics=[a,b]", Free(), BUILT_IN
     )
-    optimizer: Any = key(None, "how the weights are updated", Semantic(), target=Structural())
-    schedule: Any = key(None, "how the learning rate changes over time", Semantic())
+    optimizer: Any = key(
+        None, "how the weights are updated", Semantic(), BUILT_IN, target=Structural()
+    )
+    schedule: Any = key(None, "how the learning rate changes over time", Semantic(), BUILT_IN)
     strategy: Any = key(
         None, "the devices, and how training is distributed over them", Free(names_run=True)
     )
     callbacks: Any = key(
-        None, "objects that are called at the events of a run", Semantic(), target=Structural()
+        None,
+        "objects that are called at the events of a run",
+        Semantic(),
+        BUILT_IN,
+        target=Structural(),
     )
     writers: Any = key(None, "where metrics are written; several with writers=[a,b]", Free())
     loop: Any = key(

@@ -6,23 +6,12 @@ silently ignore is refused, and none of them names its run. No TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 from trainer.config.modes import MODES
-from trainer.config.schema import Experiment
-
-_MAPPINGS = ("metrics", "callbacks")
-_GROUPS = (
-    "model", "dataset", "augment", "env", "buffer", "task", "optimizer", "schedule", *_MAPPINGS
-)  # fmt: skip
-_UNUSED = (
-    *_GROUPS, "actors", "batch", "evaluate", "jit", "eager", "init_from", "init_allow",
-    "init_rename", "train.epochs", "train.steps_per_epoch", "train.steps_per_loop",
-    "train.clip_norm", "train.clip_value", "train.freeze", "train.lora",
-    "train.ema_decay", "checkpoint.every_epochs", "checkpoint.every_examples", "checkpoint.best",
-    "summary", "predict", "export", "divergence", "watchdog.audit_every_steps",
-)  # fmt: skip
-"""Keys and sections of the built-in loop."""
+from trainer.config.schema import GROUPS, ONE_CHOICE, Experiment
 
 
 def name_of(experiment: Experiment) -> str | None:
@@ -40,7 +29,10 @@ def check(experiment: Experiment, overrides: Iterable[tuple[str, str]]) -> list[
     name = name_of(experiment)
     if name is None:
         return []
-    unused = dict.fromkeys(key for key, value in overrides if _is_unused(key) and value != "null")
+    sections = tuple(f"{name}." for name in _unused_keys(Experiment))
+    unused = dict.fromkeys(
+        key for key, value in overrides if value != "null" and f"{key}.".startswith(sections)
+    )
     problems = [
         f"{key} is a key of the built-in loop, and loop ({name}) replaces that; remove it"
         for key in unused
@@ -70,10 +62,16 @@ def remove_unused(experiment: Experiment) -> None:
     """Remove the groups that a loop of the user's own leaves unused: they do not name its run."""
     if name_of(experiment) is None:
         return
-    for group in _GROUPS:
-        setattr(experiment, group, {} if group in _MAPPINGS else None)
+    for group in set(_unused_keys(Experiment)).intersection(GROUPS):
+        setattr(experiment, group, None if group in ONE_CHOICE else {})
         experiment.choices[group] = None
 
 
-def _is_unused(key: str) -> bool:
-    return any(key == section or key.startswith(f"{section}.") for section in _UNUSED)
+def _unused_keys(schema: Any, path: str = "") -> Iterator[str]:
+    """Yield the keys and sections of the built-in loop."""
+    for item in fields(schema):
+        section: Any = item.default_factory
+        if item.metadata["built_in"]:
+            yield f"{path}{item.name}"
+        elif is_dataclass(section):
+            yield from _unused_keys(section, f"{path}{item.name}.")
