@@ -170,8 +170,9 @@ class _Drawing:
         plain = {"clipvalue", "global_clipnorm"} | {key for key, _ in OPTIMIZERS[name]}
         plain -= {"centered", "amsgrad"}
         by_key = name in BY_KEY and not schedule and options.keys() <= plain and self._chance(0.2)
-        # A key's epsilon is added to the root, whatever Keras' optimizer adds it to.
-        by_key = by_key and "epsilon" not in options
+        # A key's epsilon is added to the root, whatever Keras' optimizer adds it to: RMSprop's is
+        # within it.
+        by_key = by_key and "epsilon" not in options and name != "RMSprop"
         return Optimizer(name, RATES.get(name, 0.05), tuple(options.items()), schedule, by_key)
 
     def _data(self, outputs: Sequence[Output], step: str) -> Data:
