@@ -22,8 +22,10 @@ from tests.differential.worker import run
 
 SEED = 0
 QUICK = (0, 1, 2, 4, 5, 8, 10)
-SLOW = (3, 6, 7, 9, 11, *range(12, 60))
-LONG = range(60, 1060)
+FOUND = (1072, 1090, 1165, 1416, 3584, 3615, 3648, 3650, 3722, 3826)
+"""Programs that were trained otherwise once, each for another reason."""
+SLOW = (3, 6, 7, 9, 11, *range(12, 50), *FOUND)
+LONG = range(50, 1050)
 BLOCK = 50
 IN_PROCESS = tuple(name for name in LAYOUTS if name not in ("multi_worker", "killed", "again"))
 
