@@ -24,8 +24,8 @@ SEED = 0
 QUICK = (0, 1, 2, 4, 5, 8, 10)
 FOUND = (1072, 1090, 1165, 1416, 3584, 3615, 3648, 3650, 3722, 3826)
 """Programs that were trained otherwise once, each for another reason."""
-SLOW = (3, 6, 7, 9, 11, *range(12, 50), *FOUND)
-LONG = range(50, 1050)
+SLOW = (3, 6, 7, 9, *range(11, 30), *FOUND)
+LONG = range(30, 1030)
 BLOCK = 50
 IN_PROCESS = tuple(name for name in LAYOUTS if name not in ("multi_worker", "killed", "again"))
 
