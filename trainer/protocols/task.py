@@ -378,6 +378,9 @@ class TaskDefaults:
 class Node:
     """A choice that is an option of a task: configured with it, and built by its `build`.
 
+    The constructor of a task receives one where the annotation of an option is one of the classes
+    below. Annotations are read from source, without an import, so they must have these names.
+
     Attributes:
         key: its dotted key, such as `task.generator`.
         options: `_target_` and its options, as plain containers.

@@ -146,6 +146,9 @@ def continue_tokens(
 ) -> tf.Tensor:
     """Return the tokens that follow prompts, [B, sampling.tokens] int32.
 
+    The model sees as many tokens as it was trained on; of a longer text it sees the last ones. The
+    whole window is computed again for each token: simple, and right for any model.
+
     Args:
         logits: returns those of the token after each, [B, T, vocabulary], of [B, T] int32; they
             depend on no later token.

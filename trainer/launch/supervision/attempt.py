@@ -572,7 +572,10 @@ def is_possible(context: RunContext) -> bool:
 
 
 class Standby:
-    """The next attempt of a run, if it is there.
+    """The next attempt of a run, started ahead while the present one trains, if it is there.
+
+    Its processes connect, build and compile, and wait where a restart begins to differ: before they
+    restore. They write nothing into the run directory until then.
 
     Attributes:
         due_at: when to call `start`, by the clock; infinity: not now.

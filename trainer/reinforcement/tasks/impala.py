@@ -179,7 +179,7 @@ def vtrace(
     is_step: tf.Tensor,
     clips: Clips,
 ) -> VTrace:
-    """Return the V-trace targets of a batch of unrolls.
+    """Return the V-trace targets of a batch of unrolls (Espeholt et al. 2018, section 4.1).
 
     With rho_s = min(rho, pi/mu), c_s = min(c, pi/mu) and the temporal difference
     delta_s = rho_s (r_s + gamma_s V(x_{s+1}) - V(x_s)) they obey

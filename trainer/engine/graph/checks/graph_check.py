@@ -241,6 +241,9 @@ _CONSTANTS = ("Const", "Fill", "ZerosLike", "OnesLike")
 def check_losses(graphs: Sequence[tf.Graph]) -> None:
     """Check that no loss of logits is given probabilities.
 
+    It would train something else, without an error: most examples of Keras end in a softmax or a
+    sigmoid.
+
     Args:
         graphs: those of what was traced.
 
