@@ -76,7 +76,7 @@ def _run(composition: Composition, config_dir: str | None, server: ForkServer | 
     experiment = composition.load()
     if experiment.search["_target_"] != GRID_SEARCH:
         raise ConfigError(f"search ({experiment.choices['search']}) is for a sweep; add -m")
-    from trainer.launch.resolved_run import Command
+    from trainer.launch.run_context import Command
 
     command = Command(experiment, composition.overrides, config_dir, server=server)
     run: Callable[[Command], int] = importlib.import_module(MODES[experiment.mode].module).run

@@ -13,7 +13,7 @@ from tests.support.choices import listed
 from tests.support.command_line import run_apart, run_here
 from trainer.config.schema import Experiment
 from trainer.launch import launcher
-from trainer.launch.resolved_run import Command, resolve
+from trainer.launch.run_context import Command, resolve
 from trainer.sweep import run_sweep
 
 FOLDER = Path(__file__).parent

@@ -12,7 +12,8 @@ from trainer.cli.compose import compose
 from trainer.cli.overrides import resume_override, rewrite
 from trainer.cluster import discovery
 from trainer.cluster.network_namespace import IsolationError
-from trainer.launch import launcher, resolved_run
+from trainer.launch import launcher, run_context
+from trainer.launch.run_context import Command
 from trainer.launch.supervision.attempt import Failure
 from trainer.runs import checkpoint_marker
 from trainer.runs.directory import open_run
@@ -79,7 +80,7 @@ def test_impossible_isolation_is_reported_before_anything_is_written(here, monke
     def refuse():
         raise IsolationError("the system forbids it")
 
-    monkeypatch.setattr(resolved_run, "Namespace", refuse)
+    monkeypatch.setattr(run_context, "Namespace", refuse)
     done = run_here("strategy=multi_worker", "strategy.isolate=true")
     assert (done.code, done.err) == (
         2,
@@ -136,9 +137,11 @@ def test_what_needs_a_common_folder_is_refused_in_a_store(
 def test_next_commands_are_those_that_apply_ready_to_paste(overrides, argv, commands):
     path = Path("my runs/x")
     context = SimpleNamespace(
-        experiment=compose(overrides), directory=SimpleNamespace(path=path, name=str(path))
+        command=Command(compose(overrides), overrides, argv=[argv, *overrides]),
+        experiment=compose(overrides),
+        directory=SimpleNamespace(path=path, name=str(path)),
     )
-    assert launcher.next_commands(context, [argv, *overrides]) == commands
+    assert launcher.next_commands(context) == commands
 
 
 def crash(path, failure, changes=()):
@@ -148,7 +151,9 @@ def crash(path, failure, changes=()):
         cause="why", line=lines.append, error=lambda text: lines.append(f"error: {text}")
     )
     directory = SimpleNamespace(path=path, name=str(path), changes=list(changes))
-    launcher._report_crash(directory, console, failure, ["train.py", "resume=runs/x", "seed=1"])
+    command = SimpleNamespace(argv=["train.py", "resume=runs/x", "seed=1"])
+    context = SimpleNamespace(command=command, directory=directory, console=console)
+    launcher._report_crash(context, failure)
     return lines
 
 

@@ -15,7 +15,7 @@ from trainer.cli.overrides import resume_override
 from trainer.cluster import discovery, environment, network_namespace
 from trainer.cluster.schedulers.scheduler import schedulers
 from trainer.cluster.signals import forward_to
-from trainer.cluster.spec import ACTOR, EVALUATOR, Cluster, ProcessId
+from trainer.cluster.spec import ACTOR, EVALUATOR, TF_CONFIG, Cluster, ProcessId
 from trainer.cluster.stop_requests import StopRequests
 from trainer.config.rules import batch_sizes, loop
 from trainer.config.schema import Experiment
@@ -27,8 +27,13 @@ from trainer.launch.engines import ray_engine
 from trainer.launch.processes import inline
 from trainer.launch.processes.fork_server import ForkServer
 from trainer.launch.processes.worker_process import WorkerProcess
-from trainer.launch.resolved_run import Command, RunContext, open_network, resolve
-from trainer.launch.run_opening import open_directory
+from trainer.launch.run_context import (
+    Command,
+    RunContext,
+    open_directory,
+    open_network,
+    resolve,
+)
 from trainer.launch.supervision.attempt import Failure
 from trainer.launch.supervision.status_writer import StatusWriter
 from trainer.launch.supervision.supervisor import Supervisor
@@ -63,13 +68,12 @@ def run(
     """
     began = process_start_time() if command.server else time.time()
     experiment = command.experiment
-    resolved = resolve(experiment)
-    strategy, cluster = resolved.strategy, resolved.cluster
+    strategy, cluster = resolve(experiment)
     address = run_address(experiment)
     if address is not None:
         from trainer.launch import remote_run  # a run in a folder does not need it
 
-        remote_run.check(experiment, strategy, cluster.source if resolved.declared else None)
+        remote_run.check(experiment, strategy, cluster.source if cluster.is_declared else None)
     if experiment.mode == "predict":
         prediction_table.check(experiment)
     if strategy.hosts:
@@ -77,23 +81,19 @@ def run(
     requests = stop_requests or StopRequests(is_attended=is_attended())
     # Until the end: a signal must not cut what is told of the last attempt.
     console = console or Console(is_quiet=is_quiet(cluster, experiment.launch))
-    with open_network(experiment, resolved) as network, forward_to(requests.request):
+    with (
+        open_network(experiment, strategy, cluster) as network,
+        forward_to(requests.request),
+    ):
 
         def run_in_directory() -> int:
             """Find or create the run directory, and run the experiment in it."""
             directory = open_directory(command, cluster, console, requests)
             if directory is None:
                 return 128 + requests.number
+            context = RunContext(command, strategy, directory, console, requests, cluster, *network)
             try:
-                for line in directory.repairs:
-                    console.line(f"warning: {line}")
-                return _run(
-                    command,
-                    RunContext(
-                        experiment, strategy, directory, console, requests, cluster, network
-                    ),
-                    began,
-                )
+                return _run(context, began)
             finally:
                 console.close()
                 directory.release()
@@ -104,10 +104,12 @@ def run(
         return remote.run(run_in_directory)
 
 
-def _run(command: Command, context: RunContext, began: float) -> int:
+def _run(context: RunContext, began: float) -> int:
     """Do what is left to do in the run directory, and tell the user the result."""
     experiment, directory, console = context.experiment, context.directory, context.console
     cluster = context.cluster
+    for line in directory.repairs:
+        console.line(f"warning: {line}")
     finished, location = _result(context)
     if finished:
         console.line(f"Already finished: {finished}")
@@ -116,10 +118,10 @@ def _run(command: Command, context: RunContext, began: float) -> int:
     if is_continued and (code_warning := provenance.code_warning(directory.path)):
         console.line(f"warning: {code_warning}")
     if finished:
-        _show_next(context, next_commands(context, command.argv))
+        _show_next(context, next_commands(context))
         return DONE
     if experiment.trains:
-        _prepare_training(command, context)
+        _prepare_training(context)
     trains_here = cluster.is_chief and experiment.trains
     ledger = Ledger(directory.path, writes=trains_here)
     ledger.mark("begin", at=began)
@@ -129,24 +131,24 @@ def _run(command: Command, context: RunContext, began: float) -> int:
         if experiment.launch.inline:
             code, failure = inline.run(context)
         else:
-            code, failure = _supervise(context, command.server, ledger)
+            code, failure = _supervise(context, ledger)
         writer.code = code
     if trains_here and code == CRASHED:
-        _report_crash(directory, console, failure, command.argv)
+        _report_crash(context, failure)
     ledger.mark("exit")
     console.close()
-    _conclude(code, location, context, command.argv)
+    _conclude(code, location, context)
     return code
 
 
-def _prepare_training(command: Command, context: RunContext) -> None:
+def _prepare_training(context: RunContext) -> None:
     """Check that the run can be continued with these replicas, and record that it is.
 
     Raises:
         ConfigError: it cannot.
     """
-    directory = context.directory
-    for scheduler in schedulers() if not context.declared else ():
+    command, directory = context.command, context.directory
+    for scheduler in () if context.cluster.is_declared else schedulers():
         if warning := scheduler.warning(environment.current()):
             context.console.line(f"warning: {warning}")
     num_replicas = context.strategy.num_replicas()
@@ -159,7 +161,7 @@ def _prepare_training(command: Command, context: RunContext) -> None:
             context.console.line(line)
 
 
-def _conclude(code: int, location: str, context: RunContext, argv: Sequence[str]) -> None:
+def _conclude(code: int, location: str, context: RunContext) -> None:
     """Tell the user the result; take back what a command has left that trained nothing."""
     experiment, directory, console = context.experiment, context.directory, context.console
     if code == WRONG_INPUT and context.cluster.is_chief:
@@ -175,8 +177,7 @@ def _conclude(code: int, location: str, context: RunContext, argv: Sequence[str]
         directory.withdraw()
         return
     console.line(location if code == DONE else f"Run directory: {directory.name}")
-    is_done = code == DONE
-    _show_next(context, next_commands(context, argv) if is_done else [_continuing(directory, argv)])
+    _show_next(context, next_commands(context) if code == DONE else [_continuing(context)])
 
 
 def _show_next(context: RunContext, commands: Sequence[str]) -> None:
@@ -227,49 +228,43 @@ def _trained(experiment: Experiment, directory: RunDirectory) -> str | None:
     )
 
 
-def _supervise(
-    context: RunContext, fork_server: ForkServer | None, ledger: Ledger
-) -> tuple[int, Failure | None]:
+def _supervise(context: RunContext, ledger: Ledger) -> tuple[int, Failure | None]:
     """Run the experiment in worker processes.
 
     Returns:
         The exit code, and the failure of the last attempt that failed, or None.
     """
-    experiment = context.experiment
-    if experiment.launch.uses_ray:
+    if context.experiment.launch.uses_ray:
         return ray_engine.supervise(context, _beside(context), ledger)
-    namespace = context.network.namespace
-    server = fork_server or ForkServer.acquire()
+    server = context.command.server or ForkServer.acquire()
     supervisor = Supervisor(
         context,
         _members(context),
-        lambda process_id: WorkerProcess(server, namespace),
+        lambda process_id: WorkerProcess(server, context.namespace),
         ledger,
     )
     try:
         return supervisor.supervise(), supervisor.failure
     finally:
-        if server is not fork_server:
+        if server is not context.command.server:
             server.release()
 
 
 def _members(context: RunContext) -> Callable[[], list[Cluster]]:
     """Return a function that returns the processes to start for one attempt."""
-    declared = context.declared
-    why_open = context.network.why_open
     beside = _beside(context)
 
     def members() -> list[Cluster]:
         if context.cluster.is_chief:
             # Between two attempts no process writes.
             clear_temporaries(context.directory.path)
-        if declared:
-            clusters = [declared]
+        if context.cluster.is_declared:
+            clusters = [context.cluster]
         else:
             # New ones for each attempt: a killed process may leave its port in use for a while.
             clusters = discovery.local_clusters(context.strategy.process_ids(None)) or [Cluster()]
-        if why_open:
-            context.console.line(network_namespace.open_ports_warning(clusters[0].jobs, why_open))
+        if why := context.why_open:
+            context.console.line(network_namespace.open_ports_warning(clusters[0].jobs, why))
         return [*clusters, *beside]
 
     return members
@@ -280,13 +275,13 @@ def _beside(context: RunContext) -> list[Cluster]:
 
     TF_CONFIG would declare an evaluator of its own.
     """
-    experiment, declared = context.experiment, context.declared
-    if not experiment.trains or (declared is not None and not declared.is_chief):
+    experiment, cluster = context.experiment, context.cluster
+    if not experiment.trains or not cluster.is_chief:
         return []
     beside = []
-    if experiment.evaluate.sidecar and (declared is None or declared.source != "TF_CONFIG"):
+    if experiment.evaluate.sidecar and cluster.source != TF_CONFIG:
         beside.append(ProcessId(EVALUATOR, 0))
-    if experiment.env is not None and (declared is None or not declared.actors):
+    if experiment.env is not None and not cluster.actors:
         beside += [ProcessId(ACTOR, index) for index in range(experiment.actors.count)]
     return [Cluster(process_id) for process_id in beside]
 
@@ -300,10 +295,9 @@ def _print_host_commands(strategy: Strategy, hosts: list[str], argv: Sequence[st
     return DONE
 
 
-def _report_crash(
-    directory: RunDirectory, console: Console, failure: Failure | None, argv: Sequence[str]
-) -> None:
+def _report_crash(context: RunContext, failure: Failure | None) -> None:
     """Show the user how to continue; repeat that at the end of the failed process's log."""
+    directory, console = context.directory, context.console
     try:
         status.record_failure(directory.path, console.cause)
     except StorageError as error:
@@ -314,7 +308,7 @@ def _report_crash(
     )
     lines = []
     if directory.path.exists():
-        lines.append(f"{newest}; to continue: {_continuing(directory, argv)}")
+        lines.append(f"{newest}; to continue: {_continuing(context)}")
     if failure and failure.end.endswith("SIGKILL"):
         lines.insert(0, _OUT_OF_MEMORY)
     for line in lines:
@@ -325,16 +319,17 @@ def _report_crash(
             log.writelines(f"error: {line}\n" for line in lines)
 
 
-def _continuing(directory: RunDirectory, argv: Sequence[str]) -> str:
+def _continuing(context: RunContext) -> str:
     """Return the command that continues a run."""
+    directory, argv = context.directory, context.command.argv
     # Changes of this command that no checkpoint has are withdrawn, so it must be repeated whole.
     words = argv if directory.changes else [argv[0], resume_override(directory.name)]
     return provenance.format_command(words)
 
 
-def next_commands(context: RunContext, argv: Sequence[str]) -> list[str]:
+def next_commands(context: RunContext) -> list[str]:
     """Return what one does with a trained run: the commands that apply to it, ready to paste."""
-    experiment, directory = context.experiment, context.directory
+    experiment, directory, argv = context.experiment, context.directory, context.command.argv
     commands = []
     if run_address(experiment) is None:
         runs = str(directory.path.parent)

@@ -17,7 +17,7 @@ from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, ConfigError, DamagedError, StorageError
 from trainer.files import Lock, LockedError, read_json, write_json, writing
 from trainer.launch.display.console import Console
-from trainer.launch.run_opening import when_free
+from trainer.launch.run_context import when_free
 from trainer.runs.directory import RunInUseError
 from trainer.runs.identity import joined_path, run_address, run_path
 from trainer.store import remote_files

@@ -20,7 +20,7 @@ from trainer.config.schema import Experiment, Sweep
 from trainer.errors import ConfigError
 from trainer.launch import launcher
 from trainer.launch.display.terminal import wrapped
-from trainer.launch.resolved_run import Command, resolve
+from trainer.launch.run_context import Command, resolve
 from trainer.runs.identity import run_address
 from trainer.runs.provenance import code_warning
 from trainer.runs.status import run_status
@@ -58,11 +58,11 @@ def run_sweep(overrides: list[str], config_dir: str | None) -> int:
     parsed = composer.parse(overrides)
     first = _compose_first(parsed, compose)
     _check_local(first)
-    resolved = resolve(first)
-    declared = resolved.declared
+    strategy, cluster = resolve(first)
+    declared = cluster if cluster.is_declared else None
     if launcher_settings:
         check_launcher(launcher_settings, first, config_dir, declared)
-    if resolved.strategy.hosts:
+    if strategy.hosts:
         # It prints the commands for all hosts.
         return launcher.run(Command(first, overrides, config_dir))
     varied_keys = [item.get_key_element() for item in parsed if item.is_sweep_override()]

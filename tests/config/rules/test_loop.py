@@ -6,7 +6,7 @@ from trainer.cli.compose import compose
 from trainer.config import loading
 from trainer.config.rules import loop
 from trainer.errors import ConfigError
-from trainer.launch.resolved_run import resolve
+from trainer.launch.run_context import resolve
 from trainer.runs import identity, normal_form
 
 LOOP = ("loop._target_=tests.support.loops.call", "train.steps=8")
@@ -51,8 +51,8 @@ def test_cluster_that_changes_its_size_is_refused():
 
 
 def test_replicas_need_not_divide_the_unused_batch():
-    run = resolve(compose([*LOOP, "strategy=mirrored", "strategy.virtual_devices=3"]))
-    assert run.strategy.num_replicas() == 3
+    strategy, _ = resolve(compose([*LOOP, "strategy=mirrored", "strategy.virtual_devices=3"]))
+    assert strategy.num_replicas() == 3
 
 
 def test_continued_loop_keeps_its_strategy(tmp_path):

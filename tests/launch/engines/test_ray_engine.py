@@ -13,7 +13,7 @@ from trainer.errors import ConfigError
 from trainer.launch.engines import ray_connection, ray_engine
 from trainer.launch.engines.ray_engine import PlacementError, RayEngine
 from trainer.launch.engines.ray_process import Place, RayProcess
-from trainer.launch.resolved_run import RunContext
+from trainer.launch.run_context import Command, RunContext
 from trainer.strategies.select import select_strategy
 
 OPTIONS = ["launch=ray", "strategy=multi_worker", "launch.ray.timeout_secs=0.2"]
@@ -53,7 +53,7 @@ class Cloud:
         console = SimpleNamespace(line=self.lines.append)
         directory = SimpleNamespace(path=self._directory, check_lock=lambda: None)
         strategy = select_strategy(experiment)
-        return RunContext(experiment, strategy, directory, console, self.stop_requests)
+        return RunContext(Command(experiment), strategy, directory, console, self.stop_requests)
 
     def engine(self, *options, sizes=(2,), beside=()):
         return RayEngine(self.context(*options), sizes, beside)

@@ -5,7 +5,7 @@ import pytest
 from tests.support.command_line import run_here
 from trainer.cli.compose import compose
 from trainer.launch.modes import plan_report
-from trainer.launch.resolved_run import resolve
+from trainer.launch.run_context import resolve
 from trainer.strategies.central_storage import CentralStorage
 from trainer.strategies.mirrored import Mirrored
 from trainer.strategies.multi_worker import MultiWorker
@@ -39,7 +39,7 @@ def test_run_on_eight_devices_that_are_not_here(tmp_path, monkeypatch):
 
 def replicas(*overrides):
     experiment = compose(["mode=plan", *overrides])
-    return plan_report._num_replicas(experiment, resolve(experiment))
+    return plan_report._num_replicas(experiment, *resolve(experiment))
 
 
 @pytest.mark.parametrize(

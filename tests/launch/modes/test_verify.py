@@ -9,7 +9,7 @@ from tests.support.processes import OPTIONS, finish, run, start
 from trainer.cli.compose import compose
 from trainer.launch.modes.run_comparison import Outcome, differences, likely_cause
 from trainer.launch.modes.verify import Runs, random_kills
-from trainer.launch.resolved_run import Command
+from trainer.launch.run_context import Command
 
 SHORT = [*OPTIONS, "mode=verify", "verify.steps=24", "verify.kills=1"]
 SMALL = ["model=softmax", *(item for item in SHORT if not item.startswith(("model", "augment")))]

@@ -12,7 +12,7 @@ from trainer.cluster.spec import Cluster, ProcessId
 from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import CRASHED, RESTARTABLE, WRONG_INPUT
 from trainer.launch.display.console import Console
-from trainer.launch.resolved_run import RunContext
+from trainer.launch.run_context import Command, RunContext
 from trainer.launch.supervision import attempt, watchdog
 from trainer.launch.supervision.attempt import Attempt
 from trainer.launch.supervision.memories import Memories
@@ -69,7 +69,7 @@ class Simulation:
         process_ids = [ProcessId(name.split("-")[0], int(name.split("-")[1])) for name in names]
         self.stop_requests = StopRequests(is_attended=is_attended)
         context = RunContext(
-            compose(list(options)),
+            Command(compose(list(options))),
             strategy or Strategy(),
             SimpleNamespace(path=directory),
             RecordingConsole(self.states, self.lines, self.errors),

@@ -6,7 +6,7 @@ import pytest
 
 from trainer.cli.compose import compose
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.launch.resolved_run import RunContext
+from trainer.launch.run_context import Command, RunContext
 from trainer.launch.supervision import attempt
 from trainer.launch.supervision.attempt import Standby, is_possible
 from trainer.strategies.select import select_strategy
@@ -156,5 +156,10 @@ def _context(options, cluster=None):
     strategy = select_strategy(experiment)
     console = directory = stop_requests = None
     return RunContext(
-        experiment, strategy, directory, console, stop_requests, cluster=cluster or Cluster()
+        Command(experiment),
+        strategy,
+        directory,
+        console,
+        stop_requests,
+        cluster=cluster or Cluster(),
     )

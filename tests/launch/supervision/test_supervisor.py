@@ -11,7 +11,7 @@ from trainer.cli.compose import compose
 from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import SWEEP, StopRequests
 from trainer.errors import RESTARTABLE
-from trainer.launch.resolved_run import RunContext
+from trainer.launch.run_context import Command, RunContext
 from trainer.launch.supervision import supervisor
 from trainer.launch.supervision.attempt import Failure
 from trainer.launch.supervision.supervisor import RestartBudget, Supervisor
@@ -27,7 +27,7 @@ def run_dir(tmp_path):
 
 def create_supervisor(run_dir, console, *options, stop_requests=None, members=()):
     context = RunContext(
-        compose(list(options)),
+        Command(compose(list(options))),
         Strategy(),
         SimpleNamespace(path=run_dir, check_lock=lambda: None),
         console,

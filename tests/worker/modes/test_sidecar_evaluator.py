@@ -30,7 +30,7 @@ from trainer.cluster.messages import Channel, Evaluated, Line, Phase
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import ConfigError
 from trainer.launch import launcher
-from trainer.launch.resolved_run import Command
+from trainer.launch.run_context import Command
 from trainer.worker.building import build_evaluation
 from trainer.worker.context import WorkerContext
 from trainer.worker.modes import sidecar_evaluator

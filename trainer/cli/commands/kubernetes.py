@@ -25,7 +25,7 @@ from trainer.errors import DONE, ConfigError
 from trainer.launch import remote_run
 from trainer.launch.engines import kubernetes_job
 from trainer.launch.engines.kubernetes_job import JobSpec
-from trainer.launch.resolved_run import ResolvedRun, check
+from trainer.launch.run_context import check
 from trainer.runs.identity import run_path
 from trainer.strategies import select
 
@@ -212,7 +212,7 @@ def _check(experiment: Experiment, sized: Experiment, name: str) -> tuple[int, b
         allocation = Allocation("Kubernetes", pods, 0)
         cluster = discovery.allocated_cluster(strategy.process_ids, allocation)
     strategy, _ = strategy.resolve(cluster)
-    check(experiment, ResolvedRun(strategy, cluster))
+    check(experiment, strategy, cluster)
     remote_run.check(experiment, strategy, cluster.source if count else None)
     return count or 1, count > 0
 

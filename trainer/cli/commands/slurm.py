@@ -20,7 +20,7 @@ from trainer.config.rules.batch_sizes import divides
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch import remote_run
-from trainer.launch.resolved_run import resolve
+from trainer.launch.run_context import resolve
 from trainer.runs.identity import run_path
 from trainer.text import format_duration
 
@@ -184,7 +184,7 @@ def _takes_one_task(words: _Words, experiment: Experiment) -> bool:
     """Return whether a command for several numbers of nodes needs to be told to use one."""
     is_range = len(set(_node_range(words))) > 1
     is_given = any(override_key(word) == _WORKERS for word in words.overrides)
-    process_ids = resolve(experiment).strategy.process_ids(None)
+    process_ids = resolve(experiment)[0].process_ids(None)
     return is_range and not is_given and bool(process_ids) and _are_equal(process_ids)
 
 
@@ -195,7 +195,7 @@ def _nodes(words: _Words, experiment: Experiment) -> tuple[str, list[int]]:
         The option, and the numbers of tasks among which the batch can be divided, the largest
         first, if there are others.
     """
-    strategy = resolve(experiment).strategy
+    strategy, _ = resolve(experiment)
     first, last = _node_range(words)
     if max(last, len(strategy.process_ids(None))) > 1:
         remote_run.check(experiment, strategy, "Slurm")

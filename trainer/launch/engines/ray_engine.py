@@ -20,7 +20,7 @@ from trainer.files import clear_temporaries
 from trainer.launch.engines import ray_connection
 from trainer.launch.engines.ray_process import ManagedProcess, Place, RayProcess
 from trainer.launch.processes.worker_process import WorkerProcess
-from trainer.launch.resolved_run import RunContext
+from trainer.launch.run_context import RunContext
 from trainer.launch.supervision.attempt import Failure
 from trainer.launch.supervision.supervisor import Supervisor
 from trainer.runs.directory import lock_file

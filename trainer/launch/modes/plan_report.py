@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trainer.cluster import environment
+from trainer.cluster.spec import Cluster
 from trainer.config.loading import plain
 from trainer.config.rules.batch_sizes import BatchSizes, resolve_batch_sizes
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
 from trainer.launch.processes.module_process import ask_module
-from trainer.launch.resolved_run import Command, ResolvedRun, resolve
+from trainer.launch.run_context import Command, resolve
+from trainer.strategies.strategy import Strategy
 from trainer.text import align_columns, format_bytes
 
 _UPDATED = ("optimizer", "averages")
@@ -27,35 +29,34 @@ def run(command: Command) -> int:
         ConfigError: the run cannot be, or needs to know how many replicas there are.
     """
     experiment = command.experiment
-    resolved = resolve(experiment)
-    num_replicas, reason = _num_replicas(experiment, resolved)
+    strategy, cluster = resolve(experiment)
+    num_replicas, reason = _num_replicas(experiment, strategy, cluster)
     sizes = resolve_batch_sizes(experiment.batch, num_replicas)
     code, measured = _measure(experiment, num_replicas)
     if measured is None:
         return code
-    process_ids = resolved.cluster.process_ids or resolved.strategy.process_ids(None)
+    process_ids = cluster.process_ids or strategy.process_ids(None)
     processes = ", ".join(map(str, process_ids)) or "one"
     rows = [
         ("Strategy", f"{experiment.choices['strategy']}{reason}"),
         ("Processes", processes),
         ("Batch", str(sizes)),
         ("Length", measured["length"]),
-        *_memory(measured, resolved.strategy.parameters_apart),
+        *_memory(measured, strategy.parameters_apart),
         *_kept(measured, experiment),
-        ("Traffic", _traffic(resolved, sizes, measured)),
+        ("Traffic", _traffic(strategy, sizes, measured)),
     ]
     print("\n".join(align_columns([(name and f"{name}:", text) for name, text in rows], "<<")))
     print("Nothing was trained or written.")
     return DONE
 
 
-def _num_replicas(experiment: Experiment, resolved: ResolvedRun) -> tuple[int, str]:
+def _num_replicas(experiment: Experiment, strategy: Strategy, cluster: Cluster) -> tuple[int, str]:
     """Return the number of replicas, and where it comes from, in words.
 
     Raises:
         ConfigError: `plan.replicas` contradicts the strategy, or nothing here tells the number.
     """
-    strategy = resolved.strategy
     assumed = experiment.plan.replicas
     count = 1 if strategy.asynchronous else strategy.num_replicas()
     choice = f"strategy={experiment.choices['strategy']}"
@@ -74,8 +75,8 @@ def _num_replicas(experiment: Experiment, resolved: ResolvedRun) -> tuple[int, s
             "its devices; add plan.replicas=8"
         )
     gpus = len(environment.visible_gpus())
-    processes = len(resolved.cluster.trainers or strategy.process_ids(None)) or 1
-    here = gpus if resolved.declared else gpus // processes  # GPUs of one process
+    processes = len(cluster.trainers or strategy.process_ids(None)) or 1
+    here = gpus if cluster.is_declared else gpus // processes  # GPUs of one process
     kind = "CPU" if gpus == 0 else f"{gpus} GPUs" if gpus > 1 else "GPU"
     reason = f", with the {kind} of this machine (plan.replicas=<n> assumes others)"
     return processes * max(1, here), reason
@@ -119,12 +120,12 @@ def _sum_text(kinds: Mapping[str, int], place: str) -> str:
     return f"{format_bytes(sum(kinds.values()))} {place}: {parts}"
 
 
-def _traffic(resolved: ResolvedRun, sizes: BatchSizes, measured: Mapping[str, Any]) -> str:
+def _traffic(strategy: Strategy, sizes: BatchSizes, measured: Mapping[str, Any]) -> str:
     """Return how many bytes a replica sends in a step, and how."""
     kinds = measured["bytes"]
-    if sizes.num_replicas == 1 and not resolved.strategy.asynchronous:
+    if sizes.num_replicas == 1 and not strategy.asynchronous:
         return "none: there is one replica"
-    size, text = resolved.strategy.traffic(
+    size, text = strategy.traffic(
         kinds["gradients"], kinds["weights"], sizes.num_replicas, in_tree=sizes.shards is not None
     )
     return f"{format_bytes(size)} a step and replica: {text}"

@@ -33,7 +33,7 @@ from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError, StorageError
 from trainer.launch import launcher
 from trainer.launch.modes.run_comparison import Outcome, differences, likely_cause, read
 from trainer.launch.processes.fork_server import ForkServer
-from trainer.launch.resolved_run import Command, refuse_declared_cluster, select_run
+from trainer.launch.run_context import Command, select_run
 from trainer.runs import identity
 from trainer.text import printable
 
@@ -51,9 +51,12 @@ def run(command: Command) -> int:
         ConfigError: it cannot be verified here.
     """
     experiment = command.experiment
-    resolved = select_run(experiment)
-    refuse_declared_cluster(experiment, resolved)
-    strategy = resolved.strategy
+    strategy, cluster = select_run(experiment)
+    if cluster.is_declared:
+        raise ConfigError(
+            f"mode (verify) starts its own processes, and {cluster.source} declares a cluster; "
+            "verify without it"
+        )
     seed = experiment.verify.seed
     if seed is None:
         seed = secrets.randbelow(2**31)

@@ -11,7 +11,7 @@ from trainer.cluster.signals import Signals
 from trainer.cluster.stop_requests import STOP, Decision
 from trainer.errors import CRASHED
 from trainer.launch.processes.worker_process import log_of
-from trainer.launch.resolved_run import RunContext
+from trainer.launch.run_context import RunContext
 from trainer.launch.supervision.attempt import Failure
 from trainer.launch.supervision.exit_codes import left_without_saving
 

@@ -26,7 +26,7 @@ from trainer.errors import CRASHED, DONE, RESTARTABLE, WRONG_INPUT
 from trainer.launch.engines.ray_process import ManagedProcess
 from trainer.launch.processes.fork_server import END_SECS
 from trainer.launch.processes.worker_process import Messages, log_of
-from trainer.launch.resolved_run import RunContext, no_standby
+from trainer.launch.run_context import RunContext, no_standby
 from trainer.launch.supervision import exit_codes
 from trainer.launch.supervision.memories import Memories
 from trainer.launch.supervision.watchdog import Watch
@@ -566,7 +566,7 @@ def is_possible(context: RunContext) -> bool:
     return (
         experiment.mode == "train"
         and no_standby(experiment, strategy) is None
-        and context.declared is None
+        and not context.cluster.is_declared
         and not (strategy.uses_gpus and visible_gpus())
     )
 

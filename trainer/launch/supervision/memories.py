@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterator
 
 from trainer.cluster.spec import ProcessId
-from trainer.launch.resolved_run import RunContext
+from trainer.launch.run_context import RunContext
 from trainer.runs.state_memory import Position, StateMemory
 
 

@@ -7,7 +7,7 @@ import socket
 import threading
 
 from trainer.errors import CRASHED
-from trainer.launch.resolved_run import RunContext
+from trainer.launch.run_context import RunContext
 from trainer.runs import process_status
 from trainer.runs.process_status import HostStatus
 

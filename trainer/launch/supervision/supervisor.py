@@ -14,7 +14,7 @@ from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import CRASHED
 from trainer.launch.engines.ray_process import ManagedProcess
-from trainer.launch.resolved_run import RunContext
+from trainer.launch.run_context import RunContext
 from trainer.launch.supervision import exit_codes
 from trainer.launch.supervision.attempt import Attempt, Failure, Standby, is_possible
 from trainer.launch.supervision.memories import Memories

@@ -98,7 +98,7 @@ def _run(
     # After the start of a server, if there is none, which imports TensorFlow at the same time.
     from trainer.config import loading
     from trainer.launch import launcher
-    from trainer.launch.resolved_run import Command
+    from trainer.launch.run_context import Command
 
     command = Command(
         loading.restore(assignment["experiment"]),

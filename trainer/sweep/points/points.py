@@ -11,7 +11,7 @@ from trainer.cli.compose import Composer
 from trainer.cluster import environment
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
-from trainer.launch.resolved_run import resolve
+from trainer.launch.run_context import resolve
 from trainer.runs.identity import digest, run_path
 from trainer.runs.secret_masking import shown
 from trainer.runs.status import RunStatus

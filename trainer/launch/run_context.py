@@ -1,27 +1,35 @@
-"""A command and its run: the strategy, the cluster, the network, and what the parent uses."""
+"""A command and its run: strategy, cluster, network and directory, each checked and opened."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from typing import TypeVar
 
 from trainer.cluster import discovery, environment, fault_injection, network_namespace
 from trainer.cluster.network_namespace import IsolationError, Namespace
+from trainer.cluster.schedulers.scheduler import schedulers
 from trainer.cluster.spec import ACTOR, BESIDE, EVALUATOR, Cluster, ProcessId
 from trainer.cluster.stop_requests import StopRequests
 from trainer.config.rules import batch_sizes, loop
 from trainer.config.schema import Experiment
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, StorageError
 from trainer.launch.display.console import Console
 from trainer.launch.engines import ray_connection
 from trainer.launch.processes.fork_server import ForkServer
-from trainer.runs.directory import RunDirectory
+from trainer.runs.directory import RunDirectory, RunInUseError, join_run, open_run
 from trainer.strategies import compatibility, select
 from trainer.strategies.strategy import Strategy
 
 _STREAM = "trainer.datasets.stream.stream"
+_BUSY_SECS = (
+    180.0  # more than schedulers take to kill a process, and NFS to drop a lost host's locks
+)
+_POLL_SECS = 1.0
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -37,73 +45,49 @@ class Command:
     """
 
     experiment: Experiment
-    overrides: list[str]
+    overrides: list[str] = field(default_factory=list)
     config_dir: str | None = None
     argv: Sequence[str] = field(default_factory=lambda: tuple(sys.argv))
     server: ForkServer | None = None
 
 
 @dataclass(frozen=True)
-class Network:
-    """The network of the processes that are started here.
-
-    Attributes:
-        namespace: their own, which nothing outside can reach; None: that of the machine.
-        why_open: why they have none of their own; None: they have, or they open no port.
-    """
-
-    namespace: Namespace | None = None
-    why_open: str | None = None
-
-
-@dataclass(frozen=True)
-class ResolvedRun:
-    """What a run trains with.
-
-    Attributes:
-        strategy: the strategy, decided as far as that is possible without TensorFlow.
-        cluster: the cluster as this process sees it; a local one without jobs if none is declared.
-    """
-
-    strategy: Strategy
-    cluster: Cluster
-
-    @property
-    def declared(self) -> Cluster | None:
-        """The cluster if it was declared; None: its processes are started here."""
-        return None if self.cluster.is_local else self.cluster
-
-
-@dataclass(frozen=True)
 class RunContext:
-    """One command's view of its run.
+    """A command and what its run uses.
 
     Attributes:
-        experiment: the effective configuration.
-        strategy: the resolved strategy.
+        command: what the user has typed.
+        strategy: the strategy, decided as far as that is possible without TensorFlow.
         directory: the run directory.
         console: shows messages to the user.
         stop_requests: the requests to save or to stop.
         cluster: the cluster as this process sees it; a local one without jobs if none is declared.
-        network: the network of the processes that are started here.
+        namespace: the network of the processes that are started here, which nothing outside can
+            reach; None: that of the machine.
+        why_open: why they have no network of their own; None: they have, or they open no port.
     """
 
-    experiment: Experiment
+    command: Command
     strategy: Strategy
     directory: RunDirectory
     console: Console
     stop_requests: StopRequests
     cluster: Cluster = field(default_factory=Cluster)
-    network: Network = field(default_factory=Network)
+    namespace: Namespace | None = None
+    why_open: str | None = None
 
     @property
-    def declared(self) -> Cluster | None:
-        """The cluster if it was declared; None: its processes are started here."""
-        return None if self.cluster.is_local else self.cluster
+    def experiment(self) -> Experiment:
+        """The effective configuration."""
+        return self.command.experiment
 
 
-def select_run(experiment: Experiment) -> ResolvedRun:
+def select_run(experiment: Experiment) -> tuple[Strategy, Cluster]:
     """Select the strategy of an experiment and the cluster that is declared for it.
+
+    Returns:
+        The strategy, and the cluster as this process sees it: a local one without jobs if none is
+        declared.
 
     Raises:
         ConfigError: the cluster is declared wrongly, or the strategy cannot run on Ray.
@@ -116,40 +100,30 @@ def select_run(experiment: Experiment) -> ResolvedRun:
     strategy, _ = strategy.resolve(cluster)
     if experiment.launch.uses_ray:
         ray_connection.check(experiment, strategy, declared)
-    return ResolvedRun(strategy, cluster)
+    return strategy, cluster
 
 
-def refuse_declared_cluster(experiment: Experiment, resolved: ResolvedRun) -> None:
-    """Refuse a declared cluster for a mode that trains runs of its own.
-
-    Raises:
-        ConfigError: one is declared.
-    """
-    if resolved.declared:
-        raise ConfigError(
-            f"mode ({experiment.mode}) starts its own processes, and {resolved.declared.source} "
-            f"declares a cluster; {experiment.mode} without it"
-        )
-
-
-def resolve(experiment: Experiment) -> ResolvedRun:
+def resolve(experiment: Experiment) -> tuple[Strategy, Cluster]:
     """Select strategy and cluster, and check that the experiment works with them.
 
     Raises:
         ConfigError: it does not.
     """
-    return check(experiment, select_run(experiment))
+    strategy, cluster = select_run(experiment)
+    return strategy, check(experiment, strategy, cluster)
 
 
-def check(experiment: Experiment, run: ResolvedRun) -> ResolvedRun:
-    """Check that an experiment works with a strategy and a cluster; return what it trains with.
+def check(experiment: Experiment, strategy: Strategy, cluster: Cluster) -> Cluster:
+    """Check that an experiment works with a strategy and a cluster.
+
+    Returns:
+        The cluster; of a process that joins no other one, a cluster of that process alone.
 
     Raises:
         ConfigError: it does not.
     """
-    strategy, cluster = run.strategy, run.cluster
     if strategy.hosts:
-        return run
+        return cluster
     strategy.check(cluster)
     if experiment.mode != "plan" and not experiment.launch.uses_ray:
         strategy.check_devices()
@@ -160,9 +134,8 @@ def check(experiment: Experiment, run: ResolvedRun) -> ResolvedRun:
         )
     _check_beside(experiment, cluster)
     if cluster.process_id.is_beside:
-        # It joins no other process.
-        run = ResolvedRun(strategy, Cluster(cluster.process_id, source=cluster.source))
-    _check_faults(experiment, run)
+        cluster = Cluster(cluster.process_id, source=cluster.source)
+    _check_faults(experiment, strategy, cluster)
     _check_ray_workers(experiment, strategy)
     loop_name = loop.name_of(experiment)
     if loop_name is not None:
@@ -175,7 +148,7 @@ def check(experiment: Experiment, run: ResolvedRun) -> ResolvedRun:
     num_replicas = strategy.num_replicas()
     if num_replicas is not None and loop_name is None:
         batch_sizes.resolve_batch_sizes(experiment.batch, num_replicas)
-    return run
+    return cluster
 
 
 def no_standby(experiment: Experiment, strategy: Strategy) -> str | None:
@@ -246,11 +219,11 @@ def _check_loop(name: str, experiment: Experiment, strategy: Strategy) -> None:
         )
 
 
-def _check_faults(experiment: Experiment, run: ResolvedRun) -> None:
-    if run.declared:
-        process_ids = run.declared.process_ids
+def _check_faults(experiment: Experiment, strategy: Strategy, cluster: Cluster) -> None:
+    if cluster.is_declared:
+        process_ids = cluster.process_ids
     else:
-        process_ids = run.strategy.process_ids(None) or [Cluster().process_id]
+        process_ids = strategy.process_ids(None) or [Cluster().process_id]
     if experiment.evaluate.sidecar:
         process_ids = [*process_ids, ProcessId(EVALUATOR, 0)]
     if experiment.env is not None:
@@ -259,33 +232,38 @@ def _check_faults(experiment: Experiment, run: ResolvedRun) -> None:
     fault_injection.check(
         experiment,
         process_ids,
-        run.strategy.service_jobs | BESIDE,
-        declared=run.declared is not None,
+        strategy.service_jobs | BESIDE,
+        declared=cluster.is_declared,
     )
 
 
 @contextmanager
-def open_network(experiment: Experiment, run: ResolvedRun) -> Iterator[Network]:
+def open_network(
+    experiment: Experiment, strategy: Strategy, cluster: Cluster
+) -> Iterator[tuple[Namespace | None, str | None]]:
     """Create the network of a cluster that is started here, or connect to Ray's, for the block.
+
+    Yields:
+        `namespace` and `why_open` of a RunContext.
 
     Raises:
         ConfigError: the configuration insists on isolation, and it is impossible here.
     """
     if experiment.launch.uses_ray:
         with ray_connection.connected(experiment.launch.ray):
-            yield Network()
+            yield None, None
         return
-    if run.declared or not run.strategy.process_ids(None):
-        yield Network()
+    if cluster.is_declared or not strategy.process_ids(None):
+        yield None, None
         return
-    isolate = run.strategy.isolate
+    isolate = strategy.isolate
     network_use = None
     if isolate is not True:
         network_use = network_namespace.needs_network(
             asdict(experiment)
         ) or environment.online_writer(experiment.writers)
     if isolate is False or network_use:
-        yield Network(why_open=network_use or "strategy.isolate is false")
+        yield None, network_use or "strategy.isolate is false"
         return
     try:
         namespace = Namespace()
@@ -294,7 +272,74 @@ def open_network(experiment: Experiment, run: ResolvedRun) -> Iterator[Network]:
             raise ConfigError(
                 f"strategy.isolate (true) is impossible here: {error}; use auto or false"
             ) from error
-        yield Network(why_open=str(error))
+        yield None, str(error)
         return
     with namespace:
-        yield Network(namespace)
+        yield namespace, None
+
+
+def open_directory(
+    command: Command, cluster: Cluster, console: Console, requests: StopRequests
+) -> RunDirectory | None:
+    """Find or create the run directory; in a job of a scheduler, wait until nobody else uses it.
+
+    Args:
+        command: what the user has typed.
+        cluster: says whether this process is the chief's, which uses the directory alone.
+        console: shows what is waited for.
+        requests: a stop among them ends the wait.
+
+    Returns:
+        The directory; None: a stop was requested before.
+
+    Raises:
+        ConfigError: another process uses it, or its run cannot continue as this experiment.
+        StorageError: it cannot be written to.
+    """
+    if not cluster.is_chief:
+        return join_run(command.experiment, str(cluster.process_id))
+    return when_free(lambda: _open(command), console, requests)
+
+
+def _open(command: Command) -> RunDirectory:
+    try:
+        return open_run(command.experiment, command.overrides, command.config_dir)
+    except StorageError as error:
+        # As in /proc, or in another user's folder: the same command will not succeed later.
+        if isinstance(error.__cause__, FileNotFoundError | PermissionError):
+            raise ConfigError(f"{error}; choose another folder by runs_dir=<directory>") from error
+        raise
+
+
+def when_free(use_run: Callable[[], _T], console: Console, requests: StopRequests) -> _T | None:
+    """Return what `use_run` returns; in a job of a scheduler, wait until nobody else uses the run.
+
+    Args:
+        use_run: takes the run; called again after a RunInUseError.
+        console: shows what is waited for.
+        requests: a stop among them ends the wait.
+
+    Returns:
+        What it returns; None: a stop was requested before.
+
+    Raises:
+        RunInUseError: another process uses the run, still after the wait if there is one.
+    """
+    variables = environment.current()
+    waits = any(scheduler.starts_jobs_again(variables) for scheduler in schedulers())
+    end = time.monotonic() + _BUSY_SECS
+    is_told = False
+    while True:
+        try:
+            return use_run()
+        except RunInUseError as error:
+            if not waits or time.monotonic() >= end:
+                raise
+            if not is_told:
+                is_told = True
+                console.line(
+                    f"warning: {error.run} is in use by {error.holder}, perhaps of this job's "
+                    f"last start; waiting up to {_BUSY_SECS:g} s for its end"
+                )
+        if requests.wait(_POLL_SECS):
+            return None

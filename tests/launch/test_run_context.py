@@ -10,10 +10,9 @@ from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import DONE, ConfigError
 from trainer.files import Lock
-from trainer.launch import remote_run, run_opening
+from trainer.launch import remote_run, run_context
 from trainer.launch.remote_run import RemoteRun
-from trainer.launch.resolved_run import Command
-from trainer.launch.run_opening import open_directory
+from trainer.launch.run_context import Command, open_directory
 from trainer.runs import directory
 from trainer.runs.directory import RunInUseError
 from trainer.runs.identity import run_address, run_path
@@ -24,7 +23,7 @@ from trainer.store.lease import Lease, read_manifest
 def command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(directory, "_LOCK_WAIT_SECS", 0.0)
-    monkeypatch.setattr(run_opening, "_POLL_SECS", 0.0)
+    monkeypatch.setattr(run_context, "_POLL_SECS", 0.0)
     return Command(compose([]), [])
 
 
@@ -145,7 +144,7 @@ def test_stop_request_ends_the_wait_for_a_lease(store, monkeypatch):
 def test_job_of_a_scheduler_waits_for_a_process_of_the_same_machine(store, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     monkeypatch.setattr(remote_run, "_LOCK_WAIT_SECS", 0.0)
-    monkeypatch.setattr(run_opening, "_POLL_SECS", 0.0)
+    monkeypatch.setattr(run_context, "_POLL_SECS", 0.0)
     path = run_path(compose([f"runs_dir={ADDRESS}", "store.work_dir=work"]))
     earlier = Lock.acquire(path.with_name(f"{path.name}.work.lock"))
     console = Listener(earlier.close)
