@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 from trainer.annotations import Gt, Lt
-from trainer.datasets.table import table
-from trainer.datasets.tables.table_dataset import TableDataset
+from trainer.datasets.table import TableDataset, table
 
 
 def diabetes(*, test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.2) -> TableDataset:

@@ -1,4 +1,7 @@
-"""Reading of CSV and Parquet files, a part at a time, with the place of every row."""
+"""Rows of CSV and Parquet files: read a block at a time, with their places, in two splits.
+
+Python's own reader, and not Arrow's, reads CSV: a row belongs to a split by the number of its line.
+"""
 
 from __future__ import annotations
 
@@ -9,47 +12,27 @@ import logging
 import re
 import sys
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from trainer.datasets.splits.extras import import_extra
+from trainer.datasets.splits.hashed_split import divide, hash_rows, hash_texts
 from trainer.text import first_line
 
 logger = logging.getLogger(__name__)
 
 ROWS = 1 << 16
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
+MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
+"""Texts of a file that stand for a missing value."""
+
 _DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
-
-
-@dataclass(frozen=True)
-class CsvFormat:
-    """How the fields of a CSV file are read; of Parquet `missing` alone counts.
-
-    Attributes:
-        delimiter: between the fields of a line.
-        missing: texts that stand for a missing value.
-        decimal_comma: whether a comma is before the fraction of a number.
-        has_texts: whether values are texts that may have line breaks, and are kept as they are;
-            otherwise spaces around a value are removed, and a warning reports line breaks, for a
-            quotation mark in the wrong place makes one row of several.
-    """
-
-    delimiter: str = ","
-    missing: Collection[str] = ()
-    decimal_comma: bool = False
-    has_texts: bool = False
-
-    def value(self, field: str) -> str:
-        """Return the value of a field, "" if it is missing."""
-        text = field if self.has_texts else field.strip()
-        if self.decimal_comma and _DECIMAL_COMMA.fullmatch(text):
-            text = text.replace(",", ".")
-        return clean(text, self.missing)
 
 
 @dataclass(frozen=True)
@@ -68,22 +51,126 @@ class Rows:
     numbers: Sequence[int]
 
     def place(self, row: int) -> str:
-        """Return where row `row` stands, for messages."""
+        """Return where row `row` is, for messages."""
         unit = "row" if self.file.suffix == ".parquet" else "line"
         return f"{self.file}, {unit} {self.numbers[row]}"
 
 
-def column_names(file: Path, csv_format: CsvFormat) -> list[str]:
+@dataclass(frozen=True, kw_only=True)
+class TableFiles:
+    """The files of a table, and how they are read.
+
+    Attributes:
+        train: the files to train on.
+        test: the files to test on; empty: a part of the others.
+        delimiter: between the fields of a line of CSV.
+        decimal_comma: whether a comma is before the fraction of a number of CSV.
+        test_fraction: about which share of the rows to test on.
+        split_by: the column whose hash decides; None: that of the file's name and the row's number.
+    """
+
+    train: Sequence[Path]
+    test: Sequence[Path]
+    delimiter: str
+    decimal_comma: bool
+    test_fraction: float
+    split_by: str | None
+
+    def __post_init__(self) -> None:
+        if len(self.delimiter) != 1:
+            raise ValueError(f"delimiter ({self.delimiter!r}) must be one character, or tab")
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The columns of the first file."""
+        return column_names(self.train[0], self.delimiter)
+
+    def read(self, split: str, names: Sequence[str]) -> Iterator[Rows]:
+        """Read columns of a split, train or test, from the start.
+
+        Raises:
+            ValueError: a file is damaged, or lacks a column; the message names file and line.
+        """
+        if self.test:
+            yield from self._rows(self.train if split == "train" else self.test, names)
+            return
+        chosen = self._tested if split == "test" else ~self._tested
+        start = 0
+        for rows in self._rows(self.train, names):
+            kept = chosen[start : start + len(rows.numbers)]
+            start += len(rows.numbers)
+            columns = {name: values[kept] for name, values in rows.columns.items()}
+            yield Rows(columns, rows.file, np.asarray(rows.numbers)[kept].tolist())
+
+    def hashes(self, rows: Rows) -> np.ndarray:
+        """Return a number in [0, 1) for each of some rows, [N], that other rows do not change."""
+        if self.split_by is None:
+            return hash_rows(rows.file.name, np.asarray(rows.numbers))
+        return hash_texts(as_texts(rows.columns[self.split_by]))
+
+    @cached_property
+    def _tested(self) -> np.ndarray:
+        """Whether each row is tested on, [N] bool."""
+        rows = self._rows(self.train, [self.split_by or self.names[0]])
+        hashes = np.concatenate([np.zeros(0), *map(self.hashes, rows)])
+        _, tested = divide(hashes, self.test_fraction, "rows", str(self.train[0]))
+        return np.isin(np.arange(len(hashes)), tested)
+
+    def _rows(self, files: Sequence[Path], names: Sequence[str]) -> Iterator[Rows]:
+        for file in files:
+            available = column_names(file, self.delimiter)
+            if lacking := [name for name in names if name not in available]:
+                listed = ", ".join(available)
+                raise ValueError(f"{file} has no column {lacking[0]!r}, it has {listed}")
+            yield from (_parquet_rows if file.suffix == ".parquet" else self._csv_rows)(file, names)
+
+    def _csv_rows(self, file: Path, names: Sequence[str]) -> Iterator[Rows]:
+        lines = csv_lines(file, self.delimiter)
+        _, header = next(lines)
+        places = {name: header.index(name) for name in names}
+        while block := list(islice(lines, ROWS)):
+            columns = {
+                name: np.array([clean(line[at], self.decimal_comma) for _, line in block], object)
+                for name, at in places.items()
+            }
+            yield Rows(columns, file, [number for number, _ in block])
+
+
+def clean(field: str, decimal_comma: bool = False) -> str:
+    """Return the value of a field as a text without spaces around it, "" if it is missing."""
+    text = field.strip()
+    if decimal_comma and _DECIMAL_COMMA.fullmatch(text):
+        return text.replace(",", ".")
+    return "" if text in MISSING else text
+
+
+def is_missing(values: np.ndarray) -> np.ndarray:
+    """Return whether each value of a column is missing, [N] bool."""
+    if values.dtype == object:
+        return values == ""
+    return np.isnat(values) if values.dtype.kind == "M" else np.isnan(values)
+
+
+def as_texts(values: np.ndarray) -> list[str]:
+    """Return values as texts: whole numbers without a point, "" for a missing one."""
+    if values.dtype == object:
+        return list(values)
+    texts = values.astype(str) if values.dtype.kind == "M" else (f"{v:.17g}" for v in values)
+    return ["" if lacks else text for text, lacks in zip(texts, is_missing(values), strict=True)]
+
+
+def column_names(file: Path, delimiter: str = ",") -> list[str]:
     """Return the names of the columns of a file.
 
     Raises:
         ValueError: it cannot be read, or a name stands twice.
     """
     if file.suffix == ".parquet":
-        names = list(_open_parquet(file).schema_arrow.names)
-    else:
-        with _open_text(file) as text:
-            names = _header(_lines(text, file, csv_format))
+        return _checked(list(_open_parquet(file).schema_arrow.names), file)
+    return next(csv_lines(file, delimiter))[1]
+
+
+def _checked(names: list[str], file: Path) -> list[str]:
     if not names:
         raise ValueError(f"{file} is empty; its first line must name the columns")
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -91,54 +178,49 @@ def column_names(file: Path, csv_format: CsvFormat) -> list[str]:
     return names
 
 
-def read_rows(
-    files: Sequence[Path],
-    names: Sequence[str],
-    csv_format: CsvFormat,
-) -> Iterator[Rows]:
-    """Read some columns of files.
+def csv_lines(
+    file: Path, delimiter: str = ",", *, has_texts: bool = False
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the fields of each line with a value; first the names of the columns.
 
     Args:
-        files: CSV or Parquet files.
-        names: the columns that are read.
-        csv_format: how their fields are read.
+        file: a CSV file, also compressed.
+        delimiter: between the fields of a line.
+        has_texts: whether values are texts, which may have spaces at the start and line breaks;
+            otherwise a warning reports line breaks, for a quotation mark in the wrong place makes
+            one row of several.
 
     Raises:
-        ValueError: a file is damaged, or lacks a column; the message names file and line.
+        ValueError: the file is damaged; the message names the line.
     """
-    for file in files:
-        available = column_names(file, csv_format)
-        if lacking := [name for name in names if name not in available]:
-            raise ValueError(f"{file} has no column {lacking[0]!r}, it has {', '.join(available)}")
-        if file.suffix == ".parquet":
-            yield from _parquet_rows(file, names, csv_format.missing)
-        else:
-            yield from _csv_rows(file, names, csv_format)
-
-
-def _csv_rows(file: Path, names: Sequence[str], csv_format: CsvFormat) -> Iterator[Rows]:
-    with _open_text(file) as text:
-        lines = _lines(text, file, csv_format)
-        header = _header(lines)
-        places = [header.index(name) for name in names]
-        fields: list[list[str]] = []
-        numbers: list[int] = []
-        for line, number in lines:
-            # Some programs end every line with delimiters.
-            if len(line) < len(header) or any(line[len(header) :]):
-                raise ValueError(
-                    f"{file}, line {number}: {len(line)} fields, the header has {len(header)}; "
-                    "repair or remove the line"
-                )
-            if not csv_format.has_texts and any("\n" in field for field in line):
-                _warn_of_line_break(file, number)
-            fields.append(line)
-            numbers.append(number)
-            if len(fields) == ROWS:
-                yield _rows(file, names, places, fields, numbers, csv_format)
-                fields, numbers = [], []
-        if fields:
-            yield _rows(file, names, places, fields, numbers, csv_format)
+    csv.field_size_limit(sys.maxsize)  # of all readers; a text may have any length
+    reader = csv.reader(())
+    try:
+        opened = gzip.open if file.suffix == ".gz" else open
+        with opened(file, "rt", encoding="utf-8-sig", newline="") as text:
+            spaced = not has_texts or f"{delimiter} " in text.readline()
+            text.seek(0)
+            reader = csv.reader(text, delimiter=delimiter, skipinitialspace=spaced, strict=True)
+            lines = (fields for fields in reader if any(field.strip() for field in fields))
+            names = [name.strip() for name in next(lines, [])]
+            while names and not names[-1]:  # some programs end every line with delimiters
+                names.pop()
+            yield reader.line_num, _checked(names, file)
+            for fields in lines:
+                if len(fields) < len(names) or any(fields[len(names) :]):
+                    raise ValueError(
+                        f"{file}, line {reader.line_num}: {len(fields)} fields, the header has "
+                        f"{len(names)}; repair or remove the line"
+                    )
+                if not has_texts and any("\n" in field for field in fields):
+                    _warn_of_line_break(file, reader.line_num)
+                yield reader.line_num, fields
+    except (csv.Error, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{file}, line {reader.line_num}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{file}, after line {reader.line_num}: it is not UTF-8 ({error.reason})"
+        ) from error
 
 
 @functools.cache  # a file is read several times
@@ -151,102 +233,55 @@ def _warn_of_line_break(file: Path, number: int) -> None:
     )
 
 
-def _rows(
-    file: Path,
-    names: Sequence[str],
-    places: Sequence[int],
-    fields: list[list[str]],
-    numbers: list[int],
-    csv_format: CsvFormat,
-) -> Rows:
-    columns = {}
-    for name, place in zip(names, places, strict=True):
-        columns[name] = np.array([csv_format.value(line[place]) for line in fields], object)
-    return Rows(columns, file, numbers)
+def parquet_batches(file: Path, names: Sequence[str] | None) -> Iterator[Any]:
+    """Yield batches of the rows of a Parquet file, of some columns; None: of all.
 
-
-def clean(text: str, missing: Collection[str]) -> str:
-    """Return a text, or "" if it stands for a missing value."""
-    return "" if text in missing else text
-
-
-def _header(lines: Iterator[tuple[list[str], int]]) -> list[str]:
-    """Return the names of the columns; those that only end the line with delimiters have none."""
-    names = [name.strip() for name in next(lines, ([], 0))[0]]
-    while names and not names[-1]:
-        names.pop()
-    return names
-
-
-def _lines(text: IO[str], file: Path, csv_format: CsvFormat) -> Iterator[tuple[list[str], int]]:
-    """Return the fields of each line, and the line's number; lines without a value are left out."""
-    csv.field_size_limit(sys.maxsize)  # of all readers; a text may have any length
-    delimiter = csv_format.delimiter
-    reader = csv.reader(())
+    Raises:
+        ValueError: the file is damaged, or pyarrow is missing.
+    """
+    arrow = import_extra("pyarrow", "parquet", str(file))
+    done = 0
     try:
-        spaced = not csv_format.has_texts or f"{delimiter} " in text.readline()
-        text.seek(0)
-        reader = csv.reader(text, delimiter=delimiter, skipinitialspace=spaced, strict=True)
-        for fields in reader:
-            if any(field and not field.isspace() for field in fields):
-                yield fields, reader.line_num
-    except (csv.Error, EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{file}, line {reader.line_num}: {error}") from error
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{file}, after line {reader.line_num}: it is not UTF-8 ({error.reason})"
-        ) from error
-
-
-def _open_text(file: Path) -> IO[str]:
-    if file.suffix == ".gz":
-        return gzip.open(file, "rt", encoding="utf-8-sig", newline="")
-    return open(file, encoding="utf-8-sig", newline="")
+        for batch in _open_parquet(file).iter_batches(ROWS, columns=names and list(names)):
+            yield batch
+            done += batch.num_rows
+    except (OSError, arrow.ArrowException) as error:
+        raise ValueError(f"{file}, after row {done}: {first_line(error)}") from error
 
 
 def _open_parquet(file: Path) -> Any:
     parquet = import_extra("pyarrow.parquet", "parquet", str(file))
     try:
         return parquet.ParquetFile(file)
-    except Exception as error:  # whatever Arrow raises
-        reason = first_line(error)
-        raise ValueError(f"{file} cannot be read as Parquet: {reason}") from error
+    except Exception as error:  # any exception of Arrow
+        raise ValueError(f"{file} cannot be read as Parquet: {first_line(error)}") from error
 
 
-def _parquet_rows(file: Path, names: Sequence[str], missing: Collection[str]) -> Iterator[Rows]:
-    done = 0
-    try:
-        for batch in _open_parquet(file).iter_batches(ROWS, columns=list(names)):
-            columns = {
-                name: _values(batch.column(name), f"{file}: column {name!r}", missing)
-                for name in names
-            }
-            yield Rows(columns, file, range(done + 1, done + batch.num_rows + 1))
-            done += batch.num_rows
-    except OSError as error:  # as Arrow tells damage
-        reason = first_line(error)
-        raise ValueError(f"{file}, after row {done}: {reason}") from error
+def _parquet_rows(file: Path, names: Sequence[str]) -> Iterator[Rows]:
+    start = 1
+    for batch in parquet_batches(file, names):
+        stop = start + batch.num_rows
+        columns = {name: _values(batch.column(name), f"{file}: column {name!r}") for name in names}
+        yield Rows(columns, file, range(start, stop))
+        start = stop
 
 
-def _values(column: Any, name: str, missing: Collection[str]) -> np.ndarray:
+def _values(column: Any, name: str) -> np.ndarray:
     """Return a column of Parquet as texts, numbers or dates."""
-    arrow = import_extra("pyarrow", "parquet", name)
+    import pyarrow as arrow
+
     kinds = arrow.types
     if kinds.is_dictionary(column.type):
         column = column.dictionary_decode()
     kind = column.type
-    if kinds.is_boolean(kind):
-        texts = ("" if value is None else str(value).lower() for value in column.to_pylist())
-        return np.array(list(texts), object)
     if kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_decimal(kind):
-        numbers: np.ndarray = column.cast(arrow.float64(), safe=False).to_numpy(
-            zero_copy_only=False
-        )
-        return numbers
+        numbers = column.cast(arrow.float64(), safe=False)
+        return np.asarray(numbers.to_numpy(zero_copy_only=False))
     if kinds.is_date(kind) or kinds.is_timestamp(kind):
-        dates: np.ndarray = column.cast(arrow.timestamp("us")).to_numpy(zero_copy_only=False)
-        return dates.astype("datetime64[us]")
-    if kinds.is_string(kind) or kinds.is_large_string(kind):
-        texts = ("" if value is None else value.strip() for value in column.to_pylist())
-        return np.array([clean(text, missing) for text in texts], object)
-    raise ValueError(f"{name} is of type {kind}; add it to dataset.columns as ignored")
+        dates = column.cast(arrow.timestamp("us")).to_numpy(zero_copy_only=False)
+        return np.asarray(dates, "datetime64[us]")
+    if kinds.is_boolean(kind):
+        column = column.cast(arrow.string())
+    elif not kinds.is_string(kind) and not kinds.is_large_string(kind):
+        raise ValueError(f"{name} is of type {kind}; add it to dataset.columns as ignored")
+    return np.array([clean(value or "") for value in column.to_pylist()], object)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from trainer.datasets.tables.table_columns import (
-    KINDS,
-    Column,
-    Fit,
-    KindFinder,
-    column_from,
-)
-from trainer.datasets.tables.table_files import CsvFormat, Rows
-from trainer.datasets.tables.table_labels import LabelFit, LabelFitter, label_fit_from
+import numpy as np
+
+from trainer.datasets.tables.table_files import Rows, as_texts, clean, is_missing
 
 logger = logging.getLogger(__name__)
 
+KINDS = ("numeric", "categorical", "date", "ignored")
+FLAGS = {"0": 0, "1": 1, "false": 0, "true": 1}
+"""What a column of a multilabel table may hold, in any case of letters."""
+
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?")
 _UNNAMED = re.compile(r"(Unnamed: \d+)?")
 """Names that pandas gives to a column without one: to an index that it writes, and reads again."""
 
@@ -29,16 +29,80 @@ Reader = Callable[[Sequence[str]], Iterable[Rows]]
 
 
 @dataclass(frozen=True)
+class Column:
+    """A column, as fitted to the training rows.
+
+    Attributes:
+        name: its name.
+        kind: one of KINDS.
+        mean: of numbers; those that are missing get it. Dates are days since 1970.
+        std: their standard deviation, 1 where they are all the same.
+        values: the categories, sorted; "" stands for a missing value.
+    """
+
+    name: str
+    kind: str
+    mean: float = 0.0
+    std: float = 1.0
+    values: tuple[str, ...] = ()
+
+    @property
+    def is_number(self) -> bool:
+        """Whether it becomes one number."""
+        return self.kind in ("numeric", "date")
+
+    @property
+    def width(self) -> int:
+        """How many features it becomes: a category is one-hot, with one for those not seen."""
+        if self.kind == "ignored":
+            return 0
+        return 1 if self.is_number else len(self.values) + 1
+
+    def encode(self, rows: Rows, *, refuse_missing: bool) -> np.ndarray:
+        """Return the normalized numbers of rows, or the number of their category, [N] float32.
+
+        The first category is 1; 0 are all that the training rows do not have.
+
+        Raises:
+            ValueError: a value is no number or date, or is missing and that is refused.
+        """
+        if refuse_missing and (missing := is_missing(rows.columns[self.name])).any():
+            raise ValueError(
+                f"{rows.place(int(missing.argmax()))}, column {self.name!r}: the value is missing; "
+                "fill it in, or add dataset.missing=fill"
+            )
+        if self.is_number:
+            numbers = (_to_numbers(self.name, self.kind, rows) - self.mean) / self.std
+            return np.where(np.isnan(numbers), 0.0, numbers).astype(np.float32)
+        codes = {value: code for code, value in enumerate(self.values, start=1)}
+        texts = as_texts(rows.columns[self.name])
+        return np.array([codes.get(text, 0) for text in texts], np.float32)
+
+    def plain(self) -> dict[str, Any]:
+        """Return what JSON can hold."""
+        plain: dict[str, Any] = {"name": self.name, "kind": self.kind}
+        if self.is_number:
+            return {**plain, "mean": self.mean, "std": self.std}
+        return plain if self.kind == "ignored" else {**plain, "values": list(self.values)}
+
+
+@dataclass(frozen=True, kw_only=True)
 class TableFit:
     """How rows become features and labels.
 
     Attributes:
-        label: the columns of labels, and how they are read.
+        label_kind: `class`, `number` or `multilabel`.
+        labels: the columns of labels; of `class` one.
+        classes: of `class`: the values of the column, in the order of their numbers.
+        targets: of `number`: the columns of labels with their scales.
         columns: the other columns.
         num_rows: how many training rows there were.
     """
 
-    label: LabelFit
+    label_kind: str
+    labels: tuple[str, ...]
+    classes: tuple[str, ...]
+    targets: tuple[Column, ...]
     columns: tuple[Column, ...]
     num_rows: int
 
@@ -48,52 +112,92 @@ class TableFit:
         numbers = tuple(column for column in self.columns if column.is_number)
         return (*numbers, *(column for column in self.columns if column.kind == "categorical"))
 
+    @property
+    def output_names(self) -> list[str]:
+        """The name of each output of a model: of a class, or of a column."""
+        return list(self.classes if self.label_kind == "class" else self.labels)
+
+    def encode_labels(self, rows: Rows) -> np.ndarray:
+        """Return the labels of rows: [N] int64, [N, targets] float32, or [N, labels] int64.
+
+        Raises:
+            ValueError: a label is missing, or is none that can be learned; the message names file
+                and line.
+        """
+        if self.label_kind == "class":
+            numbers = {text: number for number, text in enumerate(self.classes)}
+            rule = "which no row that was trained on has; remove the row"
+            return _label_numbers(rows, self.labels[0], numbers, rule)
+        if self.label_kind == "number":
+            return np.stack([_targets(rows, name) for name in self.labels], axis=1)
+        rule = "it must be 0 or 1, or false or true; repair it, or choose another label_kind"
+        return np.stack([_label_numbers(rows, name, FLAGS, rule) for name in self.labels], axis=1)
+
     def to_text(self) -> str:
         """Return it as JSON; numbers read back to the bit."""
+        label: dict[str, Any] = {"label": self.labels[0], "classes": list(self.classes)}
+        if self.label_kind != "class":
+            targets = [column.plain() for column in self.targets]
+            label = {"label": self.labels, "label_kind": self.label_kind, "targets": targets}
         columns = [column.plain() for column in self.columns]
-        content = {**self.label.plain(), "num_rows": self.num_rows, "columns": columns}
-        return json.dumps(content, indent=1)
+        return json.dumps({**label, "num_rows": self.num_rows, "columns": columns}, indent=1)
 
     def describe(self) -> str:
         """Return the columns by kind, in one line."""
         parts = []
         for kind in KINDS:
-            columns = [column for column in self.columns if column.kind == kind]
             names = [
                 f"{column.name} ({len(column.values)})" if kind == "categorical" else column.name
-                for column in columns
+                for column in self.columns
+                if column.kind == kind
             ]
             if names:
                 more = f", ... ({len(names)})" if len(names) > 8 else ""
                 parts.append(f"{kind} {', '.join(names[:8])}{more}")
-        return f"Columns: {'; '.join([*parts, self.label.describe()])}"
+        if self.label_kind == "class":
+            parts.append(f"label {self.labels[0]} ({len(self.classes)} classes)")
+        elif self.label_kind == "multilabel":
+            parts.append(f"labels {', '.join(self.labels)}")
+        else:
+            scales = (f"{c.name} (mean {c.mean:.6g}, deviation {c.std:.6g})" for c in self.targets)
+            parts.append(f"target{'s' * (len(self.targets) > 1)} {', '.join(scales)}")
+        return f"Columns: {'; '.join(parts)}"
 
 
 def fit_from(text: str) -> TableFit:
     """Return the fit that `to_text` has written."""
-    content = json.loads(text)
+    plain = json.loads(text)
+    targets, columns = (
+        tuple(Column(**{**item, "values": tuple(item.get("values", ()))}) for item in items)
+        for items in (plain.get("targets", ()), plain["columns"])
+    )
     return TableFit(
-        label_fit_from(content),
-        tuple(map(column_from, content["columns"])),
-        content["num_rows"],
+        label_kind=plain.get("label_kind", "class"),
+        labels=(plain["label"],) if isinstance(plain["label"], str) else tuple(plain["label"]),
+        classes=tuple(plain.get("classes", ())),
+        targets=targets,
+        columns=columns,
+        num_rows=plain["num_rows"],
     )
 
 
 def fit_table(
     read: Reader,
     names: Sequence[str],
-    labels: LabelFitter,
     kinds: Mapping[str, str],
     max_categories: int,
+    labels: Sequence[str],
+    label_kind: str,
 ) -> TableFit:
     """Fit to the training rows.
 
     Args:
         read: reads them.
         names: all columns, but for those of labels.
-        labels: fits the columns of labels.
         kinds: the kinds that are known; all others are found.
         max_categories: how many categories of a column are kept.
+        labels: the columns of labels.
+        label_kind: what they hold.
 
     Raises:
         ValueError: a row is damaged, or no column is left.
@@ -106,82 +210,186 @@ def fit_table(
             name,
         )
     kinds = {**kinds, **dict.fromkeys(unnamed, "ignored")}
-    inferred = _find_kinds(read, [name for name in names if name not in kinds])
-    kinds = {name: inferred.get(name) or kinds[name] for name in names}
-    fits = {name: Fit(name, kind) for name, kind in kinds.items() if kind != "ignored"}
+    found = _find_kinds(read, [name for name in names if name not in kinds])
+    kinds = {name: found.get(name) or kinds[name] for name in names}
+    fits = {name: ColumnFit(name, kind) for name, kind in kinds.items() if kind != "ignored"}
+    targets = [ColumnFit(name, "numeric") for name in labels if label_kind == "number"]
+    classes: set[str] = set()
     num_rows = 0
-    for rows in read([*fits, *labels.names]):
+    for rows in read([*fits, *labels]):
         for fit in fits.values():
             fit.add(rows)
-        labels.add(rows)
+        for target in targets:
+            _targets(rows, target.name)  # checks them
+            target.add(rows)
+        if label_kind == "class":
+            classes.update(_label_texts(rows, labels[0]))
         num_rows += len(rows.numbers)
-    _warn_of_decimal_commas([fits[name] for name in inferred if name in fits])
-    columns = [
-        fits[name].column(max_categories)
-        if _is_kept(fits.get(name), name in inferred, max_categories)
-        else Column(name, "ignored")
-        for name in names
-    ]  # fmt: skip
-    if all(column.kind == "ignored" for column in columns):
+    _warn_of_decimal_commas([fits[name] for name in found if name in fits])
+    for name in found:  # of more categories than may be kept: free text, or names
+        if name in fits and len(fits[name].counts) > max_categories:
+            del fits[name]
+    if not fits:
         raise ValueError(f"no column is left to learn from; of {', '.join(names)} all are ignored")
-    return TableFit(labels.fit(), tuple(columns), num_rows)
-
-
-def check_kinds(kinds: Mapping[str, str], names: Sequence[str], labels: Collection[str]) -> None:
-    """Raise unless all columns exist and have a kind that exists.
-
-    Raises:
-        ValueError: with the column or kind that was probably meant.
-    """
-    for name, kind in kinds.items():
-        if kind not in KINDS:
-            hint = _nearest(kind, KINDS)
-            raise ValueError(f"columns.{name} ({kind}) must be one of {', '.join(KINDS)}{hint}")
-        if name in labels:
-            raise ValueError(f"columns.{name} is the label (dataset.label); remove it")
-        if name not in names:
-            hint = _nearest(name, names) or f"; there are {', '.join(names)}"
-            raise ValueError(f"columns.{name}: there is no such column{hint}")
+    return TableFit(
+        label_kind=label_kind,
+        labels=tuple(labels),
+        classes=tuple(_ordered(classes)),
+        targets=tuple(target.column(max_categories) for target in targets),
+        columns=tuple(
+            fits[name].column(max_categories) if name in fits else Column(name, "ignored")
+            for name in names
+        ),
+        num_rows=num_rows,
+    )
 
 
 def _find_kinds(read: Reader, names: Sequence[str]) -> dict[str, str]:
-    finders = {name: KindFinder(name) for name in names}
-    if finders:
-        for rows in read(names):
-            for finder in finders.values():
-                finder.add(rows)
-    return {name: finder.kind for name, finder in finders.items()}
+    """Return the kind of each column; one without any value is ignored."""
+    possible: dict[str, list[str]] = {name: ["numeric", "date", "categorical"] for name in names}
+    empty = set(names)
+    for rows in read(names) if names else ():
+        for name, values in rows.columns.items():
+            if not is_missing(values).all():
+                empty.discard(name)
+            possible[name] = [kind for kind in possible[name] if _parses(values, kind)]
+    return {name: "ignored" if name in empty else possible[name][0] for name in names}
 
 
-def _is_kept(fit: Fit | None, is_found: bool, max_categories: int) -> bool:
-    """Return whether a column is used: not one that is found to be free text or names."""
-    if fit is None:
-        return False
-    return not (is_found and fit.kind == "categorical" and len(fit.counts) > max_categories)
+class ColumnFit:
+    """Fits a column of a known kind to training rows, a block at a time."""
+
+    def __init__(self, name: str, kind: str) -> None:
+        """Take the column's name and kind."""
+        self.name = name
+        self.kind = kind
+        self.counts: Counter[str] = Counter()
+        self._count = 0
+        self._mean = 0.0
+        self._squares = 0.0
+
+    def add(self, rows: Rows) -> None:
+        """Take more rows into account."""
+        if self.kind == "categorical":
+            self.counts.update(as_texts(rows.columns[self.name]))
+            return
+        numbers = _to_numbers(self.name, self.kind, rows)
+        numbers = numbers[~np.isnan(numbers)]
+        if not len(numbers):
+            return
+        # Sums of blocks are merged around their means (Chan et al. 1979): no digits are lost.
+        total = self._count + len(numbers)
+        mean = float(numbers.mean())
+        shift = mean - self._mean
+        self._squares += float(((numbers - mean) ** 2).sum())
+        self._squares += shift * shift * self._count * len(numbers) / total
+        self._mean += shift * len(numbers) / total
+        self._count = total
+
+    def column(self, max_categories: int) -> Column:
+        """Return the fitted column; of more categories the most frequent are kept."""
+        if self.kind == "categorical":
+            ranked = sorted(self.counts, key=lambda value: (-self.counts[value], value))
+            return Column(self.name, self.kind, values=tuple(sorted(ranked[:max_categories])))
+        std = float(np.sqrt(self._squares / self._count)) if self._count else 0.0
+        return Column(self.name, self.kind, mean=self._mean, std=std or 1.0)
 
 
-def _warn_of_decimal_commas(fits: Iterable[Fit]) -> None:
+def _warn_of_decimal_commas(fits: Iterable[ColumnFit]) -> None:
     """Warn of columns that would be numbers if their commas were points."""
-    csv_format = CsvFormat(decimal_comma=True)
-    columns = {fit.name: [text for text in fit.counts if text] for fit in fits}
-    for name, texts in columns.items():
-        if texts and all(_is_number(csv_format.value(text)) for text in texts):
+    for fit in fits:
+        texts = [text for text in fit.counts if text]
+        numbers = np.array([clean(text, decimal_comma=True) for text in texts], object)
+        if texts and _parses(numbers, "numeric"):
             logger.warning(
                 "the column %r holds numbers with a comma, such as %s, which count as categories; "
                 "add dataset.decimal=comma",
-                name,
+                fit.name,
                 texts[0],
             )
 
 
-def _is_number(text: str) -> bool:
+def _to_numbers(name: str, kind: str, rows: Rows) -> np.ndarray:
+    """Return a column as numbers, [N] float64, NaN where a value is missing.
+
+    Raises:
+        ValueError: a value is none; the message names file and line.
+    """
+    values = rows.columns[name]
     try:
-        float(text)
+        numbers = _parse(values, kind)
+    except ValueError as error:
+        row = next(row for row in range(len(values)) if not _parses(values[row : row + 1], kind))
+        what = "a number" if kind == "numeric" else "a date, such as 2024-01-31"
+        raise ValueError(
+            f"{rows.place(row)}, column {name!r}: {as_texts(values)[row]!r} is not {what}; repair "
+            "it, or make the column categorical or ignored in dataset.columns"
+        ) from error
+    if np.isinf(numbers).any():
+        row = int(np.isinf(numbers).argmax())
+        raise ValueError(f"{rows.place(row)}, column {name!r}: the number is infinite")
+    return numbers
+
+
+def _parse(values: np.ndarray, kind: str) -> np.ndarray:
+    """Return numbers, or the days since 1970 of dates; categories as they are."""
+    if kind == "categorical":
+        return values
+    if kind == "numeric":
+        if values.dtype.kind == "M":
+            raise ValueError("dates")
+        if values.dtype != object:
+            return values
+        return np.array([text or "nan" for text in values], np.float64)
+    if values.dtype == object:
+        if not all(_DATE.fullmatch(text) for text in values if text):
+            raise ValueError("no dates")
+        values = np.array([text or "NaT" for text in values], "datetime64[us]")
+    elif values.dtype.kind != "M":
+        raise ValueError("numbers")
+    return np.where(np.isnat(values), np.nan, values.astype(np.int64) / 86_400e6)
+
+
+def _parses(values: np.ndarray, kind: str) -> bool:
+    try:
+        _parse(values, kind)
     except ValueError:
         return False
     return True
 
 
-def _nearest(word: str, words: Sequence[str]) -> str:
-    near = difflib.get_close_matches(word, words, n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""
+def _label_texts(rows: Rows, name: str) -> list[str]:
+    labels = as_texts(rows.columns[name])
+    if "" in labels:
+        raise ValueError(f"{rows.place(labels.index(''))}: the label ({name}) is missing")
+    return labels
+
+
+def _label_numbers(rows: Rows, name: str, numbers: Mapping[str, int], rule: str) -> np.ndarray:
+    """Return the number of each label, [N] int64; of flags letters may be of any case."""
+    labels = _label_texts(rows, name)
+    keys = [label.lower() for label in labels] if numbers is FLAGS else labels
+    for row, key in enumerate(keys):
+        if key not in numbers:
+            raise ValueError(f"{rows.place(row)}: the label ({name}) is {labels[row]!r}, {rule}")
+    return np.array([numbers[key] for key in keys], np.int64)
+
+
+def _targets(rows: Rows, name: str) -> np.ndarray:
+    """Return a column of numbers to predict, [N] float32."""
+    try:
+        numbers = _to_numbers(name, "numeric", rows)
+    except ValueError as error:
+        what = str(error).partition(";")[0]
+        raise ValueError(f"{what}; repair it, or choose dataset.label_kind=class") from error
+    if (missing := np.isnan(numbers)).any():
+        raise ValueError(f"{rows.place(int(missing.argmax()))}: the label ({name}) is missing")
+    return numbers.astype(np.float32)
+
+
+def _ordered(classes: Iterable[str]) -> list[str]:
+    """Return class names in the order of their numbers, if all are integers; else by name."""
+    try:
+        return sorted(classes, key=int)
+    except ValueError:
+        return sorted(classes)

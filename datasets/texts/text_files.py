@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.datasets.splits.extras import import_extra
 from trainer.datasets.splits.paths import find_files, split_folders
-from trainer.datasets.tables import table_files
-from trainer.text import first_line
+from trainer.datasets.tables.table_files import column_names, csv_lines, parquet_batches
 
 EXTENSIONS = (".csv", ".jsonl", ".parquet", ".txt")
 LAYOUT = "give a file .csv, .jsonl or .parquet, or a folder of these or of <class>/<name>.txt"
@@ -179,13 +177,10 @@ def _decoded(path: Path) -> str:
 
 
 def _csv(path: Path) -> Iterator[tuple[int, Any]]:
-    csv_format = table_files.CsvFormat(has_texts=True)
-    names = table_files.column_names(path, csv_format)
-    number = 0
-    for rows in table_files.read_rows([path], names, csv_format):
-        for values in zip(*(rows.columns[name] for name in names), strict=True):
-            number += 1
-            yield number, dict(zip(names, values, strict=True))
+    lines = csv_lines(path, has_texts=True)
+    _, names = next(lines)
+    for number, (_, fields) in enumerate(lines, start=1):
+        yield number, dict(zip(names, fields, strict=False))
 
 
 def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
@@ -202,18 +197,7 @@ def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _parquet(path: Path, *keys: str) -> Iterator[tuple[int, Any]]:
-    arrow = import_extra("pyarrow", "parquet", str(path))
-    library = import_extra("pyarrow.parquet", "parquet", str(path))
-    number = 0
-    try:
-        with library.ParquetFile(path) as file:
-            columns = [name for name in keys if name in file.schema_arrow.names]
-            # With a column missing, all names are wanted for the message.
-            chosen = columns if len(columns) == len(keys) else None
-            for batch in file.iter_batches(columns=chosen):
-                for row in batch.to_pylist():
-                    number += 1
-                    yield number, row
-    except (OSError, arrow.ArrowException) as error:
-        reason = first_line(error)
-        raise ValueError(f"{path} cannot be read as Parquet: {reason}") from error
+    # With a column missing, all names are wanted for the message.
+    columns = keys if set(keys) <= set(column_names(path)) else None
+    rows = (row for batch in parquet_batches(path, columns) for row in batch.to_pylist())
+    yield from enumerate(rows, start=1)

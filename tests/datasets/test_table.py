@@ -15,8 +15,9 @@ import tensorflow as tf
 from tests.support.dataset_contract import check_dataset
 from tests.support.toy_sources import everything
 from trainer.datasets.breast_cancer import breast_cancer
-from trainer.datasets.table import table
-from trainer.datasets.tables.table_dataset import TableDataset
+from trainer.datasets.diabetes import diabetes
+from trainer.datasets.table import TableDataset, table
+from trainer.datasets.tables import table_files
 
 TRAIN = """id,age,city,since,member,label
 a,10,Bern,2024-01-01,yes,no
@@ -140,6 +141,38 @@ def test_raw_columns_give_the_bits_of_the_file(tmp_path: Path) -> None:
         "member": tf.constant(["yes", "no", "yes", "no"]),
     }
     assert data.from_columns(raw).numpy().tobytes() == vectors(data, data.test).tobytes()
+
+
+def test_kinds_are_found_over_all_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_files, "ROWS", 1)
+    columns = {
+        "numeric": ["1", "", "-2.5e3"],
+        "year": ["2024", "2025", "?"],
+        "date": ["", "2024-01-31", "2024-01-31 12:30:01.5"],
+        "day": ["2024-01-31", "today", "2024-01-31"],
+        "flag": ["true", "false", ""],
+        "late": ["1", "a", "2"],
+        "empty": ["", "NA", ""],
+        "label": ["a", "b", "a"],
+    }
+    lines = [",".join(columns), *map(",".join, zip(*columns.values(), strict=True))]
+    text = "\n".join(lines)
+    data, _ = fitted(write(tmp_path, text, text))
+    assert data.describe() == [
+        "Columns: numeric numeric, year; categorical day (2), flag (3), late (3); date date; "
+        "ignored empty; label label (2 classes)"
+    ]
+
+
+def test_blocks_are_merged_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_files, "ROWS", 700)
+    values = 1e9 + np.random.RandomState(0).standard_normal(3000)
+    text = "x,same,label\n" + "".join(f"{value!r},7,a\n" for value in values.tolist())
+    _, fit = fitted(write(tmp_path, text, text))
+    scale, same = json.loads(fit)["columns"]
+    assert scale["mean"] == pytest.approx(values.mean(), rel=1e-15)
+    assert scale["std"] == pytest.approx(values.std(), rel=1e-6)
+    assert (same["mean"], same["std"]) == (7.0, 1.0)
 
 
 def test_fit_knows_the_training_rows_alone(tmp_path: Path) -> None:
@@ -342,3 +375,115 @@ def test_rows_that_a_quotation_mark_joins_are_told(
     assert data.train.num_examples == 3
     (line,) = caplog.messages
     assert "train.csv, line 3: a value in quotation marks has a line break; if these are" in line
+
+
+LABELS = """x,kg,price,warm,dry
+1,10,-1.5,1,false
+2,20,0,0,TRUE
+3,30,1.5,1,true
+"""
+NUMBERS: dict[str, Any] = {"label": ["kg", "price"], "label_kind": "number"}
+FLAGS: dict[str, Any] = {"label": ["warm", "dry"], "label_kind": "multilabel"}
+
+
+def test_numbers_stay_in_their_unit_and_their_scale_is_kept(tmp_path: Path) -> None:
+    data = table(**write(tmp_path, LABELS, LABELS), **NUMBERS)
+    fit = data.fit()
+    labels = everything(data.train)["label"]
+    assert labels.dtype == np.float32
+    assert labels.tolist() == [[10, -1.5], [20, 0], [30, 1.5]]
+    assert (data.num_classes, data.class_names, data.label_kind) == (2, ["kg", "price"], "number")
+    scale = np.array(data.target_scale)
+    np.testing.assert_allclose(scale, [[20, np.sqrt(200 / 3)], [0, np.sqrt(1.5)]])
+    assert data.describe()[0].endswith(
+        "targets kg (mean 20, deviation 8.16497), price (mean 0, deviation 1.22474)"
+    )
+    check_dataset(data)
+    other = table(**write(tmp_path, LABELS.replace("30,", "3000,"), LABELS), **NUMBERS)
+    other.restore(fit)
+    assert np.array(other.target_scale).tobytes() == scale.tobytes()
+    assert json.loads(fit)["label"] == ["kg", "price"]
+
+
+def test_flags_are_zero_and_one(tmp_path: Path) -> None:
+    data = table(**write(tmp_path, LABELS, LABELS), **FLAGS)
+    data.fit()
+    labels = everything(data.test)["label"]
+    assert labels.dtype == np.int64
+    assert labels.tolist() == [[1, 0], [0, 1], [1, 1]]
+    assert (data.class_names, data.target_scale) == (["warm", "dry"], None)
+    assert data.describe()[0].endswith("; labels warm, dry")
+    check_dataset(data)
+
+
+def test_diabetes_is_the_published_table() -> None:
+    data = diabetes()
+    data.fit()
+    labels = np.concatenate([everything(split)["label"] for split in (data.train, data.test)])
+    assert labels.shape == (442, 1)
+    # As Efron et al. (2004) have it.
+    assert labels.mean() == pytest.approx(152.1335, abs=1e-3)
+    assert (labels.min(), labels.max()) == (25.0, 346.0)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"label": ["kg", "price"]}, r"label \(\[kg, price\]\) must be one column .* add dataset"),
+        ({"label": []}, r"label \(\[\]\) names no column; add dataset.label=<column>"),
+        ({**NUMBERS, "label": ["kg", "kg"]}, r"label \(\[kg, kg\]\) names a column twice"),
+        (
+            {**NUMBERS, "label": ["kg", "prize"]},
+            r"label \(prize\): .* no such column, it has x, kg",
+        ),
+        ({**NUMBERS, "columns": {"kg": "numeric"}}, r"columns.kg is the label"),
+    ],
+)
+def test_columns_of_labels_must_suit_their_kind(
+    tmp_path: Path, more: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        table(**write(tmp_path, LABELS, LABELS), **more)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "message"),
+    [
+        (
+            NUMBERS,
+            LABELS.replace(",20,", ",heavy,"),
+            r"line 3, column 'kg': 'heavy' is not a number",
+        ),
+        (NUMBERS, LABELS.replace(",20,", ",,"), r"train.csv, line 3: the label \(kg\) is missing"),
+        (
+            FLAGS,
+            LABELS.replace("TRUE", "maybe"),
+            r"line 3: the label \(dry\) is 'maybe', it must be 0",
+        ),
+        (FLAGS, LABELS.replace("TRUE", ""), r"line 3: the label \(dry\) is missing"),
+    ],
+)
+def test_wrong_label_is_told_with_its_line(
+    tmp_path: Path, kind: dict[str, Any], rows: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        table(**write(tmp_path, rows, rows), **kind).fit()
+
+
+def test_run_of_other_labels_is_another_run(tmp_path: Path) -> None:
+    data = table(**write(tmp_path, LABELS, LABELS), **FLAGS)
+    fit = data.fit()
+    with pytest.raises(
+        ValueError, match=r"label \(kg, price\) is another .* of the run, warm, dry"
+    ):
+        table(**write(tmp_path, LABELS, LABELS), **NUMBERS).restore(fit)
+    with pytest.raises(ValueError, match=r"label_kind \(number\) is multilabel in the run"):
+        table(**write(tmp_path, LABELS, LABELS), **{**FLAGS, "label_kind": "number"}).restore(fit)
+
+
+def test_table_to_test_on_must_have_the_labels(tmp_path: Path) -> None:
+    message = (
+        r"test.csv\): a run that trains is tested, .* no column 'kg' \(dataset.label\), it has x;"
+    )
+    with pytest.raises(ValueError, match=message):
+        table(**write(tmp_path, LABELS, "x\n1\n"), **NUMBERS).fit()
