@@ -202,14 +202,6 @@ def fit_table(
     Raises:
         ValueError: a row is damaged, or no column is left.
     """
-    unnamed = [name for name in names if name not in kinds and _UNNAMED.fullmatch(name)]
-    for name in unnamed:
-        logger.warning(
-            "the column %r has no name, as an index that pandas writes; it is ignored: give it a "
-            "name to learn from it",
-            name,
-        )
-    kinds = {**kinds, **dict.fromkeys(unnamed, "ignored")}
     found = _find_kinds(read, [name for name in names if name not in kinds])
     kinds = {name: found.get(name) or kinds[name] for name in names}
     fits = {name: ColumnFit(name, kind) for name, kind in kinds.items() if kind != "ignored"}
@@ -245,10 +237,17 @@ def fit_table(
 
 
 def _find_kinds(read: Reader, names: Sequence[str]) -> dict[str, str]:
-    """Return the kind of each column; one without any value is ignored."""
+    """Return the kind of each column; one without any value or without a name is ignored."""
+    named = [name for name in names if not _UNNAMED.fullmatch(name)]
+    for name in set(names).difference(named):
+        logger.warning(
+            "the column %r has no name, as an index that pandas writes; it is ignored: give it a "
+            "name to learn from it",
+            name,
+        )
     possible: dict[str, list[str]] = {name: ["numeric", "date", "categorical"] for name in names}
     empty = set(names)
-    for rows in read(names) if names else ():
+    for rows in read(named) if named else ():
         for name, values in rows.columns.items():
             if not is_missing(values).all():
                 empty.discard(name)
