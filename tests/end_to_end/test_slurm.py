@@ -271,33 +271,36 @@ def test_job_goes_on_with_the_nodes_that_it_gets(cluster, straight, tmp_path):
 
 
 @pytest.mark.long
-def test_submitit_sweep_is_watched_over_time_limit_and_preemption(cluster, straight, tmp_path):
-    pytest.importorskip(
-        "hydra_plugins.hydra_submitit_launcher", reason="steadfast[submitit] is not installed"
-    )
-    sweep = ["-m", "hydra/launcher=submitit_slurm", "seed=0", pause(tmp_path, [4, 8])]
-    program = [sys.executable, str(ROOT / "train.py")]
-    process = cluster.begin("n1", *program, *sweep, *SMALL, cwd=tmp_path)
+def test_sweep_over_a_time_limit_and_a_killed_point_ends_the_same(cluster, straight, tmp_path):
+    (variable,) = OWN_SERVER
+    sweep = ["-m", "seed=0,1,2,3", pause(tmp_path, [4, 20]), *SMALL]
+    options = ["--time=60", "--output=job-%a.log", f"--export=ALL,{variable}=", "--submit"]
+    program = [sys.executable, str(ROOT / "train.py"), "slurm"]
 
-    def wait_until_paused(step):
-        path = tmp_path / f"paused-{step}"
-        until(path.exists, process, problem=f"no pause at {step}")
+    def submit_sweep(*more):
+        return cluster.run("n1", *program, *sweep, *options, *more, cwd=tmp_path)
 
-    try:
-        wait_until_paused(4)
-        job = cluster.run("n1", "squeue", "-h", "-t", "running", "-o", "%A").strip()
-        reach_time_limit(cluster, job)
-        cluster.wait(job, "RUNNING".__eq__, SECS)
-        wait_until_paused(8)
-        preempt(cluster, job)
-        cluster.wait(job, ENDED.__contains__, SECS)
-        out, err = process.communicate(timeout=SECS)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 0, out + err
-    assert "1 point: 1 done" in out
-    (run_dir,) = (path for path in (tmp_path / "runs").iterdir() if path.name != "sweeps")
-    result = json.loads((run_dir / "result.json").read_text())
-    assert (result["step"], result["attempts"]) == (24, 3)
-    assert_same_bits(final_variables(straight), final_variables(run_dir))
+    def wait_until_ended(job):
+        until(lambda: not cluster.run("n1", "squeue", "-h", "-j", job), problem="the job goes on")
+
+    # One after another, so that one alone pauses.
+    text = submit_sweep("--array=1-4%1")
+    assert "4 points: 4 waiting" in text
+    job = text.split()[-1]
+    until((tmp_path / "paused-4").exists, problem="no pause at 4")
+    reach_time_limit(cluster, f"{job}_1")
+    until((tmp_path / "paused-20").exists, problem="no pause at 20")
+    (killed,) = command_pids(tmp_path)
+    os.kill(killed, signal.SIGKILL)
+    cluster.wait(f"{job}_1", "COMPLETED".__eq__, SECS)
+    wait_until_ended(job)
+    text = submit_sweep()
+    assert "4 points: 3 done, 1 " in text
+    wait_until_ended(text.split()[-1])
+    assert "4 points: 4 done" in submit_sweep()
+    runs = [path for path in (tmp_path / "runs").iterdir() if path.name != "sweeps"]
+    results = [json.loads((path / "result.json").read_text()) for path in runs]
+    assert [result["step"] for result in results] == [24] * 4
+    assert sorted(result["attempts"] for result in results) == [1, 1, 2, 2]
+    (first,) = (path for path in runs if "\nseed: 0\n" in (path / "config.yaml").read_text())
+    assert_same_bits(final_variables(straight), final_variables(first))

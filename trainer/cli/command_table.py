@@ -12,7 +12,7 @@ COMMANDS = {
     "report": ("[runs/<run> ...]", "what runs came to, as one HTML page that needs no network"),
     "slurm": (
         "... --<option>",
-        "the Slurm job script of a run; --submit: submit it",
+        "the Slurm job script of a run, or of a sweep (-m); --submit: submit it",
     ),
     "kubernetes": (
         "... --image IMAGE",

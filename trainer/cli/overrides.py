@@ -27,6 +27,7 @@ _INEFFECTIVE = {
     "mode": "add -m for a sweep",
     "searchpath": "write --config-dir=<directory>",
     "callbacks": "write callbacks=<choice>",
+    "launcher": "add sweep.jobs=<number of points that train in parallel>",
     **dict.fromkeys(
         ("run", "sweep", "output_subdir", "job"), "write runs_dir=<directory> and name=<name>"
     ),

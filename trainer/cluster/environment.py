@@ -7,8 +7,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from glob import glob
 from pathlib import Path
 
@@ -214,17 +213,6 @@ def take_caller() -> int | None:
     """Return the descriptor that `of_command` names to this process; no other is told of it."""
     value = os.environ.pop(_CALLER, None)
     return None if value is None else int(value)
-
-
-@contextmanager
-def exported() -> Iterator[None]:
-    """Let processes that others start from this one find this package."""
-    before = dict(os.environ)
-    os.environ["PYTHONPATH"] = worker_environment()["PYTHONPATH"]
-    try:
-        yield
-    finally:
-        replace(before)
 
 
 def replace(environment: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ REMOVED: dict[str, str] = {
     "experiment=transfer_digits": "docs/examples/contrastive has it as a project of its own",
     "fault=lose_worker_1_at_50": "use fault=kill_worker_1_at_50",
     "fault=return_worker_1_at_120": "use fault=kill_worker_1_at_50",
+    "hydra/launcher": "use sweep.jobs, or 'slurm -m ... --submit' for a job of each point",
     "mode=benchmark": "python -m benchmarks.scaling measures any configuration",
     "strategy.min_workers": "runs resume on any number of workers; on Ray launch.ray.min_workers",
     "strategy.rejoin_secs": "on Ray use launch.ray.rejoin_secs",

@@ -25,17 +25,12 @@ from trainer.runs.identity import run_address
 from trainer.runs.provenance import code_warning
 from trainer.runs.status import run_status
 from trainer.sweep.driver import Driver
-from trainer.sweep.launchers.launcher_driver import (
-    LauncherDriver,
-    check_launcher,
-    split_overrides,
-)
 from trainer.sweep.live_table import LiveTable
 from trainer.sweep.points import resources
 from trainer.sweep.points.points import Compose, Point, PointResult, point_composer
 from trainer.sweep.points.resources import ResourceShare
 from trainer.sweep.search.grid_search import compose_first, expand
-from trainer.sweep.search.search import SearchContext, create_search
+from trainer.sweep.search.search import Search, SearchContext, create_search
 from trainer.sweep.summary import link_events, summary_folder, summary_text, write_summary
 
 
@@ -52,30 +47,16 @@ def run_sweep(overrides: list[str], config_dir: str | None) -> int:
     Raises:
         ConfigError: with all problems of all points; nothing has been written.
     """
-    launcher_settings, overrides = split_overrides(overrides)
-    composer = Composer(config_dir)
-    compose = point_composer(composer)
-    parsed = composer.parse(overrides)
-    first = _compose_first(parsed, compose)
-    _check_local(first)
+    first, search, folder = prepare(overrides, config_dir)
     strategy, cluster = resolve(first)
     declared = cluster if cluster.is_declared else None
-    if launcher_settings:
-        check_launcher(launcher_settings, first, config_dir, declared)
     if strategy.hosts:
         # It prints the commands for all hosts.
         return launcher.run(Command(first, overrides, config_dir))
-    varied_keys = [item.get_key_element() for item in parsed if item.is_sweep_override()]
-    folder = summary_folder(first, varied_keys, overrides)
-    search = create_search(SearchContext(parsed, first, compose, folder))
     shares, share_notes = _divide_resources(first, search.total, declared)
     search.begin()
     table = LiveTable(search.total, first.sweep)
-    driver: Driver | LauncherDriver = (
-        LauncherDriver(search.points, launcher_settings, config_dir, folder)
-        if launcher_settings
-        else Driver(search, first.sweep, shares, config_dir, table)
-    )
+    driver = Driver(search, first.sweep, shares, config_dir, table)
     bias = biased_selection(first, "sweep" if search.points else "search")
     for note in [*search.notes, *bias, *share_notes]:
         table.print_line(note)
@@ -83,8 +64,27 @@ def run_sweep(overrides: list[str], config_dir: str | None) -> int:
         return driver.run()
     finally:
         if declared is None or declared.is_chief:
-            results = driver.results if isinstance(driver, Driver) else {}
-            _print_summary(folder, first.sweep, search.points, results)
+            print_summary(folder, first.sweep, search.points, driver.results)
+
+
+def prepare(overrides: list[str], config_dir: str | None) -> tuple[Experiment, Search, Path]:
+    """Compose and check the points of a sweep; nothing is written.
+
+    Returns:
+        The first point, which has all settings of the sweep, the search, and the folder of the
+        summary.
+
+    Raises:
+        ConfigError: with all problems of all points.
+    """
+    composer = Composer(config_dir)
+    compose = point_composer(composer)
+    parsed = composer.parse(overrides)
+    first = _compose_first(parsed, compose)
+    _check_local(first)
+    varied_keys = [item.get_key_element() for item in parsed if item.is_sweep_override()]
+    folder = summary_folder(first, varied_keys, overrides)
+    return first, create_search(SearchContext(parsed, first, compose, folder)), folder
 
 
 def _check_local(first: Experiment) -> None:
@@ -130,7 +130,7 @@ def _divide_resources(
     return resources.divide(jobs, cores, gpus), notes
 
 
-def _print_summary(
+def print_summary(
     folder: Path, sweep: Sweep, points: Sequence[Point], results: Mapping[int, PointResult]
 ) -> None:
     """Write and print the summary of the points that have ended, and of the others of a grid."""

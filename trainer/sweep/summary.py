@@ -68,11 +68,6 @@ def _identifies_sweep(override: str, varied: Collection[str], values: Mapping[st
         return True  # a group such as `experiment`, which may set any key
 
 
-def lock_file(folder: Path) -> Path:
-    """Return the file that is locked while a command uses the folder of a sweep."""
-    return folder / ".lock"
-
-
 def lock_folder(folder: Path) -> Lock:
     """Lock the folder of a sweep: two commands would take each other's points for abandoned ones.
 
@@ -81,8 +76,8 @@ def lock_folder(folder: Path) -> Lock:
         StorageError: the lock cannot be created.
     """
     try:
-        with writing(lock_file(folder)):
-            return Lock.acquire(lock_file(folder), _LOCK_WAIT_SECS)
+        with writing(path := folder / ".lock"):
+            return Lock.acquire(path, _LOCK_WAIT_SECS)
     except LockedError:
         raise ConfigError(f"{folder}: the same sweep is running; wait for it, or stop it") from None
 

@@ -1,5 +1,6 @@
 """The command `slurm`: its job script, and what it refuses."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.command_line import run_here
+from trainer.cli.compose import compose
+from trainer.runs.identity import run_path
 
 MULTI = ("strategy=multi_worker", "model=softmax")
 
@@ -46,10 +49,10 @@ def test_script_has_a_node_for_each_process_and_runs_the_command(tmp_path):
     assert lines[at + 1] == f"  {program} {' '.join(MULTI)} 'runs_dir='\"'\"'my runs'\"'\"''"
 
 
-def test_options_of_sbatch_are_passed_on_and_replace_ours():
+def test_options_of_sbatch_are_passed_on_after_ours():
     words = ["-N", "2", "--time", "2-12", "-p", "gpu", "--exclusive", "--signal=B:USR1@30"]
     given = options(*words, *MULTI, "--output=a b.log")
-    assert [line for line in given if "job-name" not in line and "chdir" not in line] == [
+    assert given[2:] == [
         "--nodes=2",
         "--ntasks-per-node=1",
         "--requeue",
@@ -64,8 +67,8 @@ def test_options_of_sbatch_are_passed_on_and_replace_ours():
 
 def test_short_options_may_have_their_value_joined():
     given = options("-N2", "-t2:00:00", "-Jname", "-pgpu", *MULTI)
-    assert {"--nodes=2", "--time=2:00:00", "--job-name=name", "-pgpu"} <= set(given)
-    assert not [line for line in given if line.startswith(("-N", "-t", "-J"))]
+    assert {"--nodes=2", "--time=2:00:00", "-Jname", "-pgpu"} <= set(given)
+    assert not [line for line in given if line.startswith(("-N", "-t"))]
 
 
 def test_range_of_nodes_takes_every_size_that_divides_the_batch():
@@ -111,6 +114,51 @@ def test_submit_gives_the_script_to_sbatch(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert run_here("slurm", *MULTI, "--submit").code == 3
     assert Path("submitted").read_text() == script(*MULTI)
+
+
+SWEEP = ("-m", "model=softmax", "seed=1,2,3", "train.steps=4", "sweep.name=mine")
+
+
+def finish(seed):
+    """Write the result of a point."""
+    folder = run_path(compose(["model=softmax", f"seed={seed}", "train.steps=4"]))
+    folder.mkdir(parents=True)
+    result = {"step": 4, "metrics": {"loss": 0.5}, "train": {"steps": 4, "epochs": None}}
+    (folder / "result.json").write_text(json.dumps(result))
+
+
+def test_sweep_is_an_array_of_the_points_that_are_not_done(tmp_path):
+    # Keys that the engine adds to a choice, of which Hydra knows nothing.
+    added = ["dataset.validation=0.2", "optimizer.lazy=false", "schedule.reference_batch=16"]
+    text = script(*SWEEP, "sweep.jobs=2", *added)
+    assert "#SBATCH --job-name=mine\n" in text
+    assert "#SBATCH --array=1,2,3%2\n" in text
+    assert 'scontrol requeue "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"' in text
+    finish(2)
+    text = script(*SWEEP)
+    assert "#SBATCH --array=1,3\n" in text
+    srun = tmp_path / "srun"
+    srun.write_text('#!/bin/sh\necho "$@"\n')
+    srun.chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-c", text],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": "3"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    # The command of a point is that of a run.
+    assert done.stdout.endswith("train.py model=softmax seed=3 train.steps=4 train.epochs=null\n")
+
+
+def test_finished_sweep_submits_nothing_and_shows_its_table():
+    for seed in (1, 2, 3):
+        finish(seed)
+    outcome = run_here("slurm", *SWEEP, "--submit")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "3 points: 3 done; the best accuracy first:" in outcome.out
+    assert Path("runs/sweeps/mine/summary.json").exists()
 
 
 def test_submit_without_slurm_is_refused(tmp_path, monkeypatch):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.resources
 import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.cli.commands.command_arguments import Parser
@@ -18,16 +18,17 @@ from trainer.cli.overrides import override_key, rewrite
 from trainer.cluster.spec import ProcessId
 from trainer.config.rules.batch_sizes import divides
 from trainer.config.schema import Experiment
-from trainer.errors import ConfigError
+from trainer.errors import DONE, ConfigError
 from trainer.launch import remote_run
 from trainer.launch.run_context import resolve
 from trainer.runs.identity import run_path
+from trainer.runs.status import State, run_status
+from trainer.sweep.points.point_process import without_sweep_overrides
+from trainer.sweep.run_sweep import prepare, print_summary
 from trainer.text import format_duration
 
 _SAVE_SECS = 120
 _EARLY_SECS = 60  # Slurm sends the signal up to a minute early
-_SHORT = {"-N": "nodes", "-J": "job-name", "-D": "chdir", "-t": "time"}
-"""Short options of those that are set here; all others are passed on as they are."""
 
 _CHOICE = """\
 # The batch can be divided among so many tasks; the largest number that there are nodes for.
@@ -36,52 +37,20 @@ for tasks in {sizes}; do if [ "$tasks" -le "$SLURM_JOB_NUM_NODES" ]; then break;
 _WORKERS = "strategy.workers"
 
 
-@dataclass
-class _Words:
-    """The words after `slurm`.
-
-    Attributes:
-        options: those of sbatch, as written or by their long names; None: without a value.
-        overrides: those of the run.
-        config_dir: the user's own folder of choices.
-        submit: whether to submit the script.
-    """
-
-    options: dict[str, str | None] = field(default_factory=dict)
-    overrides: list[str] = field(default_factory=list)
-    config_dir: str | None = None
-    submit: bool = False
-
-
 def run(arguments: Sequence[str]) -> int:
-    """Print the job script of a run, or submit it.
+    """Print the job script of a run, or of the points of a sweep, or submit it.
 
     Returns:
         The exit code: 0, or that of sbatch.
 
     Raises:
-        ConfigError: the run cannot work, or an option contradicts it.
+        ConfigError: a run cannot work, or an option contradicts it.
     """
-    if {"-h", "--help"} & set(arguments):
-        parser = Parser(
-            "slurm",
-            "Every other option is one of sbatch: --nodes=4 --time=8:00:00 --partition=gpu. By "
-            "default: a node for each process of the strategy, one task on each, and SIGTERM "
-            f"{_SAVE_SECS} s before the time limit (--signal).",
-        )
-        parser.add_argument("--submit", action="store_true", help="submit it with sbatch")
-        parser.add_argument("overrides", nargs="*", help="those of the run")
-        parser.parse_args(arguments)
-    words = _parse(arguments)
-    experiment = _experiment(words)
-    if _node_range(words)[0] == 1 and _takes_one_task(words, experiment):
-        # The command that gets one node alone starts one process on it, as on each of several.
-        words.overrides.append(f"{_WORKERS}=1")
-        experiment = _experiment(words)
-    script = _script(words, experiment)
-    if not words.submit:
+    args = _parse(arguments)
+    script = _sweep_script(args) if args.multirun else _run_script(args)
+    if not args.submit or not script:
         print(script, end="")
-        return 0
+        return DONE
     try:
         return subprocess.run(["sbatch"], input=script, text=True, check=False).returncode
     except FileNotFoundError:
@@ -90,138 +59,214 @@ def run(arguments: Sequence[str]) -> int:
         ) from None
 
 
-def _experiment(words: _Words) -> Experiment:
-    overrides, config_dir = rewrite(words.overrides, words.config_dir)
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return our options, `sbatch`: the lines of all others, and `overrides`: those of the run."""
+    parser = Parser(
+        "slurm",
+        "Every other option is one of sbatch: --partition=gpu --gres=gpu:1. By default: a node for "
+        f"each process of the strategy, one task on each, and SIGTERM {_SAVE_SECS} s before the "
+        "time limit (--signal).",
+    )
+    parser.add_argument("-m", "--multirun", action="store_true", help="a task for each point")
+    parser.add_argument("--submit", action="store_true", help="submit it with sbatch")
+    parser.add_argument("--config-dir", help="a directory with more choices")
+    parser.add_argument("-N", "--nodes", help="the number of nodes, or a range: 1-4")
+    parser.add_argument("-t", "--time", help="the time limit: 8:00:00")
+    parser.add_argument("--signal", default=f"TERM@{_SAVE_SECS}")
+    # Not as its second name: argparse would take sbatch's `-c` for it.
+    words = ["--config-dir" if word == "-cd" else word for word in arguments]
+    args, words = parser.parse_known_args(words)
+    if args.config_dir:
+        args.config_dir = os.path.abspath(os.path.expanduser(args.config_dir))
+    args.overrides = []
+    args.sbatch = []
+    has_value = True
+    for word in words:
+        name, equals, value = word.partition("=")
+        if word.startswith("-"):
+            args.sbatch.append(f"{name}={shlex.quote(value)}" if equals else word)
+        elif equals or has_value:
+            args.overrides.append(word)
+        else:
+            # An override always has a `=`, so a word without one is the value of the option.
+            args.sbatch[-1] += f" {shlex.quote(word)}"
+        has_value = bool(equals) or not word.startswith("-")
+    return args
+
+
+def _run_script(args: argparse.Namespace) -> str:
+    """Return the job script of one run."""
+    experiment = _experiment(args)
+    if _needs_one_worker(args, experiment):
+        experiment = _experiment(args)
+    command = shlex.join([*_program(args), *args.overrides])
+    return _script(args, run_path(experiment).name, [experiment], command)
+
+
+def _experiment(args: argparse.Namespace) -> Experiment:
+    overrides, config_dir = rewrite(args.overrides, args.config_dir)
     return split_hydra(compose_config(overrides, config_dir)).load()
 
 
-def _parse(arguments: Sequence[str]) -> _Words:
-    """Divide the words into options of sbatch, and words of the run's own command."""
-    words = _Words()
-    rest = list(arguments)
-    while rest:
-        word = rest.pop(0)
-        if word[:2] in _SHORT and len(word) > 2:
-            # As sbatch takes them: `-N2`.
-            rest.insert(0, word[2:].removeprefix("="))
-            word = word[:2]
-        name, equals, value = word.partition("=")
-        if word in ("-m", "--multirun"):
-            raise ConfigError(
-                f"slurm ({word}): this is the job of one run; "
-                "for a sweep use -m hydra/launcher=submitit_slurm"
-            )
-        if word == "--submit":
-            words.submit = True
-        elif name in ("--config-dir", "-cd"):
-            path = value if equals else "".join(rest[:1])
-            del rest[: 0 if equals else 1]
-            words.config_dir = os.path.abspath(os.path.expanduser(path))
-        elif word.startswith("-"):
-            # An override always has a `=`, so a word without one is the value of this option.
-            has_value = not equals and rest and not rest[0].startswith("-") and "=" not in rest[0]
-            name = _SHORT.get(name, name.removeprefix("--"))
-            words.options[name] = rest.pop(0) if has_value else value if equals else None
-        else:
-            words.overrides.append(word)
-    return words
-
-
-def _script(words: _Words, experiment: Experiment) -> str:
-    """Return the job script."""
-    if experiment.resume == "never":
+def _sweep_script(args: argparse.Namespace) -> str:
+    """Return the job script of the points that are not done, an array; empty: all are done."""
+    first, search, folder = prepare(*rewrite(args.overrides, args.config_dir))
+    if _needs_one_worker(args, first):
+        first, search, folder = prepare(*rewrite(args.overrides, args.config_dir))
+    if not search.points:
         raise ConfigError(
-            "resume (never) would start afresh each time the job is started again; leave it out"
+            f"search ({first.choices['search']}) must be grid with slurm -m: it chooses points by "
+            "the results of others; run it in one job with sbatch --wrap"
         )
-    nodes, sizes = _nodes(words, experiment)
-    options = {
-        "job-name": run_path(experiment).name,
-        "chdir": os.getcwd(),
-        "nodes": nodes,
-        "ntasks-per-node": "1",
-        "requeue": None,
-        "open-mode": "append",
-        "signal": f"TERM@{_SAVE_SECS}",
-    }
-    if "-" in nodes:
-        # Slurm counts the tasks on the smallest number of nodes, and gives no more of them.
-        del options["ntasks-per-node"]
-    options.update(words.options)
-    _check_time(options.get("time"), options["signal"] or "")
-    program = [sys.executable] if sys.argv[0].endswith(".py") else []
-    path = str(Path(sys.argv[0]).absolute())
-    flags = ["--config-dir", words.config_dir] if words.config_dir else []
-    script = importlib.resources.files(__package__).joinpath("shells/job.sh")
-    return script.read_text(encoding="utf-8").format(
-        options="\n".join(_option_lines(options)),
-        choice=_CHOICE.format(sizes=" ".join(map(str, sizes))) if sizes else "",
-        size=' --nodes="$tasks" --ntasks="$tasks"' if sizes else "",
-        command=shlex.join([*program, path, *flags, *words.overrides]),
+    if first.sweep.on_error != "continue":
+        raise ConfigError(
+            f"sweep.on_error ({first.sweep.on_error}) must be continue with slurm -m; "
+            "the same command retries what failed"
+        )
+    for note in search.notes:
+        print(note, file=sys.stderr)
+    points = [
+        point
+        for point in search.points
+        if run_status(point.path, point.experiment).state not in (State.DONE, State.RUNNING)
+    ]
+    if args.submit or not points:
+        print_summary(folder, first.sweep, search.points, {})
+    if not points:
+        return ""
+    overrides = {point.number: without_sweep_overrides(point.overrides) for point in points}
+    cases = "".join(
+        f"  {number}) point=({shlex.join(words)}) ;;\n" for number, words in overrides.items()
+    )
+    limit = f"%{first.sweep.jobs}" if first.sweep.jobs > 1 else ""
+    args.sbatch.insert(0, f"--array={','.join(map(str, overrides))}{limit}")
+    return _script(
+        args,
+        folder.name,
+        [point.experiment for point in points],
+        f'{shlex.join(_program(args))} "${{point[@]}}"',
+        f'case "$SLURM_ARRAY_TASK_ID" in\n{cases}esac\n',
     )
 
 
-def _option_lines(options: dict[str, str | None]) -> Iterator[str]:
-    for name, value in options.items():
-        if name.startswith("-"):  # a short one
-            yield f"#SBATCH {name}" + (f" {shlex.quote(value)}" if value else "")
-        else:
-            yield f"#SBATCH --{name}" + (f"={shlex.quote(value)}" if value is not None else "")
+def _program(args: argparse.Namespace) -> list[str]:
+    """Return the words that start this program in a job."""
+    python = [sys.executable] if sys.argv[0].endswith(".py") else []
+    flags = ["--config-dir", args.config_dir] if args.config_dir else []
+    return [*python, str(Path(sys.argv[0]).absolute()), *flags]
 
 
-def _node_range(words: _Words) -> tuple[int, int]:
+def _script(
+    args: argparse.Namespace,
+    name: str,
+    experiments: Sequence[Experiment],
+    command: str,
+    point: str = "",
+) -> str:
+    """Return a job script.
+
+    Args:
+        args: the options.
+        name: of the job.
+        experiments: the runs of the job, each in a task of its own if there are several.
+        command: starts a run.
+        point: the lines that set the overrides of a task's run.
+    """
+    if any(experiment.resume == "never" for experiment in experiments):
+        raise ConfigError(
+            "resume (never) would start afresh each time the job is started again; leave it out"
+        )
+    sizes = {_nodes(args, experiment) for experiment in experiments}
+    if len(sizes) > 1:
+        raise ConfigError(
+            "the points of one array need the same nodes, and these differ: "
+            f"{' and '.join(sorted(nodes for nodes, _ in sizes))}; submit a sweep for each"
+        )
+    [(nodes, tasks)] = sizes
+    _check_time(args.time, args.signal)
+    options = [
+        f"--job-name={shlex.quote(name)}",
+        f"--chdir={shlex.quote(os.getcwd())}",
+        f"--nodes={nodes}",
+        # Slurm counts the tasks on the smallest number of nodes, and gives no more of them.
+        *([] if "-" in nodes else ["--ntasks-per-node=1"]),
+        "--requeue",
+        "--open-mode=append",
+        f"--signal={args.signal}",
+        *([f"--time={args.time}"] if args.time else []),
+        *args.sbatch,  # sbatch takes the last of two
+    ]
+    script = importlib.resources.files(__package__).joinpath("shells/job.sh")
+    return script.read_text(encoding="utf-8").format(
+        options="\n".join(f"#SBATCH {option}" for option in options),
+        point=point,
+        job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if point else "$SLURM_JOB_ID",
+        choice=_CHOICE.format(sizes=" ".join(map(str, tasks))) if tasks else "",
+        size=' --nodes="$tasks" --ntasks="$tasks"' if tasks else "",
+        command=command,
+    )
+
+
+def _node_range(args: argparse.Namespace) -> tuple[int, int]:
     """Return the smallest and the largest number of nodes that are asked for; 0: none is."""
-    if "nodes" not in words.options:
+    if args.nodes is None:
         return 0, 0
-    text = words.options["nodes"] or ""
-    match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", text)
+    match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", args.nodes)
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if not 1 <= first <= last:
-        raise ConfigError(f"--nodes ({text}) must be an integer >= 1 or a range, such as 1-4")
+        raise ConfigError(f"--nodes ({args.nodes}) must be an integer >= 1 or a range, such as 1-4")
     return first, last
 
 
-def _takes_one_task(words: _Words, experiment: Experiment) -> bool:
-    """Return whether a command for several numbers of nodes needs to be told to use one."""
-    is_range = len(set(_node_range(words))) > 1
-    is_given = any(override_key(word) == _WORKERS for word in words.overrides)
+def _needs_one_worker(args: argparse.Namespace, experiment: Experiment) -> bool:
+    """Return whether the command now gets `strategy.workers=1`.
+
+    The command that gets one node alone must start one process on it, as on each of several.
+    """
+    first, last = _node_range(args)
+    if first != 1 or last == 1 or any(override_key(word) == _WORKERS for word in args.overrides):
+        return False
     process_ids = resolve(experiment)[0].process_ids(None)
-    return is_range and not is_given and bool(process_ids) and _are_equal(process_ids)
+    if not process_ids or not _are_equal(process_ids):
+        return False
+    args.overrides.append(f"{_WORKERS}=1")
+    return True
 
 
-def _nodes(words: _Words, experiment: Experiment) -> tuple[str, list[int]]:
-    """Return how many nodes the job needs: a number, or a range.
+def _nodes(args: argparse.Namespace, experiment: Experiment) -> tuple[str, tuple[int, ...]]:
+    """Return how many nodes a run needs: a number, or a range.
 
     Returns:
         The option, and the numbers of tasks among which the batch can be divided, the largest
         first, if there are others.
     """
     strategy, _ = resolve(experiment)
-    first, last = _node_range(words)
+    first, last = _node_range(args)
     if max(last, len(strategy.process_ids(None))) > 1:
         remote_run.check(experiment, strategy, "Slurm")
     if not last:
-        return str(max(1, len(strategy.process_ids(None)))), []
+        return str(max(1, len(strategy.process_ids(None)))), ()
     for count in {first, last} - {1}:
         if not strategy.process_ids(count):
             choice = experiment.choices["strategy"]
             raise ConfigError(
-                f"--nodes ({words.options['nodes']}) must be 1: strategy={choice} trains in one "
+                f"--nodes ({args.nodes}) must be 1: strategy={choice} trains in one "
                 "process; use strategy=multi_worker"
             )
     if first == last or not _are_equal(strategy.process_ids(last)):
-        return words.options["nodes"] or "", []
+        return args.nodes, ()
     if experiment.batch.per_replica is not None:
         raise ConfigError(
             f"--nodes ({first}-{last}) needs a batch that is the same on fewer nodes; use "
             "batch.global_size instead of batch.per_replica"
         )
-    fitting = [n for n in range(last, first - 1, -1) if divides(experiment.batch, n)]
+    fitting = tuple(n for n in range(last, first - 1, -1) if divides(experiment.batch, n))
     if first not in fitting:
         raise ConfigError(
             f"--nodes ({first}-{last}) must begin with a number of workers that the batch can be "
             f"divided among: one of {', '.join(map(str, reversed(fitting))) or 'none of these'}"
         )
-    return f"{first}-{last}", fitting if len(fitting) <= last - first else []
+    return args.nodes, fitting if len(fitting) <= last - first else ()
 
 
 def _are_equal(process_ids: Sequence[ProcessId]) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import subprocess
 from collections.abc import Iterator, Mapping
 
 from trainer.cluster.schedulers.scheduler import Allocation, index_of, integer
@@ -12,7 +11,6 @@ from trainer.errors import ConfigError
 
 _RANGES = r"\[[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*\]"
 _HOST = rf"(?:[^\s,\[\]]|{_RANGES})+"
-_ANSWER_SECS = 60  # how long scontrol may take
 
 
 def allocation(environment: Mapping[str, str], count: int) -> Allocation | None:
@@ -82,33 +80,6 @@ def warning(environment: Mapping[str, str]) -> str | None:
         f"Slurm has given {nodes} nodes, and this command uses this one alone; start "
         "strategy=multi_worker with srun, as `slurm` writes it, or ask for one node"
     )
-
-
-def is_requeued(environment: Mapping[str, str]) -> bool:
-    """Return whether Slurm has decided to start this job again, after a preemption for example.
-
-    It counts a restart when it decides on it, before it ends the processes of the job (seen with
-    Slurm 22.05). What it does after a partition's GraceTime is not known before.
-
-    Args:
-        environment: the variables of this process, which tell the number of its own start.
-    """
-    job = environment.get("SLURM_JOB_ID")
-    if job is None:
-        return False
-    try:
-        text = subprocess.run(
-            ["scontrol", "show", "job", job],
-            capture_output=True,
-            text=True,
-            timeout=_ANSWER_SECS,
-            check=True,
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return False
-    restarts = re.search(r"\bRestarts=([0-9]+)", text)
-    own = int(environment.get("SLURM_RESTART_COUNT") or 0)
-    return restarts is not None and int(restarts[1]) > own
 
 
 def _hosts(text: str) -> list[str]:

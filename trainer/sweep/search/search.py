@@ -28,7 +28,7 @@ class Search(Protocol):
 
     Attributes:
         total: number of points in the sweep.
-        points: all points, if the results of earlier ones choose none: a launcher needs them.
+        points: all points, if the results of earlier ones choose none.
         notes: lines for the user.
     """
 

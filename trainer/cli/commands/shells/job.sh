@@ -2,10 +2,10 @@
 {options}
 
 unset TF_CONFIG  # srun says who works together
-{choice}srun --kill-on-bad-exit=1{size} \
+{point}{choice}srun --kill-on-bad-exit=1{size} \
   {command}
 code=$?
 # 143: it has saved and left before its time was over. Slurm itself starts a job again only after
 # a preemption and the loss of a node.
-if [ "$code" -eq 143 ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+if [ "$code" -eq 143 ]; then scontrol requeue "{job}"; fi
 exit "$code"

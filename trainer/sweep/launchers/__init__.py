@@ -1,1 +1,0 @@
-"""Points as jobs of one of Hydra's launchers."""
