@@ -21,8 +21,7 @@ from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.image_folder import EXTENSIONS, SUFFIXES_TEXT
 from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptFiles, decode, decode_batch
-from trainer.datasets.images.images import check_channels, check_size
-from trainer.datasets.images.masks import IGNORED, MaskDataset
+from trainer.datasets.images.images import IGNORED, ImageDataset, check_channels, check_size
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.arrays import on_host
@@ -47,7 +46,7 @@ def image_masks(  # noqa: D417, PLR0913 - every option is a key of the configura
     cache: Annotated[str, OneOf("none", "disk"), Free()] = "none",
     augment: Augmentation | None = None,
     normalize: Normalization | None = None,
-) -> MaskDataset:
+) -> ImageDataset:
     """Images with masks: `<path>/images/<name>.jpg` or .png and `<path>/masks/<name>.png`.
 
     A mask is a gray PNG of 8 bits, of the size of its image: the number of the class of each pixel,
@@ -73,12 +72,13 @@ def image_masks(  # noqa: D417, PLR0913 - every option is a key of the configura
     shape = (image_size[0], image_size[1], channels)
     framing = Framing(crop, antialias=antialias)
     corrupt = CorruptPairs(max_corrupt_records, len(class_names))
-    dataset = MaskDataset(
+    dataset = ImageDataset(
         train=MaskFileSplit(train, shape, framing, corrupt),
         test=MaskFileSplit(test, shape, framing, corrupt),
         image_shape=shape,
         num_classes=len(class_names),
         class_names=class_names,
+        has_masks=True,
         framing=framing,
         augment=augment,
         normalize=normalize,

@@ -7,10 +7,10 @@ from typing import Annotated
 import numpy as np
 
 from trainer.annotations import Ge, Lt, Structural
-from trainer.datasets.images.images import check_size
-from trainer.datasets.images.masks import MaskDataset, MaskSplit
+from trainer.datasets.images.images import ImageDataset, check_size
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
+from trainer.datasets.splits.arrays import ArraySplit
 
 CLASS_NAMES = ("background", "disc", "square")
 
@@ -25,7 +25,7 @@ def shapes(  # noqa: PLR0913 - every option is a key of the configuration
     seed: Annotated[int, Ge(0), Lt(4294967296)] = 0,
     augment: Augmentation | None = None,
     normalize: Normalization | None = None,
-) -> MaskDataset:
+) -> ImageDataset:
     """Discs and squares of random colors, sizes and places on gray, with their masks.
 
     An image follows from the seed, its split and its number alone: more of them change no other.
@@ -46,12 +46,13 @@ def shapes(  # noqa: PLR0913 - every option is a key of the configuration
         _split(seed, number, count, (height, width), max_shapes, noise)
         for number, count in enumerate((num_examples, num_test))
     ]
-    return MaskDataset(
+    return ImageDataset(
         train=splits[0],
         test=splits[1],
         image_shape=(height, width, 3),
         num_classes=len(CLASS_NAMES),
         class_names=CLASS_NAMES,
+        has_masks=True,
         augment=augment,
         normalize=normalize,
     )
@@ -59,14 +60,16 @@ def shapes(  # noqa: PLR0913 - every option is a key of the configuration
 
 def _split(
     seed: int, split: int, count: int, size: tuple[int, int], max_shapes: int, noise: float
-) -> MaskSplit:
+) -> ArraySplit:
     images = np.empty((count, *size, 3), np.uint8)
     masks = np.empty((count, *size), np.uint8)
     for number in range(count):
         # RandomState, because numpy promises never to change its stream.
         random = np.random.RandomState([seed, split, number])
         images[number], masks[number] = _draw(random, size, max_shapes, noise)
-    return MaskSplit(images, masks)
+    result = ArraySplit(images, None)
+    result.arrays["mask"] = masks
+    return result
 
 
 def _draw(

@@ -15,6 +15,9 @@ from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.protocols import SplitDefaults, with_defaults
 
+IGNORED = 255
+"""Value of a mask's pixels that count neither in the loss nor in a metric."""
+
 
 @dataclass(frozen=True)
 class ImageOptions:
@@ -48,7 +51,9 @@ class ImageOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageDataset:
-    """Images and labels with their preprocessing: resizing, augmentation, normalization.
+    """Images and labels, or masks, with their preprocessing.
+
+    It resizes, augments and normalizes. Every random change of place moves a mask with its image.
 
     Attributes:
         train: the split that is trained on.
@@ -57,6 +62,7 @@ class ImageDataset:
         num_classes: how many classes `label` counts.
         class_names: their names, in order; None: they have none but their numbers.
         label_kind: `class`, `number` or `multilabel`, as in `ArrayDataset`.
+        has_masks: whether a batch has `mask`, [B, H, W] uint8: the class of each pixel, or IGNORED.
         max_value: the stored value that stands for white; pixels are divided by it.
         image_size: resize to (height, width), or None. All that follows counts resized pixels.
         framing: which part of an image file becomes an example.
@@ -73,6 +79,7 @@ class ImageDataset:
     num_classes: int
     class_names: Sequence[str] | None = None
     label_kind: str = "class"
+    has_masks: bool = False
     max_value: float = 255.0
     image_size: Sequence[int] | None = None
     framing: Framing = field(default_factory=Framing)
@@ -84,6 +91,8 @@ class ImageDataset:
             check_size(self.image_size)
         if self.augment is not None:
             self.augment.check(self.input_shape)
+            if self.has_masks:
+                self.augment.check_masks()
             if self.group_size > 1 and self.label_kind != "class":
                 raise ValueError(
                     "augment.mixup and augment.cutmix mix classes, and the labels are none; set "
@@ -133,7 +142,8 @@ class ImageDataset:
         Returns:
             The batch with `features` [B, *input_shape] float32, in [0, 1] unless normalized. With
             mixup or CutMix `label` is [B, num_classes] float32, the share of each class. With
-            `two_views` there are `views`, [B, 2, *input_shape]; the first are the features.
+            `two_views` there are `views`, [B, 2, *input_shape]; the first are the features. Pixels
+            that are shifted in from outside have the class IGNORED in `mask`.
         """
         images = tf.cast(batch["features"], tf.float32) / self.max_value
         if self.input_shape != self.image_shape:
@@ -149,6 +159,8 @@ class ImageDataset:
         batch = {**batch, "features": views[0]}
         if len(views) > 1:
             batch["views"] = tf.stack(views, axis=1)
+        if "mask" in batch:
+            batch["mask"] = self.augment.apply_to_masks(batch["mask"], draws, IGNORED)
         return self.augment.mix(batch, draws, self.num_classes)
 
     def _normalized(self, images: tf.Tensor) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""A folder of images and masks: pairs, splits, sizes, and what cannot be read."""
+"""Images with masks: in files, and moved by augmentation."""
 
 import logging
 
@@ -10,7 +10,10 @@ from PIL import Image
 from tests.support.dataset_contract import arrays, check_dataset
 from trainer.datasets.cache import example_cache
 from trainer.datasets.image_masks import image_masks
+from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.operations.augment import Augmentation
+from trainer.datasets.shapes import shapes
+from trainer.datasets.splits.arrays import ArraySplit
 
 NAMES = ["ground", "thing"]
 OPTIONS = {"class_names": NAMES, "image_size": [4, 6]}
@@ -131,3 +134,52 @@ def test_images_of_a_folder_are_read_without_masks(tree):
     batch = data.transform(files.fetch(tf.constant([0], tf.int64)), None)
     assert "mask" not in batch
     np.testing.assert_allclose(batch["features"][0, 0, 0], [200 / 255] * 3, atol=0.01)
+
+
+SHAPES = {"num_examples": 30, "num_test": 8, "image_size": [16, 16]}
+
+
+def test_flip_and_crop_move_a_mask_with_its_image():
+    random = np.random.default_rng(0)
+    masks = random.integers(1, 200, [12, 6, 7]).astype(np.uint8)
+    split = ArraySplit(masks[..., None], None)
+    split.arrays["mask"] = masks
+    augment = Augmentation(flip=True, crop=2, brightness=0.0)
+    data = ImageDataset(
+        train=split,
+        test=split,
+        image_shape=(6, 7, 1),
+        num_classes=255,
+        has_masks=True,
+        augment=augment,
+    )
+    draws = tf.constant(random.uniform(size=[12, data.num_draws]).astype(np.float32))
+    batch = data.transform(split.fetch(tf.range(12, dtype=tf.int64)), draws)
+    moved = batch["mask"].numpy()
+    inside = moved != 255
+    assert not inside.all(), "no pixel came from outside"
+    images = np.rint(batch["features"].numpy()[..., 0] * 255).astype(np.uint8)
+    np.testing.assert_array_equal(moved[inside], images[inside])
+    assert not images[~inside].any()
+    assert (moved != masks).any(axis=(1, 2)).sum() >= 6
+
+
+def test_colors_leave_masks_alone():
+    data = shapes(**SHAPES, augment=Augmentation(brightness=0.5, hue=0.2))
+    fetched = data.train.fetch(tf.range(8, dtype=tf.int64))
+    draws = tf.fill([8, data.num_draws], 0.9)
+    np.testing.assert_array_equal(data.transform(fetched, draws)["mask"], fetched["mask"])
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"min_area": 0.5}, "min_area"),
+        ({"randaugment": 1, "magnitude": 5.0}, "randaugment"),
+        ({"cutmix": 1.0}, "mixup or augment.cutmix"),
+        ({"two_views": True, "flip": True}, "two_views"),
+    ],
+)
+def test_changes_that_cannot_move_masks_are_refused(options, name):
+    with pytest.raises(ValueError, match=rf"augment.{name} cannot be used with masks"):
+        shapes(**SHAPES, augment=Augmentation(**options))
