@@ -14,8 +14,7 @@ import tensorflow as tf
 
 from tests.support.doc_pages import ROOT
 from trainer.errors import ConfigError
-from trainer.fitting.carried import call, carried, function_node
-from trainer.fitting.pickling import load
+from trainer.fitting.carried import call, carried, function_node, load
 
 SCRIPT = """
 import math as maths

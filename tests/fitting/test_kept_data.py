@@ -18,7 +18,7 @@ import tensorflow as tf
 from trainer.datasets.fit_data import data_of_fit, kept_arrays
 from trainer.datasets.splits.batches import passes
 from trainer.errors import ConfigError
-from trainer.fitting import read_data
+from trainer.fitting import kept_data
 from trainer.fitting.kept_data import KeptData
 
 X = np.arange(12.0).reshape(6, 2)
@@ -187,7 +187,7 @@ def test_random_sequences_and_long_generators_are_refused(
         KeptData(Random(3, 2), "data", tmp_path)
     with pytest.raises(ConfigError, match=r"^data has no batch; a generator that was read once "):
         KeptData(iter(()), "data", tmp_path)
-    monkeypatch.setattr(read_data, "MAX_BYTES", 1000)
+    monkeypatch.setattr(kept_data, "MAX_BYTES", 1000)
     with pytest.raises(ConfigError, match=r"^data has more than 1.0 kB, .* give steps_per_epoch"):
         KeptData(itertools.cycle([(X, Y)]), "data", tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -10,9 +10,8 @@ import pytest
 import tensorflow as tf
 
 from trainer.fitting import initial_draws
-from trainer.fitting.carried import carried
+from trainer.fitting.carried import carried, load
 from trainer.fitting.keras_pickling import library_of
-from trainer.fitting.pickling import load
 
 KINDS = {"tf_keras": tf.keras, "keras": keras}
 MATRIX = np.arange(16, dtype=np.float32).reshape(4, 4) / 10

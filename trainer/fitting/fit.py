@@ -24,11 +24,9 @@ from trainer.config import addresses
 from trainer.config.schema import PAIRS, Checkpoint
 from trainer.errors import ConfigError
 from trainer.fitting import initial_draws
-from trainer.fitting.carried import carried, function_node, import_folders
-from trainer.fitting.kept_data import KeptData
+from trainer.fitting.carried import carried, function_node, import_folders, load
+from trainer.fitting.kept_data import KeptData, batches_of, describe
 from trainer.fitting.keras_pickling import library_of
-from trainer.fitting.pickling import load
-from trainer.fitting.read_data import batches_of, describe
 from trainer.notebook import Run, run
 from trainer.runs.checkpoint_selection import select_step
 

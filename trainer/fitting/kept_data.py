@@ -1,22 +1,333 @@
-"""Keeps examples in a folder that is named by its content."""
+"""Reads what `model.fit` takes, as it takes it, and keeps it in a folder named by its content."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import secrets
 import shutil
 import socket
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from trainer.errors import ConfigError
 from trainer.files import writing
-from trainer.fitting.read_data import batches_of, read
-from trainer.text import format_bytes
+from trainer.text import first_line, format_bytes
+
+# By name: packages of the trainer do not import datasets.
+batches_of: Any = import_module("trainer.datasets.splits.batches")
+
+MAX_BYTES = 4 << 30
+"""Of what is read to its end: every process that trains holds it in memory."""
+_FUNCTION_FIX = "give fit a function that returns it"
+_STEPS_FIX = "give steps_per_epoch, as to model.fit"
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Examples, or the batches that a program has made of them.
+
+    Attributes:
+        structure: a nest for each of x, y, sample_weight, with numbers of columns.
+        columns: the rows of each array, see `trainer.datasets.splits.batches.Column`.
+        batch_size: how they are batched; None: they are not.
+        unit: rows that stay together in the order of an epoch, as in the program; 0: all.
+    """
+
+    structure: list[Any]
+    columns: list[Any]
+    batch_size: int | None = None
+    unit: int = 1
+
+
+def is_dataset(value: Any) -> bool:
+    """Return whether a value is a `tf.data.Dataset`."""
+    tensorflow = sys.modules.get("tensorflow")
+    return tensorflow is not None and isinstance(value, tensorflow.data.Dataset)
+
+
+def read(data: Any, name: str, steps: int | None = None) -> Examples:
+    """Read data to their end.
+
+    Args:
+        data: arrays, a tf.data.Dataset, a generator, or a sequence of Keras.
+        name: theirs in messages.
+        steps: of the whole training, for data without an end; None: unknown.
+
+    Raises:
+        ConfigError: they cannot be read, or are nothing that `fit` takes.
+    """
+    if is_dataset(data):
+        return _of_dataset(data, name, steps)
+    if not batches_of.makes_batches(data):
+        return _of_batches([data], name, is_batched=False)
+    batches = batches_of.one_pass(data)
+    if not batches_of.is_sequence(data):
+        return _of_batches(itertools.islice(batches, steps), name)
+    first = [_encoded_all(data[0], name)[1] for _ in range(2)]
+    if any(
+        batches_of.content(one) != batches_of.content(two) for one, two in zip(*first, strict=True)
+    ):
+        raise ConfigError(
+            f"{name} ({type(data).__name__}) makes another batch 0 each time: every epoch would "
+            f"get the same; {_FUNCTION_FIX}"
+        )
+    return _of_batches(batches, name, is_shuffled=True)
+
+
+def describe(
+    value: Any, name: str, steps: int | None
+) -> tuple[dict[str, Any], int | None, int | None]:
+    """Return what is known of data that the processes which train make too.
+
+    Args:
+        value: the data.
+        name: theirs in messages.
+        steps: in an epoch; None: what does not know its length is read once, to count.
+
+    Returns:
+        The first example or batch by name; the rows of a batch (None: there are single
+        examples); and the rows of an epoch (None: the data are arrays).
+
+    Raises:
+        ConfigError: there is no batch, or no end.
+    """
+    if not is_dataset(value) and not batches_of.makes_batches(value):
+        return _named(value), None, None
+    count, is_batched, batches = -2, True, batches_of.one_pass(value)
+    if is_dataset(value):
+        elements = _elements()
+        is_batched = elements.may_be_batches(value)
+        count = elements.num_examples(value) if is_batched else int(value.cardinality())
+        batches = iter(value if is_batched else value.batch(1))
+    first = next(batches, None)
+    if first is None:
+        raise ConfigError(f"{name} ({type(value).__name__}) has no batch")
+    size = _rows(first)
+    if count < 0 and steps is None:
+        if count == -1:
+            raise ConfigError(f"{name} is a tf.data.Dataset without an end; {_STEPS_FIX}")
+        print(f"{name}: counting its examples; steps_per_epoch spares it")
+        count = size + sum(map(_rows, batches))
+    elif count < 0:
+        count = size * (steps or 1)
+    return _named(first), size if is_batched else None, count
+
+
+def _named(data: Any) -> dict[str, Any]:
+    return batches_of.named_parts(data if isinstance(data, tuple) else (data,), batched=True)
+
+
+def _rows(batch: Any) -> int:
+    part = batch
+    while not hasattr(part, "shape"):
+        part = next(iter(part.values() if isinstance(part, Mapping) else part))
+    return int(part.shape[0])
+
+
+def _of_batches(
+    batches: Iterable[Any], name: str, *, is_batched: bool = True, is_shuffled: bool = False
+) -> Examples:
+    """Return batches as rows; of arrays there is one."""
+    columns: list[list[np.ndarray]] = []
+    structures = []
+    size = 0
+    for batch in batches:
+        structure, arrays = _encoded_all(batch, name)
+        structures.append(structure)
+        columns = columns or [[] for _ in arrays]
+        if structure != structures[0]:
+            raise ConfigError(f"{name} has batches of several structures; make them alike")
+        for column, array in zip(columns, arrays, strict=True):
+            column.append(array)
+        size += sum(array.nbytes for array in arrays)
+        if is_batched and size > MAX_BYTES:
+            raise ConfigError(
+                f"{name} has more than {format_bytes(MAX_BYTES)}, which every process would hold "
+                f"in memory; {_FUNCTION_FIX}, and it is read as a stream; if it has no end, "
+                f"{_STEPS_FIX}"
+            )
+    if not structures:
+        raise ConfigError(f"{name} has no batch; a generator that was read once is empty")
+    sizes = [len(array) for array in columns[0]]
+    try:
+        rows = [batches_of.joined(column) for column in columns]
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from error
+    if not is_batched:
+        return Examples(structures[0], rows)
+    is_alike = len(set(sizes[:-1])) <= 1  # so that each begins at a multiple of the size
+    return Examples(structures[0], rows, sizes[0], sizes[0] if is_shuffled and is_alike else 0)
+
+
+def _of_dataset(dataset: Any, name: str, steps: int | None) -> Examples:
+    """Read a dataset to its end; of one that repeats itself one pass."""
+    elements = _elements()
+    stages = list(_stages(dataset))
+    _check_repeatable(dataset, stages, name)
+    is_batched, made_by = elements.may_be_batches(dataset), elements.batching(dataset)
+    if int(dataset.cardinality()) == -1:
+        dataset = _finite(dataset, name, steps)
+    is_shuffled = any("Shuffle" in _kind(stage) for stage in stages)
+    examples = _of_batches(
+        dataset if is_batched else dataset.batch(1024), name, is_shuffled=is_shuffled
+    )
+    size = examples.batch_size if is_batched else None
+    keeps_rows = made_by is not None and (not made_by.is_mapped or size == made_by.size)
+    if not is_batched or (is_shuffled and keeps_rows):
+        examples = replace(examples, batch_size=size, unit=1)
+    if is_shuffled and examples.unit:
+        examples = replace(examples, columns=_in_one_order(examples.columns, examples.unit))
+    return examples
+
+
+def _finite(dataset: Any, name: str, steps: int | None) -> Any:
+    """Return one pass of a dataset that repeats another without an end; else so many steps."""
+    between, stage = "", dataset
+    while "Repeat" not in _kind(stage) and len(stage._inputs()) == 1:
+        between += f" {_kind(stage)}"
+        (stage,) = stage._inputs()
+    if "Repeat" in _kind(stage):
+        (inner,) = stage._inputs()
+        count, made_by = int(inner.cardinality()), _elements().batching(dataset)
+        is_plain = made_by is not None and not made_by.is_mapped and "Padded" not in between
+        if count > 0 and "Shuffle" not in between:
+            if "Batch" not in between:
+                return dataset.take(count)
+            if is_plain:
+                return made_by.source.take(count).batch(made_by.size)
+        elif count > 0 and "Map" not in between and ("Batch" not in between or is_plain):
+            return inner.batch(made_by.size) if "Batch" in between else inner
+    if steps is None:
+        raise ConfigError(f"{name} is a tf.data.Dataset without an end; {_STEPS_FIX}")
+    return dataset.take(steps)
+
+
+def _check_repeatable(dataset: Any, stages: list[Any], name: str) -> None:
+    """Refuse a dataset of which one pass is not what each pass gives."""
+    specs = sys.modules["tensorflow"].nest.flatten(dataset.element_spec)
+    if others := {type(spec).__name__ for spec in specs} - {"TensorSpec"}:
+        raise ConfigError(
+            f"{name} is a tf.data.Dataset with a {min(others)}; make it of dense tensors in a map"
+        )
+    graphs = [
+        function.function.graph.as_graph_def()
+        for stage in stages
+        for function in stage._functions()
+    ]
+    operations = {
+        node.op
+        for graph in graphs
+        for nodes in (graph.node, *(function.node_def for function in graph.library.function))
+        for node in nodes
+    }
+    if drawing := sorted(operation for operation in operations if "Random" in operation):
+        raise ConfigError(
+            f"{name} is a tf.data.Dataset that draws random numbers ({drawing[0]}): every epoch "
+            f"would get the same; draw in layers of the model, or {_FUNCTION_FIX}"
+        )
+
+
+def _elements() -> Any:
+    """Return the module that knows the elements of a tf.data.Dataset; it imports TensorFlow."""
+    return import_module("trainer.datasets.splits.elements")
+
+
+def _stages(dataset: Any) -> Iterator[Any]:
+    yield dataset
+    for inner in dataset._inputs():
+        yield from _stages(inner)
+
+
+def _kind(stage: Any) -> str:
+    return type(stage).__name__
+
+
+def _in_one_order(columns: list[Any], unit: int) -> list[Any]:
+    """Return rows in an order that their content gives: each pass shuffles them otherwise.
+
+    Args:
+        columns: the rows.
+        unit: how many stay together.
+    """
+    starts = range(0, len(columns[0]), unit)
+    digests = [
+        hashlib.sha256(
+            b"".join(batches_of.content(column[start : start + unit]) for column in columns)
+        )
+        for start in starts
+    ]
+    places = sorted(range(len(digests)), key=lambda place: digests[place].digest())
+    order = np.concatenate([np.arange(starts[i], starts[i] + unit) for i in places])
+    order = order[order < len(columns[0])]
+    return [column[order] for column in columns]
+
+
+def _encoded_all(data: Any, name: str) -> tuple[list[Any], list[np.ndarray]]:
+    """Return a structure for each of x, y and sample_weight, and the arrays that it numbers."""
+    parts = data if isinstance(data, tuple) else (data,)
+    if not 1 <= len(parts) <= 3:
+        raise ConfigError(
+            f"{name} has {len(parts)} values, it must be (x, y), (x, y, sample_weight) or x; "
+            "several inputs are a dict or a list"
+        )
+    arrays: list[np.ndarray] = []
+    structure = [_encoded(part, f"{name}[{place}]", arrays) for place, part in enumerate(parts)]
+    return structure, arrays
+
+
+def _encoded(value: Any, name: str, arrays: list[np.ndarray]) -> Any:
+    """Return a nest with the numbers of its arrays in place of them; append these to `arrays`."""
+    if value is None:
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _encoded(item, f"{name}[{key!r}]", arrays) for key, item in value.items()}
+    if isinstance(value, tuple) or (isinstance(value, list) and any(map(_is_array, value))):
+        return [_encoded(item, f"{name}[{index}]", arrays) for index, item in enumerate(value)]
+    arrays.append(_array(value, name))
+    return len(arrays) - 1
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, Mapping) or bool(getattr(value, "shape", ()))
+
+
+def _array(value: Any, name: str) -> np.ndarray:
+    """Return an array of numbers or texts; floating-point ones are float32, as in `fit`."""
+    if not hasattr(value, "__array__") and not isinstance(value, list):
+        raise ConfigError(
+            f"{name} is a {type(value).__name__}, which is no array; {_FUNCTION_FIX} as arrays, "
+            "batches or a tf.data.Dataset"
+        )
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{name} is no array: {first_line(error)}; pad it to one length"
+        ) from error
+    if array.ndim == 0:
+        raise ConfigError(f"{name} is a single value; it must have one for each example")
+    if array.dtype.kind == "f":
+        return np.ascontiguousarray(array, np.float32)
+    if array.dtype.kind in "SUT":  # of Python objects: NumPy's own are as long as the longest
+        return array.astype(object)
+    is_text = array.dtype.kind == "O" and len({type(item) for item in array.flat}) == 1
+    if is_text and array.size and isinstance(array.flat[0], str | bytes):
+        return array
+    if array.dtype.kind not in "biuc":
+        raise ConfigError(
+            f"{name} is an array of {array.dtype}, it must be of numbers or texts; convert it; the "
+            "columns of a table are dict(table)"
+        )
+    return np.ascontiguousarray(array)
 
 
 class KeptData:
@@ -34,7 +345,7 @@ class KeptData:
         """Keep examples below a folder.
 
         Args:
-            data: as `read_data.read` takes them.
+            data: as `kept_data.read` takes them.
             name: theirs in messages.
             folder: where.
             steps: of the whole training, for data without an end; None: unknown.
