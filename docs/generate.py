@@ -9,11 +9,11 @@ be read without a build. TensorFlow is not imported.
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
+from inspect import Parameter
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))  # it is started as a script
 
 from trainer.annotations import Free, Semantic, Structural  # noqa: E402
 from trainer.cli.choices import first_comment, key_comments  # noqa: E402
-from trainer.config.options import option_types, signatures  # noqa: E402
+from trainer.config.options import option_types, signatures, targets  # noqa: E402
 from trainer.config.schema import ENGINE_KEYS, GROUPS, ONE_CHOICE, Experiment, Fault  # noqa: E402
 from trainer.runs import identity  # noqa: E402
 
@@ -127,7 +127,8 @@ def _table(schema: Any, path: str) -> str:
         if item.name not in (*inner, *GROUPS, "choices"):
             default = item.default if item.default_factory is MISSING else item.default_factory()
             key = f"{path}{item.name}"
-            rows.append(_row(key, default, _describe(item), item.metadata["help"]))
+            value = option_types.describe(option_types.of_field(item))
+            rows.append(_row(key, default, value, item.metadata["help"]))
     return _HEAD + "\n".join(rows) + "\n"
 
 
@@ -186,11 +187,7 @@ def _is_target(node: Any) -> bool:
 
 def _target(path: str, node: Mapping[str, Any], comments: Mapping[str, str]) -> str:
     signature = signatures.read(node["_target_"])
-    options = (
-        {option.name: option for option in (*signature.positional, *signature.keywords)}
-        if signature
-        else {}
-    )
+    options = targets.options_of(signature) if signature else {}
     target = node["_target_"]
     group, _, inner_group = path.partition(".")
     own = {} if inner_group and group in ONE_CHOICE else ENGINE_KEYS.get(group, {})
@@ -210,22 +207,16 @@ def _target(path: str, node: Mapping[str, Any], comments: Mapping[str, str]) -> 
                 rows.append(_row(f"{key}.{inner}", value, "", comments[f"{name}.{inner}"], target))
             continue
         # The options of TensorFlow's own cannot be read without importing it.
-        annotation = options[name].annotation if name in options else None
         value = ""
         if name in own:
-            value = _describe(own[name])
-        elif annotation and signature:
-            value = option_types.describe_type(annotation, signature.names)
+            value = option_types.describe(option_types.of_field(own[name]))
+        elif name in options and options[name].annotation is not Parameter.empty:
+            value = option_types.describe(options[name].annotation)
         # In a file of callbacks the keys are below the callback's name.
         comment = comments.get(name) or comments.get(f"{path.rpartition('.')[2]}.{name}")
         rows.append(_row(key, default, value, comment or own[name].metadata["help"], target))
     table = _HEAD + "\n".join(rows) if rows else "It has no options."
     return f"`{target}`\n\n{table}\n"
-
-
-def _describe(item: Field[Any]) -> str:
-    """Return what a field of the schema accepts."""
-    return option_types.describe_type(_expression(item.type), {}, item.metadata["rules"])
 
 
 def _row(key: str, default: Any, value: str, text: str, target: str | None = None) -> str:
@@ -243,10 +234,6 @@ def _later(key: str, target: str | None) -> str:
     """Return whether a key may differ when a run is continued."""
     effect = identity.effect_of(key, target)
     return "with `resume=`" if effect == Free(names_run=True) else _LATER[type(effect)]
-
-
-def _expression(text: str) -> ast.expr:
-    return ast.parse(text, mode="eval").body
 
 
 def _yaml(value: Any) -> str:

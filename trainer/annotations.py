@@ -142,7 +142,5 @@ class Structural:
 Effect = Free | Semantic | Structural
 """What a change of an option does to a run that is continued."""
 
-BY_NAME: dict[str, type] = {
-    kind.__name__: kind for kind in (Ge, Gt, Le, Lt, OneOf, Exists, Free, Semantic, Structural)
-}
-"""What an annotation may call, by the name that source has for it."""
+NOTES = (Ge, Gt, Le, Lt, OneOf, Exists, Free, Semantic, Structural)
+"""What the notes of an `Annotated` are made of."""

@@ -93,10 +93,9 @@ def online_writer(writers: object) -> str | None:
     """
     for name, node in writers.items() if isinstance(writers, Mapping) else ():
         # What a class adds to one that needs no network may need it: nothing is inherited.
-        constants = signatures.literals(node["_target_"], ["network"], inherited=False) or {}
-        if "network" not in constants:
+        variable = signatures.constant(node["_target_"], "network", ..., inherited=False)
+        if variable is ...:
             return f"writers.{name} ({node['_target_']}) does not say that it needs no network"
-        variable = constants["network"]
         value = os.environ.get(str(variable), "")
         if variable is not None and not value.startswith(_LOCAL) and value not in _OFFLINE:
             return f"{variable} ({value}) may be on the network"

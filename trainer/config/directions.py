@@ -6,7 +6,7 @@ parent, which imports none of them, reads the same attribute from their source.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -62,15 +62,12 @@ class Directions:
 
 def of_objects(task: Any, metrics: Mapping[str, Any]) -> Directions:
     """Return what a built task and the configured metrics declare."""
-    owners = {
-        name: {
-            "direction": _of_object(metric),
-            "names": with_defaults(metric, MetricDefaults).names,
-        }
-        for name, metric in metrics.items()
-    }
     own = with_defaults(task, TaskDefaults)
-    return _join({"direction": own.direction, "primary_metric": own.primary_metric}, owners)
+    by_metric = [
+        _by_name(_of_object(metric), name, *with_defaults(metric, MetricDefaults).names)
+        for name, metric in metrics.items()
+    ]
+    return _join(own.direction, own.primary_metric, by_metric)
 
 
 def declared(experiment: Experiment) -> Directions:
@@ -89,20 +86,20 @@ def of_targets(task: str | None, metrics: Mapping[str, str]) -> Directions:
         task: the dotted path of the task; None: a loop of the user's own trains.
         metrics: those of the metrics, by name.
     """
-    source = {} if task is None else signatures.literals(task, ["direction"])
-    primary = {} if task is None else signatures.literals(task, ["primary_metric"])
-    sources = {
-        name: _of_keras(target) or signatures.literals(target, ["direction"])
+    own = None if task is None else signatures.constant(task, "direction")
+    primary = None if task is None else signatures.constant(task, "primary_metric")
+    of_keras = {name: _of_keras(target) for name, target in metrics.items()}
+    declared = {
+        name: of_keras[name] or signatures.constant(target, "direction")
         for name, target in metrics.items()
     }
-    attributes = {**(source or {}), **(primary or {})}
-    joined = _join(attributes, {name: each or {} for name, each in sources.items()})
-    unknown = None in (source, *sources.values()) or any(
+    is_unknown = ... in (own, *declared.values()) or any(
         # It is that of all values, whose names the object knows.
-        isinstance((each or {}).get("direction"), str) and not _of_keras(metrics[name])
-        for name, each in sources.items()
+        isinstance(direction, str) and not of_keras[name]
+        for name, direction in declared.items()
     )
-    return replace(joined, is_complete=not unknown)
+    by_metric = [_by_name(direction, name) for name, direction in declared.items()]
+    return replace(_join(own, primary, by_metric), is_complete=not is_unknown)
 
 
 def resolved(sweep: Sweep, experiment: Experiment) -> tuple[Sweep, str | None]:
@@ -114,15 +111,16 @@ def resolved(sweep: Sweep, experiment: Experiment) -> tuple[Sweep, str | None]:
     return replace(sweep, metric=metric, mode=mode or sweep.mode), problem
 
 
-def _join(task: Mapping[str, Any], metrics: Mapping[str, Mapping[str, Any]]) -> Directions:
-    directions = {"loss": "min", **(task.get("direction") or {})}
-    for name, attributes in metrics.items():
-        direction = attributes.get("direction") or {}
-        if isinstance(direction, str):
-            direction = dict.fromkeys((name, *attributes.get("names", ())), direction)
-        directions |= direction
-    primary = str(task.get("primary_metric"))
-    return Directions(directions, primary if primary in directions else "loss")
+def _by_name(direction: Any, *names: str) -> Any:
+    """Return a declaration by the names of metrics: one for all of them, or one for each."""
+    return dict.fromkeys(names, direction) if isinstance(direction, str) else direction
+
+
+def _join(own: Any, primary: Any, by_metric: Iterable[Any]) -> Directions:
+    directions = {"loss": "min"}
+    for declaration in (own, *by_metric):
+        directions |= declaration if isinstance(declaration, Mapping) else {}
+    return Directions(directions, primary if str(primary) in directions else "loss")
 
 
 def _target(node: Any) -> str | None:
@@ -132,7 +130,7 @@ def _target(node: Any) -> str | None:
 
 def _of_object(metric: Any) -> Any:
     target = f"{type(metric).__module__}.{type(metric).__name__}"
-    return with_defaults(metric, MetricDefaults).direction or _of_keras(target).get("direction")
+    return with_defaults(metric, MetricDefaults).direction or _of_keras(target)
 
 
 def of_keras_name(name: str) -> str | None:
@@ -147,10 +145,10 @@ def of_keras_name(name: str) -> str | None:
     return "max" if word.endswith(_KERAS_MAX) else None
 
 
-def _of_keras(target: str) -> dict[str, str]:
+def _of_keras(target: str) -> str | None:
     """Return the direction of a metric of Keras, which declares none, by the name of its class."""
     package, name = target.partition(".")[0], target.rpartition(".")[2]
     if package not in ("tensorflow", "tf_keras", "keras") or name in _KERAS_NEUTRAL:
-        return {}
+        return None
     is_min = name.endswith(_KERAS_MIN) and not name.startswith("True")
-    return {"direction": "min" if is_min else "max"}
+    return "min" if is_min else "max"

@@ -12,7 +12,8 @@ from typing import Any
 
 import hydra
 
-from trainer.config.options import signatures, targets
+from trainer.config.options import targets
+from trainer.config.options.constraints import unknown_key
 from trainer.errors import ConfigError
 from trainer.protocols import ModelNode, Node, OptimizerNode, ScheduleNode
 from trainer.text import first_line
@@ -84,7 +85,7 @@ def instantiate_model(node: Mapping[str, Any], key: str, available: Mapping[str,
     Raises:
         ConfigError: an option is unknown, or the function refuses a value or a file.
     """
-    signature = signatures.of(hydra.utils.get_object(node["_target_"]))
+    signature = _signature(hydra.utils.get_object(node["_target_"]))
     by_position, by_name = targets.model_arguments(signature)
     args = [available[name] for name in by_position]
     return instantiate(node, key, *args, named={name: available[name] for name in by_name})
@@ -142,12 +143,26 @@ def _check_options(target: Callable[..., Any], key: str, names: set[str]) -> Non
     Raises:
         ConfigError: the target has no such option.
     """
+    signature = _signature(target)
+    if signature is None or targets.takes_any(signature):
+        return
+    options = targets.options_of(signature)
+    if unknown := sorted(names - set(options)):
+        raise ConfigError(*(unknown_key(f"{key}.{name}", options, {}) for name in unknown))
+
+
+def _signature(target: Callable[..., Any]) -> inspect.Signature | None:
+    """Return the signature of an imported target; None: it is C code.
+
+    `*args` of a class do not count: they are what it hands to the class that it extends.
+    """
     try:
-        parameters = inspect.signature(target).parameters.values()
+        signature = inspect.signature(target)
     except (TypeError, ValueError):
-        return
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return
-    if unknown := sorted(names - {parameter.name for parameter in parameters}):
-        name = getattr(target, "__name__", target)
-        raise ConfigError(f"unknown key '{key}.{unknown[0]}': {name} has no such option")
+        return None
+    parameters = [
+        item
+        for item in signature.parameters.values()
+        if not (isinstance(target, type) and item.kind is item.VAR_POSITIONAL)
+    ]
+    return signature.replace(parameters=parameters)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from trainer.config.options import targets
-from trainer.config.schema import ENGINE_KEYS
 
 MODULE = '''
 """A user's module; it must never be imported by a check."""
@@ -42,7 +41,7 @@ def build(
     free=None,
 ): ...
 
-def texts(*, size: Annotated[int, ">= 1"] = 1): ...
+def texts(*, size: int = 1): ...
 def needs(a, *, size: int, path: str): ...
 def plain(input_shape, num_classes, width: int = 1, deep=False): ...
 def anything(a, **options): ...
@@ -60,6 +59,7 @@ class Child(Thing): ...
 class Empty: ...
 def open_ended(*arguments): ...
 def rated(rate): ...
+def named(rate, steps, epoch): ...
 class Foreign(Unseen): ...
 
 if CONSTANT:
@@ -84,11 +84,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def check(name: str, arguments: tuple[str, ...] = (), /, **options: Any) -> list[str]:
-    return targets.check({"_target_": f"my_pkg.{name}", **options}, "model", arguments)
-
-
-ENGINE_ARGUMENTS = ("input_shape", "num_classes")
+def check(name: str, group: str = "", /, **options: Any) -> list[str]:
+    return targets.check({"_target_": f"my_pkg.{name}", **options}, "model", group)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +102,7 @@ ENGINE_ARGUMENTS = ("input_shape", "num_classes")
     ],
 )  # fmt: skip
 def test_valid_options_have_no_problem(options: dict[str, Any]) -> None:
-    assert check("things.build", ENGINE_ARGUMENTS, **options) == []
+    assert check("things.build", "model", **options) == []
 
 
 @pytest.mark.parametrize(
@@ -140,14 +137,7 @@ def test_valid_options_have_no_problem(options: dict[str, Any]) -> None:
     ],
 )
 def test_invalid_option_is_reported(options: dict[str, Any], line: str) -> None:
-    assert check("things.build", ENGINE_ARGUMENTS, **options) == [line]
-
-
-def test_rule_that_is_a_text_is_refused() -> None:
-    assert check("things.texts", size=0) == [
-        "model.size: its signature states the rule '>= 1' as text, which is not checked; write an "
-        "object of trainer.annotations, such as Ge(1)"
-    ]
+    assert check("things.build", "model", **options) == [line]
 
 
 def test_missing_package_is_reported() -> None:
@@ -189,13 +179,12 @@ def test_targets_that_only_an_import_could_tell_are_accepted(target: str) -> Non
 
 
 def test_positional_parameters_after_engine_arguments_are_options() -> None:
-    assert check("things.plain", ENGINE_ARGUMENTS, width=2, deep=True) == []
-    assert check("things.plain", ENGINE_ARGUMENTS, width="x") == [
-        "model.width ('x') must be an int"
-    ]
-    # The engine passes by position, so a user's names for the first two do not matter.
-    assert check("things.plain", ("shape", "classes"), input_shape=[1]) == [
-        "model.input_shape ([1]) is passed by the engine; remove it"
+    assert check("things.plain", "model", width=2, deep=True) == []
+    assert check("things.plain", "model", width="x") == ["model.width ('x') must be an int"]
+    # The engine passes by position, so a user's name for the first does not matter.
+    assert check("things.named", "schedule", rate=1, total_steps=1) == [
+        "model.rate (1) is passed by the engine; remove it",
+        "model.total_steps (1) is passed by the engine; remove it",
     ]
 
 
@@ -220,7 +209,7 @@ def test_positional_parameters_after_engine_arguments_are_options() -> None:
 def test_model_arguments_are_known_by_name(
     name: str, options: dict[str, Any], lines: list[str]
 ) -> None:
-    assert check(f"things.{name}", targets.MODEL_ARGUMENTS, **options) == lines
+    assert check(f"things.{name}", "model", **options) == lines
 
 
 def test_classes_and_other_forms_are_checked() -> None:
@@ -232,26 +221,23 @@ def test_classes_and_other_forms_are_checked() -> None:
         "things.conditional": "unknown key 'model.x'; known keys of model: n",
         "nested.deep.leaf.f": "unknown key 'model.x'; known keys of model: n",
     }.items():
-        assert check(name, ("shape",) if "hing" in name and name[-1] in "gd" else (), x=1) == [line]
-    assert check("things.anything", ("a",), x=1) == []
+        assert check(name, "loop" if "hing" in name and name[-1] in "gd" else "", x=1) == [line]
+    assert check("things.anything", "loop", x=1) == []
 
 
 def test_parameters_of_the_engine_are_needed() -> None:
-    (line,) = check("things.Empty", ("shape", "count"))
+    (line,) = check("things.Empty", "fault.action")
     assert line == (
-        "model._target_ (my_pkg.things.Empty) is called with (shape, count), and takes 0 by "
+        "model._target_ (my_pkg.things.Empty) is called with (run_dir, step), and takes 0 by "
         "position; add parameters of these names at its start"
     )
-    assert check("things.open_ended", ("shape", "count")) == []
+    assert check("things.open_ended", "fault.action") == []
 
 
 def test_engine_keys_are_checked() -> None:
-    keys = ENGINE_KEYS["optimizer"]
-
     def problems(**options: Any) -> list[str]:
-        return targets.check(
-            {"_target_": "my_pkg.things.rated", **options}, "optimizer", ("learning_rate",), keys
-        )
+        node = {"_target_": "my_pkg.things.rated", **options}
+        return targets.check(node, "optimizer", "optimizer")
 
     assert problems(learning_rate=1) == []
     assert problems() == ["optimizer.learning_rate has no value; add it"]
@@ -263,5 +249,5 @@ def test_engine_keys_are_checked() -> None:
 
 
 def test_check_imports_nothing() -> None:
-    check("things.build", ENGINE_ARGUMENTS)
+    check("things.build", "model")
     assert not any(name.partition(".")[0] == "my_pkg" for name in sys.modules)

@@ -107,6 +107,7 @@ def test_sources_are_parsed_in_the_main_thread_alone(tmp_path, monkeypatch):
         return parse(*args)
 
     signatures._parse.cache_clear()
+    signatures._read_once.cache_clear()
     monkeypatch.setattr(ast, "parse", record)
     node = {"_target_": "trainer.summaries.writers.jsonl.JsonLines"}
     for writer in background.open_writers({"jsonl": node}, tmp_path, 0, None):

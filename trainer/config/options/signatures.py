@@ -8,15 +8,15 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
-import inspect
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any
 
 from trainer.config.options.constraints import did_you_mean
+from trainer.config.options.option_types import Names, evaluate
 
 # They create their names at import, so that their source does not show them. The worker checks
 # these targets once it has imported them.
@@ -24,153 +24,127 @@ _OPAQUE = ("tensorflow", "tf_keras", "keras")
 _TRANSPARENT_DECORATORS = ("staticmethod", "classmethod", "cache", "lru_cache")
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+_Assignment = ast.Assign | ast.AnnAssign
 
 
 class TargetError(LookupError):
     """The dotted path does not exist; the message is the rest of a sentence."""
 
 
-@dataclass(frozen=True)
-class Option:
-    """A parameter: its name, its annotation and its default, both as source; None: it has none."""
+@dataclass(frozen=True, eq=False)
+class _Module:
+    """The statements that bind the names of a module, and what its annotations mean by them."""
 
-    name: str
-    annotation: ast.expr | None
-    default: ast.expr | None = None
+    bound: Mapping[str, ast.stmt] = field(default_factory=dict)
 
-    @property
-    def required(self) -> bool:
-        """Whether it has no default."""
-        return self.default is None
+    @functools.cached_property
+    def assigned(self) -> dict[str, ast.expr]:
+        """What the module assigns at top level."""
+        return {
+            name: statement.value
+            for name, statement in self.bound.items()
+            if isinstance(statement, _Assignment) and statement.value is not None
+        }
 
+    @functools.cached_property
+    def names(self) -> Names:
+        """What the names in annotations stand for."""
+        return Names(self.assigned)
 
-@dataclass(frozen=True)
-class Signature:
-    """The parameters of a function, or of the constructor of a class.
+    def definition(self, expression: ast.expr) -> tuple[ast.stmt | None, _Module]:
+        """Return the statement that defines what a name in this module stands for, if it is read.
 
-    Attributes:
-        positional: parameters that may be passed by position, in order.
-        keywords: keyword-only parameters.
-        takes_any: whether it has `**kwargs`.
-        takes_more: whether it has `*args`.
-        names: what the module assigns at top level, among which annotations have their aliases.
-    """
-
-    positional: tuple[Option, ...]
-    keywords: tuple[Option, ...]
-    takes_any: bool
-    names: Mapping[str, ast.expr]
-    takes_more: bool = False
-
-    @property
-    def parameters(self) -> dict[str, Option]:
-        """All parameters by name."""
-        return {option.name: option for option in (*self.positional, *self.keywords)}
+        Returns:
+            It, and the module that it is in.
+        """
+        name = expression.id if isinstance(expression, ast.Name) else ""
+        statement = self.bound.get(name)
+        if not isinstance(statement, ast.ImportFrom) or statement.level:
+            return statement, self
+        original = next(item.name for item in statement.names if name in (item.asname, item.name))
+        try:
+            return _locate(f"{statement.module}.{original}")
+        except TargetError:
+            return None, self
 
 
 def read(target: str) -> Signature | None:
-    """Return the signature of `target`.
+    """Return the signature of `target`, its annotations as type hints (`option_types.evaluate`).
 
-    It is None if only an import could tell it: C code, re-exports, decorators.
+    A default that is more than a literal is `...`. The signature is None if only an import could
+    tell it: C code, re-exports, decorators.
 
     Raises:
         TargetError: it does not exist.
     """
-    statement, bound = _locate(target)
-    names = {
-        key: value.value
-        for key, value in bound.items()
-        if isinstance(value, ast.Assign | ast.AnnAssign) and value.value is not None
-    }
-    if isinstance(statement, ast.ClassDef):
-        return _of_class(statement, bound, names)
-    return _of_function(statement, names) if isinstance(statement, _Function) else None
+    # A user's own code may be edited while a notebook or a sweep goes on.
+    return _read_once(target) if target.startswith("trainer.") else _read(target)
 
 
-def of(target: Callable[..., Any]) -> Signature | None:
-    """Return the signature of an imported target, without its annotations; None: it is C code.
-
-    `*args` of a class do not count: they are what it hands to the class that it extends.
-    """
-    try:
-        parameters = inspect.signature(target).parameters.values()
-    except (TypeError, ValueError):
-        return None
-    groups: dict[str, list[Option]] = defaultdict(list)
-    for item in parameters:
-        default = None if item.default is item.empty else ast.Constant(item.default)
-        groups[item.kind.name].append(Option(item.name, None, default))
-    positional = (*groups["POSITIONAL_ONLY"], *groups["POSITIONAL_OR_KEYWORD"])
-    takes_more = bool(groups["VAR_POSITIONAL"]) and not isinstance(target, type)
-    takes_any = bool(groups["VAR_KEYWORD"])
-    return Signature(positional, tuple(groups["KEYWORD_ONLY"]), takes_any, {}, takes_more)
+def _read(target: str) -> Signature | None:
+    statement, module = _locate(target)
+    return _of_class(statement, module) or _of_function(statement, module)
 
 
-def literals(target: str, names: Sequence[str], *, inherited: bool = True) -> dict[str, Any] | None:
-    """Return those attributes of a class that it, or one that it extends, assigns as literals.
+_read_once = functools.cache(_read)
 
-    It is None if only an import could tell them, or what an object has instead.
+
+def constant(target: str, name: str, default: Any = None, *, inherited: bool = True) -> Any:
+    """Return the attribute that a class, or one that it extends, assigns as a literal.
 
     Args:
         target: the class.
-        names: the attributes.
+        name: the attribute.
+        default: what is returned if the class assigns none.
         inherited: whether those of the classes that it extends count.
+
+    Returns:
+        The value, or `...` if only an import could tell it, or if the object computes it.
     """
     try:
-        statement, bound = _locate(target)
+        statement, module = _locate(target)
     except TargetError:
-        return None
-    if not isinstance(statement, ast.ClassDef):
-        return None
-    bases = statement.bases if inherited else []
-    return _literals(statement, bases, bound, names)
+        return ...
+    return _constant(statement, module, name, default, inherited=inherited)
 
 
-def _literals(
-    node: ast.ClassDef,
-    bases: Sequence[ast.expr],
-    bound: Mapping[str, ast.stmt],
-    names: Sequence[str],
-) -> dict[str, Any] | None:
-    base_names = [base.id if isinstance(base, ast.Name) else "" for base in reversed(bases)]
-    inherited = [_inherited(base, bound, names) for base in base_names]
-    values = {name: value for base in inherited for name, value in (base or {}).items()}
-    if any(map(functools.partial(_is_computed, names=names), ast.walk(node))):
-        return None
-    for statement in node.body:
-        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            if (name := ast.unparse(targets[0])) in names:
-                try:
-                    values[name] = ast.literal_eval(statement.value)
-                except (ValueError, TypeError):  # more than a literal
-                    return None
-    return None if None in inherited and not values else values
+def _constant(
+    node: ast.stmt | None, module: _Module, name: str, default: Any, *, inherited: bool = True
+) -> Any:
+    if not isinstance(node, ast.ClassDef) or any(_computes(part, name) for part in ast.walk(node)):
+        return ...
+    assignments = (part for part in reversed(node.body) if isinstance(part, _Assignment))
+    for statement in assignments:
+        if statement.value is not None and ast.unparse(_targets(statement)[0]) == name:
+            return _literal(statement.value)
+    found = default
+    for base in node.bases if inherited else ():
+        if isinstance(base, ast.Name) and base.id in ("ABC", "Protocol"):
+            continue
+        value = _constant(*module.definition(base), name, default)
+        if value is not ... and value != default:
+            return value
+        found = ... if value is ... else found
+    return found
 
 
-def _is_computed(node: ast.AST, names: Sequence[str]) -> bool:
-    """Return whether a part of a class is a property of such a name, or sets one on an object."""
+def _computes(node: ast.AST, name: str) -> bool:
+    """Return whether a part of a class is a property of a name, or sets it on an object."""
     if isinstance(node, ast.Attribute):
-        return isinstance(node.ctx, ast.Store) and node.attr in names
-    return isinstance(node, _Function) and node.name in names
+        return isinstance(node.ctx, ast.Store) and node.attr == name
+    return isinstance(node, _Function) and node.name == name
 
 
-def _inherited(
-    base: str, bound: Mapping[str, ast.stmt], names: Sequence[str]
-) -> dict[str, Any] | None:
-    parent = bound.get(base)
-    if base in ("ABC", "Protocol"):
-        return {}
-    if isinstance(parent, ast.ClassDef):
-        return _literals(parent, parent.bases, bound, names)
-    if not isinstance(parent, ast.ImportFrom) or parent.level:
-        return None
-    original = next(item.name for item in parent.names if base in (item.asname, item.name))
-    return literals(f"{parent.module}.{original}", names)
+def _literal(expression: ast.expr) -> Any:
+    """Return the value of a literal; `...` stands for everything else."""
+    try:
+        return ast.literal_eval(expression)
+    except (ValueError, TypeError):
+        return ...
 
 
-def _locate(target: str) -> tuple[ast.stmt | None, Mapping[str, ast.stmt]]:
-    """Return the statement that defines `target`, if it can be read, and all of its module.
+def _locate(target: str) -> tuple[ast.stmt | None, _Module]:
+    """Return the statement that defines `target`, if it can be read, and its module.
 
     Raises:
         TargetError: it does not exist.
@@ -180,7 +154,7 @@ def _locate(target: str) -> tuple[ast.stmt | None, Mapping[str, ast.stmt]]:
         raise TargetError("must be a dotted path; write package.module.name")
     paths = _top_level(parts[0])
     if parts[0] in _OPAQUE or paths is None:
-        return None, {}
+        return None, _Module()
     for depth, name in enumerate(parts[1:], start=1):
         inner = _submodule(paths, name)
         if not inner:
@@ -240,115 +214,109 @@ def _submodule(paths: Iterable[Path], name: str) -> list[Path]:
 
 def _in_module(
     paths: Iterable[Path], parts: list[str], depth: int
-) -> tuple[ast.stmt | None, Mapping[str, ast.stmt]]:
+) -> tuple[ast.stmt | None, _Module]:
     """Return the statement of `parts[depth:]` in the module `parts[:depth]` at `paths`."""
-    module = ".".join(parts[:depth])
-    name = parts[depth]
-    rest = parts[depth + 1 :]
+    name, *rest = parts[depth:]
     files = [
         file for path in paths for file in ([path] if path.suffix == ".py" else path.iterdir())
     ]
     if any(file.name.startswith(f"{name}.") and file.suffix in (".so", ".pyd") for file in files):
-        return None, {}
+        return None, _Module()
     source = next((path for path in paths if path.suffix == ".py"), None)
-    bound = _bindings(_parse(source, source.stat().st_mtime_ns)) if source else {}
-    if name not in bound:
-        if "*" in bound or "__getattr__" in bound:
-            return None, {}
-        names_here = [*bound, *(file.stem for file in files)]
-        public = [word for word in names_here if not word.startswith(("_", "."))]
-        missing = f"no module '{name}'" if rest else f"no '{name}'"
-        raise TargetError(f"{missing} in {module}{did_you_mean(name, public)}")
-    return (None if rest else bound[name]), bound
+    module = _parse(source, source.stat().st_mtime_ns) if source else _Module()
+    if name in module.bound:
+        return (None if rest else module.bound[name]), module
+    if "*" in module.bound or "__getattr__" in module.bound:
+        return None, module
+    names_here = [*module.bound, *(file.stem for file in files)]
+    public = [word for word in names_here if not word.startswith(("_", "."))]
+    missing = f"no module '{name}'" if rest else f"no '{name}'"
+    raise TargetError(f"{missing} in {'.'.join(parts[:depth])}{did_you_mean(name, public)}")
 
 
-@functools.lru_cache(maxsize=64)
-def _parse(source: Path, changed_ns: int) -> list[ast.stmt]:
-    """Return the statements of a file; `changed_ns` has a file that changed parsed again."""
+@functools.lru_cache(maxsize=256)
+def _parse(source: Path, changed_ns: int) -> _Module:
+    """Return the module in a file; `changed_ns` has a file that changed parsed again."""
     try:
-        return ast.parse(source.read_bytes()).body
+        return _Module(_bindings(ast.parse(source.read_bytes())))
     except SyntaxError as error:
         raise TargetError(f"cannot be read: {source}:{error.lineno}: {error.msg}") from error
 
 
-def _bindings(body: Iterable[ast.stmt]) -> dict[str, ast.stmt]:
+def _bindings(block: ast.AST) -> dict[str, ast.stmt]:
     """Return the statement that binds each top-level name, also within `if` and `try`."""
     bound: dict[str, ast.stmt] = {}
-    for statement in body:
+    for statement in ast.iter_child_nodes(block):
         if isinstance(statement, _Function | ast.ClassDef):
             bound[statement.name] = statement
         elif isinstance(statement, ast.Import | ast.ImportFrom):
-            bound |= {
-                (alias.asname or alias.name).split(".")[0]: statement for alias in statement.names
-            }
-        elif isinstance(statement, ast.Assign | ast.AnnAssign):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            bound |= {
-                node.id: statement
-                for target in targets
-                for node in ast.walk(target)
-                if isinstance(node, ast.Name)
-            }
-        elif isinstance(statement, ast.If | ast.Try | ast.With):
-            inner = [
-                child for child in ast.iter_child_nodes(statement) if isinstance(child, ast.stmt)
-            ]
-            handlers = [
-                child for handler in getattr(statement, "handlers", []) for child in handler.body
-            ]
-            bound |= _bindings([*inner, *handlers])
+            for item in statement.names:
+                bound[(item.asname or item.name).split(".")[0]] = statement
+        elif isinstance(statement, _Assignment):
+            for target in _targets(statement):
+                names = (node.id for node in ast.walk(target) if isinstance(node, ast.Name))
+                bound |= dict.fromkeys(names, statement)
+        elif isinstance(statement, ast.If | ast.Try | ast.With | ast.ExceptHandler):
+            bound |= _bindings(statement)
     return bound
 
 
-def _of_class(
-    node: ast.ClassDef, bound: Mapping[str, ast.stmt], names: Mapping[str, ast.expr]
-) -> Signature | None:
+def _targets(statement: _Assignment) -> list[ast.expr]:
+    return statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+
+
+def _of_class(node: ast.stmt | None, module: _Module) -> Signature | None:
+    """Return the signature of the constructor of a class, its own or that of its base."""
+    if not isinstance(node, ast.ClassDef):
+        return None
     for statement in node.body:
         if isinstance(statement, _Function) and statement.name == "__init__":
-            signature = _of_function(statement, names)
-            return signature and replace(signature, positional=signature.positional[1:])
+            signature = _of_function(statement, module)
+            return signature and signature.replace(parameters=[*signature.parameters.values()][1:])
     if node.decorator_list or node.keywords or len(node.bases) > 1:
         return None
     if not node.bases:
-        return Signature((), (), False, names)
-    name = node.bases[0].id if isinstance(node.bases[0], ast.Name) else ""
-    parent = bound.get(name)
-    if isinstance(parent, ast.ImportFrom):
-        return _imported(parent, name)
-    return (
-        _of_class(parent, bound, names)
-        if isinstance(parent, ast.ClassDef) and parent is not node
-        else None
-    )
+        return Signature()
+    base, owner = module.definition(node.bases[0])
+    return _of_class(base, owner) if base is not node else None
 
 
-def _imported(statement: ast.ImportFrom, name: str) -> Signature | None:
-    """Return the signature of what `from module import name` binds, if it can be read."""
-    original = next(alias.name for alias in statement.names if name in (alias.asname, alias.name))
-    if statement.level or statement.module is None:
+@functools.lru_cache(maxsize=1024)
+def _of_function(node: ast.stmt | None, module: _Module) -> Signature | None:
+    if not isinstance(node, _Function):
         return None
-    try:
-        return read(f"{statement.module}.{original}")
-    except TargetError:
-        return None
-
-
-def _of_function(node: _Function, names: Mapping[str, ast.expr]) -> Signature | None:
     decorators = {
         getattr(decorator, "id", None) or getattr(decorator, "attr", None)
         for decorator in node.decorator_list
     }
     if not decorators <= set(_TRANSPARENT_DECORATORS):
         return None
-    arguments = [*node.args.posonlyargs, *node.args.args]
-    without = [None] * (len(arguments) - len(node.args.defaults))
-    positional = tuple(
-        Option(item.arg, item.annotation, default)
-        for item, default in zip(arguments, [*without, *node.args.defaults], strict=True)
+    return Signature([*_parameters(node.args, module)])
+
+
+def _parameters(spec: ast.arguments, module: _Module) -> Iterator[Parameter]:
+    by_position = [*spec.posonlyargs, *spec.args]
+    defaults: dict[ast.arg, ast.expr | None] = {
+        **dict(zip(reversed(by_position), reversed(spec.defaults), strict=False)),
+        **dict(zip(spec.kwonlyargs, spec.kw_defaults, strict=True)),
+    }
+    kinds = (
+        (spec.posonlyargs, Parameter.POSITIONAL_ONLY),
+        (spec.args, Parameter.POSITIONAL_OR_KEYWORD),
+        ([spec.vararg], Parameter.VAR_POSITIONAL),
+        (spec.kwonlyargs, Parameter.KEYWORD_ONLY),
+        ([spec.kwarg], Parameter.VAR_KEYWORD),
     )
-    keywords = tuple(
-        Option(item.arg, item.annotation, default)
-        for item, default in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-    )
-    more = node.args.vararg is not None
-    return Signature(positional, keywords, node.args.kwarg is not None, names, more)
+    for arguments, kind in kinds:
+        for item in filter(None, arguments):
+            default = defaults.get(item)
+            if isinstance(default, ast.Name):  # a constant of the module
+                default = module.assigned.get(default.id, default)
+            yield Parameter(
+                item.arg,
+                kind,
+                default=_literal(default) if default else Parameter.empty,
+                annotation=evaluate(item.annotation, module.names)
+                if item.annotation
+                else Parameter.empty,
+            )

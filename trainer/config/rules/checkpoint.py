@@ -19,7 +19,7 @@ def check(experiment: Experiment) -> Iterator[str]:
         ("checkpoint.retention_policy", checkpoint.retention_policy),
     ):
         if node is not None:
-            yield from targets.check(node, key, targets.ENGINE_ARGUMENTS.get(key, ()))
+            yield from targets.check(node, key, key)
     metric = checkpoint.best.metric
     if metric is not None and not re.fullmatch(r"[\w./-]+", metric):
         yield f"checkpoint.best.metric ({metric}) must be the name of a metric, e.g. accuracy"

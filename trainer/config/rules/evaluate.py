@@ -35,8 +35,8 @@ def _check_writers(experiment: Experiment) -> Iterator[str]:
         return
     for name, node in experiment.writers.items():
         target = node.get("_target_") if isinstance(node, Mapping) else None
-        package = (signatures.literals(str(target), ["package"]) or {}).get("package")
-        if package and not _is_installed(package):
+        package = signatures.constant(str(target), "package")
+        if isinstance(package, str) and not _is_installed(package):
             yield (
                 f"writers.{name} ({target}) needs {package}, which is not installed; "
                 f'pip install "steadfast[{package}]"'

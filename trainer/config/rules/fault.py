@@ -28,7 +28,7 @@ def _check_faults(experiment: Experiment) -> Iterator[str]:
         action = f"{path}.action is {fault.kind}"
         named = fault
         if fault.kind == "own":
-            yield from targets.check(fault.action, f"{path}.action", ("run_dir", "step"))
+            yield from targets.check(fault.action, f"{path}.action", "fault.action")
             named = replace(fault, action="kill")
         yield from check_values(named, f"{path}.")
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,99}", str(name)):

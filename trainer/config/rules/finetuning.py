@@ -13,7 +13,7 @@ from typing import Any
 from trainer.annotations import Gt
 from trainer.config.options import constraints, targets
 from trainer.config.options.constraints import format_value
-from trainer.config.schema import ENGINE_KEYS, Experiment
+from trainer.config.schema import Experiment
 
 _TIMES = re.compile(r"\d+(\.\d*)?(e-?\d+)?x")
 _CLIPS = ("clip_norm", "clip_value")
@@ -67,12 +67,9 @@ def _check_groups(node: Any, key: str) -> Iterator[str]:
                 yield line
         yield from _check_one_clip(name, clips)
         own = {key: value for key, value in options.items() if key not in _CLIPS}
-        own["learning_rate"] = 1.0  # checked above
+        own.pop("learning_rate", None)  # checked above
         yield from targets.check(
-            {"_target_": node.get("_target_"), **own},
-            name,
-            targets.ENGINE_ARGUMENTS["optimizer"],
-            {"learning_rate": ENGINE_KEYS["optimizer"]["learning_rate"]},
+            {"_target_": node.get("_target_"), **own}, name, "optimizer.groups"
         )
 
 

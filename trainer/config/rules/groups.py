@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from trainer.config.options import targets
 from trainer.config.rules import env, loop
-from trainer.config.schema import ENGINE_KEYS, Experiment
+from trainer.config.schema import Experiment
 
 TARGET_GROUPS = (
     "model", "dataset", "augment", "env", "buffer", "task", "optimizer", "schedule", "strategy",
@@ -25,7 +24,7 @@ def check(experiment: Experiment) -> Iterator[str]:
     for group in groups:
         node = getattr(experiment, group)
         if node is not None or group not in (*OPTIONAL_GROUPS, *env.absent(experiment)):
-            yield from _check_target(node, group, group)
+            yield from targets.check(node, group, group)
     for section in ("callbacks", "metrics", "writers"):
         nodes = getattr(experiment, section)
         if not isinstance(nodes, Mapping):
@@ -35,9 +34,4 @@ def check(experiment: Experiment) -> Iterator[str]:
             )
             continue
         for name, node in nodes.items():
-            yield from _check_target(node, f"{section}.{name}", section)
-
-
-def _check_target(node: Any, path: str, group: str) -> list[str]:
-    arguments = targets.ENGINE_ARGUMENTS.get(group, ())
-    return targets.check(node, path, arguments, ENGINE_KEYS.get(group))
+            yield from targets.check(node, f"{section}.{name}", section)
