@@ -17,7 +17,7 @@ from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.arrays import ArraySplit, check_pair
-from trainer.keras_files import keras_home
+from trainer.keras_objects import keras_home
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
 SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"  # of the archive

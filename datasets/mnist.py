@@ -13,7 +13,7 @@ from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.arrays import ArraySplit, check_pair, read_npz
-from trainer.keras_files import keras_home
+from trainer.keras_objects import keras_home
 from trainer.text import first_line
 
 

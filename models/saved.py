@@ -13,8 +13,13 @@ import keras
 import tf_keras
 
 from trainer.annotations import Exists
-from trainer.keras_files import READ_ERRORS, open_hdf5, read_archive
-from trainer.keras_objects import check_precision, constructible
+from trainer.keras_objects import (
+    READ_ERRORS,
+    check_precision,
+    constructible,
+    open_hdf5,
+    read_archive,
+)
 
 _NAMES = """
     Activation ActivityRegularization AdaptiveAveragePooling1D AdaptiveAveragePooling2D

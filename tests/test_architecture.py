@@ -35,7 +35,7 @@ ORDER = (
 """A package imports only from rows below its own, and from itself."""
 
 BASE = {
-    "annotations", "errors", "files", "text", "keras_files", "keras_objects",
+    "annotations", "errors", "files", "text", "keras_objects",
     "logical_devices", "user_cache",
 }  # fmt: skip
 """Modules that everybody may import; they stand at the top of `trainer/`."""
@@ -251,7 +251,7 @@ def test_environment_is_read_in_one_module():
         and node.attr in ("environ", "environb", "getenv", "putenv", "unsetenv")
     }
     # Models and datasets import nothing of the engine; the variable names Keras' folder.
-    assert found == {"trainer/cluster/environment.py", "trainer/keras_files.py"}
+    assert found == {"trainer/cluster/environment.py", "trainer/keras_objects.py"}
 
 
 def test_modules_functions_and_signatures_are_short():

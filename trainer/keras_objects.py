@@ -1,12 +1,109 @@
-"""What objects of either Keras need that are made again: classes, precision, options."""
+"""Files and objects of either Keras: what a file holds, and what objects that are made again need.
+
+A `.keras` file is a zip archive, an `.h5` file is HDF5. Both can declare far more than they hold,
+and HDF5 can name other files. Neither is opened here. Nothing in them is run.
+"""
 
 from __future__ import annotations
 
 import inspect
+import io
+import json
+import os
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import h5py
+
+WEIGHTS = "model.weights.h5"
+READ_ERRORS = (
+    OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, EOFError,
+    MemoryError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+"""What a file that is damaged, or is none of Keras, can raise."""
+
+_SMALL = 1 << 16
+_MAX_EXPANSION = 200
+"""How many times its size a file may declare. Keras does not compress."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A `.keras` file.
+
+    Attributes:
+        version: of the Keras that wrote it.
+        config: of the model, as JSON.
+        weights: what `WEIGHTS` in it holds.
+    """
+
+    version: str
+    config: dict[str, Any]
+    weights: h5py.File
+
+
+def keras_home() -> Path:
+    """Return Keras' folder, whose folders are its caches: `KERAS_HOME`, or else `~/.keras`."""
+    return Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser()
+
+
+def read_archive(path: Path) -> Archive:
+    """Read a `.keras` file.
+
+    Raises:
+        Exception: one of `READ_ERRORS`: it is none, or declares more than it holds.
+    """
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        declared = sum(member.file_size for member in members)
+        if problem := _size_problem("it", declared, path.stat().st_size):
+            raise ValueError(problem)
+        for name in (member.filename for member in members):
+            if name.startswith("/") or ".." in PurePosixPath(name).parts:
+                raise ValueError(f"it has a member outside itself, {name!r}")
+        version = json.loads(archive.read("metadata.json"))["keras_version"]
+        config = json.loads(archive.read("config.json"))
+        weights = open_hdf5(io.BytesIO(archive.read(WEIGHTS)))
+    return Archive(version, config, weights)
+
+
+def open_hdf5(file: Path | io.BytesIO) -> h5py.File:
+    """Open an HDF5 file all of whose content is in itself.
+
+    Raises:
+        Exception: one of `READ_ERRORS`: it is none, names other files, or declares more than it
+            holds.
+    """
+    import h5py
+
+    # h5py has no way for an exception out of these: what they return ends the visit.
+    def link_problem(name: str, link: Any) -> str | None:
+        is_outside = isinstance(link, h5py.ExternalLink)
+        return f"its {name!r} is in another file, {link.filename!r}" if is_outside else None
+
+    def problem_of(name: str, item: Any) -> str | None:
+        if not isinstance(item, h5py.Dataset):
+            return None
+        if item.external or item.is_virtual:
+            return f"its {name!r} is in other files"
+        return _size_problem(f"its {name!r}", item.nbytes, item.id.get_storage_size())
+
+    opened = h5py.File(file, "r")
+    if problem := opened.visititems_links(link_problem) or opened.visititems(problem_of):
+        opened.close()
+        raise ValueError(problem)
+    return opened
+
+
+def _size_problem(what: str, declared: int, held: int) -> str | None:
+    is_bomb = declared > _SMALL + _MAX_EXPANSION * held
+    return f"{what} declares {declared} bytes, but holds {held}" if is_bomb else None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import tensorflow as tf
 
-from trainer.keras_files import open_hdf5
+from trainer.keras_objects import open_hdf5
 
 Layers: TypeAlias = dict[str, list[np.ndarray]]
 """The weights of each layer that has any, in the model's order."""

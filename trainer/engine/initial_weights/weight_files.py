@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.errors import CheckpointError
-from trainer.keras_files import READ_ERRORS, open_hdf5, read_archive
+from trainer.keras_objects import READ_ERRORS, open_hdf5, read_archive
 
 _IS_STATE = re.compile(r"^(optimizer|metrics)\b|\bseed_generator$")
 """What a `.weights.h5` holds besides weights: its place."""
