@@ -18,10 +18,9 @@ from omegaconf import OmegaConf
 
 from trainer.cli import arguments
 from trainer.cli.command_table import COMMANDS
-from trainer.cli.compose import Composition, compose_config, split_hydra
-from trainer.cli.config_loader import found_directory
+from trainer.cli.compose import Composition, compose_config
 from trainer.cli.error_messages import USER_ERRORS, explain
-from trainer.cli.overrides import rewrite
+from trainer.cli.overrides import found_directory, rewrite
 from trainer.cluster import environment
 from trainer.config.modes import MODES
 from trainer.config.schema import GRID_SEARCH
@@ -65,9 +64,9 @@ def _dispatch(server: ForkServer | None) -> int:
         from trainer.sweep.run_sweep import run_sweep  # only now: a single run does not need it
 
         return run_sweep(overrides, config_dir)
-    composition = split_hydra(compose_config(overrides, config_dir))
+    composition = compose_config(overrides, config_dir)
     if args.cfg:
-        print(OmegaConf.to_yaml(composition.config), end="")
+        print(OmegaConf.to_yaml(composition.container()), end="")
         return DONE
     return _run(composition, config_dir, server)
 

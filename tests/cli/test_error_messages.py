@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra.errors import HydraException
 
 from tests.support.choices import listed
 from tests.support.command_line import run_apart, run_here
 from trainer.config.schema import Experiment
+from trainer.errors import ConfigError
 from trainer.launch import launcher
 from trainer.launch.run_context import Command, resolve
 from trainer.sweep import run_sweep
@@ -143,7 +143,7 @@ def test_separate_process_reports_the_same_without_tensorflow(command: str, work
 
 def test_hydra_full_error_shows_traceback(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    with pytest.raises(HydraException):
+    with pytest.raises(ConfigError):
         run_here("seed=x")
 
 

@@ -56,7 +56,7 @@ def changed(key):
     elif value is None and isinstance(
         getattr(getattr(DEFAULT, key.split(".")[0]), last, None), type(None)
     ):
-        node[last] = "4" if key in ("name", "init_from", "checkpoint.best.metric") else 4
+        node[last] = "4" if key in ("name", "init_from", "checkpoint.best.metric") else 1
     else:
         node[last] = f"{value}x"
     return loading.restore(container)

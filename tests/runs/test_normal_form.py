@@ -58,17 +58,15 @@ def project(tmp_path, monkeypatch):
 def longer_schema(monkeypatch):
     """Return a function that adds options with defaults to the schema."""
 
-    caches = (loading._schema, loading._defaults, normal_form._schema_defaults)
+    cached = normal_form._schema_defaults
 
     def extend():
         monkeypatch.setattr(loading, "Experiment", Longer)
         monkeypatch.setattr(normal_form, "Experiment", Longer)
-        for cached in caches:
-            cached.cache_clear()
+        cached.cache_clear()
 
     yield extend
-    for cached in caches:
-        cached.cache_clear()
+    cached.cache_clear()
 
 
 @pytest.mark.parametrize(

@@ -10,32 +10,43 @@ import functools
 import importlib
 import os
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
-from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
+import hydra
+from hydra._internal.config_loader_impl import get_overrides_dirname
+from hydra._internal.core_plugins import file_config_source
+from hydra._internal.sources_registry import SourcesRegistry
 from hydra.conf import HydraConf
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.core.plugins import Plugins
+from hydra.plugins.config_source import ConfigResult
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, flag_override
+from omegaconf import DictConfig, OmegaConf
 
-from trainer.cli.config_loader import config_loader
 from trainer.cli.error_messages import USER_ERRORS, explain, reading_configuration
-from trainer.cli.overrides import override_key, rewrite
+from trainer.cli.overrides import OURS, override_key, rewrite
 from trainer.cli.overrides import section as section_of
-from trainer.config import loading
+from trainer.config import loading, yaml_text
 from trainer.config.options import targets
 from trainer.config.options.constraints import did_you_mean
 from trainer.config.rules.groups import TARGET_GROUPS
 from trainer.config.schema import ENGINE_KEYS, Experiment
+from trainer.config.validation import unknown_name
 from trainer.errors import ConfigError
 
-ConfigStore.instance().store(group="schema", name="experiment", node=Experiment)
+# As plain values: `trainer.config.validation` checks them, not Hydra.
+ConfigStore.instance().store(
+    group="schema", name="experiment", node=loading.plain(Experiment()), provider="steadfast"
+)
 
 
 def compose(overrides: list[str], config_dir: str | Path | None = None) -> Experiment:
@@ -49,14 +60,13 @@ def compose(overrides: list[str], config_dir: str | Path | None = None) -> Exper
         ConfigError: with every problem found.
     """
     try:
-        rewritten, directory = rewrite(overrides, str(config_dir) if config_dir else None)
-        return split_hydra(compose_config(rewritten, directory)).load()
+        return compose_config(*rewrite(overrides, str(config_dir) if config_dir else None)).load()
     except (*USER_ERRORS, RecursionError) as error:
         raise ConfigError(*explain(error)) from error
 
 
-def compose_config(overrides: list[str], config_dir: str | None) -> DictConfig:
-    """Compose a configuration without checking it; Hydra's own section is its key `hydra`.
+def compose_config(overrides: list[str], config_dir: str | None) -> Composition:
+    """Compose a configuration without checking its values.
 
     Args:
         overrides: as `trainer.cli.overrides.rewrite` returns them.
@@ -71,15 +81,17 @@ def compose_config(overrides: list[str], config_dir: str | None) -> DictConfig:
 
 @dataclass(frozen=True)
 class Composition:
-    """A composed configuration, not checked yet.
+    """A composed configuration, whose values are not checked yet.
 
     Attributes:
         config: the keys of the experiment.
         hydra_config: Hydra's own section, under the key `hydra`.
+        problems: the overrides that could not be applied, one line each.
     """
 
     config: DictConfig
     hydra_config: DictConfig
+    problems: Sequence[str]
 
     @property
     def choices(self) -> dict[str, Any]:
@@ -90,6 +102,17 @@ class Composition:
     def overrides(self) -> list[str]:
         """The overrides of the experiment's keys and groups, as Hydra records them."""
         return [str(item) for item in self.hydra_config.hydra.overrides.task]
+
+    def container(self) -> dict[str, Any]:
+        """Return the keys of the experiment as plain containers, unresolved and not checked.
+
+        Raises:
+            ConfigError: an override could not be applied.
+        """
+        if self.problems:
+            raise ConfigError(*self.problems)
+        container: Any = OmegaConf.to_container(self.config)
+        return container
 
     def load(self) -> Experiment:
         """Check the configuration and return it as an experiment.
@@ -102,18 +125,7 @@ class Composition:
         # Not resolved: a value may be an interpolation.
         words: Any = OmegaConf.to_container(self.hydra_config.hydra.overrides.task)
         overrides = [(override_key(item), item.partition("=")[2]) for item in words]
-        return loading.load(self.config, self.choices, overrides)
-
-
-def split_hydra(config: DictConfig) -> Composition:
-    """Separate the experiment from Hydra's own section; `config` becomes the former."""
-    with _unlocked(config):
-        section = config.pop("hydra")
-    section.runtime.output_dir = os.getcwd()  # where Hydra would run a job
-    # Copying the section would take as long as composing a small configuration.
-    hydra_config = DictConfig({}, flags={"no_deepcopy_set_nodes": True})
-    hydra_config["hydra"] = section
-    return Composition(config, hydra_config)
+        return loading.load(self.config, self.choices, overrides, self.problems)
 
 
 class Composer:
@@ -152,29 +164,35 @@ class Composer:
         """
         try:
             rewritten, config_dir = rewrite(list(overrides), self._config_dir)
-            return split_hydra(self.compose_config(rewritten, config_dir)).load()
+            return self.compose_config(rewritten, config_dir).load()
         except (*USER_ERRORS, RecursionError) as error:
             raise ConfigError(*explain(error)) from error
 
-    def compose_config(self, overrides: list[str], config_dir: str | None) -> DictConfig:
-        """Compose a configuration without checking it, as the function of this name does."""
+    def compose_config(self, overrides: list[str], config_dir: str | None) -> Composition:
+        """Compose a configuration without checking its values, as the function of this name."""
         with reading_configuration(), config_loader(config_dir) as loader:
             parsed, choosing = _parse(loader, overrides)
             loader.validate_sweep_overrides_legal(parsed, RunMode.RUN, from_shell=True)
             chosen = [item for item, chooses in zip(overrides, choosing, strict=True) if chooses]
             if (key := (config_dir, *chosen)) not in self._composed:
                 composed = loader.load_configuration("config", chosen, RunMode.RUN)
+                # Which keys there are is checked by `_apply` and the schema.
+                OmegaConf.set_struct(composed, False)
                 _drop_replaced(composed, chosen, loader)
                 add_engine_keys(composed)
                 pairs = [item.partition("=")[::2] for item in chosen]
                 _check_choices([*composed.hydra.runtime.choices.items(), *pairs], loader)
                 self._composed[key] = pickle.dumps(composed, pickle.HIGHEST_PROTOCOL)
         config: DictConfig = pickle.loads(self._composed[key])
+        section = config.pop("hydra")
         values = [item for item, chooses in zip(parsed, choosing, strict=True) if not chooses]
         # Hydra, too, sets the values last.
-        ConfigLoaderImpl._apply_overrides_to_config(values, config)
-        _record(config.hydra, [item for item in parsed if not item.is_hydra_override()])
-        return config
+        problems = [line for item in values if (line := _apply(item, config))]
+        _record(section, [item for item in parsed if not item.is_hydra_override()])
+        # Copying the section would take as long as composing a small configuration.
+        hydra_config = DictConfig({}, flags={"no_deepcopy_set_nodes": True})
+        hydra_config["hydra"] = section
+        return Composition(config, hydra_config, problems)
 
     def _swept_by(self, recipe: Override) -> list[str]:
         """Return what a recipe sweeps over, as overrides."""
@@ -184,8 +202,8 @@ class Composer:
             else [recipe.get_value_element_as_str()]
         )
         for name in names:
-            config = self.compose_config([f"experiment={name}"], self._config_dir)
-            params = config.hydra.sweeper.params or {}
+            composition = self.compose_config([f"experiment={name}"], self._config_dir)
+            params = composition.hydra_config.hydra.sweeper.params or {}
             if params and len(names) > 1:
                 raise ConfigError(
                     f"experiment ({name}) brings what is varied itself ({', '.join(params)}); "
@@ -250,10 +268,9 @@ def add_engine_keys(config: DictConfig) -> None:
     nodes += [(group, task.get(name)) for name, group in task_nodes.items()]
     for group, node in nodes:
         if isinstance(node, DictConfig) and "_target_" in node:
-            with _unlocked(node):
-                for name, item in ENGINE_KEYS.get(group, {}).items():
-                    if name not in node and item.default is not MISSING:
-                        node[name] = item.default
+            for name, item in ENGINE_KEYS.get(group, {}).items():
+                if name not in node and item.default is not MISSING:
+                    node[name] = item.default
 
 
 def _record(section: DictConfig, overrides: list[Override]) -> None:
@@ -263,12 +280,43 @@ def _record(section: DictConfig, overrides: list[Override]) -> None:
     section.job.override_dirname = get_overrides_dirname(
         overrides, names.exclude_keys, names.item_sep, names.kv_sep
     )
-    section.runtime.cwd = os.getcwd()
+    section.runtime.cwd = section.runtime.output_dir = os.getcwd()  # where Hydra would run a job
 
 
-def _unlocked(config: DictConfig) -> contextlib.AbstractContextManager[Any]:
-    """Allow to delete keys."""
-    return flag_override(config, ["struct", "readonly"], [False, False])
+def _apply(override: Override, config: DictConfig) -> str | None:
+    """Set or delete what an override says; return what is wrong with it, or None.
+
+    A key without `+` must exist, or be an option of the target of its node.
+    """
+    key = override.key_or_group
+    section, _, last = key.rpartition(".")
+    parent = OmegaConf.select(config, section) if section else config
+    is_node = isinstance(parent, DictConfig)
+    exists = is_node and last in list(parent)  # `in` is false for ???
+    if override.package is not None:
+        return f"{override.input_line} names no group; write {key}=<value>"
+    if override.is_delete():
+        if not exists:
+            return _unknown_key(key, config)
+        if unknown_name(key, loading.plain(Experiment())) is None:
+            return f"{key} cannot be removed; write {key}=null"
+        del parent[last]
+        return None
+    value = override.value()
+    if override.is_add():
+        if exists and parent[last] is not None and not isinstance(value, dict | list):
+            return f"{key} exists; write {key}=<value>, without +"
+    elif not (exists or override.is_force_add()):
+        target = parent.get("_target_") if is_node else None
+        if not (target and targets.takes(target, last)):
+            return _unknown_key(key, config)
+    OmegaConf.update(config, key, value, merge=True, force_add=True)
+    return None
+
+
+def _unknown_key(key: str, config: DictConfig) -> str:
+    line = unknown_name(key, OmegaConf.to_container(config))  # type: ignore[arg-type]
+    return line or f"unknown key '{key}'"
 
 
 def _drop_replaced(config: DictConfig, overrides: Sequence[str], loader: Any) -> None:
@@ -302,9 +350,8 @@ def _drop_unknown(config: DictConfig, key: str) -> None:
     if "_target_" not in node:  # of a group in which nothing is chosen
         OmegaConf.update(config, key, None, force_add=True)
         return
-    with flag_override(config, ["struct", "readonly"], [False, False]):
-        for name in targets.unknown_options(node, key):
-            del node[name]
+    for name in targets.unknown_options(node, key):
+        del node[name]
 
 
 def _target_choices(config: DictConfig) -> Mapping[str, Any]:
@@ -312,3 +359,68 @@ def _target_choices(config: DictConfig) -> Mapping[str, Any]:
     choices = config.hydra.runtime.choices
     groups = {name: name.partition("@")[0].partition("/")[0] for name in choices}
     return {name: choices[name] for name, group in groups.items() if group in TARGET_GROUPS}
+
+
+class _UserSearchPath(SearchPathPlugin):
+    """Has the user's directory searched first.
+
+    Hydra searches its own `--config-dir` last, and so ignores a file there that has the name of
+    one of ours.
+    """
+
+    directory: ClassVar[str | None] = None
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        if self.directory is not None:
+            search_path.prepend(
+                "--config-dir", f"file://{self.directory}", SearchPathQuery(provider="main")
+            )
+
+
+class FileConfigSource(file_config_source.FileConfigSource):
+    """The user's files; one whose aliases multiply its values is refused before it is loaded."""
+
+    # It has the name of Hydra's, which a launcher's job registers again: Hydra compares names.
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        path = Path(self.path, self._normalize_file_name(config_path))
+        if path.is_file():
+            yaml_text.check(path.read_text(encoding="utf-8"), str(path))
+        return super().load_config(config_path)
+
+
+@contextlib.contextmanager
+def config_loader(config_dir: str | Path | None) -> Iterator[Any]:
+    """Initialize Hydra and yield its config loader.
+
+    Args:
+        config_dir: a directory with more choices; those of the same name replace ours.
+
+    Raises:
+        ConfigError: it is no directory, or holds what a user cannot replace.
+    """
+    directory = None if config_dir is None else os.path.abspath(config_dir)
+    if directory is not None:
+        _check_directory(directory)
+    Plugins.instance().register(_UserSearchPath)
+    SourcesRegistry.instance().types[FileConfigSource.scheme()] = FileConfigSource
+    previous = _UserSearchPath.directory
+    _UserSearchPath.directory = directory
+    try:
+        with hydra.initialize_config_module(
+            "trainer.conf", version_base="1.3", job_name="steadfast"
+        ):
+            yield GlobalHydra.instance().config_loader()
+    finally:
+        _UserSearchPath.directory = previous
+
+
+def _check_directory(directory: str) -> None:
+    if not os.path.isdir(directory):
+        raise ConfigError(f"--config-dir ({directory}): no such directory")
+    for name in OURS:
+        if os.path.exists(os.path.join(directory, name)):
+            raise ConfigError(
+                f"--config-dir ({directory}): {name} is a name of ours; put choices in files such "
+                "as model/mine.yaml, and values that belong together in experiment/mine.yaml"
+            )

@@ -6,52 +6,27 @@ import errno
 import importlib.resources
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import yaml
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import (
-    ConfigAttributeError,
-    ConfigKeyError,
-    InterpolationResolutionError,
-    OmegaConfBaseException,
-)
+from omegaconf.errors import OmegaConfBaseException
 
 from trainer.cli.choices import Choices
 from trainer.cli.command_table import COMMANDS
-from trainer.config.loading import plain
 from trainer.config.modes import MODES
-from trainer.config.options import constraints, targets
-from trainer.config.options.constraints import did_you_mean, unknown_key
+from trainer.config.options.constraints import did_you_mean
 from trainer.config.other_names import choice_hint
 from trainer.config.removed import removal
-from trainer.config.rules.values import unknown_name
-from trainer.config.schema import GROUPS, ONE_CHOICE, USED, Experiment
+from trainer.config.schema import GROUPS, ONE_CHOICE, USED
 from trainer.errors import ConfigError
 from trainer.files import storage_problem
 from trainer.text import printable
 
 USER_ERRORS = (ConfigError, HydraException, OmegaConfBaseException, yaml.YAMLError)
 """What composing raises for a mistake of the user's."""
-
-_KINDS = {
-    "Integer": "an int",
-    "Float": "a float",
-    "Boolean": "a bool",
-    "bool": "a bool",
-    "type hint 'Union[int, str]'": "an int or a word",
-}
-_IN_FILE = re.compile(
-    r"In '(?P<file>[^']+)': (?P<kind>\w+) raised while composing config:\n(?P<text>.*)", re.DOTALL
-)
-_BAD_VALUE = re.compile(
-    r"Value '(?P<value>.*)' of type '[\w.]+' "
-    r"(?:could not be converted to|is incompatible with) (?P<kind>.*)"
-)
 
 
 def explain(error: BaseException) -> tuple[str, ...]:
@@ -93,11 +68,10 @@ def _one_line(error: BaseException) -> str:
         return _no_choice(error)
     cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
     if isinstance(cause, OmegaConfBaseException):
-        return _bad_key(cause)
-    text = str(error)
-    if match := _IN_FILE.match(text):
-        return _in_file(match["file"], match["kind"], match["text"])
-    return _hydra_text(text)
+        key = str(cause.full_key or cause.key or "")
+        text = _first_line(str(cause))
+        return f"{key}: {text.removeprefix('KeyError raised while resolving interpolation: ')}"
+    return _hydra_text(str(error))
 
 
 def _no_override(word: str) -> str:
@@ -153,64 +127,6 @@ def _in_own_folder(group: str, choice: str) -> str:
     return f"; {file} is one: add --config-dir=conf" if file.is_file() else ""
 
 
-def _bad_key(error: OmegaConfBaseException) -> str:
-    key = str(error.full_key or error.key or "")
-    if isinstance(error, ConfigAttributeError | ConfigKeyError):
-        parent = error.parent_node
-        root: Any = parent._get_root() if parent is not None else None
-        target = str(parent.get("_target_")) if "_target_" in _names(parent) else "trainer."
-        # The files of ours have all options.
-        if not target.startswith("trainer.") and targets.takes(target, key.rpartition(".")[2]):
-            return f"{key} is an option of {target}, but has no value yet; write +{key}=<value>"
-        return unknown_key(key, _names(parent), _without_hydra(root))
-    if isinstance(error, InterpolationResolutionError):
-        text = _first_line(str(error))
-        return f"{key}: {text.removeprefix('KeyError raised while resolving interpolation: ')}"
-    return _bad_value(key, _first_line(str(error)), error.value)
-
-
-def _bad_value(key: str, text: str, value: Any = None) -> str:
-    """Explain a value that OmegaConf refuses; it is in the text if the error does not hold it."""
-    match = _BAD_VALUE.match(text)
-    shown = constraints.format_value(match["value"] if value is None and match else value)
-    if match:
-        return f"{key} ({shown}) must be {_KINDS.get(match['kind'].strip(), match['kind'])}"
-    if "is not a valid bool" in text:
-        return f"{key} ({shown}) must be true or false"
-    if "is not Optional" in text or "Incompatible value 'None'" in text:
-        return f"{key} (null) must have a value"
-    if "to string" in text:
-        return f"{key} ({shown}) must be a str"
-    if "is not a ListConfig" in text:
-        return f"{key} ({shown}) must be a list; write {key}=[...]"
-    if "is not a subclass of" in text:
-        return f"{key} ({shown}) must be a mapping; set a key in it, {key}.<key>=<value>"
-    if "does not support deletion" in text:
-        return f"{key} cannot be removed; write {key}=null"
-    return f"{key}: {text}"
-
-
-def _in_file(file: str, kind: str, text: str) -> str:
-    """Explain an error inside a YAML file, which Hydra passes on as text."""
-    key = match[1] if (match := re.search(r"full_key: (\S+)", text)) else ""
-    if kind in ("ConfigKeyError", "ConfigAttributeError"):
-        if key == file.partition("/")[0]:
-            return (
-                f"{file}.yaml must have the first line '# @package _global_', "
-                "to set keys of other groups"
-            )
-        return f"{file}.yaml: {_unknown_in_schema(key)}"
-    return f"{file}.yaml: {_bad_value(key, _first_line(text))}"
-
-
-def _unknown_in_schema(key: str) -> str:
-    root = plain(Experiment())
-    parent: Any = root
-    for name in key.split(".")[:-1]:
-        parent = parent[name]
-    return unknown_key(key, parent, root)
-
-
 def _hydra_text(text: str) -> str:
     """Explain an error that Hydra raises as text alone."""
     for pattern, explanation in _HYDRA_ERRORS:
@@ -244,13 +160,6 @@ def _several_values(key: str, values: str) -> str:
     return f"'{key}={values}' has several values; add -m to try each{as_list}"
 
 
-def _not_removable(key: str) -> str:
-    return (
-        unknown_name(key, plain(Experiment()))
-        or f"{key} is not set, and cannot be removed; leave '~{key}' out"
-    )
-
-
 _TWICE = "{0} is chosen twice; write {0}=<choice> once, without +"
 _HYDRA_ERRORS: tuple[tuple[str, str | Callable[..., str]], ...] = (
     (r"In '(.*)': Could not override '([\w/]+)'. No match", _no_group_to_override),
@@ -260,10 +169,6 @@ _HYDRA_ERRORS: tuple[tuple[str, str | Callable[..., str]], ...] = (
     (
         r"Sweep parameters '(.*)' requires --multirun",
         "'{0}' has several values; add -m to try each",
-    ),
-    (
-        r"Could not append to config. An item is already at '(.*)'",
-        "'{0}' exists; write {0}=<value>, without +",
     ),
     (
         r"^force-add of config groups is not supported: '\+\+(.*)'",
@@ -282,7 +187,6 @@ _HYDRA_ERRORS: tuple[tuple[str, str | Callable[..., str]], ...] = (
         r"^Invalid loaded object type: (\w+)",
         "a choice's YAML file must hold keys, not one {0}; write key: value",
     ),
-    (r"Could not delete from config. '(.*)' does not exist", _not_removable),
 )
 """What Hydra says, and how we say it; the first pattern that matches counts."""
 
@@ -294,18 +198,3 @@ def _first_line(text: str) -> str:
         if lines
         else "no further explanation; set HYDRA_FULL_ERROR=1 to see where it comes from"
     )
-
-
-def _names(node: Any) -> list[str]:
-    return (
-        [str(name) for name in node] if isinstance(node, DictConfig) and not node._is_none() else []
-    )
-
-
-def _without_hydra(root: Any) -> Mapping[str, Any]:
-    if not isinstance(root, DictConfig):
-        return {}
-    container: Any = OmegaConf.to_container(
-        OmegaConf.masked_copy(root, [name for name in _names(root) if name != "hydra"])
-    )
-    return container

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.cli.config_loader import found_directory
 from trainer.cli.error_messages import reading_configuration
 from trainer.config import addresses
 from trainer.config.removed import removal
@@ -18,6 +18,8 @@ from trainer.runs.provenance import latest_command, read
 from trainer.runs.secret_masking import MASK
 from trainer.store.remote_view import read_remote
 
+OURS = ("config.yaml", "schema")
+"""What is ours alone in a directory of choices."""
 _NO_NAME = re.compile(r"null|true|false|-?[\d.]+", re.IGNORECASE)
 _COLUMN = re.compile(r"\+*dataset\.columns\.(.*[^\w-].*)=(\w+)")
 _PLAIN = re.compile(r"[\w./-]+", re.ASCII)
@@ -74,6 +76,18 @@ def rewrite(overrides: list[str], config_dir: str | None = None) -> tuple[list[s
         if _sets_one(item) and _OTHER[key := override_key(item)] not in keys
     ]
     return [*overrides, *dict.fromkeys(nulls)], config_dir or found_directory()
+
+
+def found_directory() -> str | None:
+    """Return the directory `conf` of the working directory, if it holds choices of the user's.
+
+    It holds some if it has a directory named as a group. One with a `config.yaml` is not taken: it
+    is that of another program, or of a checkout of this one.
+    """
+    directory = os.path.abspath("conf")
+    is_whole = any(os.path.exists(os.path.join(directory, name)) for name in OURS)
+    has_group = any(os.path.isdir(os.path.join(directory, group)) for group in GROUPS)
+    return directory if has_group and not is_whole else None
 
 
 def resume_override(run: Path | str) -> str:

@@ -173,7 +173,7 @@ class Faults:
     def _report(self, name: str, fault: Fault, moment: str) -> None:
         is_later = fault.delay_secs and fault.kind != "slow"
         later = f", {fault.delay_secs:g} s later" if is_later else ""
-        target = fault.action["_target_"] if fault.kind == "own" else ""
+        target = "" if isinstance(fault.action, str) else fault.action["_target_"]
         effect = action_of(fault.kind).effect.format(delay=fault.delay_secs, target=target)
         text = f"fault {name}: {fault.process} {effect} {moment}{later}"
         _log.info(text)
@@ -184,6 +184,7 @@ class Faults:
             case "own":
                 from trainer.config.instantiate import instantiate
 
+                assert isinstance(fault.action, Mapping)
                 instantiate(fault.action, f"fault.{name}.action", self._run_dir, self._step)
             case "crash":
                 raise RuntimeError(error)
@@ -289,7 +290,7 @@ def check(
     supervisor = [] if experiment.launch.inline else ["supervisor"]
     processes = ["chief", *supervisor, *map(str, process_ids)]
     problems = []
-    for name, fault in experiment.fault.items():
+    for name, fault in (experiment.fault or {}).items():
         key = f"fault.{name}.process ({fault.process})"
         if fault.process not in processes:
             choices = ", ".join(dict.fromkeys(processes))

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-import pickle
-import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, fields, is_dataclass
-from typing import Any, get_type_hints
+from dataclasses import asdict
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from trainer.config.options import constraints, targets
-from trainer.config.rules import check, env, loop
+from trainer.config.rules import check, env, groups, loop
 from trainer.config.rules.groups import OPTIONAL_GROUPS, TARGET_GROUPS
-from trainer.config.schema import GROUPS, Experiment, Fault
+from trainer.config.schema import GROUPS, Experiment
+from trainer.config.validation import Reader
 from trainer.errors import ConfigError
 
 _SEVERAL = ("callbacks", "metrics", "writers")
@@ -24,7 +21,10 @@ _SEVERAL = ("callbacks", "metrics", "writers")
 
 
 def load(
-    cfg: DictConfig, choices: Mapping[str, Any], overrides: Iterable[tuple[str, str]] = ()
+    cfg: DictConfig,
+    choices: Mapping[str, Any],
+    overrides: Iterable[tuple[str, str]] = (),
+    problems: Iterable[str] = (),
 ) -> Experiment:
     """Check a composed configuration and return it as an experiment of plain containers.
 
@@ -32,6 +32,7 @@ def load(
         cfg: as Hydra composed it, without Hydra's own section.
         choices: the choice in each group, as Hydra records it.
         overrides: key and value of each override of the command line.
+        problems: what has been found already, one line each.
 
     Raises:
         ConfigError: with every problem found.
@@ -39,20 +40,16 @@ def load(
     container: Any = OmegaConf.to_container(cfg, resolve=True)
     overrides = list(overrides)
     _drop_options_of_replaced_targets(container, [name for name, _ in overrides])
-    problems = _unknown_keys(container, Experiment, "", _known_keys(container, Experiment))
+    reader = Reader(container)
+    experiment = _read(reader, container)
+    problems = [*problems, *reader.unknown]
     problems += [
         f"{name} has no value; add {name}=<value>" for name in sorted(OmegaConf.missing_keys(cfg))
     ]
-    problems += _check_switches(overrides)
     problems += _check_twice(container, overrides)
-    problems += _check_faults(container)
     problems += _check_nested_groups(container, choices)
     if container.get("choices") is not None:
         problems.append("choices is filled in by the program; remove it")
-    experiment = restore({name: value for name, value in container.items() if name != "choices"})
-    experiment.callbacks = experiment.callbacks or {}
-    experiment.metrics = experiment.metrics or {}
-    experiment.writers = experiment.writers or {}
     experiment.choices = _recorded_choices(choices)
     if isinstance(experiment.dataset, Mapping) and experiment.dataset.get("validation", 0) is None:
         experiment.dataset = {**experiment.dataset}
@@ -61,56 +58,38 @@ def load(
     env.remove_unused(experiment)
     if loop.name_of(experiment) is None:
         problems += _check_left_out(experiment, choices)
-    problems += [
-        *loop.check(experiment, overrides),
-        *env.check(experiment, overrides),
-        *check(experiment),
-    ]
+    problems += reader.check()
+    if reader.wrong:  # rules across keys need values of the right types
+        problems += [*reader.wrong, *groups.check(experiment)]
+    else:
+        problems += [
+            *loop.check(experiment, overrides),
+            *env.check(experiment, overrides),
+            *check(experiment),
+        ]
     if problems:
         raise ConfigError(*problems)
     return experiment
 
 
 def restore(container: Mapping[str, Any]) -> Experiment:
-    """Return the experiment of plain containers as `plain` returns them; drop unknown keys."""
-    values = _known_keys(container, Experiment)
-    free = {
-        name: values.pop(name)
-        for name, kind in _fields(Experiment).items()
-        if kind is Any and name in values
-    }
-    # Merging takes long: it is left to values that are not the schema's own.
-    changed = _changed(values, _defaults())
-    experiment = OmegaConf.to_object(OmegaConf.unsafe_merge(pickle.loads(_schema()), changed))
-    assert isinstance(experiment, Experiment)
-    for name, value in free.items():
-        setattr(experiment, name, value)
-    faults = experiment.fault if isinstance(experiment.fault, Mapping) else {}
-    experiment.fault = {name: fault for name, node in faults.items() if (fault := _fault(node))}
+    """Return the experiment of plain containers as `plain` returns them; drop unknown keys.
+
+    Raises:
+        ConfigError: a value has another type than its key.
+    """
+    reader = Reader(container)
+    experiment = _read(reader, container)
+    if reader.wrong:
+        raise ConfigError(*reader.wrong)
     return experiment
 
 
-@functools.cache
-def _schema() -> bytes:
-    """Return the schema, pickled: unpickling it takes less time than making or copying it."""
-    return pickle.dumps(OmegaConf.structured(Experiment), pickle.HIGHEST_PROTOCOL)
-
-
-@functools.cache
-def _defaults() -> dict[str, Any]:
-    """Return the values of the schema, which must not be changed."""
-    return plain(Experiment())
-
-
-def _changed(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that differ from the defaults, if only in type: 1, 1.0 and true."""
-    return {
-        name: _changed(value, defaults[name])
-        if isinstance(value, Mapping) and isinstance(defaults[name], Mapping)
-        else value
-        for name, value in values.items()
-        if repr(value) != repr(defaults[name])
-    }
+def _read(reader: Reader, container: Mapping[str, Any]) -> Experiment:
+    experiment: Experiment = reader.section(Experiment, container)
+    for group in (*_SEVERAL, "fault"):
+        setattr(experiment, group, getattr(experiment, group) or {})
+    return experiment
 
 
 def plain(experiment: Experiment) -> dict[str, Any]:
@@ -132,16 +111,6 @@ def _drop_options_of_replaced_targets(container: dict[str, Any], names: Collecti
                     del node[option]
 
 
-def _check_switches(overrides: Iterable[tuple[str, str]]) -> list[str]:
-    """Return the switches that are set to another number than 0 and 1: OmegaConf takes any."""
-    defaults = _defaults()
-    return [
-        f"{name} ({text}) must be true or false"
-        for name, text in overrides
-        if isinstance(value_at(defaults, name), bool) and re.fullmatch(r"(?![01]$)[-+.\d_e]+", text)
-    ]
-
-
 def _check_twice(container: Mapping[str, Any], overrides: Iterable[tuple[str, str]]) -> list[str]:
     """Return what is chosen twice, or set under two names, where several may be chosen."""
     words = [(key, value.strip("[] ").split(",")) for key, value in overrides if key in _SEVERAL]
@@ -156,40 +125,6 @@ def _check_twice(container: Mapping[str, Any], overrides: Iterable[tuple[str, st
         for (other, earlier), (name, node) in itertools.combinations(nodes.items(), 2)
         if node == earlier and isinstance(node, Mapping)
     ]
-
-
-def _check_faults(container: Mapping[str, Any]) -> list[str]:
-    """Return the wrong keys and types in `fault`.
-
-    It is a free mapping to Hydra, which cannot add a fault to a typed one.
-    """
-    faults = container.get("fault") or {}
-    if not isinstance(faults, Mapping):
-        return [
-            f"fault ({faults}) must be a mapping from names to faults; "
-            "choose one with fault=<choice>"
-        ]
-    problems = []
-    for name, node in faults.items():
-        example = "{action:kill,process:chief,phase:step,at:75}"
-        if not isinstance(node, Mapping):
-            problems.append(
-                f"fault.{name} ({constraints.format_value(node)}) must be a mapping; "
-                f"write +fault.{name}={example}"
-            )
-            continue
-        if not node:
-            problems.append(f"fault.{name} ({{}}) is empty; write +fault.{name}={example}")
-        hints = _fields(Fault)
-        for key, value in node.items():
-            if key not in hints:
-                problems.append(constraints.unknown_key(f"fault.{name}.{key}", hints, {}))
-            elif _fault({key: value}) is None:
-                kind = {int: "an int", float: "a float"}.get(hints[key], "a str")
-                problems.append(
-                    f"fault.{name}.{key} ({constraints.format_value(value)}) must be {kind}"
-                )
-    return problems
 
 
 def _check_nested_groups(container: Mapping[str, Any], choices: Mapping[str, Any]) -> list[str]:
@@ -243,47 +178,6 @@ def value_at(container: Mapping[str, Any], key: str) -> Any:
     for part in key.split("."):
         node = node.get(part) if isinstance(node, Mapping) else None
     return node
-
-
-def _fault(node: Any) -> Fault | None:
-    """Return the fault of a plain container, or None if it is not one."""
-    try:
-        fault = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Fault), node))
-    except (OmegaConfBaseException, ValueError, TypeError):
-        return None
-    return fault if isinstance(fault, Fault) else None
-
-
-def _unknown_keys(
-    node: Mapping[str, Any], schema: type, path: str, root: Mapping[str, Any]
-) -> list[str]:
-    """Return an error line for each unknown key: `+key=` and `++key=` bypass Hydra's own check."""
-    problems = []
-    kinds = _fields(schema)
-    for name, value in node.items():
-        if name not in kinds:
-            problems.append(constraints.unknown_key(f"{path}{name}", kinds, root))
-        elif is_dataclass(kinds[name]) and isinstance(value, Mapping):
-            problems += _unknown_keys(value, kinds[name], f"{path}{name}.", root)
-    return problems
-
-
-def _known_keys(node: Mapping[str, Any], schema: type) -> dict[str, Any]:
-    """Return the keys that the schema has and that have a value."""
-    kinds = _fields(schema)
-    return {
-        name: _known_keys(value, kinds[name])
-        if is_dataclass(kinds[name]) and isinstance(value, Mapping)
-        else value
-        for name, value in node.items()
-        if name in kinds and value != "???"
-    }
-
-
-@functools.cache
-def _fields(schema: type) -> dict[str, Any]:
-    hints = get_type_hints(schema)
-    return {item.name: hints[item.name] for item in fields(schema)}
 
 
 def _plain_choice(choice: Any) -> Any:

@@ -34,6 +34,8 @@ _KEYS = {
     "loop._target_=<your function>",
     "run_eagerly": "write eager=true",
     "steps_per_execution": "write train.steps_per_loop=<steps>",
+    # Where a recipe's file lacks the line, Hydra puts its keys here.
+    "experiment": "begin the file of a recipe with the line '# @package _global_'",
     "autoshard": "there is one order of samples, whatever the strategy; leave it out",
     "auto_shard_policy": "there is one order of samples, whatever the strategy; leave it out",
     "distribute_strategy": "write strategy=<choice>",

@@ -193,7 +193,7 @@ class Checkpoint:
     )
     every_steps: int | None = key(None, "save every N steps", Ge(1))
     every_examples: int | None = key(None, "save every N training examples", Ge(1), BUILT_IN)
-    # OmegaConf takes an int for a float, but not in a union.
+    # An int stays one, so that a record shows what was written.
     every_secs: int | float | str | None = key(
         None,
         "save when N seconds have passed since the last save; auto: an interval that balances "
@@ -398,7 +398,7 @@ class Divergence:
 class Fault:
     """A fault to inject: an action in one process, at one moment of the run."""
 
-    action: Any = key(
+    action: str | dict[str, Any] = key(
         "kill",
         "what to inject, or the _target_ of a function of your own; slow lasts from then on in "
         "every attempt, the others happen once in a run; a worker that is lost cannot be started "
@@ -425,10 +425,6 @@ class Fault:
         "phase step one in each step",
         Ge(0),
     )
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.action, Mapping):
-            self.action = str(self.action)  # the command line reads nan as a number
 
     @property
     def kind(self) -> str:
@@ -723,7 +719,9 @@ class Experiment:
         Semantic(),
         target=Structural(),
     )
-    fault: Any = key(None, "faults to inject; several with fault=[a,b]", Semantic())
+    fault: dict[str, Fault] | None = key(
+        None, "faults to inject; several with fault=[a,b]", Semantic()
+    )
     choices: Any = key(None, "the choice in each group; filled in by the program", Free())
 
     @property

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf.errors import OmegaConfBaseException
 
 from trainer.config import loading, yaml_text
 from trainer.config.schema import Experiment
-from trainer.errors import DamagedError
+from trainer.errors import ConfigError, DamagedError
 from trainer.files import read_text, write_atomically
 
 REPEAT = "repeat the command that began the run, which writes it anew"
@@ -27,11 +26,13 @@ def read_experiment(path: Path) -> Experiment:
     """
     file = path / "config.yaml"
     try:
-        return loading.restore(read_config(path))
+        config = read_config(path)
     except FileNotFoundError as error:
         raise DamagedError(file, "it is missing", REPEAT) from error
-    except (OmegaConfBaseException, TypeError, AttributeError) as error:
-        raise DamagedError(file, str(error).partition("\n")[0]) from error
+    try:
+        return loading.restore(config)
+    except ConfigError as error:
+        raise DamagedError(file, error.problems[0]) from error
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -16,18 +16,15 @@ from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from trainer.annotations import OneOf, Rule
 from trainer.cli.arguments import CFG, FLAGS
 from trainer.cli.choices import Choices
 from trainer.cli.command_table import COMMANDS
 from trainer.cli.commands.command_arguments import Parser
 from trainer.cli.commands.help import ALL
-from trainer.cli.compose import compose_config, split_hydra
-from trainer.cli.config_loader import found_directory
+from trainer.cli.compose import compose_config
 from trainer.cli.error_messages import USER_ERRORS
-from trainer.cli.overrides import rewrite
+from trainer.cli.overrides import found_directory, rewrite
 from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Experiment
 from trainer.errors import DONE, ConfigError
@@ -192,9 +189,8 @@ def _composed(
     single = [word for word in words if not any(mark in word for mark in ",(")]
     for overrides in (words, single, []):
         try:
-            composition = split_hydra(compose_config(*rewrite(overrides, config_dir)))
-            container: Any = OmegaConf.to_container(composition.config)
-            return container, composition.choices
+            composition = compose_config(*rewrite(overrides, config_dir))
+            return composition.container(), composition.choices
         except (*USER_ERRORS, RecursionError):
             continue
     return {}, {}

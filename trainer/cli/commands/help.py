@@ -15,16 +15,14 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from trainer.cli.arguments import Arguments, parse
 from trainer.cli.choices import Choices
 from trainer.cli.command_table import COMMANDS
-from trainer.cli.compose import compose_config, split_hydra
+from trainer.cli.compose import compose_config
 from trainer.cli.overrides import override_key, rewrite
 from trainer.config.options.constraints import format_plain
-from trainer.config.rules.values import unknown_name
 from trainer.config.schema import ENGINE_KEYS, GROUPS, ONE_CHOICE, Experiment, Fault
+from trainer.config.validation import unknown_name
 from trainer.errors import DONE, ConfigError
 from trainer.text import printable_lines
 
@@ -79,15 +77,14 @@ def show(args: Arguments) -> int:
         ConfigError: there is no such topic.
     """
     chosen, config_dir = rewrite([item for item in args.overrides if "=" in item], args.config_dir)
-    composition = split_hydra(compose_config(chosen, config_dir))
+    composition = compose_config(chosen, config_dir)
     topics = dict.fromkeys(
         override_key(item) for item in args.overrides if not item.startswith("hydra")
     )
-    container: Any = OmegaConf.to_container(composition.config)
     pages = _Pages(
         "python train.py" if sys.argv[0].endswith(".py") else Path(sys.argv[0]).name,
         min(shutil.get_terminal_size().columns, _MOST_COLUMNS),
-        container,
+        composition.container(),
         Choices(config_dir, composition.choices),
     )
     texts = [pages.topic(topic) for topic in topics] or [pages.overview()]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.cli.commands.command_arguments import Parser
-from trainer.cli.compose import compose_config, split_hydra
+from trainer.cli.compose import compose_config
 from trainer.cli.overrides import override_key, rewrite
 from trainer.cluster.spec import ProcessId
 from trainer.config.rules.batch_sizes import divides
@@ -105,7 +105,7 @@ def _run_script(args: argparse.Namespace) -> str:
 
 def _experiment(args: argparse.Namespace) -> Experiment:
     overrides, config_dir = rewrite(args.overrides, args.config_dir)
-    return split_hydra(compose_config(overrides, config_dir)).load()
+    return compose_config(overrides, config_dir).load()
 
 
 def _sweep_script(args: argparse.Namespace) -> str:

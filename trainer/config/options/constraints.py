@@ -167,7 +167,8 @@ def unknown_key(key: str, siblings: Iterable[str], root: Mapping[str, Any]) -> s
 
 def _near_elsewhere(word: str, root: Mapping[str, Any]) -> str:
     """Return a suggestion of a key whose last part is much like a word, or ""."""
-    keys = {key.rpartition(".")[2]: key for key in sorted(_dotted(root), key=len, reverse=True)}
+    names = (key for key in sorted(_dotted(root), key=len, reverse=True) if key != word)
+    keys = {key.rpartition(".")[2]: key for key in names}
     near = difflib.get_close_matches(word, keys, n=1, cutoff=0.8)
     return f"; did you mean '{keys[near[0]]}'?" if near else ""
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from operator import attrgetter
+
 from trainer.config.rules import (
     augmentation,
     checkpoint,
@@ -10,12 +13,27 @@ from trainer.config.rules import (
     finetuning,
     groups,
     run_folder,
-    values,
 )
-from trainer.config.schema import Experiment
+from trainer.config.schema import PAIRS, Experiment
+
+
+def check_pairs(experiment: Experiment) -> Iterator[str]:
+    """Of each pair of keys exactly one must be set."""
+    for first, second in PAIRS:
+        first_value, second_value = attrgetter(first, second)(experiment)
+        if first_value is not None and second_value is not None:
+            yield (
+                f"{first} ({first_value}) and {second} ({second_value}) are both set, "
+                f"exactly one must be; add {second}=null"
+            )
+        if first_value is None and second_value is None:
+            yield (
+                f"neither {first} nor {second} is set, exactly one must be; add {first}=<number>"
+            )
+
 
 RULES = (
-    values.check_pairs,
+    check_pairs,
     run_folder.check,
     checkpoint.check,
     evaluate.check,
@@ -29,7 +47,4 @@ RULES = (
 
 def check(experiment: Experiment) -> list[str]:
     """Return all problems of an experiment, one line each."""
-    if empty := list(values.check_empty(experiment, "")):
-        return empty  # other rules would say the same in other words
-    problems = list(values.check_values(experiment, ""))
-    return [*problems, *(line for rule in RULES for line in rule(experiment))]
+    return [line for rule in RULES for line in rule(experiment)]

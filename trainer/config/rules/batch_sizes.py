@@ -94,7 +94,7 @@ def resolve_batch_sizes(batch: Batch, num_replicas: int) -> BatchSizes:
             raise _indivisible("batch.per_replica", batch.per_replica, divisor_name, unit)
         global_size = batch.per_replica * num_replicas
         return BatchSizes(global_size, num_replicas, batch.accumulate, shards)
-    assert batch.global_size is not None, "trainer.config.rules.values requires one of the two"
+    assert batch.global_size is not None, "trainer.config.rules requires one of the two"
     unit = (shards or num_replicas) * batch.accumulate
     if batch.global_size % unit:
         divisor_name = "the number of replicas"

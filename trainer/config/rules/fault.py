@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from trainer.config.faults import ACTIONS, action_of
 from trainer.config.options import targets
 from trainer.config.options.constraints import format_value
 from trainer.config.rules import loop
 from trainer.config.rules.run_folder import NAME_RULE
-from trainer.config.rules.values import check_values
 from trainer.config.schema import Experiment
 
 
@@ -23,14 +21,11 @@ def check(experiment: Experiment) -> Iterator[str]:
 
 
 def _check_faults(experiment: Experiment) -> Iterator[str]:
-    for name, fault in experiment.fault.items():
+    for name, fault in (experiment.fault or {}).items():
         path = f"fault.{name}"
         action = f"{path}.action is {fault.kind}"
-        named = fault
         if fault.kind == "own":
             yield from targets.check(fault.action, f"{path}.action", "fault.action")
-            named = replace(fault, action="kill")
-        yield from check_values(named, f"{path}.")
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,99}", str(name)):
             yield f"{path} must be usable as a file's name; {NAME_RULE}"
         if fault.kind != "own" and fault.kind not in ACTIONS:

@@ -12,8 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from trainer.config import addresses
-from trainer.config.rules.values import unknown_name
 from trainer.config.schema import Experiment
+from trainer.config.validation import unknown_name
 from trainer.files import component
 
 NAME_RULE = "use letters, digits, '.', '_' and '-', at most 100"

@@ -167,7 +167,7 @@ class Runs:
             The exit code, and the outcome if it finished.
         """
         code = -signal.SIGKILL
-        for _ in range(len(experiment.fault) + 1):
+        for _ in range(len(experiment.fault or {}) + 1):
             if code == -signal.SIGKILL:  # of the supervisor; the same command continues
                 code = self._run_command(experiment)
         if code != DONE:

@@ -115,7 +115,7 @@ def engine_of(
         ConfigError: something is wrong that only this machine, the data or the model can tell.
     """
     experiment, cluster = context.experiment, context.cluster
-    faults = faults or Faults(experiment.fault, context.run_dir, cluster, context.channel, ())
+    faults = faults or Faults(experiment.fault or {}, context.run_dir, cluster, context.channel, ())
     if strategy is None:
         strategy, _ = select_strategy(experiment).resolve(cluster, devices.count_gpus)
     tf_strategy = create_strategy(context, strategy)

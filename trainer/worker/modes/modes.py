@@ -73,7 +73,7 @@ def run(context: WorkerContext, signals: Signals, began: float) -> bool:
         export.run(experiment, run_dir, channel)
         return True
     strategy, reason = select_strategy(experiment).resolve(cluster, devices.count_gpus)
-    configured = experiment.fault if experiment.trains else {}
+    configured = (experiment.trains and experiment.fault) or {}
     faults = Faults(configured, run_dir, cluster, channel, strategy.service_jobs | BESIDE)
     if context.stand_by is None:
         faults.reached("start")
