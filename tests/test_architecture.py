@@ -150,7 +150,7 @@ def test_parent_starts_without_tensorflow(tmp_path):
         (tmp_path / name / "__init__.py").write_text(f"raise SystemExit('{name} was imported')\n")
     light = [module for module in sorted(MODULES) if is_light(module)]
     # Modules of an optional package are imported only where it is installed.
-    light.remove("trainer.sweep.search.optuna_search")
+    light.remove("trainer.sweep.optuna_search")
     code = (
         "import importlib, sys\n"
         "for name in sys.argv[1:]: importlib.import_module(name)\n"

@@ -11,7 +11,7 @@ from tests.support.command_line import run_here
 from trainer.cli import overrides
 from trainer.cli.commands import report, runs
 from trainer.errors import StorageError
-from trainer.sweep import run_sweep
+from trainer.sweep import driver
 
 STORAGE = [
     (StorageError("runs could not be written: No space left on device"), "runs could not be"),
@@ -24,7 +24,7 @@ READING = (overrides, "_saved_command", ["resume=runs/a"])
 COMMANDS = {
     "a subcommand": (runs, "run", ["runs", "."]),
     "another": (report, "run", ["report", "."]),
-    "a sweep": (run_sweep, "run_sweep", ["-m", "seed=1,2"]),
+    "a sweep": (driver, "run_sweep", ["-m", "seed=1,2"]),
 }
 
 

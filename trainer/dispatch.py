@@ -61,7 +61,7 @@ def _dispatch(server: ForkServer | None) -> int:
     if config_dir and config_dir == found_directory() and not (args.config_dir or args.cfg):
         print(f"Choices of your own: {Path(config_dir).name}", flush=True)
     if args.multirun:
-        from trainer.sweep.run_sweep import run_sweep  # only now: a single run does not need it
+        from trainer.sweep.driver import run_sweep  # only now: a single run does not need it
 
         return run_sweep(overrides, config_dir)
     composition = compose_config(overrides, config_dir)

@@ -14,7 +14,7 @@ from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch import launcher
 from trainer.launch.run_context import Command, resolve
-from trainer.sweep import run_sweep
+from trainer.sweep import driver
 
 FOLDER = Path(__file__).parent
 
@@ -225,7 +225,7 @@ def test_resumed_run_needs_its_masked_overrides_again(run: Path) -> None:
 
 def test_multirun_calls_sweep(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(run_sweep, "run_sweep", lambda *arguments: calls.extend(arguments) or 143)
+    monkeypatch.setattr(driver, "run_sweep", lambda *arguments: calls.extend(arguments) or 143)
     assert run_here("-m", "model=cnn,softmax", "train.steps=1,2").code == 143
     assert calls == [["model=cnn,softmax", "train.steps=1,2", "train.epochs=null"], None]
 

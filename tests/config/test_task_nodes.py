@@ -17,7 +17,7 @@ from trainer.errors import ConfigError
 from trainer.protocols import ModelNode, ScheduleNode
 from trainer.runs.identity import Change, changes, run_name
 from trainer.runs.normal_form import leaves
-from trainer.sweep.search.grid_search import expand
+from trainer.sweep.search import expand
 
 COMPOSER = Composer(str(CONF))
 

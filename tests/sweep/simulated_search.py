@@ -13,7 +13,7 @@ from trainer.cli.compose import compose as compose_with_hydra
 from trainer.config.directions import resolved
 from trainer.errors import ConfigError
 from trainer.runs.status import RunStatus, State
-from trainer.sweep.search.search import SearchContext, create_search
+from trainer.sweep.search import SearchContext, create_search
 
 optuna = pytest.importorskip("optuna")
 
@@ -23,8 +23,8 @@ MODEL_CHOICE = "model=cnn,softmax"
 STEPS = (10, 20, 30)
 BASE = compose_with_hydra([])
 TARGETS = {
-    "random": "trainer.sweep.search.random_search.RandomSearch",
-    "optuna": "trainer.sweep.search.optuna_search.OptunaSearch",
+    "random": "trainer.sweep.search.RandomSearch",
+    "optuna": "trainer.sweep.optuna_search.OptunaSearch",
 }
 
 

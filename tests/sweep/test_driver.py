@@ -19,11 +19,10 @@ from trainer.cluster.messages import ErrorLine, Evaluated, Exit, Message, Proble
 from trainer.cluster.stop_requests import LEAVE, SAVES
 from trainer.errors import ConfigError
 from trainer.runs.status import RunStatus, State
-from trainer.sweep import driver, run_sweep
-from trainer.sweep.points import resources
-from trainer.sweep.points.points import Point
-from trainer.sweep.points.resources import ResourceShare
-from trainer.sweep.search.grid_search import GridSearch
+from trainer.sweep import driver
+from trainer.sweep.driver import divide
+from trainer.sweep.points.point_process import ResourceShare
+from trainer.sweep.search import GridSearch, Point
 
 Behavior = Callable[["FakeProcess"], None]
 COMPOSER = Composer(None)  # shared by all tests: it caches what it has composed
@@ -139,8 +138,8 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(driver, "PointProcess", FakeProcess)
     monkeypatch.setattr(driver, "ForkServer", FakeServer)
-    monkeypatch.setattr(run_sweep, "Composer", lambda config_dir: COMPOSER)
-    monkeypatch.setattr(resources, "available_cores", lambda: [0, 1])
+    monkeypatch.setattr(driver, "Composer", lambda config_dir: COMPOSER)
+    monkeypatch.setattr(driver, "available_cores", lambda: [0, 1])
     FakeProcess.behaviors = {}
     FakeProcess.started = []
 
@@ -290,7 +289,7 @@ def test_search_of_the_users_own_prunes_and_records_all_but_stopped_points(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     Path("my_search.py").write_text(
-        "from trainer.sweep.search.grid_search import GridSearch\n\n"
+        "from trainer.sweep.search import GridSearch\n\n"
         "class Limited(GridSearch):\n"
         "    recorded = []\n\n"
         "    def __init__(self, context, *, limit: float = 1.0):\n"
@@ -304,7 +303,7 @@ def test_search_of_the_users_own_prunes_and_records_all_but_stopped_points(
     Path("conf/search").mkdir(parents=True)
     Path("conf/search/limited.yaml").write_text("_target_: my_search.Limited\nlimit: 1.5\n")
     monkeypatch.syspath_prepend(os.getcwd())
-    monkeypatch.setattr(run_sweep, "Composer", Composer)
+    monkeypatch.setattr(driver, "Composer", Composer)
 
     def report_high_loss(process: FakeProcess) -> None:
         for step in (2, 4):
@@ -349,3 +348,66 @@ def test_points_on_ray_do_not_divide_this_machine(monkeypatch: pytest.MonkeyPatc
     outcome = sweep("seed=1,2", *options)
     assert (outcome.code, "share" in outcome.out) == (0, False)
     assert {process.share for process in FakeProcess.started} == {ResourceShare()}
+
+
+def test_parallel_points_divide_cores_but_not_threads() -> None:
+    assert divide(2, [0, 1, 4, 5], []) == [
+        ResourceShare((0, 1), None, 4),
+        ResourceShare((4, 5), None, 4),
+    ]
+    assert [share.cores for share in divide(3, [0, 1, 2, 3, 4], [])] == [
+        (0,),
+        (1, 2),
+        (3, 4),
+    ]
+    assert [share.cores for share in divide(5, [3, 7], [])] == [(3,), (7,), (3,), (7,), (3,)]
+    assert divide(2, [], []) == [ResourceShare(), ResourceShare()]
+    assert divide(1, [0, 1, 2], ["0"]) == [ResourceShare()]
+
+
+def test_parallel_points_divide_gpus_and_do_not_share_one() -> None:
+    gpus = [share.gpus for share in divide(2, [0, 1], ["0", "1", "GPU-ab"])]
+    assert gpus == [("0",), ("1", "GPU-ab")]
+    with pytest.raises(
+        ConfigError, match=r"sweep.jobs \(2\) must be at most the number of GPUs \(1\)"
+    ):
+        divide(2, [0, 1], ["0"])
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus"),
+    [
+        (None, ["0", "1", "10"]),
+        ("1, 0", ["1", "0"]),
+        ("", []),
+        ("GPU-ab,-1,1", ["GPU-ab"]),
+    ],
+)
+def test_gpus_are_those_visible_to_this_process(
+    visible: str | None, gpus: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        environment, "glob", lambda pattern: ["/dev/nvidia10", "/dev/nvidia0", "/dev/nvidia1"]
+    )
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert environment.visible_gpus() == gpus
+
+
+def test_point_environment_has_threads_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TF_CONFIG", "{}")
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    variables = environment.point_environment(4, ("1", "3"))
+    assert {
+        "TF_CONFIG": "{}",
+        "TF_NUM_INTRAOP_THREADS": "4",
+        "CUDA_VISIBLE_DEVICES": "1,3",
+    }.items() <= variables.items()
+    assert (
+        not {"TF_NUM_INTRAOP_THREADS", "CUDA_VISIBLE_DEVICES"}
+        & environment.point_environment(None, None).keys()
+    )
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
+    assert environment.point_environment(4, None)["TF_NUM_INTRAOP_THREADS"] == "1"

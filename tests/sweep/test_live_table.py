@@ -12,7 +12,7 @@ from trainer.cluster.messages import Evaluated, FaultNotice, Line, Output, Phase
 from trainer.config.schema import Experiment, Sweep
 from trainer.runs.status import RunStatus, State
 from trainer.sweep.live_table import LiveTable
-from trainer.sweep.points.points import Point
+from trainer.sweep.search import Point
 
 RATE = "optimizer.learning_rate"
 POINTS = [

@@ -44,7 +44,7 @@ ONE_CHOICE = tuple(
     if group not in ("metrics", "callbacks", "writers", "fault", "experiment")
 )
 """Groups with a single choice; of the others several may be chosen, in a list."""
-GRID_SEARCH = "trainer.sweep.search.grid_search.GridSearch"
+GRID_SEARCH = "trainer.sweep.search.GridSearch"
 """The default `search._target_`: a run that is no sweep has no other, nor has a launcher's."""
 PAIRS = (("train.steps", "train.epochs"), ("batch.global_size", "batch.per_replica"))
 """Keys of which exactly one must be set."""

@@ -14,7 +14,7 @@ from trainer.launch.display.console import bar, position_text, progress_parts
 from trainer.launch.display.process_table import ACTIVITIES
 from trainer.launch.display.terminal import DRAW_SECS, Screen, cut
 from trainer.runs.status import RunStatus, State
-from trainer.sweep.points.points import Point
+from trainer.sweep.search import Point
 from trainer.sweep.summary import count_states, varied_keys
 from trainer.text import (
     align_columns,

@@ -23,7 +23,7 @@ from trainer.errors import ConfigError
 from trainer.files import Lock, LockedError, write_atomically, writing
 from trainer.runs import identity, normal_form, run_summary
 from trainer.runs.status import State
-from trainer.sweep.points.points import Point, PointResult
+from trainer.sweep.search import Point, PointResult
 from trainer.text import align_columns, format_metric, short_keys
 
 _LOCK_WAIT_SECS = 5.0  # the children of a killed command may hold the lock for a moment longer

@@ -23,8 +23,8 @@ from trainer.launch import remote_run
 from trainer.launch.run_context import resolve
 from trainer.runs.identity import run_path
 from trainer.runs.status import State, run_status
+from trainer.sweep.driver import prepare, print_summary
 from trainer.sweep.points.point_process import without_sweep_overrides
-from trainer.sweep.run_sweep import prepare, print_summary
 from trainer.text import format_duration
 
 _SAVE_SECS = 120

@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from trainer.cluster import environment, signals
@@ -27,14 +28,30 @@ from trainer.launch.processes.fork_server import (
     start_process,
 )
 from trainer.launch.supervision import exit_codes
-from trainer.sweep.points.points import Point
-from trainer.sweep.points.resources import ResourceShare
+from trainer.sweep.search import Point
 
 _SWEEP_GROUPS = ("sweep", "search", "hydra")
 _MAX_OUTPUT_BYTES = 1_000_000
 
 PointMessages: TypeAlias = "queue.SimpleQueue[tuple[int | None, Message]]"
 """Messages with the number of the point that sent them; None: the sweep's own process."""
+
+
+@dataclass(frozen=True)
+class ResourceShare:
+    """The cores and GPUs of one point.
+
+    Attributes:
+        cores: numbers of the processor cores; empty for all.
+        gpus: the GPUs, as in CUDA_VISIBLE_DEVICES; None for all.
+        threads: number of threads into which TensorFlow divides an operation; None for one a core.
+            The result of a sum depends on it to the bit, so it is the number of all cores: the
+            numbers of a point do not depend on how many points train in parallel.
+    """
+
+    cores: tuple[int, ...] = ()
+    gpus: tuple[str, ...] | None = None
+    threads: int | None = None
 
 
 class PointProcess:

@@ -1,6 +1,6 @@
 """Your own search: tries the values in order until one is good enough."""
 
-from trainer.sweep.search.grid_search import GridSearch
+from trainer.sweep.search import GridSearch
 
 
 class UntilGood(GridSearch):

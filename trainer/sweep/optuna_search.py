@@ -30,9 +30,7 @@ from trainer.files import writing
 from trainer.runs.identity import run_name
 from trainer.runs.recorded_metrics import read_evaluations
 from trainer.runs.status import RunStatus, State
-from trainer.sweep.points.points import Point
-from trainer.sweep.search.search import Search, SearchContext
-from trainer.sweep.search.search_space import Choice, SearchSpace
+from trainer.sweep.search import Choice, Point, PointFactory, Search, SearchContext, SearchSpace
 from trainer.sweep.summary import lock_folder
 
 _FILE = "study.db"
@@ -67,7 +65,7 @@ class OptunaSearch(Search):
         self.total = int(min(trials, space.size))
         self._context = context
         self._space = space
-        self._points = context.points(space)
+        self._points = PointFactory(space, context.compose)
         self._seed = seed
         self._prunes = prune
         self._number = 0

@@ -1,0 +1,253 @@
+"""Points and searches: from a command line to checked points, sampled or every combination."""
+
+import copy
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.sweep.simulated_search import (
+    BASE,
+    MODEL_CHOICE,
+    RATE_RANGE,
+    compose,
+    open_search,
+    parse,
+    run_search,
+    train,
+)
+from trainer.cli.compose import Composer
+from trainer.errors import ConfigError
+from trainer.runs.identity import run_name
+from trainer.sweep.search import (
+    Choice,
+    NumberRange,
+    SearchContext,
+    expand,
+    parse_search_space,
+    point_composer,
+)
+
+COMPOSER = Composer(None)  # shared by all tests: it caches what it has composed
+METHODS = pytest.mark.parametrize("method", ["random", "optuna"])
+
+
+@pytest.fixture(autouse=True)
+def working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def grid(*overrides):
+    return expand(COMPOSER.parse(overrides), point_composer(COMPOSER))
+
+
+def test_every_combination_is_a_point_with_its_own_directory():
+    points, notes = grid(
+        "model=softmax,cnn", "seed=range(1,3)", "train.steps=2", "train.epochs=null"
+    )
+    assert [point.label for point in points] == [
+        "model=softmax seed=1",
+        "model=softmax seed=2",
+        "model=cnn seed=1",
+        "model=cnn seed=2",
+    ]
+    assert [point.number for point in points] == [1, 2, 3, 4]
+    last = points[3]
+    assert last.overrides == ["model=cnn", "seed=2", "train.steps=2", "train.epochs=null"]
+    assert (last.experiment.choices["model"], last.experiment.seed) == ("cnn", 2)
+    assert [point.path for point in points] == [
+        Path("runs") / run_name(point.experiment) for point in points
+    ]
+    assert len({point.path for point in points}) == 4
+    assert notes == []
+    assert not list(Path().iterdir())
+
+
+def test_combinations_with_the_same_run_are_one_point():
+    points, notes = grid(
+        "model=softmax", "optimizer.learning_rate=0.1,1e-1,0.10,0.2", "checkpoint.every_steps=4,8"
+    )
+    assert [point.varied["optimizer.learning_rate"] for point in points] == ["0.1", "0.2"]
+    assert [point.number for point in points] == [1, 2]
+    key = "optimizer.learning_rate=0.1 checkpoint.every_steps"
+    assert notes[:2] == [
+        f"{key}=8 is the same run as {key}=4; it is trained once",
+        f"{key}=4 appears twice; it is trained once",
+    ]
+
+
+def test_quoted_values_are_single_values_and_a_glob_selects_choices():
+    (point,), _ = grid("model=softmax", "name='a'", "writers=[jsonl]")
+    assert (point.varied, point.label) == ({}, point.path.name)
+    assert (point.experiment.name, list(point.experiment.writers)) == ("a", ["jsonl"])
+    points, _ = grid("optimizer=glob(adam*)")
+    assert [point.experiment.choices["optimizer"] for point in points] == ["adam", "adamw"]
+
+
+def test_many_wrong_points_are_not_all_composed(monkeypatch):
+    composed = []
+    unpatched = COMPOSER.compose
+
+    def counted(overrides):
+        composed.append(1)
+        return unpatched(overrides)
+
+    monkeypatch.setattr(COMPOSER, "compose", counted)
+    with pytest.raises(ConfigError) as raised:
+        grid("seed=0,1", "train.steps=range(-500,0)")
+    assert len(composed) == 20
+    *problems, last = raised.value.problems
+    assert last == "these are the problems of 20 points; there may be more"
+    assert len(problems) == 20
+
+
+def test_resume_of_one_run_is_refused_for_several_points(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").touch()
+    message = r"resume \(run\) is one run, and there are several points"
+    with pytest.raises(ConfigError, match=message):
+        grid("resume=run", "seed=1,2")
+    assert len(grid("resume=run", "seed=1")[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "values_to_check"),
+    [
+        ("a,b", Choice(("a", "b")), ("a", "b")),
+        ("choice(1,2,2)", Choice(("1", "2")), ("1", "2")),
+        ('choice("x y",b)', Choice((r"x\ y", "b")), (r"x\ y", "b")),
+        ("interval(1,5)", NumberRange(1.0, 5.0), ("1.0", "5.0")),
+        ("int(interval(16,128))", NumberRange(16, 128, 1), ("16", "17", "128")),
+        ("tag(log,interval(1e-4,1e-1))", NumberRange(0.0001, 0.1, log=True), ("0.0001", "0.1")),
+        ("tag(log,int(interval(1,64)))", NumberRange(1, 64, 1, log=True), ("1", "2", "64")),
+        ("range(16,129,16)", NumberRange(16, 128, 16), ("16", "32", "128")),
+        ("range(9,0,-3)", NumberRange(3, 9, 3), ("3", "6", "9")),
+        ("range(0.0,0.5,0.25)", Choice(("0.0", "0.25")), ("0.0", "0.25")),
+    ],
+)
+def test_ranges_follow_hydras_sweep_syntax(text, values, values_to_check):
+    space = parse_search_space(parse("seed=1", f"key={text}"))
+    assert space.fixed == ["seed=1"]
+    assert space.ranges == {"key": values}
+    assert values.values_to_check == values_to_check
+    # The study stores a range as text.
+    assert parse_search_space(parse(f"key={values}")).ranges == {"key": values}
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        (
+            "interval(5,1)",
+            "must have finite bounds, the smaller first; write interval(low,high)",
+        ),
+        (
+            "tag(log,interval(0,1))",
+            "must be > 0 to be sampled on a log scale; raise its lower bound",
+        ),
+        (
+            "tag(lgo,interval(1,2))",
+            "must be tagged log, or not at all, got lgo; write tag(log,interval(1e-4,1e-1))",
+        ),
+        (
+            "tag(log,range(1,9))",
+            "must be an interval to be sampled on a log scale; write tag(log,int(interval(1,100)))",
+        ),
+    ],
+)
+def test_invalid_ranges_are_refused(text, rule):
+    with pytest.raises(ConfigError) as raised:
+        parse_search_space(parse("a=interval(2,1)", f"key={text}"))
+    assert raised.value.problems[1:] == (f"key ({text}) {rule}",)
+    with pytest.raises(ConfigError, match=r"key=range\(3,3\) matches nothing; list values"):
+        parse_search_space(parse("key=range(3,3)"))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        NumberRange(0.0001, 0.1, log=True),
+        NumberRange(-3.0, 1234.5),
+        NumberRange(1, 64, 1, log=True),
+        NumberRange(16, 128, 16),
+    ],
+)
+def test_sampled_numbers_are_short_and_within_the_bounds(values):
+    random = Random(0)
+    samples = [values.sample(random) for _ in range(300)]
+    for text in samples:
+        assert len(text.partition("e")[0].lstrip("-0.").replace(".", "")) <= 6
+        assert values.low <= float(text) <= values.high
+        assert values.format(float(text)) == text
+        assert not values.step or (int(text) - values.low) % values.step == 0
+    assert len(set(samples)) == values.size or len(set(samples)) > 50
+
+
+def test_ranges_are_sampled_equally():
+    random = Random(1)
+    log_range = NumberRange(0.0001, 1.0, log=True)
+    samples = [float(log_range.sample(random)) for _ in range(1000)]
+    for power in range(-4, 0):
+        assert 200 < sum(10**power <= value < 10 ** (power + 1) for value in samples) < 300
+    samples = [NumberRange(1, 3, 1).sample(random) for _ in range(900)]
+    assert all(240 < samples.count(value) < 360 for value in "123")
+
+
+def test_invalid_bounds_are_reported_before_anything_is_written(tmp_path):
+    with pytest.raises(ConfigError) as raised:
+        open_search(tmp_path / "s", "optimizer.learning_rate=interval(-1,0)")
+    assert raised.value.problems == (
+        "optimizer.learning_rate (-1.0) must be > 0",
+        "optimizer.learning_rate (0.0) must be > 0",
+    )
+    assert not (tmp_path / "s").exists()
+
+
+def test_key_that_does_not_change_the_run_is_refused_and_so_is_none(tmp_path):
+    message = r"checkpoint.keep \(choice\(1,2\)\) changes nothing that is trained"
+    with pytest.raises(ConfigError, match=message):
+        open_search(tmp_path, "checkpoint.keep=1,2", RATE_RANGE)
+    with pytest.raises(ConfigError, match="search needs something to vary; write"):
+        open_search(tmp_path, "seed=1")
+
+
+def test_resume_of_one_run_is_refused(tmp_path):
+    base = copy.deepcopy(BASE)
+    base.resume = "runs/x"
+    message = r"resume \(runs/x\) is one run, and a search has many"
+    with pytest.raises(ConfigError, match=message):
+        SearchContext(parse(RATE_RANGE), base, compose, tmp_path).space()
+
+
+@pytest.mark.slow
+@METHODS
+def test_repeated_and_extended_search_has_the_same_points(tmp_path, method):
+    uninterrupted = run_search(open_search(tmp_path / "a", method=method, trials=8))
+    assert len({label for label, _ in uninterrupted}) == len(uninterrupted) == 8
+    run_search(open_search(tmp_path / "b", method=method, trials=6), limit=4)
+    assert run_search(open_search(tmp_path / "b", method=method, trials=6)) == uninterrupted[:6]
+    assert run_search(open_search(tmp_path / "b", method=method, trials=8)) == uninterrupted
+    other_seed = run_search(open_search(tmp_path / "c", method=method, trials=1, seed=1))
+    assert other_seed != uninterrupted[:1]
+
+
+@METHODS
+def test_finite_search_space_is_exhausted_without_duplicates(tmp_path, method):
+    rates = "optimizer.learning_rate=0.1,0.10,0.01"
+    search = open_search(tmp_path, MODEL_CHOICE, rates, method=method, trials=20)
+    points = []
+    while point := search.next_point():
+        points.append(point)
+        search.record_outcome(point, train(point))
+    assert len({point.path for point in points}) == len(points) == search.total == 4
+
+
+def test_optuna_is_an_optional_package(tmp_path, monkeypatch):
+    monkeypatch.setattr("trainer.config.options.targets.find_spec", lambda name: None)
+    with pytest.raises(ConfigError) as raised:
+        open_search(tmp_path)
+    assert raised.value.problems == (
+        "search (optuna) needs the package optuna; "
+        "install it with: pip install 'steadfast[optuna]'",
+    )
+    assert len(run_search(open_search(tmp_path, method="random", trials=3))) == 3

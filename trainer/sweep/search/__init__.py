@@ -1,1 +1,0 @@
-"""Search methods: which points a sweep tries."""
