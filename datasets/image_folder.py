@@ -1,6 +1,6 @@
 """Any folder of images with one sub-folder per class.
 
-`train/` and `test/` (or `val/`) in it, each a tree of classes, are the splits. Otherwise a file
+`train/`, `val/` and `test/` in it, each a tree of classes, are the splits. Otherwise a file
 belongs to the test split if a hash of its relative path falls under `test_fraction`: files that are
 added later move no other. Files are read while training; hidden ones are ignored, and a warning
 counts the images that are not used, because they are loose, in deeper folders or of other formats.
@@ -8,7 +8,6 @@ counts the images that are not used, because they are loose, in deeper folders o
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections import Counter
 from pathlib import Path
@@ -25,8 +24,7 @@ from trainer.datasets.images.images import (
 )
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
-from trainer.datasets.splits.hashed_split import hash_text
-from trainer.datasets.splits.paths import split_folders
+from trainer.datasets.splits.paths import Paths, find_splits
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +56,7 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
             of `image_size`; None: all of it. In training `augment.min_area` has precedence.
         channels: 3 for color, 1 for gray; files are converted.
         antialias: whether to average when an image is made smaller; finer, twice as slow to decode.
-        test_fraction: about which share of the images to test on if there is no `test/` or `val/`.
+        test_fraction: about which share of the images to test on if there are no such folders.
         max_corrupt_records: how many unreadable files each process skips before it is an error.
         cache: where decoded examples are kept: none, or `disk`, as in `tfrecord`.
         augment: random changes of the images in training.
@@ -70,14 +68,24 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
     """
     check_size(image_size)
     check_channels(channels)
-    train, test, classes = _splits(path, test_fraction)
+    files = _splits(path, test_fraction)
+    classes = sorted({file.parent.name for paths in files.values() for file in paths})
+    labels = {name: label for label, name in enumerate(classes)}
     shape = (image_size[0], image_size[1], channels)
     options = ImageOptions(crop=crop, antialias=antialias, augment=augment)
     corrupt = CorruptFiles(max_corrupt_records)
-    split = functools.partial(FileSplit, image_shape=shape, corrupt=corrupt)
+    splits = {
+        name: FileSplit(
+            paths,
+            [labels[path.parent.name] for path in paths],
+            shape,
+            framing=options.train_framing if name == "train" else options.framing,
+            corrupt=corrupt,
+        )
+        for name, paths in files.items()
+    }
     dataset = ImageDataset(
-        train=split(train, _labels(train, classes), framing=options.train_framing),
-        test=split(test, _labels(test, classes), framing=options.framing),
+        **splits,
         image_shape=shape,
         num_classes=len(classes),
         class_names=classes,
@@ -88,50 +96,24 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
     return with_cache(dataset, cache)
 
 
-def _splits(path: str | None, test_fraction: float) -> tuple[list[Path], list[Path], list[str]]:
-    """Return the files to train on, those to test on, and the sorted names of the classes."""
-    if path is None:
-        raise ValueError(f"path (null) must name a folder of images; {_LAYOUT}")
-    root = Path(path).expanduser()
-    if not root.is_dir():
-        raise FileNotFoundError(f"path ({root}): no such folder; {_LAYOUT}")
-    folder, held_out = split_folders(root)
-    if held_out is None:
-        train, test = _divide(folder, test_fraction)
-        return train, test, sorted({file.parent.name for file in train + test})
-    train, test = _scan(folder), _scan(held_out)
-    classes = sorted({file.parent.name for file in train})
-    if unknown := sorted({file.parent.name for file in test}.difference(classes)):
-        raise ValueError(
-            f"path ({held_out}) has the classes {unknown}, which are not in {folder}; "
-            "rename or remove them"
-        )
-    return train, test, classes
+def _splits(path: str | None, test_fraction: float) -> dict[str, list[Path]]:
+    """Return the files of each split; those of a class are in a folder of its name."""
+    splits = find_splits(path, None, _scan)
+    classes = {file.parent.name for file in splits.train.files}
+    for root, files in filter(None, splits[1:]):
+        if unknown := sorted({file.parent.name for file in files}.difference(classes)):
+            raise ValueError(
+                f"path ({root}) has the classes {unknown}, which are not in {splits.train.root}; "
+                "rename or remove them"
+            )
+    return splits.divide(test_fraction, lambda file: "/".join(file.parts[-2:]), "images")
 
 
-def _labels(files: list[Path], classes: list[str]) -> list[int]:
-    label_of = {name: label for label, name in enumerate(classes)}
-    return [label_of[file.parent.name] for file in files]
-
-
-def _divide(root: Path, test_fraction: float) -> tuple[list[Path], list[Path]]:
-    """Divide the files of one tree into train and test."""
-    train: list[Path] = []
-    test: list[Path] = []
-    for file in _scan(root):
-        name = file.relative_to(root).as_posix()
-        (test if hash_text(name) < test_fraction else train).append(file)
-    if not train or not test:
-        empty = "train" if not train else "test"
-        raise ValueError(
-            f"test_fraction ({test_fraction}) leaves none of the {len(train) + len(test)} images "
-            f"of {root} in the {empty} split; change it, or make train/ and test/"
-        )
-    return train, test
-
-
-def _scan(root: Path) -> list[Path]:
+def _scan(path: Paths, key: str) -> list[Path]:
     """List the images of a tree of classes in sorted order."""
+    root = Path(str(path)).expanduser()
+    if not root.is_dir():
+        raise FileNotFoundError(f"{key} ({root}): no such folder; {_LAYOUT}")
     folders = sorted(
         entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")
     )

@@ -1,7 +1,7 @@
 """A folder of images and one of masks with the same names.
 
-`images/` and `masks/` lie in it, or in `train/` and `test/` (or `val/`) below it. Without a test
-split a pair belongs to it if a hash of its name falls under `test_fraction`: pairs that are added
+`images/` and `masks/` are in it, or in `train/`, `val/` and `test/` below it. Without these
+a pair belongs to it if a hash of its name falls under `test_fraction`: pairs that are added
 later move no other. Files are read while training; hidden ones and other formats are ignored.
 """
 
@@ -25,8 +25,8 @@ from trainer.datasets.images.images import IGNORED, ImageDataset, check_channels
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.arrays import on_host
-from trainer.datasets.splits.hashed_split import divide, hash_texts
-from trainer.datasets.splits.paths import files_identity, split_folders
+from trainer.datasets.splits.hashed_split import hash_texts
+from trainer.datasets.splits.paths import Paths, files_identity, find_splits
 
 _LAYOUT = "it must hold images/<name>.jpg or .png and masks/<name>.png, or both in train/ and test/"
 _GRAY_OF_8_BITS = b"\x08\x00"
@@ -59,7 +59,7 @@ def image_masks(  # noqa: D417, PLR0913 - every option is a key of the configura
             class of the nearest one.
         channels: 3 for color, 1 for gray; images are converted.
         crop, antialias, cache, augment, normalize: as in `image_folder`, of an image and its mask.
-        test_fraction: about which share of the pairs to test on if there is no `test/` or `val/`.
+        test_fraction: about which share of the pairs to test on if there are no such folders.
         max_corrupt_records: how many unreadable pairs each process skips before it is an error.
 
     Raises:
@@ -68,13 +68,13 @@ def image_masks(  # noqa: D417, PLR0913 - every option is a key of the configura
     """
     check_size(image_size)
     class_names = _check(channels, class_names)
-    train, test = _splits(path, test_fraction)
+    splits = find_splits(path, None, _scan)
+    files = splits.divide(test_fraction, lambda image: image.name, "images")
     shape = (image_size[0], image_size[1], channels)
     framing = Framing(crop, antialias=antialias)
     corrupt = CorruptPairs(max_corrupt_records, len(class_names))
     dataset = ImageDataset(
-        train=MaskFileSplit(train, shape, framing, corrupt),
-        test=MaskFileSplit(test, shape, framing, corrupt),
+        **{name: MaskFileSplit(images, shape, framing, corrupt) for name, images in files.items()},
         image_shape=shape,
         num_classes=len(class_names),
         class_names=class_names,
@@ -131,14 +131,15 @@ class MaskFileSplit:
 
     def __init__(
         self,
-        pairs: Sequence[tuple[Path, Path]],
+        images: Sequence[Path],
         image_shape: tuple[int, int, int],
         framing: Framing,
         corrupt: CorruptPairs,
     ):
-        """Take the files of images and masks, and the shape that images are brought to."""
-        self.num_examples = len(pairs)
-        self._pairs = np.array([[os.fsencode(path) for path in pair] for pair in pairs])
+        """Take the files of images, and the shape that they are brought to."""
+        self.num_examples = len(images)
+        pairs = [[os.fsencode(image), os.fsencode(_mask_of(image))] for image in images]
+        self._pairs = np.array(pairs, bytes).reshape(-1, 2)
         self._image_shape = image_shape
         self._framing = framing
         self._corrupt = corrupt
@@ -207,27 +208,15 @@ def decode_mask(content: tf.Tensor, num_classes: int) -> tf.Tensor:
         return tf.identity(mask)
 
 
-_Pairs = list[tuple[Path, Path]]
+def _mask_of(image: Path) -> Path:
+    return image.parent.parent / "masks" / f"{image.stem}.png"
 
 
-def _splits(path: str | None, test_fraction: float) -> tuple[_Pairs, _Pairs]:
-    """Return the pairs to train on and those to test on."""
-    if path is None:
-        raise ValueError(f"path (null) must name a folder of images and masks; {_LAYOUT}")
-    root = Path(path).expanduser()
+def _scan(path: Paths, key: str) -> list[Path]:
+    """List the images of a folder, which all have masks, sorted by name."""
+    root = Path(str(path)).expanduser()
     if not root.is_dir():
-        raise FileNotFoundError(f"path ({root}): no such folder; {_LAYOUT}")
-    folder, held_out = split_folders(root)
-    pairs = _scan(folder)
-    if held_out is not None:
-        return pairs, _scan(held_out)
-    names = [image.name for image, _ in pairs]
-    train, test = divide(hash_texts(names), test_fraction, "images", str(root))
-    return [pairs[row] for row in train], [pairs[row] for row in test]
-
-
-def _scan(root: Path) -> _Pairs:
-    """List the images of a folder with their masks, sorted by name."""
+        raise FileNotFoundError(f"{key} ({root}): no such folder; {_LAYOUT}")
     for name in ("images", "masks"):
         if not (root / name).is_dir():
             raise ValueError(f"path ({root}) has no {name}/; {_LAYOUT}")
@@ -238,10 +227,9 @@ def _scan(root: Path) -> _Pairs:
     )
     if not images:
         raise ValueError(f"path ({root / 'images'}) holds no {SUFFIXES_TEXT}")
-    pairs = [(image, root / "masks" / f"{image.stem}.png") for image in images]
-    if missing := [mask for _, mask in pairs if not mask.is_file()]:
+    if missing := [mask for mask in map(_mask_of, images) if not mask.is_file()]:
         raise ValueError(
             f"path ({root}): {len(missing)} of {len(images)} images have no mask, the first one is "
             f"{missing[0]}; add them, or remove these images"
         )
-    return pairs
+    return images

@@ -60,7 +60,7 @@ def sentences(
         test_fraction: the share at the end of the text that is tested on.
     """
     tokens = np.frombuffer(make_text(characters).encode(), np.uint8)
-    return divided(tokens, None, test_fraction, tokenization.load(tokenization.BYTES), length)
+    return divided({"train": tokens}, test_fraction, tokenization.load(tokenization.BYTES), length)
 
 
 def make_text(characters: int) -> str:

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -22,7 +21,8 @@ from trainer.annotations import Exists, Free, Ge, Gt, Lt
 from trainer.datasets.cache import token_cache
 from trainer.datasets.cache.token_cache import Corpus, Tokens
 from trainer.datasets.splits.arrays import on_host
-from trainer.datasets.splits.hashed_split import hash_text, hash_texts
+from trainer.datasets.splits.hashed_split import divide, hash_texts
+from trainer.datasets.splits.paths import Splits, find_splits
 from trainer.datasets.texts import text_files, tokenization
 
 logger = logging.getLogger(__name__)
@@ -103,6 +103,8 @@ class TextDataset:
     class_names: Sequence[str]
     vocabulary_size: int
     tokenizer_name: str
+    validation: TextSplit | None = None
+    by_name: bool = False
     num_draws: int = 0
 
     def transform(self, batch: dict[str, Any], draws: tf.Tensor | None) -> dict[str, Any]:
@@ -142,8 +144,9 @@ def text(  # noqa: PLR0913 - every option is a key of the configuration
 ) -> TextDataset:
     """Labeled texts of files `.csv`, `.jsonl` or `.parquet`, or of folders `<class>/<name>.txt`.
 
-    `train/` and `test/` (or `val/`) in a folder are the splits. Otherwise a row belongs to the test
-    split if a hash of its file's name and its number falls under `test_fraction`.
+    A folder may have files for each split, as in `image_folder`, or with `train` and `test` in
+    their names. Otherwise a row belongs to the test split if a hash of its file's name and its
+    number falls under `test_fraction`.
 
     Args:
         path: the file or folder to train on.
@@ -159,24 +162,23 @@ def text(  # noqa: PLR0913 - every option is a key of the configuration
         FileNotFoundError: a file or folder is missing.
         ValueError: a file is damaged, a row lacks a value, or a split is empty.
     """
-    if path is None:
-        raise ValueError(f"path (null) must name texts; {text_files.LAYOUT}")
-    sources = text_files.split_roots(path, test_path)
-    files = {root: text_files.find(root) for root in dict.fromkeys(sources) if root is not None}
+    splits = find_splits(path, test_path, text_files.find)
     encoder = tokenization.load(tokenizer)
-    rule = [encoder.fingerprint, *map(str, sources), text, label, length, test_fraction]
-    key = token_cache.key(rule, [file for paths in files.values() for file in paths])
-    rows = partial(_rows, sources, files, (text, label), test_fraction)
+    found = splits.present
+    roots = [str(root) for root, _ in found.values()]
+    rule = [encoder.fingerprint, *found, *roots, text, label, length, test_fraction]
+    key = token_cache.key(rule, [file for _, files in found.values() for file in files])
+    rows = partial(_rows, splits, (text, label), test_fraction)
     corpus = token_cache.load(cache_dir, key, lambda: _encode(rows(), encoder, length))
-    _log_padding(corpus.train, length)
+    _log_padding(corpus.splits["train"], length)
     return TextDataset(
-        train=TextSplit(corpus.train, length),
-        test=TextSplit(corpus.test, length),
+        **{name: TextSplit(tokens, length) for name, tokens in corpus.splits.items()},
         input_shape=(length,),
         num_classes=len(corpus.classes),
         class_names=corpus.classes,
         vocabulary_size=encoder.size + 1,
         tokenizer_name=tokenizer,
+        by_name=splits.by_name,
     )
 
 
@@ -193,47 +195,37 @@ def _log_padding(tokens: Tokens, length: int) -> None:
 
 
 def _rows(
-    sources: tuple[Path, Path | None],
-    files: dict[Path, list[Path]],
-    columns: tuple[str, str],
-    test_fraction: float,
-) -> tuple[list[text_files.Row], list[text_files.Row]]:
-    root, test_root = sources
+    splits: Splits, columns: tuple[str, str], test_fraction: float
+) -> dict[str, list[text_files.Row]]:
+    """Return the rows of each split; only those to train on need labels."""
     text, label = columns
-    rows = list(text_files.read(files[root], root, text, label))
-    if test_root is not None:
-        test_files = files[test_root]
-        test_label = label if text_files.have_labels(test_files, test_root, text, label) else None
-        return rows, list(text_files.read(test_files, test_root, text, test_label))
-    held_out = [hash_text(row.name) < test_fraction for row in rows]
-    train = [row for row, is_test in zip(rows, held_out, strict=True) if not is_test]
-    test = [row for row, is_test in zip(rows, held_out, strict=True) if is_test]
-    if not train or not test:
-        raise ValueError(
-            f"test_fraction ({test_fraction}) leaves no text of {root} in the "
-            f"{'test' if train else 'train'} split, of {len(rows)}; change it, or set "
-            "dataset.test_path"
+    rows = list(text_files.read(*splits.train, text, label))
+    if splits.is_whole:
+        hashes = hash_texts(row.name for row in rows)
+        parts = divide(hashes, test_fraction, "texts", str(splits.train.root))
+        return dict(
+            zip(("train", "test"), ([rows[x] for x in part] for part in parts), strict=True)
         )
-    return train, test
+    others = {}
+    for name, split in splits.present.items():
+        if name != "train":
+            has_labels = text_files.have_labels(*split, text, label)
+            others[name] = list(text_files.read(*split, text, label if has_labels else None))
+    for name, part in {"train": rows, **others}.items():
+        if not part:
+            raise ValueError(f"there is no text in the {name} split")
+    return {"train": rows, "test": [], **others}
 
 
 def _encode(
-    splits: tuple[list[text_files.Row], list[text_files.Row]],
-    encoder: tokenization.Tokenizer,
-    length: int,
+    splits: dict[str, list[text_files.Row]], encoder: tokenization.Tokenizer, length: int
 ) -> Corpus:
-    train, test = splits
-    for name, rows in (("train", train), ("test", test)):
-        if not rows:
-            raise ValueError(f"there is no text in the {name} split")
-    labels = {row.label for row in train + test if row.label is not None}
+    labels = {row.label for rows in splits.values() for row in rows} - {None}
     if len({type(label) for label in labels}) > 1:
         raise ValueError("some labels are texts, others integers; use one kind")
     classes = sorted(labels)
-    if unknown := sorted(labels.difference(row.label for row in train)):
-        raise ValueError(
-            f"the labels {unknown} are in the test split alone; add texts of theirs to train on"
-        )
+    if unknown := sorted(labels.difference(row.label for row in splits["train"])):
+        raise ValueError(f"there are no texts with the labels {unknown} to train on; add some")
     numbers = {label: number for number, label in enumerate(classes)}
 
     def tokens(rows: list[text_files.Row]) -> Tokens:
@@ -251,4 +243,5 @@ def _encode(
             None if None in labels else np.array([numbers[label] for label in labels], np.int64),
         )
 
-    return Corpus(tokens(train), tokens(test), tuple(map(str, classes)))
+    encoded = {name: tokens(rows) for name, rows in splits.items()}
+    return Corpus(encoded, tuple(map(str, classes)))

@@ -8,8 +8,8 @@ ones an example has follows from its number alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +20,7 @@ import tensorflow as tf
 from trainer.annotations import Free, Ge, Gt, Lt
 from trainer.datasets.cache import token_cache
 from trainer.datasets.splits.arrays import on_host
+from trainer.datasets.splits.paths import find_splits
 from trainer.datasets.texts import text_files, tokenization
 
 _IN_MEMORY = 2**28  # bytes of tokens that are held in memory; of more, a batch's alone are read
@@ -87,6 +88,8 @@ class WindowDataset:
     num_classes: int
     vocabulary_size: int
     tokenizer: tokenization.Tokenizer
+    validation: WindowSplit | None = None
+    by_name: bool = False
     num_draws: int = 0
 
     def transform(self, batch: dict[str, Any], draws: tf.Tensor | None) -> dict[str, Any]:
@@ -110,8 +113,8 @@ def text_windows(  # noqa: PLR0913 - every option is a key of the configuration
     Args:
         path: the file or folder to train on, or a pattern with `*`; files are read in the order of
             their names.
-        test_path: that to test on; None: `test/` or `val/` in a folder with `train/`, or the last
-            part of the tokens of `path`.
+        test_path: that to test on; None: what a folder has for it, as in `image_folder`, or
+            else the last part of the tokens of `path`.
         text: key or column of the text.
         tokenizer: `bytes`, or the path of a tokenizers file `.json` or a SentencePiece `.model`.
         separator: what is put after each text.
@@ -123,13 +126,11 @@ def text_windows(  # noqa: PLR0913 - every option is a key of the configuration
         FileNotFoundError: a file or folder is missing.
         ValueError: a file is damaged, or there are too few tokens for a window.
     """
-    if path is None:
-        raise ValueError(f"path (null) must name texts; {text_files.PLAIN_LAYOUT}")
-    sources = text_files.split_roots(path, test_path)
+    find = partial(text_files.find, layout=text_files.PLAIN_LAYOUT)
+    splits = find_splits(path, test_path, find)
     encoder = tokenization.load(tokenizer)
 
-    def tokens(root: Path) -> np.ndarray:
-        files = text_files.find(root, text_files.PLAIN_LAYOUT)
+    def tokens(root: Path, files: list[Path]) -> np.ndarray:
         key = token_cache.key([encoder.fingerprint, str(root), text, separator], files)
 
         def build() -> Iterator[np.ndarray]:
@@ -138,32 +139,34 @@ def text_windows(  # noqa: PLR0913 - every option is a key of the configuration
 
         return token_cache.load_sequence(cache_dir, key, encoder.dtype, build)
 
-    train, test = (root and tokens(root) for root in sources)
-    return divided(train, test, test_fraction, encoder, length)
+    found = {name: tokens(*split) for name, split in splits.present.items()}
+    if not splits.is_whole:
+        found = {"test": np.zeros(0, encoder.dtype), **found}
+    dataset = divided(found, test_fraction, encoder, length)
+    return replace(dataset, by_name=splits.by_name)
 
 
 def divided(
-    tokens: np.ndarray,
-    test: np.ndarray | None,
+    tokens: dict[str, np.ndarray],
     test_fraction: float,
     encoder: tokenization.Tokenizer,
     length: int,
 ) -> WindowDataset:
-    """Return a dataset of tokens, [T], and of those to test on; None: a share at their end.
+    """Return a dataset of the tokens, [T], of each split; of `train` alone the end is tested on.
 
     Raises:
         ValueError: there are too few for a window.
     """
-    if test is None:
-        border = round(len(tokens) * (1 - test_fraction))
-        tokens, test = tokens[:border], tokens[border:]
-    splits = {"train": WindowSplit(tokens, length), "test": WindowSplit(test, length)}
-    for name, part in (("train", tokens), ("test", test)):
-        if len(part) <= length:
+    if "test" not in tokens:
+        border = round(len(tokens["train"]) * (1 - test_fraction))
+        tokens = {"train": tokens["train"][:border], "test": tokens["train"][border:]}
+    for name, part in tokens.items():
+        if len(part) <= length and not (name == "test" and "validation" in tokens):
             raise ValueError(
                 f"length ({length}) must be < {len(part)}, the tokens of the {name} split; "
                 "choose a smaller dataset.length, or give more text"
             )
+    splits = {name: WindowSplit(part, length) for name, part in tokens.items()}
     return WindowDataset(
         **splits,
         input_shape=(length,),

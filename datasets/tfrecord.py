@@ -6,18 +6,15 @@ are read before training: records are read, checked and parsed batch by batch.
 
 from __future__ import annotations
 
-import logging
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import tensorflow as tf
 
 from trainer.annotations import Free, Ge, Gt, Le, Lt, OneOf, Structural
 from trainer.datasets.cache.example_cache import with_cache
-from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.images import ImageDataset, ImageOptions, check_channels, check_size
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
@@ -28,10 +25,10 @@ from trainer.datasets.records.record_features import (
     read_features,
     suggest,
 )
-from trainer.datasets.records.record_index import RecordIndex, find_files, open_index
+from trainer.datasets.records.record_index import RecordIndex, find_record_files, open_index
 from trainer.datasets.records.record_split import CorruptRecords, RecordSplit, read_record
 from trainer.datasets.splits.arrays import ArrayDataset
-from trainer.datasets.splits.paths import split_folders
+from trainer.datasets.splits.paths import find_splits
 
 _TRIED = 16  # records that may be damaged before the first one that tells what is in them
 
@@ -78,23 +75,22 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
         FileNotFoundError: there are no such files.
         ValueError: they cannot be read by index, or records are not as described.
     """
-    train, test = _open(path, test_path, test_fraction)
-    contents = _contents(train, features, label or "label", num_classes, class_names)
+    indexes = _open(path, test_path, test_fraction)
+    contents = _contents(indexes["train"], features, label or "label", num_classes, class_names)
     options = ImageOptions(crop=crop, antialias=antialias, augment=augment, normalize=normalize)
     corrupt = CorruptRecords(max_corrupt_records, contents)
-    dataset = _dataset(train, test, corrupt, options, image_size, channels or 3)
+    dataset = _dataset(indexes, corrupt, options, image_size, channels or 3)
     return with_cache(dataset, cache)
 
 
 def _dataset(
-    train: RecordIndex,
-    test: RecordIndex,
+    indexes: dict[str, RecordIndex],
     corrupt: CorruptRecords,
     options: ImageOptions,
     size: list[int] | None,
     channels: int,
 ) -> ImageDataset | ArrayDataset:
-    """Return the dataset of two splits: of files of images, of raw pixels, or of numbers."""
+    """Return the dataset of some splits: of files of images, of raw pixels, or of numbers."""
     contents = corrupt.features
     shared: dict[str, Any] = {
         "num_classes": contents.num_classes,
@@ -104,18 +100,16 @@ def _dataset(
     }
     if contents.image is not None:
         shape = _image_shape(contents, size or [224, 224], channels)
-        framing, random = options.framing, options.train_framing
-        return ImageDataset(
-            train=RecordSplit(train, contents, shape, framing=random, corrupt=corrupt),
-            test=RecordSplit(test, contents, shape, framing=framing, corrupt=corrupt),
-            image_shape=shape,
-            framing=framing,
-            **shared,
-        )
+        shared |= {"image_shape": shape, "framing": options.framing}
+    else:
+        shape = None
+    framings = dict.fromkeys(indexes, options.framing) | {"train": options.train_framing}
     splits = {
-        name: RecordSplit(index, contents, None, framing=Framing(), corrupt=corrupt)
-        for name, index in (("train", train), ("test", test))
+        name: RecordSplit(index, contents, shape, framing=framings[name], corrupt=corrupt)
+        for name, index in indexes.items()
     }
+    if shape is not None:
+        return ImageDataset(**splits, **shared)
     if (pixels := contents.pixels) is not None:
         height, width, depth = pixels.shape
         shared |= {"image_shape": (height, width, depth), "max_value": pixels.max_value}
@@ -151,21 +145,13 @@ def _check_numbers(size: list[int] | None, augment: Augmentation | None) -> None
 
 def _open(
     path: str | list[str] | None, test_path: str | list[str] | None, test_fraction: float
-) -> tuple[RecordIndex, RecordIndex]:
-    """Return the records of both splits."""
-    if path is None:
-        raise ValueError("path (null) must name TFRecord files: a folder, a pattern or a list")
-    train_files, test_files = find_splits(path, test_path)
-    index = open_index(train_files)
-    if test_files is not None:
-        return index, open_index(test_files)
-    train, test = index.divide(test_fraction)
-    if not len(train) or not len(test):
-        raise ValueError(
-            f"test_fraction ({test_fraction}) leaves none of the {len(index)} records in the "
-            f"{'train' if not len(train) else 'test'} split; change it, or set test_path"
-        )
-    return train, test
+) -> dict[str, RecordIndex]:
+    """Return the records of each split."""
+    splits = find_splits(path, test_path, find_record_files)
+    found = {name: open_index(split.files) for name, split in splits.present.items()}
+    if not splits.is_whole:
+        return {"test": found["train"].select(np.zeros(0, np.int64)), **found}
+    return found["train"].divide(test_fraction)
 
 
 def _contents(
@@ -224,51 +210,3 @@ def _check_label(feature: Feature, label: str, class_names: list[str] | None) ->
             f"features.{label} ({feature.kind} {list(feature.shape)}) must be a single int or "
             "string, for it is the label"
         )
-
-
-logger = logging.getLogger(__name__)
-
-_HELD_OUT = (("test",), ("val", "validation"))
-"""Words of the files to test on; those of validation only where there are no others."""
-
-
-def find_splits(
-    path: str | Sequence[str], test_path: str | Sequence[str] | None
-) -> tuple[list[Path], list[Path] | None]:
-    """Find the files of both splits.
-
-    Args:
-        path: a file, a folder or a pattern, or several of them.
-        test_path: the files for testing; None: a folder may tell: by folders train/ and test/ (or
-            val/, validation/), or by such words in the names of files.
-
-    Returns:
-        The files to train on; and those to test on, or None for a fraction of the records.
-
-    Raises:
-        FileNotFoundError: there are no such files.
-    """
-    if test_path is not None:
-        return find_files("path", path), find_files("test_path", test_path)
-    root = Path(path).expanduser() if isinstance(path, str) else None
-    if root is None or not root.is_dir():
-        return find_files("path", path), None
-    folder, held_out = split_folders(root)
-    if folder != root:
-        return find_files("path", str(folder)), held_out and find_files("path", str(held_out))
-    files = find_files("path", str(root))
-    train = _named(files, "train")
-    test, *others = [named for words in _HELD_OUT if (named := _named(files, *words))] or [[]]
-    if train and others:
-        logger.warning(
-            "path (%s): %s is not used, nor are the other files like it; to select checkpoints "
-            "by them, add dataset.validation=<pattern>",
-            *(root, others[0][0].name),
-        )
-    return (train, test) if train and test else (files, None)
-
-
-def _named(files: Sequence[Path], *words: str) -> list[Path]:
-    """Return the files whose names have one of some words."""
-    pattern = re.compile(rf"(^|[-_.])({'|'.join(words)})([-_.]|$)")
-    return [file for file in files if pattern.search(file.name)]

@@ -51,7 +51,15 @@ def with_cache(dataset: _Dataset, kind: str) -> _Dataset:
             f"cache ({kind}): with augment.min_area another part of an image is decoded each "
             "time; set augment.min_area=0, or dataset.cache=none"
         )
-    return replace(dataset, train=CachedSplit(dataset.train), test=CachedSplit(dataset.test))
+    splits = {name: getattr(dataset, name) for name in ("train", "validation", "test")}
+    return replace(
+        dataset,
+        **{
+            name: CachedSplit(split)
+            for name, split in splits.items()
+            if split and split.num_examples
+        },
+    )
 
 
 class CachedSplit:

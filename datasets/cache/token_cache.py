@@ -17,7 +17,7 @@ from trainer.user_cache import FOLDER, make_room, mark_used
 
 logger = logging.getLogger(__name__)
 
-_VERSION = 1  # of the file; part of its name
+_VERSION = 2  # of the file; part of its name
 
 
 class Tokens(NamedTuple):
@@ -35,10 +35,9 @@ class Tokens(NamedTuple):
 
 
 class Corpus(NamedTuple):
-    """Both splits, and the names of the classes."""
+    """The splits by name, and the names of the classes."""
 
-    train: Tokens
-    test: Tokens
+    splits: dict[str, Tokens]
     classes: tuple[str, ...]
 
 
@@ -119,23 +118,25 @@ def load_sequence(
 
 def _read(file: Path) -> Corpus:
     with np.load(file, allow_pickle=False) as archive:
-        train, test = (
-            Tokens(
+        splits = {
+            split: Tokens(
                 archive[f"{split}_numbers"],
                 archive[f"{split}_offsets"],
                 archive.get(f"{split}_labels"),
             )
-            for split in ("train", "test")
-        )
-        return Corpus(train, test, tuple(json.loads(str(archive["classes"]))))
+            for split in json.loads(str(archive["splits"]))
+        }
+        return Corpus(splits, tuple(json.loads(str(archive["classes"]))))
 
 
 def _write(file: Path, corpus: Corpus) -> None:
     arrays = {
         f"{split}_{part}": array
-        for split in ("train", "test")
-        for part, array in getattr(corpus, split)._asdict().items()
+        for split, tokens in corpus.splits.items()
+        for part, array in tokens._asdict().items()
         if array is not None
     }
+    names = {"splits": [*corpus.splits], "classes": corpus.classes}
+    texts = {name: np.array(json.dumps(value)) for name, value in names.items()}
     with replacing(file) as out:
-        np.savez(out, classes=np.array(json.dumps(corpus.classes)), **arrays)
+        np.savez(out, **texts, **arrays)

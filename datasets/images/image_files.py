@@ -242,7 +242,7 @@ class FileSplit:
             max_value: as in `decode`.
         """
         self.num_examples = len(paths)
-        self._paths = np.array([os.fsencode(path) for path in paths])
+        self._paths = np.array([os.fsencode(path) for path in paths], bytes)
         self.labels = None if labels is None else np.array(labels, np.int64)
         self._image_shape = image_shape
         self._framing = framing

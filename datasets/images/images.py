@@ -58,6 +58,7 @@ class ImageDataset:
     Attributes:
         train: the split that is trained on.
         test: the split that is evaluated.
+        validation: the split that selects checkpoints; None: `test` does.
         image_shape: (height, width, channels) of what `fetch` of the splits returns.
         num_classes: how many classes `label` counts.
         class_names: their names, in order; None: they have none but their numbers.
@@ -77,6 +78,7 @@ class ImageDataset:
     test: Any
     image_shape: tuple[int, int, int]
     num_classes: int
+    validation: Any = None
     class_names: Sequence[str] | None = None
     label_kind: str = "class"
     has_masks: bool = False

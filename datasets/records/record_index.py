@@ -10,24 +10,23 @@ made anew. Several processes may do so at once: each puts a whole file in place.
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from trainer.datasets.splits.hashed_split import hash_rows
-from trainer.datasets.splits.paths import replacing
+from trainer.datasets.splits.hashed_split import divide, hash_rows
+from trainer.datasets.splits.paths import Paths, find_files, replacing
 from trainer.user_cache import FOLDER
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
-_RECORD_NAME = re.compile(r"\.tfrec(ord)?s?\b|-\d{5}-of-\d{5}$")
+_RECORD_NAME = re.compile(r"^[^.].*(\.tfrec(ord)?s?\b|-\d{5}-of-\d{5}$)")
 _COMPRESSED = {b"\x1f\x8b": "GZIP", b"\x78\x01": "ZLIB", b"\x78\x9c": "ZLIB", b"\x78\xda": "ZLIB"}
 _HEAD_BYTES = 1024  # of each file, in the key of an index
 _CHUNK = 4096  # headers whose checksums are checked at a time
@@ -62,53 +61,37 @@ class RecordIndex:
         files = zip(self.files, parts, strict=True)
         return np.concatenate([hash_rows(file.name, part) for file, part in files])
 
-    def divide(self, fraction: float) -> tuple[RecordIndex, RecordIndex]:
-        """Return the records but about this share of them, and that share.
+    def divide(self, test_fraction: float) -> dict[str, RecordIndex]:
+        """Return the records to train on, and those to test on.
 
-        It is chosen by a hash of the file's name and the record's number in the file: files that
-        are added later move no record.
+        A hash of the file's name and the record's number in the file chooses: files that are added
+        later move no record.
+
+        Raises:
+            ValueError: a split is empty.
         """
-        parts = [
-            hash_rows(file.name, np.arange(count)) < fraction
-            for file, count in zip(self.files, self.counts.tolist(), strict=True)
-        ]
-        return self._select([~part for part in parts]), self._select(parts)
+        numbers = [hash_rows(file.name, np.arange(count)) for file, count in self._counted]
+        hashes = np.concatenate(numbers)
+        parts = divide(hashes, test_fraction, "records", f"{self.files[0].parent}")
+        return {"train": self.select(parts[0]), "test": self.select(parts[1])}
 
-    def _select(self, masks: list[np.ndarray]) -> RecordIndex:
-        counts = np.array([mask.sum() for mask in masks], np.int64)
-        return RecordIndex(self.files, counts, self.offsets[np.concatenate(masks)])
+    def select(self, rows: np.ndarray) -> RecordIndex:
+        """Return the records of these numbers, [n] int64, ascending."""
+        ends = np.searchsorted(rows, np.cumsum(self.counts))
+        return RecordIndex(self.files, np.diff(ends, prepend=0), self.offsets[rows])
+
+    @property
+    def _counted(self) -> Iterator[tuple[Path, int]]:
+        return zip(self.files, self.counts.tolist(), strict=True)
 
 
-def find_files(key: str, path: str | Sequence[str]) -> list[Path]:
-    """Return the TFRecord files that an option names, sorted within each of its items.
+def find_record_files(path: Paths, key: str) -> list[Path]:
+    """Return the TFRecord files of a path; `find_files`.
 
-    Args:
-        key: name of the option, for messages.
-        path: a file, a folder or a pattern, or several of them. In a folder, files count that have
-            `.tfrecord` or `.tfrec` in their names, or end in `-00000-of-00010`.
-
-    Raises:
-        FileNotFoundError: there is no such file.
+    In a folder, files count that have `.tfrecord` or `.tfrec` in their names, or end in
+    `-00000-of-00010`.
     """
-    files: list[Path] = []
-    for item in [path] if isinstance(path, str) else path:
-        place = Path(item).expanduser()
-        if place.is_dir():
-            paths = [file for file in sorted(place.iterdir()) if is_record_file(file)]
-        else:
-            paths = [Path(name) for name in sorted(glob.glob(str(place))) if os.path.isfile(name)]
-        if not paths:
-            reason = "no .tfrecord file in this folder" if place.is_dir() else "no such file"
-            raise FileNotFoundError(
-                f"{key} ({item}): {reason}; give TFRecord files as a folder, a pattern or a list"
-            )
-        files += [file for file in paths if file not in files]
-    return files
-
-
-def is_record_file(file: Path) -> bool:
-    """Return whether a file is one of TFRecords, by its name."""
-    return bool(_RECORD_NAME.search(file.name)) and not file.name.startswith(".") and file.is_file()
+    return find_files(path, (".tfrecord",), key, _RECORD_NAME)
 
 
 def open_index(files: Sequence[Path]) -> RecordIndex:

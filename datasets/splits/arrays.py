@@ -144,6 +144,7 @@ class ArrayDataset:
     Attributes:
         train: the split that is trained on, such as an ArraySplit.
         test: the split that is evaluated.
+        validation: the split that selects checkpoints; None: `test` does.
         input_shape: shape of one example's features.
         num_classes: how many classes `label` counts; or how many targets or flags it has.
         num_draws: random numbers per example; none.
@@ -161,6 +162,7 @@ class ArrayDataset:
     test: Any
     input_shape: tuple[int, ...]
     num_classes: int
+    validation: Any = None
     num_draws: int = 0
     class_names: Sequence[str] | None = None
     label_kind: str = "class"

@@ -1,24 +1,155 @@
-"""Files that a path names, what identifies them, and files that are whole or absent."""
+"""Files that a path names, their division into splits, what identifies them, and whole files."""
 
 from __future__ import annotations
 
+import glob
 import hashlib
+import logging
 import os
+import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple, TypeAlias
+
+from trainer.datasets.splits.hashed_split import divide, hash_texts
+
+logger = logging.getLogger(__name__)
+
+Paths: TypeAlias = str | Sequence[str]
+"""A file, a folder or a pattern, or several of them."""
+
+_SPLITS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
+"""Names of folders, and words in the names of files -> the split that they mean."""
+_WORD = re.compile(rf"(?:^|[-_.])({'|'.join(_SPLITS)})(?=[-_.]|$)")
 
 
-def find_files(path: str | None, suffixes: tuple[str, ...], key: str = "path") -> list[Path]:
-    """Return the files that a path names, sorted by name.
+class Files(NamedTuple):
+    """The files of a split, and the file or folder in which they were found."""
+
+    root: Path
+    files: list[Path]
+
+
+class Splits(NamedTuple):
+    """The files of each split; with `train` alone, a part of it is to be tested on."""
+
+    train: Files
+    validation: Files | None = None
+    test: Files | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is nothing but `train`."""
+        return not self.present.keys() - {"train"}
+
+    @property
+    def present(self) -> dict[str, Files]:
+        """The splits that there are, by name."""
+        return {name: files for name, files in self._asdict().items() if files is not None}
+
+    @property
+    def by_name(self) -> bool:
+        """Whether the names of files in one folder tell the splits."""
+        others = [files for root, files in self.present.values() if root == self.train.root]
+        return any(files != self.train.files for files in others)
+
+    def divide(
+        self, test_fraction: float, name: Callable[[Path], str], what: str
+    ) -> dict[str, list[Path]]:
+        """Return the files of each split where a file is an example.
+
+        Without files of other splits, a hash of a file's name chooses those to test on: files that
+        are added later move no other. With files to validate alone, none are tested on.
+
+        Args:
+            test_fraction: about which fraction to test on.
+            name: returns the name of a file.
+            what: the files' name, for messages.
+
+        Raises:
+            ValueError: a split is empty.
+        """
+        if not self.is_whole:
+            return {"test": [], **{name: part.files for name, part in self.present.items()}}
+        root, files = self.train
+        rows = divide(hash_texts(map(name, files)), test_fraction, what, str(root))
+        train, test = ([files[row] for row in part] for part in rows)
+        return {"train": train, "test": test}
+
+
+def find_splits(
+    path: Paths | None,
+    test_path: Paths | None,
+    list_files: Callable[[Paths, str], list[Path]],
+) -> Splits:
+    """Find the files of each split, of any format.
+
+    In a folder they are `train/`, `validation/` or `val/`, and `test/`. Without such folders, they
+    are the files in it with these words in their names, as in `train-00000-of-00002`.
 
     Args:
-        path: a file, a pattern with `*`, or a folder, whose files with these suffixes are meant.
-            A suffix may be followed by `-00000-of-00004`.
+        path: the files to train on, or a folder with those of all splits.
+        test_path: the files to test on; None: as `path` tells.
+        list_files: returns the files of a path, which the option of its second argument names.
+
+    Raises:
+        FileNotFoundError: there are no such files.
+        ValueError: the path is None, or a folder has a test split alone.
+    """
+    if path is None:
+        raise ValueError("path (null) must name the files to train on, or their folder")
+
+    def found(place: Paths, key: str = "path") -> Files:
+        root = place if isinstance(place, str) else place[0]
+        return Files(Path(root).expanduser(), list_files(place, key))
+
+    if test_path is not None:
+        return Splits(found(path), test=found(test_path, "test_path"))
+    root = Path(path).expanduser() if isinstance(path, str) else None
+    if root is None or not root.is_dir():
+        return Splits(found(path))
+    folders = {_SPLITS[word]: root / word for word in _SPLITS if (root / word).is_dir()}
+    if "train" in folders:
+        return Splits(**{split: found(str(folder)) for split, folder in folders.items()})
+    if folders:
+        raise ValueError(f"path ({root}) has {next(iter(folders.values())).name}/ but no train/")
+    return _divided_by_names(found(path))
+
+
+def _divided_by_names(whole: Files) -> Splits:
+    """Divide the files of a folder by the names of those directly in it."""
+    named: dict[str, list[Path]] = {}
+    others = []
+    for file in whole.files:
+        word = _WORD.search(file.name) if file.parent == whole.root else None
+        (named.setdefault(_SPLITS[word[1]], []) if word else others).append(file)
+    if "train" not in named or len(named) == 1:
+        return Splits(whole)
+    if others:
+        logger.warning(
+            "path (%s): %d files, such as %s, are not used: others are named train, validation or "
+            "test",
+            *(whole.root, len(others), others[0].name),
+        )
+    return Splits(**{split: Files(whole.root, files) for split, files in named.items()})
+
+
+def find_files(
+    path: Paths | None,
+    suffixes: Sequence[str],
+    key: str = "path",
+    name: re.Pattern[str] | None = None,
+) -> list[Path]:
+    """Return the files that a path names, sorted within each of its items.
+
+    Args:
+        path: a file, a pattern, or a folder, whose files with these suffixes are meant. A suffix
+            may be followed by `-00000-of-00004`. Or several of them.
         suffixes: with their dot.
         key: the option, for messages.
+        name: matches the names of files in a folder; None: those with the suffixes.
 
     Raises:
         FileNotFoundError: there is none.
@@ -29,45 +160,24 @@ def find_files(path: str | None, suffixes: tuple[str, ...], key: str = "path") -
         raise ValueError(
             f"{key} (null) must name a file, a folder of {listed} files, or a pattern with *"
         )
-    root = Path(path).expanduser()
-    if root.is_file():
-        return [root]
-    if root.is_dir():
-        files = [
-            file
-            for file in sorted(root.iterdir())
-            if any(f"{suffix}-" in f"{file.name}-" for suffix in suffixes) and file.is_file()
-        ]
-        problem = f"no {listed} file in it"
-    else:
-        folder = next(parent for parent in root.parents if "*" not in str(parent))
-        files = sorted(
-            file for file in folder.glob(str(root.relative_to(folder))) if file.is_file()
-        )
-        problem = "no such file"
-    if not files:
-        raise FileNotFoundError(f"{key} ({root}): {problem}")
-    return files
-
-
-def split_folders(root: Path) -> tuple[Path, Path | None]:
-    """Return the folders to train on and to test on; None: there is none.
-
-    They are `train/`, and the first there is of `test/`, `val/` and `validation/`.
-
-    Args:
-        root: a folder; without `train/` in it, it is that to train on itself.
-
-    Raises:
-        ValueError: there is one to test on, but none to train on.
-    """
-    names = ("test", "val", "validation")
-    held_out = next((root / name for name in names if (root / name).is_dir()), None)
-    if (root / "train").is_dir():
-        return root / "train", held_out
-    if held_out is not None:
-        raise ValueError(f"path ({root}) has {held_out.name}/ but no train/")
-    return root, None
+    name = name or re.compile(rf"({'|'.join(map(re.escape, suffixes))})(-|$)")
+    files: dict[Path, None] = {}
+    for item in [path] if isinstance(path, str) else path:
+        root = Path(item).expanduser()
+        if root.is_dir():
+            paths = [file for file in sorted(root.iterdir()) if name.search(file.name)]
+        else:
+            paths = (
+                [root]
+                if root.is_file()
+                else [*map(Path, sorted(glob.glob(str(root), recursive=True)))]
+            )
+        paths = [file for file in paths if file.is_file()]
+        if not paths:
+            problem = f"no {listed} file in it" if root.is_dir() else "no such file"
+            raise FileNotFoundError(f"{key} ({root}): {problem}")
+        files |= dict.fromkeys(paths)
+    return list(files)
 
 
 def files_identity(paths: Iterable[Path]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.datasets.splits.paths import find_files, split_folders
+from trainer.datasets.splits.paths import Paths, find_files
 from trainer.datasets.tables.table_files import column_names, csv_lines, parquet_batches
 
 EXTENSIONS = (".csv", ".jsonl", ".parquet", ".txt")
@@ -29,57 +29,43 @@ class Row:
     label: str | int | None
 
 
-def split_roots(train: str, test: str | None) -> tuple[Path, Path | None]:
-    """Return where the texts to train on are, and those to test on; None: in the same place.
-
-    Raises:
-        ValueError: a folder has a test split alone.
-    """
-    path = Path(train).expanduser()
-    if test is not None:
-        return path, Path(test).expanduser()
-    return split_folders(path) if path.is_dir() else (path, None)
-
-
-def find(root: Path, layout: str = LAYOUT) -> list[Path]:
+def find(path: Paths, key: str = "path", layout: str = LAYOUT) -> list[Path]:
     """Return the files of texts at or below a path, sorted; hidden ones are left out.
 
     Args:
-        root: a file, a folder, or a pattern with `*`.
+        path: a file, a folder, or a pattern with `*`.
+        key: the option, for messages.
         layout: what may be given, for messages.
 
     Raises:
         FileNotFoundError: there is no such file or folder.
         ValueError: there are no texts, or of several kinds.
     """
-    if root.is_file():
-        files = [root]
-    elif root.is_dir():
+    root = Path(str(path)).expanduser()
+    if root.is_dir():
         files = sorted(
-            path
-            for path in root.rglob("*")
-            if path.suffix in EXTENSIONS
-            and path.is_file()
-            and not any(part.startswith(".") for part in path.relative_to(root).parts)
+            file
+            for file in root.rglob("*")
+            if file.suffix in EXTENSIONS
+            and file.is_file()
+            and not any(part.startswith(".") for part in file.relative_to(root).parts)
         )
-    elif "*" in str(root):
-        files = find_files(str(root), EXTENSIONS)
     else:
-        raise FileNotFoundError(f"path ({root}): no such file or folder; {layout}")
-    kinds = sorted({path.suffix for path in files})
+        files = find_files(path, EXTENSIONS, key)
+    kinds = sorted({file.suffix for file in files})
     if not files or not set(kinds) <= set(EXTENSIONS):
-        raise ValueError(f"path ({root}) holds no texts; {layout}")
+        raise ValueError(f"{key} ({root}) holds no texts; {layout}")
     if len(kinds) > 1:
-        raise ValueError(f"path ({root}) holds files {' and '.join(kinds)}; keep one kind")
+        raise ValueError(f"{key} ({root}) holds files {' and '.join(kinds)}; keep one kind")
     return files
 
 
-def have_labels(files: list[Path], root: Path, text: str, label: str) -> bool:
+def have_labels(root: Path, files: list[Path], text: str, label: str) -> bool:
     """Return whether files have labels: the first row decides, or a folder for a class.
 
     Args:
+        root: the file or folder that they are in.
         files: as `find` returns them, of one kind.
-        root: what they are below.
         text: the key or column of the text.
         label: that of the label.
     """
@@ -89,12 +75,12 @@ def have_labels(files: list[Path], root: Path, text: str, label: str) -> bool:
     return not isinstance(row, dict) or label in row
 
 
-def read(files: list[Path], root: Path, text: str, label: str | None) -> Iterator[Row]:
+def read(root: Path, files: list[Path], text: str, label: str | None) -> Iterator[Row]:
     """Yield the rows of files below `root`, in order.
 
     Args:
-        files: as `find` returns them, of one kind.
         root: what names are relative to.
+        files: as `find` returns them, of one kind.
         text: the key or column of the text.
         label: that of the label, a string or an integer; None: labels are not read.
 

@@ -162,7 +162,7 @@ def test_concurrent_builders_leave_one_complete_file(tmp_path: Path) -> None:
 
     def build() -> token_cache.Corpus:
         together.wait(60)
-        return token_cache.Corpus(tokens, tokens, ("a",))
+        return token_cache.Corpus({"train": tokens}, ("a",))
 
     threads = [
         threading.Thread(target=token_cache.load, args=(tmp_path, "x", build)) for _ in range(4)
@@ -173,7 +173,7 @@ def test_concurrent_builders_leave_one_complete_file(tmp_path: Path) -> None:
         thread.join(60)
     assert [file.name for file in tmp_path.iterdir()] == ["text-x.npz"]
     read = token_cache.load(tmp_path, "x", lambda: pytest.fail("was built again"))
-    np.testing.assert_array_equal(read.train.numbers, np.arange(5))
+    np.testing.assert_array_equal(read.splits["train"].numbers, np.arange(5))
 
 
 def test_folder_that_cannot_be_written_is_told(tmp_path: Path, caplog) -> None:
@@ -192,7 +192,7 @@ def test_folder_that_cannot_be_written_is_told(tmp_path: Path, caplog) -> None:
         ("x.jsonl", '{"text": 3, "label": 1}\n', r"row 1: 'text' is no text but 3; mend or"),
         ("x.jsonl", '{"text": "a", "label": 1.5}\n', r"'label' is 1\.5, a label must be a text"),
         ("x.jsonl", "[1]\n", r"row 1: list is no object with keys"),
-        ("x.jsonl", '{"text": "a", "label": 1}\n', r"leaves no text of .*x\.jsonl in the"),
+        ("x.jsonl", '{"text": "a", "label": 1}\n', r"leaves none of the 1 texts of .*x\.jsonl"),
         ("x.parquet", "no parquet", r"x\.parquet cannot be read as Parquet"),
         ("x.txt", "a", r"x\.txt is in no folder of a class"),
         (
@@ -227,7 +227,7 @@ def test_text_that_is_not_utf8_is_named(tmp_path: Path) -> None:
 def test_labels_of_the_test_split_alone_are_refused(tmp_path: Path) -> None:
     for name, label in (("a", "x"), ("b", "y")):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": "t", "label": label}))
-    with pytest.raises(ValueError, match=r"the labels \['y'\] are in the test split alone"):
+    with pytest.raises(ValueError, match=r"no texts with the labels \['y'\]"):
         text(path=str(tmp_path / "a.jsonl"), test_path=str(tmp_path / "b.jsonl"))
 
 

@@ -23,7 +23,7 @@ def images(tmp_path: Path) -> Path:
     """Return a folder of three files of images, of which one is for testing."""
     write(tmp_path / "images" / "train-00000-of-00002", image_records(7))
     write(tmp_path / "images" / "train-00001-of-00002", image_records(4, 7))
-    write(tmp_path / "images" / "validation-00000-of-00001", image_records(5, 100))
+    write(tmp_path / "images" / "test-00000-of-00001", image_records(5, 100))
     return tmp_path / "images"
 
 
@@ -95,25 +95,27 @@ def test_vectors_are_divided_by_a_hash_that_other_files_do_not_change(vectors: P
 
 
 def test_file_patterns_and_test_path_choose_files(images: Path) -> None:
-    data = open_images(images / "train-0000[01]*", test_path=str(images / "validation-*"))
+    data = open_images(images / "train-0000[01]*", test_path=str(images / "test-*"))
     assert (data.train.num_examples, data.test.num_examples) == (11, 5)
     for split in ("train", "test"):
         (images / split).mkdir()
     for file in images.glob("train-*"):
         file.rename(images / "train" / file.name)
-    (images / "validation-00000-of-00001").rename(images / "test" / "x.tfrecord")
+    (images / "test-00000-of-00001").rename(images / "test" / "x.tfrecord")
     data = open_images(images)
     assert (data.train.num_examples, data.test.num_examples) == (11, 5)
 
 
-def test_files_of_validation_are_not_tested_on(
-    images: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    write(images / "test-00000-of-00001", image_records(3, 200))
+def test_files_of_validation_are_not_tested_on(images: Path) -> None:
+    write(images / "validation-00000-of-00001", image_records(3, 200))
     data = open_images(images)
-    assert (data.train.num_examples, data.test.num_examples) == (11, 3)
-    (line,) = caplog.messages
-    assert "validation-00000-of-00001 is not used" in line
+    sizes = [split.num_examples for split in (data.train, data.validation, data.test)]
+    assert sizes == [11, 3, 5]
+    (images / "test-00000-of-00001").unlink()
+    data = open_images(images)
+    sizes = [split.num_examples for split in (data.train, data.validation, data.test)]
+    assert sizes == [11, 3, 0]
+    assert everything(data.validation)["features"][:, 0, 0, 0].tolist() == [200, 201, 202]
 
 
 def test_lists_of_any_length_are_cut_and_filled(tmp_path: Path) -> None:
@@ -248,11 +250,11 @@ def test_records_that_are_not_as_described_are_refused(images: Path, vectors: Pa
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"path \(null\) must name TFRecord files"):
+    with pytest.raises(ValueError, match=r"path \(null\)"):
         tfrecord()
-    with pytest.raises(FileNotFoundError, match=r"path \(no/\*\): no such file; give TFRecord"):
+    with pytest.raises(FileNotFoundError, match=r"path \(no/\*\): no such file"):
         tfrecord(path="no/*")
-    with pytest.raises(FileNotFoundError, match=r"no \.tfrecord file in this folder"):
+    with pytest.raises(FileNotFoundError, match=r"no \.tfrecord file in it"):
         tfrecord(path=str(tmp_path))
 
 

@@ -76,7 +76,6 @@ REFUSED = {
     "jit=true": r"jit \(true\) compiles no texts",
     "summary.images=2": r"needs features that are images, .* age int64\[\], color string\[\], si",
     "task=segmentation": r"task \(Segmentation\) needs features that are one tensor .* are age in",
-    "dataset.validation=0.1": "the dataset has a validation split of its own; add",
     "model._target_=trainer.models.softmax.softmax": r"model \(.*softmax\) needs features that",
 }
 

@@ -281,7 +281,9 @@ class Sampling:
 class Predict:
     """mode=predict: a table with the model's output for each example."""
 
-    split: str = key("test", "split of the dataset to predict", OneOf("train", "test"))
+    split: str = key(
+        "test", "split of the dataset to predict", OneOf("train", "validation", "test")
+    )
     images: str | None = key(
         None,
         "a folder of image files to predict instead, preprocessed like the dataset's images",

@@ -132,11 +132,13 @@ def predicted_split(experiment: Experiment, dataset: Dataset) -> Split:
         validation = with_defaults(dataset, DatasetDefaults).validation
         return dataset.test if validation is None or not experiment.trains else validation
     if (folder := experiment.predict.images) is None:
-        split: Split = getattr(dataset, experiment.predict.split)
+        name = experiment.predict.split
+        split: Split | None = getattr(dataset, name, None)
+        if split is None or not split.num_examples:
+            raise ConfigError(f"predict.split ({name}) has no examples; choose another split")
         if not isinstance(split, Split):
             raise ConfigError(
-                f"predict.split ({experiment.predict.split}) is a stream without an end; "
-                "use predict.split=test"
+                f"predict.split ({name}) is a stream without an end; use predict.split=test"
             )
         return split
     if not isinstance(dataset, HasFiles):

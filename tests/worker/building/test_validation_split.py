@@ -25,6 +25,7 @@ from trainer.runs.identity import run_name
 from trainer.runs.recorded_metrics import read_evaluations
 from trainer.runs.status import run_status
 from trainer.worker.building.build_dataset import add_validation, build_dataset
+from trainer.worker.context import WorkerContext
 
 RUN = ("model=softmax", "++dataset.validation=0.3", "evaluate.every_steps=3")
 BEST = ("checkpoint.best.metric=loss", "checkpoint.every_steps=3", "optimizer.learning_rate=0.5")
@@ -232,3 +233,34 @@ def test_two_workers_and_a_kill_while_testing_change_no_figure(tmp_path: Path) -
     for key in ("metrics", "validation", "best"):
         assert results[0][key] == results[1][key] == results[2][key]
     assert [result["attempts"] for result in results] == [1, 1, 2]
+
+
+def test_run_of_an_earlier_version_keeps_its_splits_or_is_refused(tmp_path: Path) -> None:
+    for name in ("train", "validation"):
+        (tmp_path / name / "a").mkdir(parents=True)
+        (tmp_path / name / "a" / "1.txt").write_text("one")
+    options = ["dataset=text", f"dataset.path={tmp_path}", "dataset.length=8"]
+    run_dir = tmp_path / "run"
+    (run_dir / "checkpoints").mkdir(parents=True)
+    (tmp_path / "rows").mkdir()
+    context = WorkerContext(compose(options), run_dir, Channel(lambda message: None))
+
+    def sizes() -> list[int]:
+        dataset: Any = build_dataset(context.experiment, context)
+        return [0 if x is None else x.num_examples for x in (dataset.validation, dataset.test)]
+
+    assert sizes() == [1, 0]
+    metrics = run_dir / "metrics.jsonl"
+    metrics.write_text('{"step": 1, "split": "test", "epoch": 0, "loss": 2.0}\n')
+    assert sizes() == [0, 1]
+    metrics.write_text(metrics.read_text().replace("test", "validation"))
+    assert sizes() == [1, 0]
+    for name in ("train", "validation"):
+        row = {"text": name, "label": "a"}
+        (tmp_path / "rows" / f"{name}.jsonl").write_text(json.dumps(row))
+    options[1] += "/rows"
+    context = WorkerContext(compose(options), run_dir, Channel(lambda message: None))
+    assert sizes() == [1, 0]
+    (run_dir / "checkpoints" / "ckpt-1.json").touch()
+    with pytest.raises(ConfigError, match="names of files now choose the splits"):
+        sizes()

@@ -245,7 +245,8 @@ def _batch_sizes(
 def _sources(learner: Learner, experiment: Experiment) -> tuple[Source, Source, Source]:
     """Return the training split in its random order, the split that selects, and the test split.
 
-    The second one is the third where there is no validation split, or nothing is trained.
+    The second one is the third where there is no validation split, or nothing is trained and there
+    is a test split.
     """
     dataset = learner.dataset
     sizes = batch_sizes.in_groups(learner.sizes, with_defaults(dataset, DatasetDefaults).group_size)
@@ -253,7 +254,7 @@ def _sources(learner: Learner, experiment: Experiment) -> tuple[Source, Source, 
     train = Source(dataset.train, sizes.per_replica, sizes.num_replicas, order, dataset.num_draws)
     test = Source(dataset.test, sizes.evaluated, sizes.num_replicas)
     validation = with_defaults(dataset, DatasetDefaults).validation
-    if not experiment.trains or validation is None:
+    if validation is None or not (experiment.trains or not dataset.test.num_examples):
         return train, test, test
     return train, replace(test, split=validation), test
 

@@ -25,6 +25,7 @@ from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.runs import provenance
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.directory import fitted_file
+from trainer.runs.recorded_metrics import read_evaluations
 from trainer.worker.building import data_checks, members
 from trainer.worker.context import WorkerContext
 
@@ -59,6 +60,8 @@ def build_dataset(
         data_checks.warn_of_missing_numbers(dataset)
     if context is not None and process_group is not None and experiment.trains:
         _check_examples(dataset, context, process_group)
+    if context is not None:
+        _keep_splits(dataset, context)
 
     def reopen(path: str) -> Dataset:
         other: Dataset = instantiate({**node, "test_path": path}, "dataset", leave_out=(KEY,))
@@ -150,10 +153,43 @@ def _check_examples(dataset: Dataset, context: WorkerContext, group: ProcessGrou
         provenance.add_facts(context.run_dir, examples=digest)
 
 
+def _keep_splits(dataset: Dataset, context: WorkerContext) -> None:
+    """Give a run that an earlier version has trained the splits that it had there.
+
+    That version tested on files to validate. Names of files meant nothing to most formats.
+
+    Raises:
+        ConfigError: the run has been trained on the files of all splits.
+    """
+    found = with_defaults(dataset, DatasetDefaults)
+    if found.by_name and "splits" not in provenance.read(context.run_dir):
+        if committed_steps(context.run_dir / "checkpoints"):
+            raise ConfigError(
+                "dataset.path: names of files now choose the splits, and this run was trained on "
+                "all of them; begin a new run, by resume=never"
+            )
+        if context.cluster.is_chief:
+            provenance.add_facts(context.run_dir, splits="by name")
+    was_tested = read_evaluations(context.run_dir, "test")
+    if found.validation is None or not was_tested:
+        return
+    if not read_evaluations(context.run_dir, KEY):
+        if not dataset.test.num_examples:
+            _replace(dataset, test=found.validation)
+        _replace(dataset, validation=None)
+
+
+def _replace(dataset: Dataset, **splits: Any) -> None:
+    for name, split in splits.items():
+        object.__setattr__(dataset, name, split)  # a frozen dataclass may be ours to change
+
+
 def add_validation(
     dataset: Dataset, validation: float | str | None, reopen: Callable[[str], Dataset]
 ) -> None:
-    """Give a dataset the split `validation`; a fraction leaves the training split.
+    """Give a dataset the split `validation`, also instead of its own one.
+
+    A fraction leaves the training split.
 
     Args:
         dataset: the dataset.
@@ -165,11 +201,6 @@ def add_validation(
     """
     if validation is None:
         return
-    if with_defaults(dataset, DatasetDefaults).validation is not None:
-        raise ConfigError(
-            f"dataset.validation ({validation}): the dataset has a validation split of its own; "
-            "add dataset.validation=null"
-        )
     if isinstance(validation, str):
         try:
             other = reopen(validation)
@@ -180,8 +211,7 @@ def add_validation(
     else:
         splits = _divided(dataset, validation)
     try:
-        for name, split in splits.items():
-            object.__setattr__(dataset, name, split)  # a frozen dataclass may be ours to change
+        _replace(dataset, **splits)
     except AttributeError as error:
         raise ConfigError(
             f"dataset.validation ({validation}): `train` of {type(dataset).__name__} cannot be "

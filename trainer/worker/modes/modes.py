@@ -190,10 +190,10 @@ def _evaluate(job: Job) -> bool:
     metrics = job.engine.evaluator.evaluate(lambda: False).metrics
     if not job.engine.process_group.is_chief:
         return True
-    content = {"step": step, "split": "test", "metrics": metrics}
+    content = {"step": step, "split": job.engine.split, "metrics": metrics}
     write_json(job.context.run_dir / f"evaluation-{step}.json", content)
     values = ", ".join(f"{name} {value:.6f}" for name, value in without_classes(metrics).items())
-    job.context.channel.line(f"step {step}: test {values}")
+    job.context.channel.line(f"step {step}: {job.engine.split} {values}")
     return True
 
 
