@@ -1,25 +1,16 @@
-"""Tables and numbers as text for people."""
+"""Lines and numbers as text for people."""
 
 import math
 
 import pytest
 
 from trainer.text import (
-    align_columns,
     format_bytes,
     format_duration,
     format_metric,
     printable,
     printable_lines,
 )
-
-
-def test_align_columns_pads_cells_without_trailing_spaces():
-    assert align_columns([("name", "n", "why"), ("a", "10", ""), ("longer", "2", "x")], "<><") == [
-        "name     n  why",
-        "a       10",
-        "longer   2  x",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +24,6 @@ def test_align_columns_pads_cells_without_trailing_spaces():
 )
 def test_printable_escapes_what_moves_the_cursor(text, expected):
     assert printable(text) == expected
-    assert align_columns([(text, "x")], "<<") == [f"{expected}  x"]
     assert printable_lines(f"{text}\n\ta").isprintable() is False  # its line break
     assert "\x1b" not in printable_lines(text)
 

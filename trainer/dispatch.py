@@ -10,7 +10,7 @@ import importlib
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,9 +26,7 @@ from trainer.config.modes import MODES
 from trainer.config.schema import GRID_SEARCH
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
 from trainer.files import storage_problem
-from trainer.launch.display.terminal import Screen
 from trainer.launch.processes.fork_server import ForkServer
-from trainer.text import printable
 
 
 def main(server: ForkServer | None = None) -> NoReturn:
@@ -93,18 +91,23 @@ def _exit_code(action: Callable[[], int]) -> int:
     try:
         return action()
     except USER_ERRORS as error:
-        screen = Screen()
-        for line in explain(error):
-            screen.error(f"error: {line}")
+        _show_errors(explain(error))
         return WRONG_INPUT
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except Exception as error:
         if getattr(error, "errno", None) == errno.ENAMETOOLONG:
-            Screen().error(f"error: {printable(*explain(error))}")
+            _show_errors(explain(error))
             return WRONG_INPUT
         if problem := storage_problem(error):
-            Screen().error(f"error: {printable(problem)}")
+            _show_errors([problem])
         else:
             traceback.print_exc()
         return CRASHED
+
+
+def _show_errors(lines: Iterable[str]) -> None:
+    from trainer.cli.terminal import Terminal  # only now: most commands have no error
+
+    for line in lines:
+        Terminal(sys.stderr).show_line(f"error: {line}")

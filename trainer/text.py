@@ -1,4 +1,4 @@
-"""Tables and numbers as text for people."""
+"""Lines and numbers as text for people."""
 
 from __future__ import annotations
 
@@ -20,26 +20,6 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """Return a text of several lines, each `printable`."""
     return "\n".join(map(printable, text.expandtabs().split("\n")))
-
-
-def align_columns(rows: Sequence[Sequence[str]], align: str, width: int | None = None) -> list[str]:
-    """Return a line of text for each row, with aligned columns.
-
-    Args:
-        rows: cells of text, the same number in each row.
-        align: for each column `<` (text) or `>` (numbers).
-        width: the last columns are left out if a line would be longer; None: none is.
-    """
-    rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    while width is not None and len(widths) > 2 and sum(widths) + 2 * (len(widths) - 1) > width:
-        widths.pop()
-    return [
-        "  ".join(
-            f"{cell:{side}{size}}" for cell, side, size in zip(row, align, widths, strict=False)
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def format_metric(value: float) -> str:

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from docs.pictures.support import TIMEOUT_SECS, TRAIN, card, save
-from tests.support.terminal import Emulator, in_terminal
+from tests.support.terminal import in_terminal, screen_of
 
 COMMAND = ["strategy=multi_worker", "train.epochs=12", "fault=kill_worker_1_at_50"]
 PICTURES = {"console.svg": 80, "console-140.svg": 140}
@@ -20,7 +20,7 @@ ROWS = 28
 CAPTURE_AT = re.compile(r"\b1\d\d/135\b.*worker-1 [^\n]*\n$", re.DOTALL)
 """The live view is taken when a whole frame first shows such a step."""
 
-CLASSES = {"31": "red", "32": "green", "33": "yellow", "2": "faint"}
+CLASSES = {"31": "red", "32": "green", "33": "yellow", "2": "faint", "90": "faint"}
 LINE, CHARACTER, MARGIN = 18, 7.83, 16
 STYLE = "text {font: 13px 'DejaVu Sans Mono', Menlo, Consolas, monospace}\n"
 
@@ -30,7 +30,7 @@ def screen(columns: int) -> list[str]:
     screens: list[str] = []
 
     def capture(text: str) -> None:
-        if not screens and CAPTURE_AT.search(text.rpartition("\x1b[J")[2]):
+        if not screens and CAPTURE_AT.search(text.rpartition("\x1b[2K")[2]):
             screens.append(text)
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -40,7 +40,7 @@ def screen(columns: int) -> list[str]:
         )
     assert code == 0, text
     assert screens, f"the live view never showed {CAPTURE_AT.pattern}\n{text}"
-    lines = Emulator(columns, colors=True).feed(screens[0]).lines
+    lines = screen_of(screens[0], colors=True)
     return ["$ python train.py " + " ".join(COMMAND), *lines][-ROWS:]
 
 

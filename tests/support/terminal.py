@@ -1,4 +1,4 @@
-"""Terminals for tests: a stream that claims to be one, an emulator, and programs in a real one."""
+"""Terminals for tests: a stream that claims to be one, what it shows, programs in a real one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-_TOKEN = re.compile(r"\x1b\[(\d*)([A-Za-z])|([\r\n])|([^\x1b\r\n]+)|(.)", re.DOTALL)
+from rich.console import RenderableType
+
+from trainer.cli.terminal import Terminal
 
 
-class Terminal(io.StringIO):
+class FakeTerminal(io.StringIO):
     """Keeps what was written to a terminal."""
 
     def isatty(self) -> bool:
@@ -35,60 +37,31 @@ class Clock:
         return self.now
 
 
-class Emulator:
-    """Emulates a terminal of so many columns; colors appear as <32> if `colors`.
+def rendered(renderable: RenderableType, columns: int = 80) -> list[str]:
+    """Return the lines of something that rich renders, without colors."""
+    file = io.StringIO()
+    Terminal(file, columns).print(renderable)
+    return [line.rstrip() for line in file.getvalue().splitlines()]
 
-    It knows only the sequences that this project writes; any other fails the test.
+
+def screen_of(text: str, *, colors: bool = False) -> list[str]:
+    """Return the lines that a terminal shows; colors appear as <32> if `colors`.
+
+    It knows only the sequences of lines above a block that is erased from its end.
     """
-
-    def __init__(self, columns: int = 1000, *, colors: bool = False) -> None:
-        self._columns, self._colors = columns, colors
-        self._lines, self._row, self._column = [""], 0, 0
-
-    def feed(self, text: str) -> Emulator:
-        for number, letter, control, plain, unknown in _TOKEN.findall(text):
-            assert not unknown, f"{unknown!r} of {text!r}"
-            if letter == "A":
-                self._row -= int(number)
-                assert self._row >= 0, "above the top"
-            elif letter == "J":
-                self._lines[self._row :] = [self._lines[self._row][: self._column]]
-            elif letter == "m":
-                self._put(f"<{number}>" if self._colors else "")
-            elif letter:
-                raise AssertionError(f"unknown sequence {letter!r}")
-            elif control == "\r":
-                self._column = 0
-            elif control == "\n":
-                self._feed_line()
-            for start in range(0, len(plain), self._columns):
-                if start:
-                    self._feed_line()
-                self._put(plain[start : start + self._columns])
-        return self
-
-    def _feed_line(self) -> None:
-        self._row, self._column = self._row + 1, 0
-        if self._row == len(self._lines):
-            self._lines.append("")
-
-    def _put(self, text: str) -> None:
-        line = self._lines[self._row].ljust(self._column)
-        self._lines[self._row] = line[: self._column] + text + line[self._column + len(text) :]
-        self._column += len(text)
-
-    @property
-    def lines(self) -> list[str]:
-        """What stands above the cursor, which must be at the start of an empty line."""
-        assert (self._row, self._column, self._lines[-1]) == (len(self._lines) - 1, 0, ""), (
-            "the cursor is somewhere else"
-        )
-        return [line.rstrip() for line in self._lines[:-1]]
-
-
-def screen_of(text: str, columns: int = 1000, *, colors: bool = False) -> list[str]:
-    """Return the lines that a terminal shows."""
-    return Emulator(columns, colors=colors).feed(text).lines
+    lines = [""]
+    for token in re.findall(r"\x1b\[[\d;]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", text):
+        if token == "\x1b[1A":
+            lines.pop()
+        elif token == "\x1b[2K":
+            lines[-1] = ""
+        elif token == "\n":
+            lines.append("")
+        elif token.endswith("m") and token.startswith("\x1b"):
+            lines[-1] += f"<{token[2:-1]}>" if colors else ""
+        elif token != "\r":
+            lines[-1] += token
+    return [line.rstrip() for line in lines[:-1]]
 
 
 def in_terminal(

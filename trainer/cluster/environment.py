@@ -73,16 +73,6 @@ def ray_variables() -> dict[str, str]:
     return {**variables, "PYTHONPATH": worker_environment()["PYTHONPATH"]}
 
 
-def has_cursor() -> bool:
-    """Return whether the terminal, if there is one, can move its cursor."""
-    return os.environ.get("TERM") != "dumb"
-
-
-def wants_color() -> bool:
-    """Return whether the terminal shows colors and NO_COLOR is unset (https://no-color.org)."""
-    return has_cursor() and not os.environ.get("NO_COLOR")
-
-
 def online_writer(writers: object) -> str | None:
     """Return why one of the configured writers may use the network, or None.
 

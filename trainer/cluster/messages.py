@@ -2,7 +2,7 @@
 
 Each message is a dataclass, and one JSON object on a line of a socket of its own. TensorFlow's own
 output goes to the log; what the user should see is a message, which
-`trainer.launch.display.console` shows.
+`trainer.launch.display` shows.
 """
 
 from __future__ import annotations

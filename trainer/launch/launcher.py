@@ -21,8 +21,7 @@ from trainer.config.rules import batch_sizes, loop
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, StorageError
 from trainer.files import clear_temporaries, regular_file
-from trainer.launch.display.console import Console, is_quiet
-from trainer.launch.display.terminal import is_attended
+from trainer.launch.display import Console, is_attended, is_quiet
 from trainer.launch.engines import ray_engine
 from trainer.launch.processes import inline
 from trainer.launch.processes.fork_server import ForkServer

@@ -16,7 +16,7 @@ from trainer.cluster.stop_requests import StopRequests
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, ConfigError, DamagedError, StorageError
 from trainer.files import Lock, LockedError, read_json, write_json, writing
-from trainer.launch.display.console import Console
+from trainer.launch.display import Console
 from trainer.launch.run_context import when_free
 from trainer.runs.directory import RunInUseError
 from trainer.runs.identity import joined_path, run_address, run_path

@@ -17,7 +17,7 @@ from trainer.cluster.stop_requests import StopRequests
 from trainer.config.rules import batch_sizes, loop
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError, StorageError
-from trainer.launch.display.console import Console
+from trainer.launch.display import Console
 from trainer.launch.engines import ray_connection
 from trainer.launch.processes.fork_server import ForkServer
 from trainer.runs.directory import RunDirectory, RunInUseError, join_run, open_run

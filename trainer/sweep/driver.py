@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import shlex
-import shutil
 import signal
-import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +15,7 @@ from typing import TypeVar
 from hydra.core.override_parser.types import Override
 
 from trainer.cli.compose import Composer
+from trainer.cli.terminal import Terminal
 from trainer.cluster import environment
 from trainer.cluster.messages import Evaluated, Exit, Message, SignalReceived
 from trainer.cluster.signals import forward_to
@@ -27,7 +26,7 @@ from trainer.config.rules.checkpoint import biased_selection, selecting_split
 from trainer.config.schema import Experiment, Sweep
 from trainer.errors import CRASHED, DONE, ConfigError
 from trainer.launch import launcher
-from trainer.launch.display.terminal import is_attended, wrapped
+from trainer.launch.display import is_attended
 from trainer.launch.processes.fork_server import ForkServer
 from trainer.launch.run_context import Command, resolve
 from trainer.runs.directory import read_result
@@ -52,7 +51,7 @@ from trainer.sweep.search import (
     expand,
     point_composer,
 )
-from trainer.sweep.summary import link_events, summary_folder, summary_text, write_summary
+from trainer.sweep.summary import link_events, show_summary, summary_folder, write_summary
 
 T = TypeVar("T")
 
@@ -159,9 +158,7 @@ def print_summary(
     all_results.update(results)
     ended = list(all_results.values())
     write_summary(folder, sweep, ended)
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for line in summary_text(sweep, ended, width).splitlines():
-        print(wrapped(line, width) if width else line)
+    show_summary(Terminal(), sweep, ended)
     links = link_events(folder, [result.point for result in ended])
     tensorboard = f"TensorBoard: {shlex.join(['tensorboard', '--logdir', str(links)])}\n"
     print(f"{tensorboard if links else ''}Summary: {folder}", flush=True)

@@ -8,27 +8,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TextIO
 
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Column, Table
+from rich.text import Text
+
+from trainer.cli.terminal import GAP
 from trainer.cluster.messages import Evaluated, FaultNotice, Line, Message, Phase, Progress
 from trainer.config.schema import Sweep
-from trainer.launch.display.console import bar, position_text, progress_parts
-from trainer.launch.display.process_table import ACTIVITIES
-from trainer.launch.display.terminal import DRAW_SECS, Screen, cut
+from trainer.launch.display import (
+    ACTIVITIES,
+    PLAIN_SECS,
+    Screen,
+    position_text,
+    progress_bar,
+    progress_parts,
+)
 from trainer.runs.status import RunStatus, State
 from trainer.sweep.search import Point
 from trainer.sweep.summary import count_states, varied_keys
-from trainer.text import (
-    align_columns,
-    format_duration,
-    format_metric,
-    short_keys,
-    without_classes,
-)
+from trainer.text import format_duration, format_metric, printable, short_keys, without_classes
 
-_PLAIN_SECS = 30.0  # between two progress lines where there is no terminal
-_BAR_WIDTH = 10
 _STATE_WIDTH = 10  # of the longest state, so that columns keep their place
 _MAX_VALUE_WIDTH = 24
-_MIN_WIDTH_FOR_BAR = 79
 _ACTIVITIES = {**ACTIVITIES, "join": "starting"}
 _COLORS = {State.DONE: "green", State.FAILED: "red", State.PRUNED: "yellow"}
 
@@ -41,7 +42,7 @@ class _Row:
     state: State = State.RUNNING
     state_text: str = "starting"  # or, while it trains, its phase
     position: str = ""
-    bar: str = ""
+    progress: Progress | None = None
     best: float = math.nan  # value of the sweep's metric
     is_started: bool = False  # by this command
     first: float | None = None  # share of its training that earlier commands have done
@@ -71,7 +72,7 @@ class LiveTable:
         self._metric = sweep.metric or "loss"
         self._better = min if sweep.mode == "min" else max
         self._clock = clock
-        self._screen = Screen(out, err, clock)
+        self._screen = Screen(out, err, self)
         self._rows: dict[int, _Row] = {}
         self._progress_at = clock()
         self._began: float | None = None  # when the first point was started
@@ -81,7 +82,7 @@ class LiveTable:
         self._rows[point.number] = _Row(point, is_started=True)
         self._began = self._clock() if self._began is None else self._began
         self._print_plain(f"{self._name(point)}: started")
-        self._draw()
+        self._screen.start()
 
     def show_message(self, point: Point, message: Message) -> None:
         """Show a message of a point; errors are left to `end_point`."""
@@ -96,18 +97,16 @@ class LiveTable:
             case Progress():
                 row.state_text = "training"
                 row.position = position_text(message)
-                row.bar = f"{bar(message, _BAR_WIDTH)} "
+                row.progress = message
                 row.done = message.step / max(1, message.total)
                 row.first = row.done if row.first is None else row.first
-                if self._clock() - self._progress_at >= _PLAIN_SECS:
+                if self._clock() - self._progress_at >= PLAIN_SECS:
                     self._progress_at = self._clock()
                     self._print_plain(
                         f"{self._name(point)}: step {'  '.join(progress_parts(message))}"
                     )
             case Evaluated(metrics=metrics):
                 self._update_best(row, metrics)
-        if self._clock() - self._screen.drawn_at >= DRAW_SECS:
-            self._draw()
 
     def end_point(self, point: Point, outcome: RunStatus) -> None:
         """Show the outcome of a point, also of one that an earlier command has finished."""
@@ -115,7 +114,7 @@ class LiveTable:
         row.state = outcome.state
         row.state_text = outcome.state
         row.position = str(outcome.step)
-        row.bar = ""
+        row.progress = None
         row.done = 1.0
         self._update_best(row, outcome.metrics)
         name = f"{self._name(point)} ({point.label})"
@@ -129,7 +128,6 @@ class LiveTable:
             self._print_plain(f"{name}: {outcome.state}, step {outcome.step}{metrics}")
         if row.is_started and self._secs_left() is not None:
             self._print_plain(self._overall())
-        self._draw()
 
     def print_line(self, text: str) -> None:
         """Print a line above the table."""
@@ -137,8 +135,7 @@ class LiveTable:
 
     def close(self) -> None:
         """Remove the table."""
-        self._rows.clear()
-        self._screen.clear()
+        self._screen.close()
 
     def _row(self, point: Point) -> _Row:
         return self._rows.setdefault(point.number, _Row(point))
@@ -156,35 +153,35 @@ class LiveTable:
         # Of NaN and a number the number.
         row.best = self._better(row.best, value) if row.best == row.best else value
 
-    def _draw(self) -> None:
-        if self._rows:
-            self._screen.draw(self._lines(*self._screen.size()))
-
-    def _lines(self, width: int, height: int) -> list[str]:
-        """Return the table: counts, a header, running points, then the best of the others."""
-        rows = sorted(self._rows.values(), key=self._rank)
-        rows = rows[: max(0, height - 2)]
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Show the table: counts, a header, running points, then the best of the others."""
+        rows = sorted(list(self._rows.values()), key=self._rank)[: max(0, options.size.height - 3)]
         keys = varied_keys(row.point for row in rows)
-        state_header = f"{'state':{_STATE_WIDTH}}"
-        header = ["#", *short_keys(keys), state_header, f"best {self._metric}", "progress"]
-        cells = [
-            [
+        grid = Table.grid(
+            Column(justify="right", no_wrap=True),
+            *(Column(max_width=_MAX_VALUE_WIDTH) for _ in keys),
+            Column(min_width=_STATE_WIDTH, no_wrap=True),
+            Column(justify="right"),
+            "",
+            Column(no_wrap=True),
+            padding=(0, GAP, 0, 0),
+        )
+        grid.add_row("#", *short_keys(keys), "state", f"best {self._metric}", "progress")
+        for row in rows:
+            grid.add_row(
                 str(row.point.number),
-                *(cut(row.point.shown.get(key, "-"), _MAX_VALUE_WIDTH) for key in keys),
-                row.state_text,
+                *(printable(row.point.shown.get(key, "-")) for key in keys),
+                Text(row.state_text, _COLORS.get(row.state, "")),
                 "-" if math.isnan(row.best) else format_metric(row.best),
-                # In the last column, because its width changes.
-                row.bar * (width >= _MIN_WIDTH_FOR_BAR) + row.position,
-            ]
-            for row in rows
-        ]
-        header_line, *lines = align_columns([header, *cells], ">" + "<" * (len(keys) + 1) + "><")
-        colored = [self._colored(line, row) for line, row in zip(lines, rows, strict=True)]
-        return [self._overall(), header_line, *colored]
+                progress_bar(row.progress) if row.progress else "",
+                row.position,
+            )
+        yield self._overall()
+        yield grid
 
     def _overall(self) -> str:
         """Return how far the sweep is: `4 points: 1 done, 2 running, 1 waiting; 0:40 left`."""
-        states = [row.state for row in self._rows.values()]
+        states = [row.state for row in list(self._rows.values())]
         counts = count_states([*states, *[State.WAITING] * (self._total - len(states))])
         secs = self._secs_left()
         return counts if secs is None else f"{counts}; {format_duration(secs)} left"
@@ -194,7 +191,7 @@ class LiveTable:
 
         Of what earlier commands have trained nothing is counted.
         """
-        rows = self._rows.values()
+        rows = list(self._rows.values())
         progress = sum(row.done - (row.first or 0.0) for row in rows if row.is_started)
         left = self._total - sum(row.done for row in rows)
         if self._began is None or progress <= 0 or left <= 0:
@@ -207,10 +204,3 @@ class LiveTable:
             return False, 0.0, row.point.number
         sign = 1 if self._better is min else -1
         return True, math.inf if math.isnan(row.best) else sign * row.best, row.point.number
-
-    def _colored(self, line: str, row: _Row) -> str:
-        before, text, after = line.rpartition(f" {row.state_text} ")
-        if not text:
-            return line
-        color = _COLORS.get(row.state, "")
-        return f"{before} {self._screen.paint(row.state_text, color)} {after}"

@@ -18,13 +18,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from trainer.cli.terminal import Terminal
 from trainer.config.schema import Experiment, Sweep
 from trainer.errors import ConfigError
 from trainer.files import Lock, LockedError, write_atomically, writing
 from trainer.runs import identity, normal_form, run_summary
 from trainer.runs.status import State
 from trainer.sweep.search import Point, PointResult
-from trainer.text import align_columns, format_metric, short_keys
+from trainer.text import format_metric, short_keys
 
 _LOCK_WAIT_SECS = 5.0  # the children of a killed command may hold the lock for a moment longer
 _MAX_NAME_CHARS = 48
@@ -96,7 +97,9 @@ def write_summary(folder: Path, sweep: Sweep, results: Sequence[PointResult]) ->
     results = _sorted(sweep, results)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "summary.txt", summary_text(sweep, results))
+    text = io.StringIO()
+    show_summary(Terminal(text), sweep, results)
+    write_atomically(folder / "summary.txt", text.getvalue())
     write_atomically(folder / "summary.csv", _csv(results))
     write_atomically(folder / "summary.json", _json(sweep, results))
 
@@ -153,14 +156,8 @@ def _metric(sweep: Sweep) -> str:
     return sweep.metric or "loss"
 
 
-def summary_text(sweep: Sweep, results: Sequence[PointResult], width: int | None = None) -> str:
-    """Return the summary as text; see `write_summary`.
-
-    Args:
-        sweep: has the metric by which to sort, and its direction.
-        results: the results of all points, in any order.
-        width: columns of the terminal; None: whole.
-    """
+def show_summary(terminal: Terminal, sweep: Sweep, results: Sequence[PointResult]) -> None:
+    """Show the summary as text; see `write_summary`."""
     metric, results = _metric(sweep), _sorted(sweep, results)
     keys = varied_keys(result.point for result in results)
     # Metrics of single classes, such as recall/cat, would make the table too wide.
@@ -184,16 +181,11 @@ def summary_text(sweep: Sweep, results: Sequence[PointResult], width: int | None
     states = count_states(result.outcome.state for result in results)
     header = [*short_keys(keys), "state", "step", *names, *[f"test {metric}"] * has_test, "run"]
     alignment = "<" * (len(keys) + 1) + ">" * (len(names) + has_test + 1) + "<"
-    lines = [
-        f"{states}; the best {metric} first:",
-        *align_columns([header, *map(cells, results)], alignment, width),
-        *(
-            f"{result.point.label}: {result.outcome.error}"
-            for result in results
-            if result.outcome.error
-        ),
-    ]
-    return "".join(f"{line}\n" for line in lines)
+    terminal.show_line(f"{states}; the best {metric} first:")
+    terminal.show_table([header, *map(cells, results)], alignment, fewest=2)
+    for result in results:
+        if result.outcome.error:
+            terminal.show_line(f"{result.point.label}: {result.outcome.error}")
 
 
 def _csv(results: Sequence[PointResult]) -> str:

@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.terminal import Terminal
+from tests.support.terminal import FakeTerminal
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Crash, Exit, Phase, Problem, SignalReceived
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import CRASHED, RESTARTABLE, WRONG_INPUT
-from trainer.launch.display.console import Console
+from trainer.launch.display import Console
 from trainer.launch.run_context import Command, RunContext
 from trainer.launch.supervision import attempt, watchdog
 from trainer.launch.supervision.attempt import Attempt
@@ -112,7 +112,7 @@ class RecordingConsole(Console):
     """Keeps the state of each process."""
 
     def __init__(self, states, lines, errors):
-        super().__init__(Terminal(), Terminal())
+        super().__init__(FakeTerminal(), FakeTerminal())
         self.states = states
         self.line = lines.append
         self.error = errors.append

@@ -11,7 +11,7 @@ from tests.support.terminal import Clock
 from trainer.cluster.messages import Phase
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import CRASHED
-from trainer.launch.display.console import Console
+from trainer.launch.display import Console
 from trainer.launch.supervision.status_writer import StatusWriter
 from trainer.runs import process_status
 from trainer.runs.process_status import ProcessStatus

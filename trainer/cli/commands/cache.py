@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.cli.commands.command_arguments import DEFAULT_FOLDER, Parser, runs_in
+from trainer.cli.terminal import Terminal
 from trainer.errors import DONE
-from trainer.text import align_columns, format_bytes, printable
+from trainer.text import format_bytes
 from trainer.user_cache import FOLDER, CachedFile, cached_files
 
 _BEGINNING_SECS = 3600.0
@@ -29,11 +30,8 @@ def run(arguments: Sequence[str]) -> int:
         return DONE
     for file in files if clears else ():
         shutil.rmtree(file.path) if file.path.is_dir() else file.path.unlink(missing_ok=True)
-    rows = [
-        (printable(str(file.path)), format_bytes(file.size), _day(file.used))
-        for file in reversed(files)
-    ]
-    print(*align_columns([("file", "size", "last used"), *rows], "<><"), sep="\n")
+    rows = [(str(file.path), format_bytes(file.size), _day(file.used)) for file in reversed(files)]
+    Terminal().show_table([("file", "size", "last used"), *rows], "<><")
     total = format_bytes(sum(file.size for file in files))
     print(f"{total} removed." if clears else f"{total}; --clear removes them.")
     return DONE

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from trainer.cli.commands.command_arguments import Parser, run_at
+from trainer.cli.terminal import Terminal
 from trainer.config import loading
 from trainer.config.schema import Checkpoint
 from trainer.errors import CRASHED, DONE, DamagedError
 from trainer.runs import checkpoint_marker, directory, recorded_metrics
 from trainer.runs.checkpoint_retention import SavedCheckpoint, retention_policies
-from trainer.text import align_columns, first_line, format_bytes, printable
+from trainer.text import first_line, format_bytes, printable
 
 _HEAD = ("step", "saved", "size", "kept as", "metrics", "files")
 _ALIGN = "><><<<"
@@ -47,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
     if not rows:
         print(f"{path} has no checkpoint yet.")
     else:
-        print(*align_columns([_HEAD, *rows], _ALIGN), sep="\n")
+        Terminal().show_table([_HEAD, *rows], _ALIGN)
     for step in sorted(checkpoint_marker.unfinished_steps(folder)):
         names = ", ".join(file.name for file in checkpoint_marker.data_files(folder, step))
         print(

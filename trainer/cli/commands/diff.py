@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.cli.commands.command_arguments import Parser, default_runs, run_at
+from trainer.cli.terminal import Terminal
 from trainer.config.options import constraints
 from trainer.errors import ConfigError
 from trainer.launch.processes.module_process import ask_module
 from trainer.runs import identity
 from trainer.runs.checkpoint_marker import committed_steps, read_marker
 from trainer.runs.directory import trained_config
-from trainer.text import align_columns, printable
+from trainer.text import printable
 
 _SAME = 0
 _DIFFERENT = 1
@@ -43,7 +44,7 @@ def run(arguments: Sequence[str]) -> int:
     changes = identity.changes(trained_config(first), trained_config(second))
     if changes:
         rows = [(change.key, *map(constraints.format_value, change.shown)) for change in changes]
-        print(*align_columns([("key", str(first), str(second)), *rows], "<<<"), sep="\n")
+        Terminal().show_table([("key", str(first), str(second)), *rows], "<<<")
     else:
         print(printable(f"{first} and {second} have the same configuration."))
     return _DIFFERENT if _variables_differ(first, second) or changes else _SAME

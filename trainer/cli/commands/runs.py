@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
-import sys
-import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainer.cli.commands.command_arguments import DEFAULT_FOLDER, Parser, is_run, runs_in
+from trainer.cli.terminal import Terminal
 from trainer.config.options.constraints import did_you_mean
 from trainer.errors import DONE, ConfigError
 from trainer.runs import run_summary
 from trainer.runs.run_summary import RunSummary
 from trainer.runs.worker_times import format_sizes
-from trainer.text import align_columns, format_duration, format_metric, printable
+from trainer.text import format_duration, format_metric
 
 _HEAD = ("run", "what differs", "state", "step", "best", "test", "time", "left", "age")
 _ALIGN = "<<<><>>>>"
-_GAP = 2
 _FEWEST = 5
 """The columns that a narrow terminal shows too."""
-_MIN_LABEL = 12
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
@@ -71,8 +67,10 @@ def run(arguments: Sequence[str]) -> int:
     elif not listed:
         print(f"{folder} has no run yet.")
     else:
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        print(*_table(listed, differing, args.sort, width), *_notes(listed), sep="\n")
+        terminal = Terminal()
+        terminal.show_table(*_table(listed, differing, args.sort), _FEWEST)
+        for note in _notes(listed):
+            terminal.show_line(note)
     return DONE
 
 
@@ -103,15 +101,13 @@ def _table(
     runs: Sequence[RunSummary],
     differing: Sequence[Mapping[str, str]],
     metric: str | None,
-    width: int | None,
-) -> list[str]:
-    """Return the lines of the table; columns without values, or past the width, are left out.
+) -> tuple[list[Sequence[str]], str]:
+    """Return the rows and the alignment of the table, without columns that have no value.
 
     Args:
         runs: the runs in order.
         differing: what tells each from the others, by short key.
         metric: the one that is asked for; None: the best value of the primary one.
-        width: columns of the terminal; None: whole.
     """
     names = {metric or run.metric for run in runs}
     name = names.pop() if len(names) == 1 else None
@@ -125,19 +121,8 @@ def _table(
         for title, side, *cells in zip(_HEAD, _ALIGN, *rows, strict=True)
         if any(cells)
     ]
-    if width is not None:
-        _shorten_label(columns, width)
-    lines = [*zip(*(cells for cells, _ in columns), strict=True)]
-    return align_columns(lines, "".join(side for _, side in columns), width)
-
-
-def _shorten_label(columns: list[tuple[list[str], str]], width: int) -> None:
-    """Cut the labels, if there are any, to what the other columns that everybody needs leave."""
-    cells, side = columns[1]
-    if cells[0] == _HEAD[1]:
-        others = sum(max(map(len, each)) + _GAP for each, _ in columns[:_FEWEST] if each != cells)
-        most = max(width - others, _MIN_LABEL)
-        columns[1] = [textwrap.shorten(cell, most, placeholder=" …") for cell in cells], side
+    table = [*zip(*(cells for cells, _ in columns), strict=True)]
+    return table, "".join(side for _, side in columns)
 
 
 def _row(run: RunSummary, label: str, metric: str | None, *, with_name: bool) -> Sequence[str]:
@@ -167,7 +152,7 @@ def _notes(runs: Sequence[RunSummary]) -> list[str]:
         (run, run.why or (f"workers: {sizes}" if (sizes := format_sizes(run.sizes)) else ""))
         for run in runs
     )
-    return [printable(f"{run.path.name}: {text}") for run, text in texts if text]
+    return [f"{run.path.name}: {text}" for run, text in texts if text]
 
 
 def age(secs: float) -> str:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from trainer.cli.commands.command_arguments import Parser, run_at
 from trainer.cli.commands.runs import age
+from trainer.cli.terminal import Terminal
 from trainer.config import addresses
 from trainer.errors import DONE
 from trainer.runs import process_status
@@ -19,7 +20,7 @@ from trainer.runs.run_summary import summarize
 from trainer.runs.status import State
 from trainer.store import remote_view
 from trainer.store.remote_view import RemoteView
-from trainer.text import align_columns, format_duration, printable
+from trainer.text import format_duration
 
 _HEAD = ("process", "host", "phase", "step", "age")
 _ALIGN = "<<<>>"
@@ -122,15 +123,16 @@ def _show(
         content = {"run": place, "state": state, "step": step, "why": run.why, **(more or {})}
         print(json.dumps({**content, "processes": [asdict(row) for row in rows]}, indent=1))
         return
+    terminal = Terminal()
     if rows:
-        print(*align_columns([_HEAD, *map(_cells, rows)], _ALIGN), sep="\n")
+        terminal.show_table([_HEAD, *map(_cells, rows)], _ALIGN)
     position = f"{step}/{run.total}" if run.total else str(step)
     left = "" if run.eta_secs is None else f", about {format_duration(run.eta_secs)} left"
     codes = ", ".join(map(str, sorted({record.code for record in records.values() if record.code})))
     why = f": {run.why}" if run.why else f" (exit code {codes})" if codes else ""
-    print(printable(f"{place}: {state}, step {position}{left}{why}"))
-    if state is not State.DONE:
-        print("".join(f"{printable(note)}\n" for note in notes), end="")
+    terminal.show_line(f"{place}: {state}, step {position}{left}{why}")
+    for note in notes if state is not State.DONE else ():
+        terminal.show_line(note)
 
 
 def _rows(

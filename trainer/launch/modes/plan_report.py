@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from trainer.cli.terminal import Terminal
 from trainer.cluster import environment
 from trainer.cluster.spec import Cluster
 from trainer.config.loading import plain
@@ -16,7 +17,7 @@ from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
 from trainer.launch.processes.module_process import ask_module
 from trainer.launch.run_context import Command, resolve
 from trainer.strategies.strategy import Strategy
-from trainer.text import align_columns, format_bytes
+from trainer.text import format_bytes
 
 _UPDATED = ("optimizer", "averages")
 """What lies where the variables are updated."""
@@ -46,7 +47,7 @@ def run(command: Command) -> int:
         *_kept(measured, experiment),
         ("Traffic", _traffic(strategy, sizes, measured)),
     ]
-    print("\n".join(align_columns([(name and f"{name}:", text) for name, text in rows], "<<")))
+    Terminal().show_table([(name and f"{name}:", text) for name, text in rows], "<<")
     print("Nothing was trained or written.")
     return DONE
 

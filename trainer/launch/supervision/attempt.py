@@ -201,7 +201,6 @@ class Attempt:
             if process_id != self._blamed:
                 self._console.end(process_id, "ended")
         self.discard()
-        self._console.refresh()
 
     def _next(self) -> None:
         """Handle the next message, request or alarm."""
@@ -221,7 +220,6 @@ class Attempt:
         """Return what to do if no message comes, each with its time."""
         alarms: list[tuple[float, Callable[[], None]]] = [
             (self._grace_ends, self._end_grace),
-            (self._console.refresh_at(), self._console.refresh),
         ]
         if self._deadline is not None:
             return [*alarms, (self._deadline, lambda: None)]

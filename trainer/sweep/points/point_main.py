@@ -24,7 +24,7 @@ from trainer.cluster.messages import Crash, ErrorLine, Line, Message, Problem, S
 from trainer.cluster.signals import survive_saves
 from trainer.cluster.stop_requests import SWEEP, StopRequests
 from trainer.errors import CRASHED, WRONG_INPUT, ConfigError, StorageError
-from trainer.launch.display.console import Console
+from trainer.launch.display import Console
 from trainer.launch.processes.fork_server import ForkServer
 
 

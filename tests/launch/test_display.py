@@ -1,0 +1,206 @@
+"""The display of a run: plain lines, or on a terminal lines above a live view."""
+
+import io
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import ROOT, TIMEOUT_SECS
+from tests.support.terminal import Clock, FakeTerminal, in_terminal, rendered, screen_of
+from tests.support.training import SMALL
+from trainer.cluster.messages import Crash, Line, Opening, Output, Phase, Problem, Progress
+from trainer.cluster.spec import Cluster, ProcessId
+from trainer.config.schema import Launch
+from trainer.launch.display import Console, is_quiet
+
+LOG = Path("runs/x/logs/worker-0.log")
+PROGRESS = Progress(120, 360, 1519.6, 12.4, {"loss": 0.21129, "accuracy": 0.9375}, "11/30")
+TEXT = "120/360  0:12 left  loss 0.2113  accuracy 0.9375  1,520 examples/s"
+WORKERS = [ProcessId("worker", index) for index in range(16)]
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def test_quiet_console_shows_warnings_and_errors_alone():
+    out, err = io.StringIO(), io.StringIO()
+    console = Console(out, err, is_quiet=True)
+    for message in (Line("Done: step 4"), Output("print"), Line("warning: late")):
+        console.show(message, LOG)
+    console.error("wrong")
+    assert (out.getvalue(), err.getvalue()) == ("warning: late\n", "error: wrong\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "index", "console", "quiet"),
+    [
+        ("Slurm", 1, "chief", True),
+        ("Slurm", 0, "chief", False),
+        ("Slurm", 1, "all", False),
+        ("TF_CONFIG", 1, "chief", False),
+    ],
+)
+def test_scheduled_processes_beside_the_chief_are_quiet(source, index, console, quiet):
+    cluster = Cluster(ProcessId("worker", index), {}, source)
+    assert is_quiet(cluster, Launch(console=console)) is quiet
+
+
+def test_progress_without_a_terminal_is_a_line_every_30_seconds(clock):
+    out = io.StringIO()
+    console = Console(out, out, clock)
+    for second in range(100):
+        clock.now = 1000.0 + second
+        console.show(replace(PROGRESS, step=second), LOG)
+    assert out.getvalue().splitlines() == [
+        "step " + TEXT.replace("120/", f"{second}/") for second in (30, 60, 90)
+    ]
+
+
+def test_plain_output_has_no_escape_and_wraps_nothing(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    out = io.StringIO()
+    console = Console(out, out)
+    console.begin(WORKERS[0])
+    console.line(f"warning: \x1b[31m{'word ' * 20}[bold] :smile:")
+    console.close()
+    assert out.getvalue() == f"warning: \\x1b[31m{'word ' * 20}[bold] :smile:\n"
+
+
+def test_live_view_of_one_process(clock):
+    console = Console(io.StringIO(), io.StringIO(), clock)
+    console.begin(WORKERS[0])
+    assert rendered(console) == ["starting ..."]
+    console.update(WORKERS[0], PROGRESS)
+    console.show(PROGRESS, LOG)
+    assert rendered(console, 100) == [f"━━━         {TEXT}  epoch 11/30"]
+    console.update(WORKERS[0], Phase("evaluate", 120))
+    assert rendered(console, 80) == [
+        f"━━━         {TEXT.replace('1,520 examples/s', 'evaluating')}  epoch…"
+    ]
+    console.begin(WORKERS[0])
+    assert rendered(console) == ["restarting ..."]
+
+
+def test_live_view_of_two_processes(clock):
+    console = Console(io.StringIO(), io.StringIO(), clock)
+    console.begin(WORKERS[0])
+    console.begin(WORKERS[1])
+    console.update(WORKERS[0], Phase("join", 0))
+    assert rendered(console) == ["worker-0  waiting for worker-1", "worker-1  starting"]
+    console.update(WORKERS[0], PROGRESS)
+    console.show(PROGRESS, LOG)
+    console.update(WORKERS[1], Phase("train", 7))
+    clock.now += 84
+    console.update(WORKERS[0], Phase("save", 121))
+    assert rendered(console, 100) == [
+        f"━━━         {TEXT}  epoch 11/30",
+        "worker-0  saving      step 121",
+        "worker-1  training    step 7  no news for 1:24",
+    ]
+
+
+def test_live_view_of_many_processes_counts_them(clock):
+    console = Console(io.StringIO(), io.StringIO(), clock)
+    for process_id in WORKERS:
+        console.begin(process_id)
+        console.update(process_id, Phase("train", 50))
+    for index in (1, 2, 3):
+        console.update(WORKERS[index], Phase("save", 50))
+    console.update(WORKERS[7], Phase("compile", 0))
+    console.end(WORKERS[4], "lost", "was killed by SIGKILL")
+    assert rendered(console, 100) == [
+        "11 training, 3 saving, 1 lost: worker-4, 1 compiling: worker-7",
+        "worker-4  lost        was killed by SIGKILL",
+    ]
+    clock.now += 60
+    assert len(rendered(console, 100)) == 8
+
+
+def test_lines_stand_above_the_live_view_which_goes(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    out = FakeTerminal()
+    console = Console(out, out)
+    console.begin(WORKERS[0])
+    console.line("warning: slow")
+    console.error("no such file")
+    assert screen_of(out.getvalue(), colors=True) == [
+        "<33>warning:<0> slow",
+        "<31>error:<0> no such file",
+        "starting ...",
+    ]
+    console.close()
+    assert screen_of(out.getvalue())[2:] == []
+
+
+def test_problems_are_one_line_each_on_standard_error():
+    out, err = io.StringIO(), io.StringIO()
+    Console(out, err).show(Problem(["seed (-1) must be >= 0", "dataset: no such file"]), LOG)
+    assert err.getvalue() == "error: seed (-1) must be >= 0\nerror: dataset: no such file\n"
+    assert out.getvalue() == ""
+
+
+def test_line_of_every_attempt_is_shown_once():
+    out = io.StringIO()
+    console = Console(out)
+    for text in ("cnn on digits, 2 CPUs", "cnn on digits, 2 CPUs", "cnn on digits, 1 CPU"):
+        console.show(Opening(text), LOG)
+    assert out.getvalue() == "cnn on digits, 2 CPUs\ncnn on digits, 1 CPU\n"
+
+
+def test_console_keeps_the_first_cause():
+    plain = Console(io.StringIO(), io.StringIO())
+    assert plain.cause == ""
+    plain.show(Crash("Traceback ...", "ValueError: x"), LOG)
+    plain.error("gave up")
+    assert plain.cause == "ValueError: x"
+
+
+NOISE = ("tensorflow", "WARNING", "I0000", "E0000", "cuda", "oneDNN", "Keras", "grpc")
+
+
+@pytest.mark.slow
+def test_real_run_of_two_processes_is_shown_live_and_leaves_its_lines(tmp_path):
+    options = [
+        *SMALL,
+        "strategy=multi_worker",
+        "fault=kill_worker_1_at_50",
+        "train.steps=600",
+        "checkpoint.every_steps=25",
+    ]
+    command = [sys.executable, str(ROOT / "train.py"), *options, "restart.backoff_secs=0.5"]
+    shown = set()
+    code, text = in_terminal(
+        command,
+        tmp_path,
+        TIMEOUT_SECS,
+        columns=100,
+        seen=lambda text: shown.update(screen_of(text)),
+    )
+    assert code == 0, text
+    does = {" ".join(line.split()[:2]) for line in shown}
+    assert {
+        f"worker-{index} {word}"
+        for index in (0, 1)
+        for word in ("starting", "compiling", "restarting")
+    } <= does
+    assert "worker-1  lost        was killed by SIGKILL" in shown
+    assert any(line.startswith("━") and "/600  " in line and "examples/s" in line for line in shown)
+    left = screen_of(text, colors=True)
+    assert left[0].startswith("cnn (1,766 parameters) on digits, 2 processes x 1 CPU -> runs/cnn-")
+    assert "fault kill_worker_1_at_50: worker-1 is killed at step 50" in left
+    # The kill may cut the save of step 50 short, which the next attempt then tells.
+    cut_short = [line for line in left if "skipped the checkpoint of step 50: " in line]
+    assert [line.split("; ")[0] for line in left if "<" in line and line not in cut_short] == [
+        "<33>warning:<0> worker-1 was killed by SIGKILL",
+        *[line for line in left if line.endswith("<32>  best<0>")],
+        next(line for line in left if line.startswith("<32>Done:<0> step 600, ")),
+    ]
+    assert left[-4].startswith("Run directory: runs/cnn-digits-")
+    assert left[-1].endswith(f"mode=export resume={left[-4].removeprefix('Run directory: ')}")
+    assert not [word for word in NOISE if word in text]
