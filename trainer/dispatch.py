@@ -14,13 +14,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NoReturn
 
-from omegaconf import OmegaConf
-
-from trainer.cli import arguments
 from trainer.cli.command_table import COMMANDS
-from trainer.cli.compose import Composition, compose_config
 from trainer.cli.error_messages import USER_ERRORS, explain
-from trainer.cli.overrides import found_directory, rewrite
 from trainer.cluster import environment
 from trainer.config.modes import MODES
 from trainer.config.schema import GRID_SEARCH
@@ -50,6 +45,18 @@ def _dispatch(server: ForkServer | None) -> int:
         module = importlib.import_module(f"trainer.cli.commands.{name[0]}")
         code: int = module.run(sys.argv[2:])
         return code
+    return _run(server)
+
+
+def _run(server: ForkServer | None) -> int:
+    """Do what a command line of overrides asks for; return the exit code."""
+    # Only now: commands do not compose.
+    from omegaconf import OmegaConf
+
+    from trainer.cli import arguments
+    from trainer.cli.compose import compose_config
+    from trainer.cli.overrides import found_directory, rewrite
+
     args = arguments.parse(sys.argv[1:])
     if args.help:
         from trainer.cli.commands import help
@@ -66,10 +73,6 @@ def _dispatch(server: ForkServer | None) -> int:
     if args.cfg:
         print(OmegaConf.to_yaml(composition.container()), end="")
         return DONE
-    return _run(composition, config_dir, server)
-
-
-def _run(composition: Composition, config_dir: str | None, server: ForkServer | None) -> int:
     experiment = composition.load()
     if experiment.search["_target_"] != GRID_SEARCH:
         raise ConfigError(f"search ({experiment.choices['search']}) is for a sweep; add -m")

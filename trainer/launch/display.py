@@ -369,8 +369,9 @@ def position_text(progress: Progress) -> str:
 
 def progress_bar(progress: Progress) -> ProgressBar:
     """Return the bar of the steps that are done."""
-    styles = {"complete_style": "green", "finished_style": "green"}
-    return ProgressBar(max(1, progress.total), progress.step, _BAR_WIDTH, **styles)
+    total = max(1, progress.total)
+    green = "green"
+    return ProgressBar(total, progress.step, _BAR_WIDTH, complete_style=green, finished_style=green)
 
 
 def is_quiet(cluster: Cluster, launch: Launch) -> bool:
