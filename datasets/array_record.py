@@ -10,11 +10,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from trainer.annotations import Free, Ge, Gt, Le, Lt, OneOf, Structural
+from trainer.annotations import Free, Gt, Lt, Structural, takes
 from trainer.datasets.images.images import ImageDataset, ImageOptions
-from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.indexed import Sources, from_sources
-from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.fields import Fields
 from trainer.datasets.splits.arrays import ArrayDataset
 from trainer.datasets.splits.extras import import_extra
@@ -58,30 +56,25 @@ class ArrayRecordSource:
         return [self._parse(content) for content in self._records.__getitems__(indices)]
 
 
-def array_record(  # noqa: D417, PLR0913 - every option is a key of the configuration
+@takes(ImageOptions)
+def array_record(
+    options: ImageOptions,
     *,
     path: Annotated[str | None, Free(names_run=True)] = None,
     test_path: Annotated[str | None, Free(names_run=True)] = None,
     parse: Callable[[bytes], Any] | None = None,
     test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
-    max_corrupt_records: Annotated[int, Ge(0), Free()] = 0,
-    crop: Annotated[float | None, Gt(0), Le(1)] = None,
-    antialias: bool = False,
-    cache: Annotated[str, OneOf("none", "disk"), Free()] = "none",
     fields: Annotated[Fields | None, Structural()] = None,
-    augment: Augmentation | None = None,
-    normalize: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """Records of ArrayRecord files; each is a `tf.train.Example`, or what `parse` makes of it.
 
     Args:
+        options: those for images.
         path: the files to train on: one, a folder, or a pattern with *.
         test_path: the files to test on; None: a part of the others.
         parse: makes a record, such as a mapping, out of its bytes; None: `example`.
         test_fraction: about which share to test on if there is no test_path.
-        max_corrupt_records: how many damaged images each process skips before it is an error.
         fields: which parts of a record are used.
-        crop, antialias, cache, augment, normalize: as in `image_folder`.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -95,7 +88,6 @@ def array_record(  # noqa: D417, PLR0913 - every option is a key of the configur
         test_files = find_files(test_path, suffixes, "test_path")
         test = ArrayRecordSource(test_files, parse or example)
         files += test_files
-    options = ImageOptions(crop, antialias, cache, augment, normalize)
     return from_sources(
         Sources(
             train,
@@ -106,7 +98,6 @@ def array_record(  # noqa: D417, PLR0913 - every option is a key of the configur
         ),
         fields or Fields(),
         options,
-        max_corrupt_records=max_corrupt_records,
     )
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from trainer.annotations import Free, Ge, Gt, Le, Lt, OneOf, Structural
+from trainer.annotations import Free, Gt, Lt, Structural, takes
 from trainer.datasets.images.images import ImageDataset, ImageOptions
-from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.indexed import Sources, from_sources
-from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.fields import FEATURES, LABELS, Fields
 from trainer.datasets.splits.arrays import ArrayDataset
 from trainer.datasets.splits.extras import import_extra
@@ -20,20 +18,16 @@ _EXTRA = "huggingface"
 _CHOICE = "dataset=huggingface"
 
 
-def huggingface(  # noqa: D417, PLR0913 - every option is a key of the configuration
+@takes(ImageOptions)
+def huggingface(
+    options: ImageOptions,
     *,
     path: Annotated[str | None, Free(names_run=True)] = None,
     test_path: Annotated[str | None, Free(names_run=True)] = None,
     train: str = "train",
     test: str = "test",
     test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
-    max_corrupt_records: Annotated[int, Ge(0), Free()] = 0,
-    crop: Annotated[float | None, Gt(0), Le(1)] = None,
-    antialias: bool = False,
-    cache: Annotated[str, OneOf("none", "disk"), Free()] = "none",
     fields: Annotated[Fields | None, Structural()] = None,
-    augment: Augmentation | None = None,
-    normalize: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """A data set as `save_to_disk` writes it, or Arrow or Parquet files.
 
@@ -41,15 +35,14 @@ def huggingface(  # noqa: D417, PLR0913 - every option is a key of the configura
     read one by one. Images stay encoded and are decoded in the graph.
 
     Args:
+        options: those for images.
         path: the folder that `save_to_disk` wrote; or .arrow or .parquet files to train on: one, a
             folder, or a pattern with *.
         test_path: the same, to test on; None: the split `test` of path, or else a part of it.
         train: the split to train on, where there are several in one folder.
         test: the split to test on.
         test_fraction: about which share to test on if there is neither.
-        max_corrupt_records: how many damaged images each process skips.
         fields: which parts of a record are used.
-        crop, antialias, cache, augment, normalize: as in `image_folder`.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -67,8 +60,7 @@ def huggingface(  # noqa: D417, PLR0913 - every option is a key of the configura
             parts=(f"train {train}", f"test {test}"),
         ),
         fields,
-        ImageOptions(crop, antialias, cache, augment, normalize),
-        max_corrupt_records=max_corrupt_records,
+        options,
     )
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
-from trainer.annotations import Exists, Free, Ge, Gt, Le, Lt, OneOf, Structural
+from trainer.annotations import Exists, Free, Ge, Gt, Le, Lt, Structural, takes
 from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.images.image_files import CorruptFiles, FileSplit
 from trainer.datasets.images.images import (
@@ -22,8 +22,6 @@ from trainer.datasets.images.images import (
     check_channels,
     check_size,
 )
-from trainer.datasets.images.normalization import Normalization
-from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.paths import Paths, find_splits
 
 logger = logging.getLogger(__name__)
@@ -34,33 +32,23 @@ _OTHER_EXTENSIONS = (".webp", ".tif", ".tiff", ".heic", ".avif", ".jfif")
 _LAYOUT = f"it must hold <class>/<name>{SUFFIXES_TEXT}, or such trees in train/ and test/"
 
 
-def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
+@takes(ImageOptions)
+def image_folder(
+    options: ImageOptions,
     *,
     path: Annotated[str | None, Exists("directory"), Free(names_run=True)] = None,
     image_size: Annotated[list[Annotated[int, Ge(1)]], Structural()] = [224, 224],  # noqa: B006 - never changed
     channels: Annotated[int, Ge(1), Le(3), Structural()] = 3,
-    crop: Annotated[float | None, Gt(0), Le(1)] = None,
-    antialias: bool = False,
     test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
-    max_corrupt_records: Annotated[int, Ge(0), Free()] = 0,
-    cache: Annotated[str, OneOf("none", "disk"), Free()] = "none",
-    augment: Augmentation | None = None,
-    normalize: Normalization | None = None,
 ) -> ImageDataset:
     """Images in folders: `<path>/<class>/<name>.jpg`, .png, ...; labels are the sorted classes.
 
     Args:
+        options: those for images.
         path: the folder.
         image_size: [height, width] that every image is resized to.
-        crop: resize the middle of an image: this share of the largest box that has the proportions
-            of `image_size`; None: all of it. In training `augment.min_area` has precedence.
         channels: 3 for color, 1 for gray; files are converted.
-        antialias: whether to average when an image is made smaller; finer, twice as slow to decode.
         test_fraction: about which share of the images to test on if there are no such folders.
-        max_corrupt_records: how many unreadable files each process skips before it is an error.
-        cache: where decoded examples are kept: none, or `disk`, as in `tfrecord`.
-        augment: random changes of the images in training.
-        normalize: what is subtracted from the pixels and what they are divided by.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -72,8 +60,7 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
     classes = sorted({file.parent.name for paths in files.values() for file in paths})
     labels = {name: label for label, name in enumerate(classes)}
     shape = (image_size[0], image_size[1], channels)
-    options = ImageOptions(crop=crop, antialias=antialias, augment=augment)
-    corrupt = CorruptFiles(max_corrupt_records)
+    corrupt = CorruptFiles(options.max_corrupt_records)
     splits = {
         name: FileSplit(
             paths,
@@ -90,10 +77,10 @@ def image_folder(  # noqa: PLR0913 - every option is a key of the configuration
         num_classes=len(classes),
         class_names=classes,
         framing=options.framing,
-        augment=augment,
-        normalize=normalize,
+        augment=options.augment,
+        normalize=options.normalize,
     )
-    return with_cache(dataset, cache)
+    return with_cache(dataset, options.cache)
 
 
 def _splits(path: str | None, test_fraction: float) -> dict[str, list[Path]]:

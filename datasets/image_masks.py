@@ -16,14 +16,18 @@ from typing import Annotated
 import numpy as np
 import tensorflow as tf
 
-from trainer.annotations import Exists, Free, Ge, Gt, Le, Lt, OneOf, Structural
+from trainer.annotations import Exists, Free, Ge, Gt, Le, Lt, Structural, takes
 from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.image_folder import EXTENSIONS, SUFFIXES_TEXT
 from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptFiles, decode, decode_batch
-from trainer.datasets.images.images import IGNORED, ImageDataset, check_channels, check_size
-from trainer.datasets.images.normalization import Normalization
-from trainer.datasets.operations.augment import Augmentation
+from trainer.datasets.images.images import (
+    IGNORED,
+    ImageDataset,
+    ImageOptions,
+    check_channels,
+    check_size,
+)
 from trainer.datasets.splits.arrays import on_host
 from trainer.datasets.splits.hashed_split import hash_texts
 from trainer.datasets.splits.paths import Paths, files_identity, find_splits
@@ -33,19 +37,15 @@ _GRAY_OF_8_BITS = b"\x08\x00"
 """Bytes 24 and 25 of a PNG file: the bits of a number, and that pixels are gray numbers."""
 
 
-def image_masks(  # noqa: D417, PLR0913 - every option is a key of the configuration
+@takes(ImageOptions)
+def image_masks(
+    options: ImageOptions,
     *,
     path: Annotated[str | None, Exists("directory"), Free(names_run=True)] = None,
     class_names: list[str] | None = None,
     image_size: Annotated[list[Annotated[int, Ge(1)]], Structural()] = [224, 224],  # noqa: B006 - never changed
     channels: Annotated[int, Ge(1), Le(3), Structural()] = 3,
-    crop: Annotated[float | None, Gt(0), Le(1)] = None,
-    antialias: bool = False,
     test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
-    max_corrupt_records: Annotated[int, Ge(0), Free()] = 0,
-    cache: Annotated[str, OneOf("none", "disk"), Free()] = "none",
-    augment: Augmentation | None = None,
-    normalize: Normalization | None = None,
 ) -> ImageDataset:
     """Images with masks: `<path>/images/<name>.jpg` or .png and `<path>/masks/<name>.png`.
 
@@ -53,14 +53,13 @@ def image_masks(  # noqa: D417, PLR0913 - every option is a key of the configura
     or 255, which does not count.
 
     Args:
+        options: those for images, of an image and its mask.
         path: the folder.
         class_names: the names of the classes, in the order of their numbers.
         image_size: [height, width] that images and masks are resized to; a pixel of a mask has the
             class of the nearest one.
         channels: 3 for color, 1 for gray; images are converted.
-        crop, antialias, cache, augment, normalize: as in `image_folder`, of an image and its mask.
         test_fraction: about which share of the pairs to test on if there are no such folders.
-        max_corrupt_records: how many unreadable pairs each process skips before it is an error.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -71,8 +70,8 @@ def image_masks(  # noqa: D417, PLR0913 - every option is a key of the configura
     splits = find_splits(path, None, _scan)
     files = splits.divide(test_fraction, lambda image: image.name, "images")
     shape = (image_size[0], image_size[1], channels)
-    framing = Framing(crop, antialias=antialias)
-    corrupt = CorruptPairs(max_corrupt_records, len(class_names))
+    framing = options.framing
+    corrupt = CorruptPairs(options.max_corrupt_records, len(class_names))
     dataset = ImageDataset(
         **{name: MaskFileSplit(images, shape, framing, corrupt) for name, images in files.items()},
         image_shape=shape,
@@ -80,10 +79,10 @@ def image_masks(  # noqa: D417, PLR0913 - every option is a key of the configura
         class_names=class_names,
         has_masks=True,
         framing=framing,
-        augment=augment,
-        normalize=normalize,
+        augment=options.augment,
+        normalize=options.normalize,
     )
-    return with_cache(dataset, cache)
+    return with_cache(dataset, options.cache)
 
 
 def _check(channels: int, class_names: list[str] | None) -> list[str]:

@@ -11,12 +11,10 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from trainer.annotations import Free, Ge, Gt, Le, Lt, OneOf, Structural
+from trainer.annotations import Free, Ge, Gt, Lt, Structural, takes
 from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.images.image_files import CorruptFiles
 from trainer.datasets.images.images import ImageDataset, ImageOptions
-from trainer.datasets.images.normalization import Normalization
-from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.fields import Fields, Layout
 from trainer.datasets.records.indexed_split import IndexedSplit, Read
 from trainer.datasets.records.reading_processes import ReadingProcesses
@@ -27,19 +25,15 @@ from trainer.datasets.splits.paths import files_identity
 from trainer.text import first_line
 
 
-def indexed(  # noqa: D417, PLR0913 - every option is a key of the configuration
+@takes(ImageOptions)
+def indexed(
+    options: ImageOptions,
     *,
     train_source: Any,
     test_source: Any = None,
     test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
-    max_corrupt_records: Annotated[int, Ge(0), Free()] = 0,
     processes: Annotated[int, Ge(0), Free()] = 0,
-    crop: Annotated[float | None, Gt(0), Le(1)] = None,
-    antialias: bool = False,
-    cache: Annotated[str, OneOf("none", "disk"), Free()] = "none",
     fields: Annotated[Fields | None, Structural()] = None,
-    augment: Augmentation | None = None,
-    normalize: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """Records of any object with `__len__` and `__getitem__`, or `__getitems__` for a batch.
 
@@ -49,17 +43,14 @@ def indexed(  # noqa: D417, PLR0913 - every option is a key of the configuration
     `processes` a copy of it, made by pickle, in each.
 
     Args:
+        options: those for images. With a cache the objects have `identity()`, a text that changes
+            with the records.
         train_source: the object to train on.
         test_source: the object to test on; None: a part of train_source.
         test_fraction: about which share of train_source to test on if there is no test_source.
-        max_corrupt_records: how many damaged images each process skips before it is an error.
         processes: how many processes read records, where Python code of the source is the limit; 0:
             each process that trains reads its own.
-        crop, antialias: as in `image_folder`, of encoded images.
-        cache: likewise; the objects then have `identity()`, a text that changes with the records.
         fields: which parts of a record are used.
-        augment: random changes of images in training.
-        normalize: what is subtracted from the features and what they are divided by.
 
     Raises:
         ValueError: an object is no such source, or its first record is not usable.
@@ -67,8 +58,7 @@ def indexed(  # noqa: D417, PLR0913 - every option is a key of the configuration
     return from_sources(
         Sources(train_source, test_source, test_fraction=test_fraction),
         fields or Fields(),
-        ImageOptions(crop, antialias, cache, augment, normalize),
-        max_corrupt_records=max_corrupt_records,
+        options,
         processes=processes,
     )
 
@@ -142,7 +132,6 @@ def from_sources(
     fields: Fields,
     options: ImageOptions,
     *,
-    max_corrupt_records: int = 0,
     processes: int = 0,
 ) -> ImageDataset | ArrayDataset:
     """Return a dataset of two sources; the options are those of `indexed`.
@@ -153,7 +142,7 @@ def from_sources(
     layout = fields.layout(_first_record(sources), sources.names[0])
     _check_options(options, layout)
     readers = _readers(sources, fields, layout)
-    corrupt = CorruptFiles(max_corrupt_records)
+    corrupt = CorruptFiles(options.max_corrupt_records)
     framings = options.train_framing, options.framing
     train, test = (
         IndexedSplit(

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from trainer.annotations import Exists, Free, Ge, Gt, Le, OneOf, Structural
+from trainer.annotations import Exists, Free, Structural, takes
 from trainer.datasets.images.images import ImageDataset, ImageOptions
-from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.indexed import Sources, from_sources
-from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.fields import LABELS, Fields
 from trainer.datasets.splits.arrays import ArrayDataset
 from trainer.datasets.splits.extras import import_extra
@@ -18,32 +16,25 @@ from trainer.text import first_line
 _EXTRA = "tfds"
 
 
-def tfds(  # noqa: D417, PLR0913 - every option is a key of the configuration
+@takes(ImageOptions)
+def tfds(
+    options: ImageOptions,
     *,
     path: Annotated[str | None, Exists("directory"), Free(names_run=True)] = None,
     train: str = "train",
     test: str = "test",
-    max_corrupt_records: Annotated[int, Ge(0), Free()] = 0,
-    crop: Annotated[float | None, Gt(0), Le(1)] = None,
-    antialias: bool = False,
-    cache: Annotated[str, OneOf("none", "disk"), Free()] = "none",
     fields: Annotated[Fields | None, Structural()] = None,
-    augment: Augmentation | None = None,
-    normalize: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """A prepared data set of TensorFlow Datasets.
 
     Images stay encoded and are decoded in the graph.
 
     Args:
+        options: those for images.
         path: the folder of one version, such as ~/tensorflow_datasets/mnist/3.0.1.
         train: the split to train on, also a part, such as train[:90%].
         test: the split to test on.
-        max_corrupt_records: how many damaged images each process skips before it is an error.
-        crop, antialias, cache: as in `image_folder`.
         fields: which parts of a record are used.
-        augment: random changes of images in training.
-        normalize: what is subtracted from the features and what they are divided by.
 
     Raises:
         FileNotFoundError: there is no such folder.
@@ -53,7 +44,6 @@ def tfds(  # noqa: D417, PLR0913 - every option is a key of the configuration
     library, builder = _builder(path)
     root = str(path)
     label = _known(builder.info.features, fields.label, LABELS)
-    options = ImageOptions(crop, antialias, cache, augment, normalize)
     return from_sources(
         Sources(
             _source(library, builder, train),
@@ -66,7 +56,6 @@ def tfds(  # noqa: D417, PLR0913 - every option is a key of the configuration
         ),
         fields,
         options,
-        max_corrupt_records=max_corrupt_records,
     )
 
 

@@ -13,10 +13,9 @@ from typing import Annotated, Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.annotations import Free, Ge, Gt, Le, Lt, OneOf, Structural
+from trainer.annotations import Free, Ge, Gt, Le, Lt, Structural, takes
 from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.images.images import ImageDataset, ImageOptions, check_channels, check_size
-from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.record_features import (
     Feature,
@@ -33,7 +32,9 @@ from trainer.datasets.splits.paths import find_splits
 _TRIED = 16  # records that may be damaged before the first one that tells what is in them
 
 
+@takes(ImageOptions)
 def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
+    options: ImageOptions,
     *,
     path: Annotated[str | list[str] | None, Free(names_run=True)] = None,
     test_path: Annotated[str | list[str] | None, Free(names_run=True)] = None,
@@ -44,16 +45,11 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
     class_names: list[str] | None = None,
     image_size: Annotated[list[Annotated[int, Ge(1)]] | None, Structural()] = None,
     channels: Annotated[int | None, Ge(1), Le(3), Structural()] = None,
-    crop: Annotated[float | None, Gt(0), Le(1)] = None,
-    antialias: bool = False,
-    max_corrupt_records: Annotated[int, Ge(0), Free()] = 0,
-    cache: Annotated[str, OneOf("none", "disk"), Free()] = "none",
-    augment: Augmentation | None = None,
-    normalize: Normalization | None = None,
 ) -> ImageDataset | ArrayDataset:
     """TFRecord files: images, or numbers, and a class for each.
 
     Args:
+        options: those for images.
         path: a file, a folder or a pattern, or a list of them.
         test_path: the files to test on; None: what the folder has for it, else `test_fraction`.
         test_fraction: about which share of the records to test on if no files are for that.
@@ -63,13 +59,6 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
         class_names: their names, in order.
         image_size: [height, width] of images; None: [224, 224], or as raw pixels are.
         channels: 3 for color, 1 for gray: files of images are converted; None: 3.
-        crop: resize the middle of an image, as in `image_folder`.
-        antialias: whether to average when a file of an image is made smaller.
-        max_corrupt_records: how many unreadable records each process skips before an error.
-        cache: where decoded examples are kept, for all processes of a host: none, or a file on the
-            `disk` in ~/.cache/steadfast.
-        augment: random changes of images in training.
-        normalize: what is subtracted from the pixels and what they are divided by.
 
     Raises:
         FileNotFoundError: there are no such files.
@@ -77,10 +66,9 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
     """
     indexes = _open(path, test_path, test_fraction)
     contents = _contents(indexes["train"], features, label or "label", num_classes, class_names)
-    options = ImageOptions(crop=crop, antialias=antialias, augment=augment, normalize=normalize)
-    corrupt = CorruptRecords(max_corrupt_records, contents)
+    corrupt = CorruptRecords(options.max_corrupt_records, contents)
     dataset = _dataset(indexes, corrupt, options, image_size, channels or 3)
-    return with_cache(dataset, cache)
+    return with_cache(dataset, options.cache)
 
 
 def _dataset(

@@ -13,9 +13,12 @@ compares runs.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 _COMPARISONS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 
@@ -141,6 +144,33 @@ class Structural:
 
 Effect = Free | Semantic | Structural
 """What a change of an option does to a run that is continued."""
+
+_Result = TypeVar("_Result")
+
+
+def takes(options: type) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
+    """Give a function the fields of a dataclass as options; it gets the object that they make.
+
+    @takes(ImageOptions)
+    def photos(images: ImageOptions, *, path: str): ...
+
+    photos(path="photos", crop=0.875)
+    """
+    fields = inspect.signature(options).parameters
+
+    def decorate(function: Callable[..., _Result]) -> Callable[..., _Result]:
+        @functools.wraps(function)
+        def called(**values: Any) -> _Result:
+            given = {name: values.pop(name) for name in fields if name in values}
+            return function(options(**given), **values)
+
+        signature = inspect.signature(function)
+        parameters = [*list(signature.parameters.values())[1:], *fields.values()]
+        called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return called
+
+    return decorate
+
 
 NOTES = (Ge, Gt, Le, Lt, OneOf, Exists, Free, Semantic, Structural)
 """What the notes of an `Annotated` are made of."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tensorflow as tf
 
+from trainer.annotations import Free, Ge, Gt, Le, OneOf
 from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptFiles, FileSplit, decode
 from trainer.datasets.images.normalization import Normalization
@@ -19,22 +20,28 @@ IGNORED = 255
 """Value of a mask's pixels that count neither in the loss nor in a metric."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ImageOptions:
-    """The options that are about images, of whatever source.
+    """The options that are about images, of any source: those of every dataset that takes them.
 
     Attributes:
-        crop: in evaluation, the share of the middle box of an image file that is resized; None:
-            the whole image.
-        antialias: whether to average when a file of an image is made smaller.
-        cache: where decoded examples are kept: `none` or `disk`.
+        crop: resize the middle of an image file: this fraction of the largest box that has the
+            proportions of the result; None: all of it. In training `augment.min_area` has
+            precedence.
+        antialias: whether to average when a file of an image is made smaller; finer, twice as slow
+            to decode.
+        max_corrupt_records: how many unreadable images or records each process skips before it is
+            an error.
+        cache: where decoded examples are kept, for all processes of a host: none, or a file on the
+            `disk` in ~/.cache/steadfast.
         augment: random changes in training; None: none.
         normalize: what is subtracted and divided by last; None: nothing.
     """
 
-    crop: float | None = None
+    crop: Annotated[float | None, Gt(0), Le(1)] = None
     antialias: bool = False
-    cache: str = "none"
+    max_corrupt_records: Annotated[int, Ge(0), Free()] = 0
+    cache: Annotated[str, OneOf("none", "disk"), Free()] = "none"
     augment: Augmentation | None = None
     normalize: Normalization | None = None
 

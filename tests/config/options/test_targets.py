@@ -15,6 +15,7 @@ from __future__ import annotations
 import typing as t
 from typing import Annotated, Any, Literal, Optional
 from os.path import join as rejoined
+from my_pkg.shared import Cut
 raise RuntimeError("imported")
 
 Width = Annotated[int, Ge(1)]
@@ -49,6 +50,8 @@ def asks(units, dataset, *, features, wide=False): ...
 def positional(shape, classes): ...
 @decorated
 def hidden(a): ...
+@takes(Cut)
+def taking(cut: Cut, *, size: int): ...
 async def later(*, n: int = 1): ...
 
 class Thing:
@@ -77,6 +80,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     (folder / "things.py").write_text(MODULE)
     (folder / "nested" / "deep" / "leaf.py").write_text("def f(*, n: int = 1): ...\n")
+    (folder / "shared.py").write_text(
+        "@dataclass\nclass Cut:\n    crop: Annotated[float | None, Gt(0)] = None\n"
+    )
     (folder / "wrong.py").write_text("def f(:\n")
     (folder / "star.py").write_text("from os.path import *\n")
     (folder / "lazy.py").write_text("def __getattr__(name): ...\n")
@@ -223,6 +229,15 @@ def test_classes_and_other_forms_are_checked() -> None:
     }.items():
         assert check(name, "loop" if "hing" in name and name[-1] in "gd" else "", x=1) == [line]
     assert check("things.anything", "loop", x=1) == []
+
+
+def test_fields_of_a_dataclass_that_a_function_takes_are_options() -> None:
+    assert check("things.taking", size=1, crop=0.5) == []
+    assert check("things.taking", size=1, cut=1)[0].startswith("unknown key 'model.cut'")
+    assert check("things.taking", crop=0) == [
+        "model.crop (0) must be > 0",
+        "model.size has no value; add +model.size=<int>",
+    ]
 
 
 def test_parameters_of_the_engine_are_needed() -> None:

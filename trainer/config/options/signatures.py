@@ -285,13 +285,25 @@ def _of_class(node: ast.stmt | None, module: _Module) -> Signature | None:
 def _of_function(node: ast.stmt | None, module: _Module) -> Signature | None:
     if not isinstance(node, _Function):
         return None
-    decorators = {
-        getattr(decorator, "id", None) or getattr(decorator, "attr", None)
-        for decorator in node.decorator_list
-    }
-    if not decorators <= set(_TRANSPARENT_DECORATORS):
-        return None
-    return Signature([*_parameters(node.args, module)])
+    parameters = [*_parameters(node.args, module)]
+    for decorator in node.decorator_list:
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "takes":
+            parameters = [*parameters[1:], *_fields(*module.definition(decorator.args[0]))]
+        elif ast.unparse(decorator).split(".")[-1] not in _TRANSPARENT_DECORATORS:
+            return None
+    return Signature(parameters)
+
+
+def _fields(node: ast.stmt | None, module: _Module) -> Iterator[Parameter]:
+    """Yield the fields of a dataclass whose options a function has by `annotations.takes`."""
+    for item in node.body if isinstance(node, ast.ClassDef) else ():
+        if isinstance(item, ast.AnnAssign):
+            yield Parameter(
+                ast.unparse(item.target),
+                Parameter.KEYWORD_ONLY,
+                default=_literal(item.value) if item.value else Parameter.empty,
+                annotation=evaluate(item.annotation, module.names),
+            )
 
 
 def _parameters(spec: ast.arguments, module: _Module) -> Iterator[Parameter]:
