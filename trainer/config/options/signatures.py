@@ -8,9 +8,11 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
+import pkgutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any
@@ -143,6 +145,15 @@ def _literal(expression: ast.expr) -> Any:
         return ...
 
 
+def source(module: str) -> Path | None:
+    """Return the source file of a module, which is not imported; None: there is none here."""
+    try:
+        spec, rest = _deepest_module(module.split("."))
+    except TargetError:
+        return None
+    return None if rest else _file(spec)
+
+
 def _locate(target: str) -> tuple[ast.stmt | None, _Module]:
     """Return the statement that defines `target`, if it can be read, and its module.
 
@@ -152,86 +163,61 @@ def _locate(target: str) -> tuple[ast.stmt | None, _Module]:
     parts = target.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         raise TargetError("must be a dotted path; write package.module.name")
-    paths = _top_level(parts[0])
-    if parts[0] in _OPAQUE or paths is None:
+    spec, rest = _deepest_module(parts)
+    file = _file(spec)
+    is_namespace = spec is not None and spec.loader is None
+    if parts[0] in _OPAQUE or (file is None and not is_namespace):
         return None, _Module()
-    for depth, name in enumerate(parts[1:], start=1):
-        inner = _submodule(paths, name)
-        if not inner:
-            return _in_module(paths, parts, depth)
-        paths = inner
-    raise TargetError("is a module; add the name of a function or class in it")
-
-
-def source(module: str) -> Path | None:
-    """Return the source file of a module, which is not imported; None: there is none here."""
-    first, *rest = module.split(".")
-    try:
-        paths = _top_level(first) or []
-    except TargetError:
-        return None
-    for name in rest:
-        paths = _submodule(paths, name)
-    return next((path for path in paths if path.suffix == ".py"), None)
-
-
-def _top_level(name: str) -> list[Path] | None:
-    """Return the directories and the file of a top-level module; None if it has no source."""
-    loaded = sys.modules.get(name)
-    try:
-        spec = loaded.__spec__ if loaded is not None else importlib.util.find_spec(name)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None:
-        if loaded is not None:
-            return None
-        hint = (
-            "; did you mean 'tensorflow'?"
-            if name == "tf"
-            else "; install it, or start the command in the directory it lies in"
-        )
-        raise TargetError(f"no module named '{name}'{hint}")
-    folders = getattr(loaded, "__path__", None) or spec.submodule_search_locations or []
-    paths = [Path(folder) for folder in folders]
-    if spec.origin and Path(spec.origin).is_file():
-        paths.append(Path(spec.origin))
-    return paths if any(path.suffix == ".py" or path.is_dir() for path in paths) else None
-
-
-def _submodule(paths: Iterable[Path], name: str) -> list[Path]:
-    """Return the directory and file of a sub-module of the package at `paths`; may be empty."""
-    # importlib's own search would import the parents, and with them whatever they import.
-    for path in paths:
-        package = path / name
-        if (package / "__init__.py").is_file():
-            return [package, package / "__init__.py"]
-        if (path / f"{name}.py").is_file():
-            return [path / f"{name}.py"]
-        if package.is_dir() and any(package.rglob("*.py")):
-            return [package]  # a namespace package has no file of its own
-    return []
-
-
-def _in_module(
-    paths: Iterable[Path], parts: list[str], depth: int
-) -> tuple[ast.stmt | None, _Module]:
-    """Return the statement of `parts[depth:]` in the module `parts[:depth]` at `paths`."""
-    name, *rest = parts[depth:]
-    files = [
-        file for path in paths for file in ([path] if path.suffix == ".py" else path.iterdir())
-    ]
-    if any(file.name.startswith(f"{name}.") and file.suffix in (".so", ".pyd") for file in files):
-        return None, _Module()
-    source = next((path for path in paths if path.suffix == ".py"), None)
-    module = _parse(source, source.stat().st_mtime_ns) if source else _Module()
+    if spec is None or not rest:
+        raise TargetError("is a module; add the name of a function or class in it")
+    module = _parse(file, file.stat().st_mtime_ns) if file else _Module()
+    name, *inner = rest
     if name in module.bound:
-        return (None if rest else module.bound[name]), module
+        return (None if inner else module.bound[name]), module
     if "*" in module.bound or "__getattr__" in module.bound:
         return None, module
-    names_here = [*module.bound, *(file.stem for file in files)]
-    public = [word for word in names_here if not word.startswith(("_", "."))]
-    missing = f"no module '{name}'" if rest else f"no '{name}'"
-    raise TargetError(f"{missing} in {'.'.join(parts[:depth])}{did_you_mean(name, public)}")
+    modules = pkgutil.iter_modules(spec.submodule_search_locations or [])
+    names = [*module.bound, *(item.name for item in modules)]
+    near = did_you_mean(name, [word for word in names if not word.startswith("_")])
+    missing = f"no module '{name}'" if inner else f"no '{name}'"
+    raise TargetError(f"{missing} in {'.'.join(parts[: -len(rest)])}{near}")
+
+
+def _deepest_module(parts: list[str]) -> tuple[ModuleSpec | None, list[str]]:
+    """Return the last module that a dotted path names, and the names in it.
+
+    Nothing is imported, as importlib's own search would import the packages on the way.
+
+    Raises:
+        TargetError: the first name is no module.
+    """
+    first, *rest = parts
+    loaded = sys.modules.get(first)
+    try:
+        spec = loaded.__spec__ if loaded is not None else importlib.util.find_spec(first)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None and loaded is None:
+        hint = (
+            "; did you mean 'tensorflow'?"
+            if first == "tf"
+            else "; install it, or start the command in the directory it lies in"
+        )
+        raise TargetError(f"no module named '{first}'{hint}")
+    folders = getattr(loaded, "__path__", spec and spec.submodule_search_locations)
+    while rest and folders:
+        finders = filter(None, map(pkgutil.get_importer, folders))
+        inner = next(filter(None, (finder.find_spec(rest[0]) for finder in finders)), None)
+        if inner is None:
+            break
+        spec, folders, rest = inner, inner.submodule_search_locations, rest[1:]
+    return spec, rest
+
+
+def _file(spec: ModuleSpec | None) -> Path | None:
+    """Return the source file of a module, or None if it is C code, or a folder."""
+    file = Path(spec.origin) if spec and spec.origin else None
+    return file if file and file.suffix == ".py" and file.is_file() else None
 
 
 @functools.lru_cache(maxsize=256)
