@@ -247,7 +247,6 @@ def test_optuna_is_an_optional_package(tmp_path, monkeypatch):
     with pytest.raises(ConfigError) as raised:
         open_search(tmp_path)
     assert raised.value.problems == (
-        "search (optuna) needs the package optuna; "
-        "install it with: pip install 'steadfast[optuna]'",
+        "search (optuna) needs optuna, which is not installed; pip install 'steadfast[optuna]'",
     )
     assert len(run_search(open_search(tmp_path, method="random", trials=3))) == 3

@@ -62,10 +62,7 @@ def problem(key: str, address: str) -> str | None:
     if not bucket or ".." in path.split("/"):
         return f"{key} ({address}) must name a bucket and a folder; write {scheme}://bucket/runs"
     if missing := targets.missing_package(classes[scheme]):
-        return (
-            f"{key} ({address}) needs {missing[0]}, which is not installed; "
-            f"pip install '{missing[1]}'"
-        )
+        return f"{key} ({address}) {missing}"
     return None
 
 

@@ -15,10 +15,16 @@ from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Experiment, Sweep
 from trainer.protocols import MetricDefaults, TaskDefaults, with_defaults
 
-_KERAS_MIN = ("Error", "Crossentropy", "Hinge", "KLDivergence", "Poisson", "Negatives", "Positives")
+# Ends of the names that Keras has for metrics.
+_KERAS_MIN = (
+    "error", "crossentropy", "hinge", "kldivergence", "poisson", "falsenegatives",
+    "falsepositives",
+)  # fmt: skip
 _KERAS_SHORT_MIN = ("mae", "mse", "mape", "msle", "ce", "kld")
-_KERAS_MAX = ("accuracy", "acc", "auc", "precision", "recall", "score", "iou", "similarity")
-_KERAS_NEUTRAL = ("Mean", "MeanTensor", "Sum", "Metric")
+_KERAS_MAX = (
+    "accuracy", "acc", "auc", "precision", "recall", "score", "iou", "similarity", "specificity",
+    "sensitivity", "correlation", "truenegatives", "truepositives",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -140,15 +146,12 @@ def of_keras_name(name: str) -> str | None:
         name: such as `AUC`, `accuracy`, `mean_absolute_error` or `mae`.
     """
     word = name.lower().replace("_", "")
-    if word in _KERAS_SHORT_MIN or word.endswith(tuple(end.lower() for end in _KERAS_MIN)):
-        return None if word.startswith("true") else "min"
+    if word in _KERAS_SHORT_MIN or word.endswith(_KERAS_MIN):
+        return "min"
     return "max" if word.endswith(_KERAS_MAX) else None
 
 
 def _of_keras(target: str) -> str | None:
     """Return the direction of a metric of Keras, which declares none, by the name of its class."""
-    package, name = target.partition(".")[0], target.rpartition(".")[2]
-    if package not in ("tensorflow", "tf_keras", "keras") or name in _KERAS_NEUTRAL:
-        return None
-    is_min = name.endswith(_KERAS_MIN) and not name.startswith("True")
-    return "min" if is_min else "max"
+    package, _, name = target.partition(".")
+    return of_keras_name(name) if package in ("tensorflow", "tf_keras", "keras") else None

@@ -413,10 +413,7 @@ def create_search(context: SearchContext) -> Search:
     """
     node = context.base.search
     if missing := targets.missing_package(node["_target_"]):
-        raise ConfigError(
-            f"search ({context.base.choices['search']}) needs the package {missing[0]}; "
-            f"install it with: pip install '{missing[1]}'"
-        )
+        raise ConfigError(f"search ({context.base.choices['search']}) {missing}")
     search: Search = instantiate(node, "search", context)
     return search
 

@@ -16,7 +16,7 @@ from tests.support.command_line import run_here
 from tests.support.processes import ROOT
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
-from trainer.config.rules import evaluate
+from trainer.config.options import targets
 from trainer.summaries.writers.background import open_writers
 
 KILLED = """
@@ -110,9 +110,9 @@ def test_missing_tracker_is_reported_before_anything_is_written(tmp_path, monkey
     folder_of_that_name = ModuleSpec(name, loader=None)
     specs = {"mlflow": None, "wandb": folder_of_that_name}
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(evaluate, "find_spec", specs.get)
+    monkeypatch.setattr(targets, "find_spec", specs.get)
     outcome = run_here(f"writers=[jsonl,{name}]")
     assert outcome.code == 2, outcome
     assert outcome.err.startswith(f"error: writers.{name} (")
-    assert f'needs {name}, which is not installed; pip install "steadfast[{name}]"' in outcome.err
+    assert f"needs {name}, which is not installed; pip install 'steadfast[{name}]'" in outcome.err
     assert list(tmp_path.iterdir()) == []

@@ -165,19 +165,21 @@ def takes(target: str, option: str) -> bool | None:
     return option in options_of(signature) or (None if takes_any(signature) else False)
 
 
-def missing_package(target: str) -> tuple[str, str] | None:
-    """Return the package that a class needs and that is missing, and what pip is to install.
+def missing_package(target: str) -> str | None:
+    """Return that a class needs a package which is not installed, as the rest of a sentence.
 
-    The class names both by its constant `requires`, which is read from its source. None: nothing is
-    missing, or the source does not tell.
+    The class has it, and what pip is to install, as a pair in its constant `requires`, which is
+    read from the source. None: nothing is missing, or the source does not tell.
     """
     requires = signatures.constant(target, "requires")
     if not isinstance(requires, tuple):
         return None
+    package, distribution = requires
     with suppress(ModuleNotFoundError):  # a package above it is missing
-        if find_spec(requires[0]) is not None:
+        # One without a file is a folder that happens to have the name, as W&B's own has.
+        if (spec := find_spec(package)) is not None and spec.origin is not None:
             return None
-    return requires
+    return f"needs {package}, which is not installed; pip install '{distribution}'"
 
 
 def defaults(target: Any) -> Mapping[str, Any]:

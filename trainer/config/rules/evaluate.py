@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 
-from trainer.config.options import signatures, targets
+from trainer.config.options import targets
 from trainer.config.schema import Experiment
 
 
@@ -35,18 +34,8 @@ def _check_writers(experiment: Experiment) -> Iterator[str]:
         return
     for name, node in experiment.writers.items():
         target = node.get("_target_") if isinstance(node, Mapping) else None
-        package = signatures.constant(str(target), "package")
-        if isinstance(package, str) and not _is_installed(package):
-            yield (
-                f"writers.{name} ({target}) needs {package}, which is not installed; "
-                f'pip install "steadfast[{package}]"'
-            )
-
-
-def _is_installed(package: str) -> bool:
-    # One without a file is a folder that happens to have the name, as W&B's own has.
-    spec = find_spec(package)
-    return spec is not None and spec.origin is not None
+        if missing := targets.missing_package(str(target)):
+            yield f"writers.{name} ({target}) {missing}"
 
 
 def trackers(experiment: Experiment) -> list[str]:

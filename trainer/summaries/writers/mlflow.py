@@ -30,7 +30,7 @@ class MLflow(Writer):
     """
 
     network = "MLFLOW_TRACKING_URI"
-    package = "mlflow"
+    requires = ("mlflow", "steadfast[mlflow]")
 
     def __init__(self, run_dir: Path, position: int) -> None:
         self._client = MlflowClient(

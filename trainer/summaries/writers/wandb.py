@@ -27,7 +27,7 @@ class WandB(Writer):
     """
 
     network = "WANDB_MODE"
-    package = "wandb"
+    requires = ("wandb", "steadfast[wandb]")
 
     def __init__(self, run_dir: Path, position: int) -> None:
         id_file = run_dir / "wandb_run_id"

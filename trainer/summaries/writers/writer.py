@@ -19,8 +19,8 @@ class Writer:
 
     A class with a constant `network` says whether it uses the network: None if it never does, or
     the name of the environment variable that may make it. Without it a cluster of this machine is
-    not isolated. It is not inherited. A constant `package` names a package that must be installed.
-    Both are read from the source.
+    not isolated. It is not inherited. A constant `requires` names a package, and what pip is to
+    install for it. Both are read from the source.
     """
 
     def hyperparameters(self, values: Mapping[str, bool | int | float | str]) -> None:
