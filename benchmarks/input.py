@@ -27,8 +27,7 @@ from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptFiles, FileSplit
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.record_features import Features, read_features
-from trainer.datasets.records.record_index import RecordIndex, masked_crc
-from trainer.datasets.records.record_split import CorruptRecords, RecordSplit
+from trainer.datasets.records.record_split import CorruptRecords, RecordIndex, RecordSplit
 from trainer.datasets.tfrecord import tfrecord
 from trainer.engine.graph.input.feed import Pipeline, SampleOrder, Source
 
@@ -181,16 +180,16 @@ def compare(num_records: int, rounds: int, batches: int) -> None:
 
 def sparse_record_file(file: Path, num_records: int, num_bytes: int) -> np.ndarray:
     """Write records of zeros without writing the zeros; return their offsets."""
-    length = np.frombuffer(num_bytes.to_bytes(8, "little"), np.uint8)
-    header = length.tobytes() + masked_crc(length[None])[0].tobytes()
-    footer = masked_crc(np.zeros([1, num_bytes], np.uint8))[0].tobytes()
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        writer.write(bytes(num_bytes))
+    record = file.read_bytes()
     offsets = np.arange(num_records) * (num_bytes + 16)
     with file.open("wb") as opened:
         for offset in offsets.tolist():
             opened.seek(offset)
-            opened.write(header)
+            opened.write(record[:12])
             opened.seek(offset + 12 + num_bytes)
-            opened.write(footer)
+            opened.write(record[-4:])
     return offsets
 
 

@@ -24,8 +24,14 @@ from trainer.datasets.records.record_features import (
     read_features,
     suggest,
 )
-from trainer.datasets.records.record_index import RecordIndex, find_record_files, open_index
-from trainer.datasets.records.record_split import CorruptRecords, RecordSplit, read_record
+from trainer.datasets.records.record_split import (
+    CorruptRecords,
+    RecordIndex,
+    RecordSplit,
+    find_record_files,
+    open_index,
+    read_record,
+)
 from trainer.datasets.splits.arrays import ArrayDataset
 from trainer.datasets.splits.paths import find_splits
 

@@ -1,22 +1,199 @@
-"""A split of TFRecord files: records are read by index in the graph, and parsed by the batch."""
+"""TFRecord files: where their records are, and a split that reads them by index in the graph.
+
+A record is its length (8 bytes), a checksum of the length (4), the data, and a checksum of the data
+(4). Lengths are read once; the index is kept in `~/.cache/steadfast` for files of the same names,
+sizes, times of modification and first bytes.
+"""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
-from dataclasses import replace
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.lib.io.tf_record import tf_record_random_reader
 
 from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptFiles, decode, decode_batch
 from trainer.datasets.records.record_features import Features
-from trainer.datasets.records.record_index import RecordIndex
 from trainer.datasets.splits.arrays import on_host
+from trainer.datasets.splits.hashed_split import divide, hash_rows
+from trainer.datasets.splits.paths import Paths, find_files, replacing
+from trainer.user_cache import FOLDER, mark_used
+
+_FRAME_BYTES = 16  # of a record, besides its data
+_RECORD_NAME = re.compile(r"^[^.].*(\.tfrec(ord)?s?\b|-\d{5}-of-\d{5}$)")
+_COMPRESSED = {b"\x1f\x8b": "GZIP", b"\x78\x01": "ZLIB", b"\x78\x9c": "ZLIB", b"\x78\xda": "ZLIB"}
+_HEAD_BYTES = 1024  # of each file, in the key of an index
+
+
+@dataclass(frozen=True)
+class RecordIndex:
+    """Every record of some files, in order.
+
+    Attributes:
+        files: the files.
+        counts: records of each file, [F] int64.
+        offsets: where each record begins in its file, [N] int64.
+    """
+
+    files: tuple[Path, ...]
+    counts: np.ndarray
+    offsets: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def identity(self) -> str:
+        """Return a text that changes with the records, or with the files that hold them."""
+        records = hashlib.sha256(self.counts.tobytes() + self.offsets.tobytes()).hexdigest()
+        return f"{_key(self.files)} {[str(file.absolute()) for file in self.files]} {records}"
+
+    @property
+    def hashes(self) -> np.ndarray:
+        """A number in [0, 1) for each record, [N], by the name of its file and its place there."""
+        parts = np.split(self.offsets, np.cumsum(self.counts)[:-1])
+        files = zip(self.files, parts, strict=True)
+        return np.concatenate([hash_rows(file.name, part) for file, part in files])
+
+    def divide(self, test_fraction: float) -> dict[str, RecordIndex]:
+        """Return the records to train on, and those to test on.
+
+        A hash of the file's name and the record's number in the file chooses: files that are added
+        later move no record.
+
+        Raises:
+            ValueError: a split is empty.
+        """
+        pairs = zip(self.files, self.counts.tolist(), strict=True)
+        hashes = np.concatenate([hash_rows(file.name, np.arange(count)) for file, count in pairs])
+        parts = divide(hashes, test_fraction, "records", str(self.files[0].parent))
+        return {"train": self.select(parts[0]), "test": self.select(parts[1])}
+
+    def select(self, rows: np.ndarray) -> RecordIndex:
+        """Return the records of these numbers, [n] int64, ascending."""
+        ends = np.searchsorted(rows, np.cumsum(self.counts))
+        return RecordIndex(self.files, np.diff(ends, prepend=0), self.offsets[rows])
+
+
+def find_record_files(path: Paths, key: str) -> list[Path]:
+    """Return the TFRecord files of a path; `find_files`.
+
+    In a folder, files count that have `.tfrecord` or `.tfrec` in their names, or end in
+    `-00000-of-00010`.
+    """
+    return find_files(path, (".tfrecord",), key, _RECORD_NAME)
+
+
+def open_index(files: Sequence[Path]) -> RecordIndex:
+    """Return the index of some files: the one in the cache, or a new one, which is then kept there.
+
+    Raises:
+        ValueError: a file is empty, compressed, damaged or none of TFRecords.
+    """
+    names = "\n".join(str(file.absolute()) for file in files)
+    digest = hashlib.sha256(names.encode()).hexdigest()[:16]
+    place = FOLDER.expanduser() / f"records-{digest}.npz"
+    key = _key(files)
+    with suppress(Exception), np.load(place, allow_pickle=False) as kept:
+        if str(kept["key"]) == key:
+            mark_used(place)
+            return RecordIndex(tuple(files), kept["counts"], kept["offsets"])
+    offsets = [_scan(file) for file in files]
+    counts = np.array([len(part) for part in offsets], np.int64)
+    index = RecordIndex(tuple(files), counts, np.concatenate(offsets))
+    with suppress(OSError), replacing(place) as opened:
+        np.savez(opened, key=key, counts=index.counts, offsets=index.offsets)
+    return index
+
+
+def _scan(file: Path) -> np.ndarray:
+    """Return where the records of a file begin, [n] int64.
+
+    What is cut short at the end counts as a record: reading it fails, as for any damaged record.
+    """
+    _check_start(file)
+    size = file.stat().st_size
+    offsets: list[int] = []
+    offset = 0
+    with file.open("rb") as opened:
+        while offset < size:
+            offsets.append(offset)
+            length = os.pread(opened.fileno(), 8, offset)
+            offset += int.from_bytes(length, "little") + _FRAME_BYTES
+    damaged = None
+    while offset > size and not _is_record(file, offsets[-1]):
+        damaged = offsets.pop()
+    if damaged is not None:
+        raise ValueError(
+            f"{file} is damaged at offset {damaged}: the length of a record is wrong, so what "
+            "follows cannot be found; write the file again"
+        )
+    return np.array(offsets, np.int64)
+
+
+def _check_start(file: Path) -> None:
+    """Raise unless a file begins with a record."""
+    with file.open("rb") as opened:
+        start = opened.read(2)
+    if not start:
+        raise ValueError(f"{file} is empty; remove it, or write it again")
+    if _is_record(file, 0):
+        return
+    if kind := _COMPRESSED.get(start):
+        raise ValueError(
+            f"{file} is compressed ({kind}), so its records cannot be read by index; "
+            f"decompress it{', with gunzip' if kind == 'GZIP' else ''}"
+        )
+    raise ValueError(f"{file} is no TFRecord file; remove it, or narrow dataset.path")
+
+
+def _is_record(file: Path, offset: int) -> bool:
+    """Return whether a record begins at an offset; its data may be damaged or cut short."""
+    try:
+        read_record(file, offset)
+    except OSError:
+        return offset > 0
+    except tf.errors.DataLossError as error:
+        # Of damaged data TensorFlow names another offset.
+        return re.search(rf"corrupted record at {offset}\b", str(error)) is None
+    return True
+
+
+def _key(files: Sequence[Path]) -> str:
+    """Return a digest of the names, sizes, times and first bytes of files."""
+    digest = hashlib.sha256()
+    for file in files:
+        status = file.stat()
+        digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+        with file.open("rb") as opened:
+            digest.update(opened.read(_HEAD_BYTES))
+    return digest.hexdigest()
+
+
+def read_record(file: Path, offset: int) -> bytes:
+    """Return the data of the record at an offset; its checksum is verified.
+
+    Raises:
+        OSError: the file cannot be read.
+        tf.errors.DataLossError: the record is damaged.
+    """
+    with file.open("rb"):
+        pass
+    try:
+        record, _ = tf_record_random_reader(os.fsencode(file)).read(offset)
+    except IndexError:
+        raise OSError(errno.EIO, "it is cut short") from None
+    return bytes(record)
 
 
 class CorruptRecords(CorruptFiles):
@@ -190,23 +367,6 @@ class RecordSplit:
     @cached_property
     def _tensors(self) -> list[tf.Tensor]:
         return on_host(self._names, np.cumsum(self.index.counts), self.index.offsets)
-
-
-def read_record(file: Path, offset: int) -> bytes:
-    """Return the data of the record at an offset; its checksum is verified.
-
-    Raises:
-        OSError: the file cannot be read.
-        tf.errors.OpError: the record is damaged.
-    """
-    with file.open("rb"):
-        pass
-    # Within another dataset: alone, TensorFlow 2.21 cannot serialize one with offsets.
-    place = tf.data.Dataset.from_tensors((os.fsencode(file), np.int64(offset)))
-    records = list(place.flat_map(_record))
-    if not records:
-        raise OSError(errno.EIO, "it is cut short")
-    return bytes(records[0].numpy())
 
 
 def _record(file: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:

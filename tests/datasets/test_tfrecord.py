@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.support.dataset_contract import arrays, check_dataset
 from tests.support.records import example, image_records, vector_records, write
 from trainer.datasets.operations.augment import Augmentation
-from trainer.datasets.records.record_index import RecordIndex, open_index
+from trainer.datasets.records.record_split import RecordIndex, open_index
 from trainer.datasets.tfrecord import tfrecord
 from trainer.engine.graph.asynchronous.remote_input import RemoteFeed
 from trainer.engine.graph.input.feed import SampleOrder, Source
