@@ -13,16 +13,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from contextlib import suppress
+from types import UnionType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from trainer.config.options import constraints
+from trainer.config.options import constraints, option_types
 
 _SWITCHES = {
     **dict.fromkeys(("true", "yes", "y", "on", "1"), True),
     **dict.fromkeys(("false", "no", "n", "off", "0"), False),
 }
-_WORDS = {int: "an int", float: "a float", str: "a str", bool: "true or false", NoneType: "null"}
 
 
 class Reader:
@@ -40,109 +40,95 @@ class Reader:
         self.unknown: list[str] = []
         self.wrong: list[str] = []
         self._root = root
-        self._read: list[tuple[str, Any, dataclasses.Field[Any]]] = []
+        self._read: list[tuple[str, Any, Any]] = []
 
     def section(self, schema: type, values: Any, key: str = "") -> Any:
         """Return a dataclass of the schema; absent and wrong values have their defaults."""
         if not isinstance(values, Mapping):
-            self._report(key, values, f"a mapping; set a key in it, {key}.<key>=<value>")
+            line = option_types.problem(key, values, Mapping)
+            self.wrong.append(f"{line}; set a key in it, {key}.<key>=<value>")
             return schema()
-        known = keys_of(schema)
+        hints = hints_of(schema)
         arguments = {}
         for name, value in values.items():
             path = f"{key}.{name}" if key else str(name)
-            if name not in known:
-                self.unknown.append(constraints.unknown_key(path, known, self._root))
+            if name not in hints:
+                self.unknown.append(constraints.unknown_key(path, hints, self._root))
             elif value != "???":  # it is reported as missing
-                field, kind = known[name]
-                try:
-                    arguments[name] = self._value(kind, value, path)
-                    self._read.append((path, arguments[name], field))
-                except (TypeError, ValueError):
-                    more = f"; write {path}=[...]" if get_origin(kind) is list else ""
-                    self._report(path, value, f"{in_words(kind)}{more}")
+                converted = self._value(hints[name], value, path)
+                if option_types.accepts(converted, hints[name]):
+                    arguments[name] = converted
+                    self._read.append((path, converted, hints[name]))
+                else:
+                    self.wrong += filter(None, [option_types.problem(path, value, hints[name])])
         return schema(**arguments)
 
     def check(self) -> Iterator[str]:
         """Yield a line for each value that violates a rule of its key; an empty text is wrong."""
-        for key, value, field in self._read:
-            nullable = "None" in str(field.type)
+        for key, value, hint in self._read:
+            nullable = option_types.accepts(None, hint)
             if line := constraints.check_empty(key, value, nullable=nullable):
                 self.wrong.append(line)
-            elif isinstance(value, Mapping):  # a node, or a section
+            elif isinstance(value, Mapping) or dataclasses.is_dataclass(value):
                 continue
-            elif line := constraints.check_value(key, value, *field.metadata["rules"]):
+            elif line := option_types.problem(key, value, hint):
                 yield line
 
-    def _value(self, kind: Any, value: Any, key: str) -> Any:
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-            return self.section(kind, value, key)
-        if isinstance(value, Mapping) and (item := _section_of_items(kind)):
+    def _value(self, hint: Any, value: Any, key: str) -> Any:
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            return self.section(hint, value, key)
+        if isinstance(value, Mapping) and (item := _section_of_items(hint)):
             return {name: self.section(item, node, f"{key}.{name}") for name, node in value.items()}
-        return convert(value, kind)
-
-    def _report(self, key: str, value: Any, accepted: str) -> None:
-        self.wrong.append(f"{key} ({constraints.format_value(value)}) must be {accepted}")
+        return _converted(value, hint)
 
 
 @functools.cache
-def keys_of(schema: type) -> Mapping[str, tuple[dataclasses.Field[Any], Any]]:
-    """Return field and type of each key of a section by name."""
-    kinds = get_type_hints(schema)
-    return {field.name: (field, kinds[field.name]) for field in dataclasses.fields(schema)}
+def hints_of(schema: type) -> Mapping[str, Any]:
+    """Return the type of each key of a section by name, with its rules."""
+    hints = get_type_hints(schema)
+    rules = {field.name: field.metadata["rules"] for field in dataclasses.fields(schema)}
+    return {
+        name: Annotated[hints[name], *notes] if notes else hints[name]
+        for name, notes in rules.items()
+    }
 
 
-def _section_of_items(kind: Any) -> Any:
+def _section_of_items(hint: Any) -> Any:
     """Return `Fault` for `dict[str, Fault] | None`, or None."""
-    mappings = (option for option in (kind, *get_args(kind)) if get_origin(option) is dict)
+    mappings = (option for option in (hint, *get_args(hint)) if get_origin(option) is dict)
     items = (get_args(mapping)[1] for mapping in mappings)
     return next((item for item in items if dataclasses.is_dataclass(item)), None)
 
 
-def convert(value: Any, kind: Any) -> Any:
-    """Return a value as the type of its key: 1.0 for 1, "5" for 5, 5 for "5" of the environment.
+def _converted(value: Any, hint: Any) -> Any:
+    """Return a value as the first type of its key that it can be: 1.0 for 1, 5 for "5".
 
-    Raises:
-        TypeError, ValueError: it cannot be one.
+    A variable of the environment is a text, and a name such as 5 looks like a number. What cannot
+    be converted stays as it is.
     """
-    if kind is Any or type(value) is kind:
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    if type(value) in kinds or Any in kinds:
         return value
-    if isinstance(kind, UnionType):
-        return _convert_to_one(value, get_args(kind))
+    for kind in kinds:
+        with suppress(TypeError, ValueError, LookupError):
+            return _as_kind(value, kind)
+    return value
+
+
+def _as_kind(value: Any, kind: Any) -> Any:
+    """Return a value as a type, or raise an error."""
     is_scalar = isinstance(value, str | int | float)
-    if kind is bool and str(value).lower() in _SWITCHES:
+    if kind is bool:
         return _SWITCHES[str(value).lower()]
     if kind is str and is_scalar:
         return str(value)
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    if kind in (int, float) and (is_number or isinstance(value, str)):
+    if kind in (int, float) and type(value) in (int, str):
         return kind(value)
     if get_origin(kind) is list and isinstance(value, list | tuple):
-        return [convert(item, *get_args(kind)) for item in value]
-    if get_origin(kind) is dict and isinstance(value, Mapping):
-        return {name: convert(item, get_args(kind)[1]) for name, item in value.items()}
-    raise TypeError(f"{value!r} is no {kind}")
-
-
-def _convert_to_one(value: Any, kinds: tuple[Any, ...]) -> Any:
-    """Return a value as the first type of a union that it has, or else that it can be."""
-    if type(value) in kinds:
-        return value
-    for kind in kinds:
-        try:
-            return convert(value, kind)
-        except (TypeError, ValueError):
-            continue
-    raise TypeError(f"{value!r} is none of {kinds}")
-
-
-def in_words(kind: Any) -> str:
-    """Return what a type accepts: "an int or null"."""
-    if isinstance(kind, UnionType):
-        return " or ".join(map(in_words, get_args(kind)))
-    if get_origin(kind) is list:
-        return f"a list of {in_words(get_args(kind)[0]).rpartition(' ')[2]}"
-    return _WORDS.get(kind, "a mapping")
+        return [_converted(item, *get_args(kind)) for item in value]
+    raise TypeError
 
 
 def unknown_name(name: str, root: Mapping[str, Any]) -> str | None:

@@ -246,7 +246,7 @@ def test_unwritable_runs_dir_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def text_keys(section: type, path: str = "") -> Iterator[str]:
-    for name, (_, kind) in validation.keys_of(section).items():
+    for name, kind in validation.hints_of(section).items():
         if dataclasses.is_dataclass(kind):
             yield from text_keys(cast(type, kind), f"{path}{name}.")
         elif "str" in str(kind) and name != "fault":
