@@ -7,9 +7,8 @@ import threading
 import pytest
 
 from tests.support.fake_runs import FakeRun, config_text, make_runs
-from trainer.cli.page.page_server import PageServer
-from trainer.cli.page.payload import Summaries
-from trainer.cli.page.render import report_page
+from trainer.cli.page.page_server import PageServer, report_page
+from trainer.cli.page.run_data import Summaries
 
 pytestmark = pytest.mark.long
 

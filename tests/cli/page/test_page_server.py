@@ -1,7 +1,8 @@
-"""The server of the page over real sockets: answers who has the token, refuses everybody else."""
+"""The page as HTML, and its server: answers who has the token, refuses everybody else."""
 
 import http.client
 import json
+import re
 import socket
 import threading
 from contextlib import ExitStack, closing
@@ -12,8 +13,8 @@ import pytest
 from tests.support.fake_runs import make_runs
 from tests.support.http_servers import running
 from trainer.cli.page import page_server
-from trainer.cli.page.page_server import PageServer
-from trainer.cli.page.payload import Summaries
+from trainer.cli.page.page_server import PageServer, live_page, report_page
+from trainer.cli.page.run_data import Summaries
 
 TIMEOUT_SECS = 20
 
@@ -153,3 +154,37 @@ def test_two_hundred_requests_at_once_are_all_answered(tmp_path):
                 link.sendall(text)
             answers = [link.makefile("rb").read() for link in links]
     assert {answer.partition(b"\r\n")[0] for answer in answers} == {b"HTTP/1.1 200 OK"}
+
+
+EVIL = "</script><img src=x onerror=alert(1)><!-- \u2028 &amp; \ud800"
+
+
+def data_of(text):
+    (content,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text)
+    return json.loads(content)
+
+
+def test_report_holds_its_data_and_nothing_gets_out_of_it():
+    data = {"folder": EVIL, "runs": [{"name": EVIL, "value": float("nan")}]}
+    text = report_page(EVIL.replace("\ud800", ""), data)
+    assert data_of(text) == {"folder": EVIL, "runs": [{"name": EVIL, "value": None}]}
+    assert "<img" not in text
+    assert "\u2028" not in text.partition("</title>")[2]
+    assert "data-live" not in re.findall("<body[^>]*>", text)[0]
+    assert text.startswith("<!doctype html>")
+
+
+def test_page_runs_and_fetches_only_its_own():
+    live, policy = live_page("runs")
+    report = report_page("runs", {})
+    assert "data-live" in re.findall("<body[^>]*>", live)[0]
+    assert 'id="data"' not in live
+    for text in (live, report):
+        (nonce,) = set(re.findall(r'nonce="([^"]+)"', text))
+        assert f"&#39;nonce-{nonce}&#39;" in text
+        assert not re.findall(r"<script(?! nonce=| type=\"application/json\")", text)
+        assert not re.findall(r"""(?:src|href)=["'](?!data:|#)|https?://|url\(""", text)
+    assert "connect-src" not in report
+    assert policy.startswith("default-src 'none'; style-src 'nonce-")
+    assert "http" not in policy
+    assert live_page("runs")[1] != policy

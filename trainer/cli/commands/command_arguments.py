@@ -1,8 +1,10 @@
-"""Arguments of the commands: flags, and paths of runs. No TensorFlow."""
+"""Arguments of the commands: flags, and the runs that they name. No TensorFlow."""
 
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -10,11 +12,13 @@ from trainer.cli.command_table import COMMANDS
 from trainer.config import addresses
 from trainer.config.options.constraints import did_you_mean
 from trainer.errors import ConfigError
-from trainer.runs import directory
+from trainer.runs.directory import has_run
 from trainer.runs.run_summary import last_write
 
 DEFAULT_FOLDER = Path("runs")
 """Where runs are unless a configuration says otherwise."""
+
+_SUMMARY = "summary.json"
 
 
 class Parser(argparse.ArgumentParser):
@@ -55,7 +59,7 @@ def run_at(command: str, argument: str | None) -> Path:
             "store.work_dir in which the run works, or bring it there with resume=<address>"
         )
     path = Path(argument).expanduser()
-    if is_run(path):
+    if has_run(path):
         return path
     near = did_you_mean(path.name, [other.name for other in runs_in(path.parent)])
     hint = near.replace("'", f"'{path.parent}/", 1) or "; give the path of a run directory"
@@ -79,11 +83,46 @@ def default_runs(command: str) -> list[Path]:
     return sorted(paths, key=lambda path: (-last_write(path), path))
 
 
+def listed_runs(command: str, argument: str) -> list[Path]:
+    """Return the directories of the runs: those of a sweep the best first, others the newest.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    path = Path(argument).expanduser()
+    if not has_run(path):
+        if (path / _SUMMARY).is_file():
+            runs = list(_of_sweep(command, path))
+            if not runs:
+                raise ConfigError(f"{command} ({argument}): none of the sweep's runs is there")
+            return runs
+        if runs := runs_in(path):
+            return sorted(runs, key=_begun, reverse=True)
+    return [run_at(command, argument)]
+
+
+def _begun(path: Path) -> float:
+    """Return when a run was begun, Unix time: unlike its last write it moves no run in a list."""
+    try:
+        return (path / "config.yaml").stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _of_sweep(command: str, folder: Path) -> Iterator[Path]:
+    """Yield the runs of a sweep that exist, even if their folder was moved."""
+    try:
+        points = json.loads((folder / _SUMMARY).read_text(encoding="utf-8"))["points"]
+        for point in points:
+            recorded = Path(point["run"])
+            paths = (recorded, folder.resolve().parent.parent / recorded.name)
+            if path := next((path for path in paths if has_run(path)), None):
+                yield path
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        problem = f"{command} ({folder}): its {_SUMMARY} cannot be read: {error}"
+        raise ConfigError(problem) from error
+
+
 def runs_in(folder: Path) -> list[Path]:
     """Return the run directories right in a folder, sorted by name."""
-    return sorted(path for path in folder.iterdir() if is_run(path)) if folder.is_dir() else []
-
-
-def is_run(path: Path) -> bool:
-    """Return whether a directory is a run, which may be damaged."""
-    return directory.has_run(path)
+    return sorted(path for path in folder.iterdir() if has_run(path)) if folder.is_dir() else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,13 @@ from trainer.cli.commands.command_arguments import (
     DEFAULT_FOLDER,
     Parser,
     default_runs,
+    listed_runs,
 )
-from trainer.cli.commands.listed_runs import listed_runs
-from trainer.cli.page import payload, render, run_details
-from trainer.cli.page.series import MOST_POINTS, read_series
+from trainer.cli.page.page_server import report_page
+from trainer.cli.page.run_data import MOST_POINTS, Summaries, details, read_series
 from trainer.config import addresses
 from trainer.errors import DONE, ConfigError
 from trainer.files import write_atomically
-from trainer.runs.run_summary import RunSummary, differences, summarize
 from trainer.store import remote_view
 
 _FILE = "report.html"
@@ -54,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
     places = _places(args.runs)
     count = f"{len(places)} run{'s' if len(places) != 1 else ''}"
     title = places[0].rstrip("/").rpartition("/")[2] if len(places) == 1 else count
-    write_atomically(output, render.report_page(title, _data(places)))
+    write_atomically(output, report_page(title, _data(places)))
     print(f"{count}: {output}")
     return DONE
 
@@ -85,17 +84,14 @@ def _places(arguments: Sequence[str]) -> list[str]:
 def _data(places: Sequence[str]) -> dict[str, Any]:
     """Return what the page shows of runs by their places."""
     most = max(_FEWEST_POINTS, min(MOST_POINTS, _POINTS_OF_ALL // len(places)))
-    summaries: dict[str, RunSummary] = {}
-    series, details = {}, {}
-    for place in places:
-        with _directory(place) as path:
-            summaries[place] = summarize(path)
-            series[place] = read_series(path, most=most)
-            details[place] = run_details.details(path, place)
     folder = ", ".join(sorted({os.path.dirname(place) or "." for place in places}))
-    differing = differences([summary.config for summary in summaries.values()])
-    runs = payload.runs_payload(folder, summaries, differing)
-    return {**runs, "series": series, "details": details}
+    with ExitStack() as stack:
+        paths = {place: stack.enter_context(_directory(place)) for place in places}
+        return {
+            **Summaries(folder, lambda: paths).payload(),
+            "series": {place: read_series(path, most=most) for place, path in paths.items()},
+            "details": {place: details(path, place) for place, path in paths.items()},
+        }
 
 
 @contextmanager

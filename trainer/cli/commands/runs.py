@@ -8,11 +8,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trainer.cli.commands.command_arguments import DEFAULT_FOLDER, Parser, is_run, runs_in
+from trainer.cli.commands.command_arguments import DEFAULT_FOLDER, Parser, runs_in
 from trainer.cli.terminal import Terminal
 from trainer.config.options.constraints import did_you_mean
 from trainer.errors import DONE, ConfigError
 from trainer.runs import run_summary
+from trainer.runs.directory import has_run
 from trainer.runs.run_summary import RunSummary
 from trainer.runs.worker_times import format_sizes
 from trainer.text import format_duration, format_metric
@@ -52,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
             f"runs: the folder {args.folder} does not exist here; train a run, or write "
             "runs <folder> with the folder of your run directories"
         )
-    paths = [folder] if is_run(folder) else runs_in(folder)
+    paths = [folder] if has_run(folder) else runs_in(folder)
     listed = [run_summary.summarize(path) for path in paths]
     listed = (
         _by_metric(listed, args.sort)

@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from trainer.cli.commands.command_arguments import DEFAULT_FOLDER, Parser
-from trainer.cli.commands.listed_runs import listed_runs
+from trainer.cli.commands.command_arguments import DEFAULT_FOLDER, Parser, listed_runs
 from trainer.cli.page.page_server import PageServer
-from trainer.cli.page.payload import Summaries
+from trainer.cli.page.run_data import Summaries
 from trainer.errors import DONE, ConfigError
 
 _PORTS = range(7070, 7120)

@@ -1,10 +1,11 @@
-"""The server of the live page: reads, on this machine only, for whoever has its token.
+"""The page as HTML, and its server: reads, on this machine only, for whoever has its token.
 
 No TensorFlow.
 """
 
 from __future__ import annotations
 
+import importlib.resources
 import json
 import re
 import secrets
@@ -16,11 +17,62 @@ from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import parse_qs, urlsplit
 
-from trainer.cli.page import render
-from trainer.cli.page.payload import Summaries, finite_only
-from trainer.cli.page.run_details import details
-from trainer.cli.page.series import read_series
+from jinja2 import Environment
+from markupsafe import Markup
+
+from trainer import __version__
+from trainer.cli.page.run_data import Summaries, details, finite_only, read_series
 from trainer.text import first_line
+
+_TEMPLATES = importlib.resources.files(__package__).joinpath("templates")
+_POLICY = "default-src 'none'; style-src 'nonce-{0}'; script-src 'nonce-{0}'; img-src data:"
+_UNSAFE = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
+"""What could end the script element that holds JSON, or begin another; only texts have it."""
+
+
+def live_page(folder: str) -> tuple[str, str]:
+    """Return the page that asks the server for its data, and its Content-Security-Policy."""
+    nonce = secrets.token_urlsafe(16)
+    policy = f"{_POLICY.format(nonce)}; connect-src 'self'; base-uri 'none'; form-action 'none'"
+    return _page(folder, nonce, policy, None), f"{policy}; frame-ancestors 'none'"
+
+
+def report_page(title: str, data: Mapping[str, Any]) -> str:
+    """Return the page that holds its data and needs no network.
+
+    Args:
+        title: its title.
+        data: `folder`, `now`, `runs`, and by id `series` and `details`.
+    """
+    nonce = secrets.token_urlsafe(16)
+    return _page(title, nonce, f"{_POLICY.format(nonce)}; base-uri 'none'", _json(data))
+
+
+def _page(title: str, nonce: str, policy: str, data: Markup | None) -> str:
+    names = sorted(file.name for file in _TEMPLATES.iterdir() if file.name.endswith(".js"))
+    # Whoever changes a template while a server runs sees it at the next load.
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(_text("page.html")).render(
+        title=title,
+        nonce=nonce,
+        policy=policy,
+        is_live=data is None,
+        style=Markup(_text("page.css")),
+        scripts=[Markup(_text(name)) for name in names],
+        data=data,
+        version=__version__,
+    )
+
+
+def _text(name: str) -> str:
+    return _TEMPLATES.joinpath(name).read_text(encoding="utf-8")
+
+
+def _json(data: Mapping[str, Any]) -> Markup:
+    """Return data as JSON for a script element: all of it ASCII, without the signs of HTML."""
+    text = json.dumps(finite_only(data), separators=(",", ":"), allow_nan=False)
+    return Markup(text.translate(_UNSAFE))
+
 
 _ADDRESS = "127.0.0.1"
 _LOCAL_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d{1,5})?", re.IGNORECASE)
@@ -114,7 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Return content, type and further headers."""
         path, query = self._checked()
         if path == "/":
-            text, policy = render.live_page(self.server.summaries.folder)
+            text, policy = live_page(self.server.summaries.folder)
             return text.encode(), "text/html", {"Content-Security-Policy": policy}
         routes: dict[str, Callable[[], dict[str, Any]]] = {
             "/api/runs": self.server.summaries.payload,

@@ -1,6 +1,7 @@
-"""What the page shows of a run: also if files are missing, truncated or damaged."""
+"""What the page shows of runs: also of files that grow, are cut, missing or damaged."""
 
 import json
+import math
 import os
 import time
 import tracemalloc
@@ -8,12 +9,42 @@ import tracemalloc
 import pytest
 
 from tests.support.fake_runs import make_runs
-from trainer.cli.page.run_details import details
-from trainer.cli.page.series import read_series
+from trainer.cli.page import run_data
+from trainer.cli.page.run_data import Summaries, details, finite_only, read_series, thin
 from trainer.files import MAX_RECORD_BYTES
 from trainer.runs import recorded_metrics
 from trainer.runs.ledger import Ledger
 from trainer.runs.run_summary import summarize
+
+
+def test_only_runs_that_have_changed_are_read_again(tmp_path, monkeypatch):
+    runs = make_runs(tmp_path, 2, 20)
+    read = []
+    summarize = run_data.summarize
+    monkeypatch.setattr(run_data, "summarize", lambda path: read.append(path) or summarize(path))
+    summaries = Summaries("x", lambda: {run.path.name: run.path for run in runs})
+    assert summaries.payload()["runs"] == summaries.payload()["runs"]
+    assert read == [run.path for run in runs]
+    runs[1].train(20)
+    summaries.payload()
+    assert read[2:] == [runs[1].path]
+    del runs[0]
+    assert len(summaries.payload()["runs"]) == 1
+
+
+def test_damaged_or_missing_run_has_a_summary(tmp_path):
+    (run,) = make_runs(tmp_path, 1, 20)
+    (run.path / "run.json").write_text('{"lineage": 3}')
+    (tmp_path / "empty").mkdir()
+    listing = {"a": run.path, "b": tmp_path / "empty"}
+    damaged, empty = Summaries("x", lambda: listing).payload()["runs"]
+    assert damaged["id"] == "a"
+    assert (empty["state"], empty["best"], empty["value"]) == ("waiting", None, None)
+
+
+def test_values_for_json_are_finite():
+    value = {"a": [float("nan"), (1.5, float("inf"))], 3: None}
+    assert finite_only(value) == {"a": [None, [1.5, None]], "3": None}
 
 
 @pytest.fixture(scope="module")
@@ -141,3 +172,91 @@ def test_huge_files_of_a_run_do_not_fill_the_memory(tmp_path):
     for name in records:
         problem = f"{name} cannot be read: it has 268,435,457 bytes, more than "
         assert any(problem in line for line in content["problems"]), name
+
+
+def line(step, split="train", **values):
+    return json.dumps({"step": step, "split": split, "epoch": 1, **values}) + "\n"
+
+
+def add(path, *lines, name="metrics.jsonl"):
+    with open(path / name, "a") as file:
+        file.write("".join(lines))
+
+
+def points(series, name):
+    columns = series["points"].get(name, {"step": [], "value": []})
+    return list(zip(columns["step"], columns["value"], strict=True))
+
+
+def test_curves_of_both_files_ascend_and_the_last_line_of_a_step_counts(tmp_path):
+    assert read_series(tmp_path)["points"] == {}
+    add(tmp_path, line(2, loss=0.5), line(1, loss=2), line(2, loss=math.nan), line(3, loss=None))
+    add(tmp_path, line(1, "test", loss=1.23456789), name="evaluations.jsonl")
+    series = read_series(tmp_path)
+    assert points(series, "train/loss") == [(1, 2), (2, None)]
+    assert points(series, "test/loss") == [(1, 1.23457)]
+    assert set(series["points"]) == {"train/loss", "test/loss"}
+    assert (series["reset"], series["problems"]) == (False, [])
+
+
+def test_reading_goes_on_where_it_has_ended(tmp_path):
+    first = read_series(tmp_path)
+    add(tmp_path, line(1, loss=1), line(2, loss=2)[:20])
+    second = read_series(tmp_path, first["offset"])
+    assert points(second, "train/loss") == [(1, 1)]  # the last line is not complete yet
+    add(tmp_path, line(2, loss=2)[20:])
+    add(tmp_path, line(1, "test", loss=3), name="evaluations.jsonl")
+    third = read_series(tmp_path, second["offset"])
+    assert (points(third, "train/loss"), points(third, "test/loss")) == ([(2, 2)], [(1, 3)])
+    assert read_series(tmp_path, third["offset"])["points"] == {}
+    assert not any(series["reset"] for series in (first, second, third))
+
+
+@pytest.mark.parametrize("more", [0, 1, 9], ids=["shorter", "as long", "longer"])
+def test_file_that_was_cut_is_read_from_its_beginning(tmp_path, more):
+    add(tmp_path, line(1, loss=1), line(2, loss=2))
+    position = read_series(tmp_path)["offset"]
+    (tmp_path / "metrics.jsonl").write_text(line(1, loss=1))
+    add(tmp_path, *[line(2 + number, loss=7) for number in range(more)])
+    series = read_series(tmp_path, position)
+    assert series["reset"]
+    assert points(series, "train/loss") == [(1, 1), *((2 + number, 7) for number in range(more))]
+
+
+@pytest.mark.parametrize("position", ["", "x", "-5", "9-1_0-0", f"{'9' * 15}-0_0-0"])
+def test_what_is_no_position_of_the_file_is_its_beginning(tmp_path, position):
+    add(tmp_path, line(1, loss=1))
+    assert points(read_series(tmp_path, position), "train/loss") == [(1, 1)]
+
+
+def test_damaged_lines_are_counted_and_hide_no_other(tmp_path):
+    add(tmp_path, "[]\n", "\n", line(1, loss=1), "\0" * 100 + "\n", line(2, loss=2))
+    series = read_series(tmp_path)
+    assert points(series, "train/loss") == [(1, 1), (2, 2)]
+    assert series["problems"] == ["metrics.jsonl: 2 lines cannot be read"]
+    (tmp_path / "evaluations.jsonl").mkdir()
+    series = read_series(tmp_path)
+    assert points(series, "train/loss") == [(1, 1), (2, 2)]
+    assert series["problems"][0].startswith("evaluations.jsonl cannot be read: ")
+
+
+def test_thinned_curve_keeps_its_ends_extremes_and_gaps():
+    values = [math.sin(step / 50) for step in range(10_000)]
+    values[1234], values[4321], values[7777] = 9.0, -9.0, math.nan
+    curve = [(step, value) for step, value in enumerate(values)]
+    kept = thin(curve, 500)
+    assert 400 < len(kept) <= 501
+    assert {curve[0], curve[1234], curve[4321], curve[7777], curve[-1]} <= set(kept)
+    assert list(kept) == sorted(kept, key=lambda point: point[0])
+    assert thin(curve[:500], 500) == curve[:500]
+
+
+def test_long_file_gives_few_points_and_never_loses_the_newest(tmp_path):
+    add(tmp_path, *(line(step, loss=1 / (1 + step), rate=0.5) for step in range(5_000)))
+    series = read_series(tmp_path, most=100)
+    assert {name: len(each["step"]) <= 101 for name, each in series["points"].items()} == {
+        "train/loss": True,
+        "train/rate": True,
+    }
+    assert points(series, "train/loss")[0] == (0, 1)
+    assert points(series, "train/loss")[-1][0] == 4_999
