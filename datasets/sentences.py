@@ -18,7 +18,7 @@ import numpy as np
 
 from trainer.annotations import Ge, Gt, Lt
 from trainer.datasets.text_windows import WindowDataset, divided
-from trainer.datasets.texts import tokenization
+from trainer.datasets.texts.tokens import BYTES, load_tokenizer
 
 Rules = dict[str, list[tuple[float, list[str]]]]
 """Symbol -> what it may become: a probability, and parts, of which every second is a symbol."""
@@ -60,7 +60,7 @@ def sentences(
         test_fraction: the share at the end of the text that is tested on.
     """
     tokens = np.frombuffer(make_text(characters).encode(), np.uint8)
-    return divided({"train": tokens}, test_fraction, tokenization.load(tokenization.BYTES), length)
+    return divided({"train": tokens}, test_fraction, load_tokenizer(BYTES), length)
 
 
 def make_text(characters: int) -> str:

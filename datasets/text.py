@@ -18,17 +18,23 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.annotations import Exists, Free, Ge, Gt, Lt
-from trainer.datasets.cache import token_cache
-from trainer.datasets.cache.token_cache import Corpus, Tokens
 from trainer.datasets.splits.arrays import on_host
 from trainer.datasets.splits.hashed_split import divide, hash_texts
 from trainer.datasets.splits.paths import Splits, find_splits
-from trainer.datasets.texts import text_files, tokenization
+from trainer.datasets.texts import text_files
+from trainer.datasets.texts.tokens import (
+    BYTES,
+    Corpus,
+    Tokenizer,
+    Tokens,
+    cache_key,
+    kept_corpus,
+    load_tokenizer,
+)
 
 logger = logging.getLogger(__name__)
 
 PADDING = 0  # the tokenizer's own numbers follow it
-_BATCH = 1000  # texts that are encoded at a time
 
 
 class TextSplit:
@@ -122,7 +128,7 @@ class TextDataset:
     @property
     def from_texts(self) -> Callable[[tf.Tensor], tf.Tensor] | None:
         """What makes features of texts, [B] strings; None: TensorFlow alone cannot."""
-        return self._from_bytes if self.tokenizer_name == tokenization.BYTES else None
+        return self._from_bytes if self.tokenizer_name == BYTES else None
 
     def _from_bytes(self, texts: tf.Tensor) -> tf.Tensor:
         (length,) = self.input_shape
@@ -163,13 +169,13 @@ def text(  # noqa: PLR0913 - every option is a key of the configuration
         ValueError: a file is damaged, a row lacks a value, or a split is empty.
     """
     splits = find_splits(path, test_path, text_files.find)
-    encoder = tokenization.load(tokenizer)
+    encoder = load_tokenizer(tokenizer)
     found = splits.present
     roots = [str(root) for root, _ in found.values()]
     rule = [encoder.fingerprint, *found, *roots, text, label, length, test_fraction]
-    key = token_cache.key(rule, [file for _, files in found.values() for file in files])
+    key = cache_key(rule, [file for _, files in found.values() for file in files])
     rows = partial(_rows, splits, (text, label), test_fraction)
-    corpus = token_cache.load(cache_dir, key, lambda: _encode(rows(), encoder, length))
+    corpus = kept_corpus(cache_dir, key, lambda: _encode(rows(), encoder, length))
     _log_padding(corpus.splits["train"], length)
     return TextDataset(
         **{name: TextSplit(tokens, length) for name, tokens in corpus.splits.items()},
@@ -217,9 +223,7 @@ def _rows(
     return {"train": rows, "test": [], **others}
 
 
-def _encode(
-    splits: dict[str, list[text_files.Row]], encoder: tokenization.Tokenizer, length: int
-) -> Corpus:
+def _encode(splits: dict[str, list[text_files.Row]], encoder: Tokenizer, length: int) -> Corpus:
     labels = {row.label for rows in splits.values() for row in rows} - {None}
     if len({type(label) for label in labels}) > 1:
         raise ValueError("some labels are texts, others integers; use one kind")
@@ -230,15 +234,10 @@ def _encode(
 
     def tokens(rows: list[text_files.Row]) -> Tokens:
         labels = [row.label for row in rows]
-        encoded = [
-            np.asarray(bytearray(ids) if isinstance(ids, bytes) else ids, np.int64)[:length]
-            for first in range(0, len(rows), _BATCH)
-            for ids in encoder.encode([row.text for row in rows[first : first + _BATCH]])
-        ]
-        # One token at least, so that there is something to gather from.
-        flat = np.concatenate([*encoded, np.zeros(1, np.int64)])
+        encoded = [numbers[:length] for numbers in encoder.tokens(row.text for row in rows)]
         return Tokens(
-            flat.astype(np.min_scalar_type(encoder.size)),
+            # One token at least, so that there is something to gather from.
+            np.concatenate([*encoded, np.zeros(1, encoder.dtype)]),
             np.cumsum([0, *map(len, encoded)], dtype=np.int64),
             None if None in labels else np.array([numbers[label] for label in labels], np.int64),
         )

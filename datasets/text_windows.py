@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from itertools import islice
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,13 +17,12 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.annotations import Free, Ge, Gt, Lt
-from trainer.datasets.cache import token_cache
 from trainer.datasets.splits.arrays import on_host
 from trainer.datasets.splits.paths import find_splits
-from trainer.datasets.texts import text_files, tokenization
+from trainer.datasets.texts import text_files
+from trainer.datasets.texts.tokens import Tokenizer, cache_key, kept_sequence, load_tokenizer
 
 _IN_MEMORY = 2**28  # bytes of tokens that are held in memory; of more, a batch's alone are read
-_BATCH = 1000  # texts that are encoded at a time
 
 
 class WindowSplit:
@@ -87,7 +85,7 @@ class WindowDataset:
     input_shape: tuple[int, ...]
     num_classes: int
     vocabulary_size: int
-    tokenizer: tokenization.Tokenizer
+    tokenizer: Tokenizer
     validation: WindowSplit | None = None
     by_name: bool = False
     num_draws: int = 0
@@ -126,18 +124,17 @@ def text_windows(  # noqa: PLR0913 - every option is a key of the configuration
         FileNotFoundError: a file or folder is missing.
         ValueError: a file is damaged, or there are too few tokens for a window.
     """
-    find = partial(text_files.find, layout=text_files.PLAIN_LAYOUT)
-    splits = find_splits(path, test_path, find)
-    encoder = tokenization.load(tokenizer)
+    splits = find_splits(path, test_path, text_files.find)
+    encoder = load_tokenizer(tokenizer)
 
     def tokens(root: Path, files: list[Path]) -> np.ndarray:
-        key = token_cache.key([encoder.fingerprint, str(root), text, separator], files)
+        key = cache_key([encoder.fingerprint, str(root), text, separator], files)
 
         def build() -> Iterator[np.ndarray]:
-            texts = text_files.read_plain(files, text)
-            return _encode((content + separator for content in texts), encoder)
+            rows = text_files.read(root, files, text, None)
+            return encoder.tokens(row.text + separator for row in rows)
 
-        return token_cache.load_sequence(cache_dir, key, encoder.dtype, build)
+        return kept_sequence(cache_dir, key, encoder.dtype, build)
 
     found = {name: tokens(*split) for name, split in splits.present.items()}
     if not splits.is_whole:
@@ -149,7 +146,7 @@ def text_windows(  # noqa: PLR0913 - every option is a key of the configuration
 def divided(
     tokens: dict[str, np.ndarray],
     test_fraction: float,
-    encoder: tokenization.Tokenizer,
+    encoder: Tokenizer,
     length: int,
 ) -> WindowDataset:
     """Return a dataset of the tokens, [T], of each split; of `train` alone the end is tested on.
@@ -174,13 +171,3 @@ def divided(
         vocabulary_size=encoder.size,
         tokenizer=encoder,
     )
-
-
-def _encode(texts: Iterator[str], encoder: tokenization.Tokenizer) -> Iterator[np.ndarray]:
-    """Yield the tokens of all texts, a block of texts at a time."""
-    while block := list(islice(texts, _BATCH)):
-        encoded = [
-            np.frombuffer(ids, np.uint8) if isinstance(ids, bytes) else np.asarray(ids)
-            for ids in encoder.encode(block)
-        ]
-        yield np.concatenate(encoded).astype(encoder.dtype)

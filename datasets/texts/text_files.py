@@ -16,8 +16,10 @@ from trainer.datasets.splits.paths import Paths, find_files
 from trainer.datasets.tables.table_files import column_names, csv_lines, parquet_batches
 
 EXTENSIONS = (".csv", ".jsonl", ".parquet", ".txt")
-LAYOUT = "give a file .csv, .jsonl or .parquet, or a folder of these or of <class>/<name>.txt"
-PLAIN_LAYOUT = "give a file .txt, .csv, .jsonl or .parquet, a folder of these, or a pattern with *"
+_LAYOUT = (
+    "give a file .csv, .jsonl, .parquet or .txt, a folder of these or of <class>/<name>.txt, or a "
+    "pattern with *"
+)
 
 
 @dataclass(frozen=True)
@@ -29,13 +31,12 @@ class Row:
     label: str | int | None
 
 
-def find(path: Paths, key: str = "path", layout: str = LAYOUT) -> list[Path]:
+def find(path: Paths, key: str = "path") -> list[Path]:
     """Return the files of texts at or below a path, sorted; hidden ones are left out.
 
     Args:
         path: a file, a folder, or a pattern with `*`.
         key: the option, for messages.
-        layout: what may be given, for messages.
 
     Raises:
         FileNotFoundError: there is no such file or folder.
@@ -54,7 +55,7 @@ def find(path: Paths, key: str = "path", layout: str = LAYOUT) -> list[Path]:
         files = find_files(path, EXTENSIONS, key)
     kinds = sorted({file.suffix for file in files})
     if not files or not set(kinds) <= set(EXTENSIONS):
-        raise ValueError(f"{key} ({root}) holds no texts; {layout}")
+        raise ValueError(f"{key} ({root}) holds no texts; {_LAYOUT}")
     if len(kinds) > 1:
         raise ValueError(f"{key} ({root}) holds files {' and '.join(kinds)}; keep one kind")
     return files
@@ -88,34 +89,16 @@ def read(root: Path, files: list[Path], text: str, label: str | None) -> Iterato
         ValueError: a file is damaged, or a row lacks a value; names the file and the row.
     """
     for path in files:
-        name = path.relative_to(root).as_posix() if path != root else path.name
-        if path.suffix == ".txt":
-            if path.parent == root and label is not None:
-                raise ValueError(
-                    f"{path} is in no folder of a class; {LAYOUT}, so that it has a label"
-                )
+        name = path.relative_to(root).as_posix() if root in path.parents else path.name
+        if path.suffix != ".txt":
+            for number, row in _records(path, *filter(None, (text, label))):
+                yield _row(f"{name}:{number}", f"{path}, row {number}", row, text, label)
+        elif path.parent == root and label is not None:
+            raise ValueError(
+                f"{path} is in no folder of a class; {_LAYOUT}, so that it has a label"
+            )
+        else:
             yield Row(name, _decoded(path), None if label is None else path.parent.name)
-            continue
-        for number, row in _records(path, *filter(None, (text, label))):
-            yield Row(f"{name}:{number}", *_values(f"{path}, row {number}", row, text, label))
-
-
-def read_plain(files: list[Path], text: str) -> Iterator[str]:
-    """Yield the texts of files, in order, without labels.
-
-    Args:
-        files: as `find` returns them, of one kind.
-        text: the key or column of the text.
-
-    Raises:
-        ValueError: a file is damaged, or a row lacks a text; names the file and the row.
-    """
-    for path in files:
-        if path.suffix == ".txt":
-            yield _decoded(path)
-            continue
-        for number, row in _records(path, text):
-            yield _text(f"{path}, row {number}", row, text=text)
 
 
 def _records(path: Path, *columns: str) -> Iterator[tuple[int, Any]]:
@@ -125,34 +108,25 @@ def _records(path: Path, *columns: str) -> Iterator[tuple[int, Any]]:
     return _json_lines(path) if path.suffix == ".jsonl" else _parquet(path, *columns)
 
 
-def _values(place: str, row: Any, text: str, label: str | None) -> tuple[str, str | int | None]:
-    if label is None:
-        return _text(place, row, text=text), None
-    content = _text(place, row, text=text, label=label)
-    value = row[label]
-    if isinstance(value, bool) or not isinstance(value, str | int):
+def _row(name: str, place: str, values: Any, text: str, label: str | None) -> Row:
+    """Return a row of its values by key, which must have a text and, unless it is None, a label."""
+    if not isinstance(values, dict):
+        kind = type(values).__name__
+        raise ValueError(f"{place}: {kind} is no object with keys; mend or remove it")
+    for option, key in (("text", text), ("label", label)):
+        if key is not None and key not in values:
+            raise ValueError(
+                f"{place} has no '{key}', it has {', '.join(values)}; set dataset.{option}=<key>"
+            )
+    content, value = values[text], label and values[label]
+    if not isinstance(content, str):
+        raise ValueError(f"{place}: '{text}' is no text but {content!r}; mend or remove it")
+    if label is not None and (isinstance(value, bool) or not isinstance(value, str | int)):
         raise ValueError(
             f"{place}: '{label}' is {value!r}, a label must be a text or an integer; "
             "mend or remove it"
         )
-    return content, value
-
-
-def _text(place: str, row: Any, **columns: str) -> str:
-    """Return the text of a row, which must have all the columns, by the option of each."""
-    if not isinstance(row, dict):
-        raise ValueError(f"{place}: {type(row).__name__} is no object with keys; mend or remove it")
-    for option, key in columns.items():
-        if key not in row:
-            raise ValueError(
-                f"{place} has no '{key}', it has {', '.join(row)}; set dataset.{option}=<key>"
-            )
-    content = row[columns["text"]]
-    if not isinstance(content, str):
-        raise ValueError(
-            f"{place}: '{columns['text']}' is no text but {content!r}; mend or remove it"
-        )
-    return content
+    return Row(name, content, value)
 
 
 def _decoded(path: Path) -> str:

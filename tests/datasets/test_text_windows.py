@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from tests.support.dataset_contract import check_dataset
 from trainer.datasets import text_windows as module
-from trainer.datasets.cache import token_cache
 from trainer.datasets.text_windows import text_windows
+from trainer.datasets.texts import tokens
 
 TEXT = "".join(f"{number} bottles of tea;\n" for number in range(40))
 
@@ -62,7 +62,7 @@ def test_tokens_are_made_once_and_again_when_a_file_changes(
 
     assert first() == TEXT[:8].encode()
     (kept,) = (home / ".cache" / "steadfast").iterdir()
-    monkeypatch.setattr(module, "_encode", None)
+    monkeypatch.setattr(module.text_files, "read", None)
     assert first() == TEXT[:8].encode()
     monkeypatch.undo()
     monkeypatch.setenv("HOME", str(home))
@@ -114,7 +114,7 @@ def test_damaged_build_leaves_no_file(tmp_path: Path) -> None:
         raise ValueError("damaged")
 
     with pytest.raises(ValueError, match="damaged"):
-        token_cache.load_sequence(tmp_path, "name", np.dtype(np.uint8), parts)
+        tokens.kept_sequence(tmp_path, "name", np.dtype(np.uint8), parts)
     assert not list(tmp_path.iterdir())
 
 

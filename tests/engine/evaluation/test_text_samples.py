@@ -12,7 +12,7 @@ from tests.support.training import SMALL as DIGITS
 from tests.tasks.test_language_model import SMALL
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
-from trainer.datasets.texts import tokenization
+from trainer.datasets.texts.tokens import load_tokenizer
 from trainer.engine.evaluation.text_samples import FilePrompts
 from trainer.errors import ConfigError
 from trainer.worker.building import build
@@ -45,7 +45,7 @@ def table(run_dir: Path, path: Path, *overrides: str) -> list[dict[str, str]]:
 def test_prompts_are_the_lines_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "prompts.txt"
     file.write_text("abc\n\nabcdefgh\n")
-    tokenizer = tokenization.load("bytes")
+    tokenizer = load_tokenizer("bytes")
     prompts = FilePrompts(str(file), tokenizer, 5)
     batch = prompts.fetch(tf.constant([1, 0], tf.int64))
     assert batch["prompt_size"].numpy().tolist() == [5, 3]
@@ -91,7 +91,7 @@ def test_exported_model_writes_the_texts_of_the_table(run_dir: Path, tmp_path: P
     texts = model.signatures["generate"](
         features=tf.constant(features), size=tf.constant(size), id=tf.constant(number)
     )["text"].numpy()
-    decode = tokenization.load("bytes").decode
+    decode = load_tokenizer("bytes").decode
     assert [decode(text.tolist()) for text in texts[:2]] == [row["text"] for row in rows]
     logits = model.signatures["serving_default"](features=tf.constant(features))["logits"]
     assert (logits.shape, logits.dtype) == ((16, 8, 256), tf.float32)
