@@ -9,7 +9,7 @@ import pytest
 from tests.support.choices import GAN_CONF as CONF
 from tests.support.command_line import run_here
 from trainer.annotations import Effect, Semantic, Structural
-from trainer.cli.compose import Composer, compose
+from trainer.cli.compose import compose, parse_sweep
 from trainer.config.instantiate import instantiate
 from trainer.config.options import targets
 from trainer.config.schema import Experiment
@@ -19,8 +19,6 @@ from trainer.runs.identity import Change, changes, run_name
 from trainer.runs.normal_form import leaves
 from trainer.sweep.search import expand
 
-COMPOSER = Composer(str(CONF))
-
 
 @pytest.fixture(autouse=True)
 def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +26,7 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def gan(*overrides: str) -> Experiment:
-    return COMPOSER.compose(["task=toy_gan", *overrides])
+    return compose(["task=toy_gan", *overrides], CONF)
 
 
 def problems(*overrides: str) -> tuple[str, ...]:
@@ -163,10 +161,10 @@ def test_changed_node_has_the_effect_of_its_group() -> None:
 
 
 def test_choices_and_options_of_nodes_are_swept() -> None:
-    parsed = COMPOSER.parse(
-        ["task=toy_gan", "model@task.generator=toy_generator,softmax", "task.latent=2,3"]
+    parsed = parse_sweep(
+        ["task=toy_gan", "model@task.generator=toy_generator,softmax", "task.latent=2,3"], str(CONF)
     )
-    points, _ = expand(parsed, COMPOSER.compose)
+    points, _ = expand(parsed, lambda overrides: compose(overrides, CONF))
     assert [point.label for point in points] == [
         "model@task.generator=toy_generator task.latent=2",
         "model@task.generator=toy_generator task.latent=3",

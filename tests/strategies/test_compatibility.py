@@ -13,7 +13,7 @@ from tf_keras.src.mixed_precision import autocast_variable
 from tests.support import keras3_models, toy_models
 from tests.support.processes import ROOT
 from tests.support.training import recipe
-from trainer.cli.compose import Composer, compose
+from trainer.cli.compose import compose
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.config.instantiate import instantiate
 from trainer.engine.graph.keras3.keras3_model import Keras3Model
@@ -223,11 +223,10 @@ ONLY_TF_KERAS = {
 
 @pytest.mark.parametrize("name", ONLY_TF_KERAS)
 def test_what_only_tf_keras_cannot_do_is_allowed_for_keras_3(name):
-    composer = Composer(None)
     own = Keras3Model(keras3_models.conv_net((8, 8, 1), 10))
     other = toy_models.normalized((8, 8, 1), 10)
     for overrides in ONLY_TF_KERAS[name]:
-        experiment = composer.compose([*STRATEGIES[name], *KERAS_3, *overrides])
+        experiment = compose([*STRATEGIES[name], *KERAS_3, *overrides])
         assert refusal(experiment) == [], "known once the model is built"
         assert refusal(experiment, models=[own]) == []
         assert refusal(experiment, models=[own, other]), "one of them is of tf_keras"
@@ -301,10 +300,9 @@ def test_strategies_and_rules_have_the_same_names():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_features_are_refused_or_allowed(name):
-    composer = Composer(None)
     refused = set()
     for feature in FEATURES:
-        experiment = composer.compose(options(name, feature))
+        experiment = compose(options(name, feature))
         if refusal(experiment, models=[model_of(json.dumps(experiment.model))]):
             refused.add(feature)
     assert refused == REFUSED[name]

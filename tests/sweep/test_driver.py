@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import Outcome, run_here
-from trainer.cli.compose import Composer
 from trainer.cluster import environment
 from trainer.cluster.messages import ErrorLine, Evaluated, Exit, Message, Problem
 from trainer.cluster.stop_requests import LEAVE, SAVES
@@ -25,7 +24,6 @@ from trainer.sweep.points.point_process import ResourceShare
 from trainer.sweep.search import GridSearch, Point
 
 Behavior = Callable[["FakeProcess"], None]
-COMPOSER = Composer(None)  # shared by all tests: it caches what it has composed
 
 
 class FakeProcess:
@@ -138,7 +136,6 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(driver, "PointProcess", FakeProcess)
     monkeypatch.setattr(driver, "ForkServer", FakeServer)
-    monkeypatch.setattr(driver, "Composer", lambda config_dir: COMPOSER)
     monkeypatch.setattr(driver, "available_cores", lambda: [0, 1])
     FakeProcess.behaviors = {}
     FakeProcess.started = []
@@ -303,7 +300,6 @@ def test_search_of_the_users_own_prunes_and_records_all_but_stopped_points(
     Path("conf/search").mkdir(parents=True)
     Path("conf/search/limited.yaml").write_text("_target_: my_search.Limited\nlimit: 1.5\n")
     monkeypatch.syspath_prepend(os.getcwd())
-    monkeypatch.setattr(driver, "Composer", Composer)
 
     def report_high_loss(process: FakeProcess) -> None:
         for step in (2, 4):

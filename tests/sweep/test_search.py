@@ -16,19 +16,19 @@ from tests.sweep.simulated_search import (
     run_search,
     train,
 )
-from trainer.cli.compose import Composer
+from trainer.cli.compose import parse_sweep
 from trainer.errors import ConfigError
 from trainer.runs.identity import run_name
+from trainer.sweep import search
 from trainer.sweep.search import (
     Choice,
     NumberRange,
     SearchContext,
+    compose_point,
     expand,
     parse_search_space,
-    point_composer,
 )
 
-COMPOSER = Composer(None)  # shared by all tests: it caches what it has composed
 METHODS = pytest.mark.parametrize("method", ["random", "optuna"])
 
 
@@ -38,7 +38,7 @@ def working_directory(tmp_path, monkeypatch):
 
 
 def grid(*overrides):
-    return expand(COMPOSER.parse(overrides), point_composer(COMPOSER))
+    return expand(parse_sweep(overrides, None), compose_point)
 
 
 def test_every_combination_is_a_point_with_its_own_directory():
@@ -86,13 +86,13 @@ def test_quoted_values_are_single_values_and_a_glob_selects_choices():
 
 def test_many_wrong_points_are_not_all_composed(monkeypatch):
     composed = []
-    unpatched = COMPOSER.compose
+    unpatched = search.compose
 
-    def counted(overrides):
+    def counted(*arguments):
         composed.append(1)
-        return unpatched(overrides)
+        return unpatched(*arguments)
 
-    monkeypatch.setattr(COMPOSER, "compose", counted)
+    monkeypatch.setattr(search, "compose", counted)
     with pytest.raises(ConfigError) as raised:
         grid("seed=0,1", "train.steps=range(-500,0)")
     assert len(composed) == 20

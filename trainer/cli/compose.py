@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import hydra
-from hydra._internal.config_loader_impl import get_overrides_dirname
 from hydra._internal.core_plugins import file_config_source
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.conf import HydraConf
@@ -25,7 +24,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, ValueType
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -39,7 +38,7 @@ from trainer.config import loading, yaml_text
 from trainer.config.options import targets
 from trainer.config.options.constraints import did_you_mean
 from trainer.config.rules.groups import TARGET_GROUPS
-from trainer.config.schema import ENGINE_KEYS, Experiment
+from trainer.config.schema import ENGINE_KEYS, ONE_CHOICE, Experiment
 from trainer.config.validation import unknown_name
 from trainer.errors import ConfigError
 
@@ -49,7 +48,10 @@ ConfigStore.instance().store(
 )
 
 
-def compose(overrides: list[str], config_dir: str | Path | None = None) -> Experiment:
+_Files = tuple[tuple[str, int, int], ...]
+
+
+def compose(overrides: Sequence[str], config_dir: str | Path | None = None) -> Experiment:
     """Compose and check an experiment, just as the command line does.
 
     Args:
@@ -60,7 +62,8 @@ def compose(overrides: list[str], config_dir: str | Path | None = None) -> Exper
         ConfigError: with every problem found.
     """
     try:
-        return compose_config(*rewrite(overrides, str(config_dir) if config_dir else None)).load()
+        directory = None if config_dir is None else str(config_dir)
+        return compose_config(*rewrite(list(overrides), directory)).load()
     except (*USER_ERRORS, RecursionError) as error:
         raise ConfigError(*explain(error)) from error
 
@@ -75,8 +78,41 @@ def compose_config(overrides: list[str], config_dir: str | None) -> Composition:
     Raises:
         ConfigError: the command line or a file is wrong.
     """
-    composer = Composer(config_dir) if config_dir else _composer(_conf_files())
-    return composer.compose_config(overrides, config_dir)
+    with reading_configuration(), config_loader(config_dir) as loader:
+        parsed = _parse(loader, overrides)
+        if several := [line for item in parsed if (line := _several_values(item))]:
+            raise ConfigError(*several)
+        values = [item for item in parsed if not _chooses(item, loader)]
+        chosen = tuple(item.input_line or "" for item in parsed if item not in values)
+        files = _files(config_dir)
+    config: DictConfig = pickle.loads(_compose_choices(chosen, config_dir, files))
+    section = config.pop("hydra")
+    # Hydra, too, sets the values last.
+    problems = [line for item in values if (line := _apply(item, config))]
+    section.overrides.task = [item.input_line for item in parsed if not item.is_hydra_override()]
+    section.runtime.cwd = section.runtime.output_dir = os.getcwd()  # where Hydra would run a job
+    # Copying the section would take as long as composing a small configuration.
+    hydra_config = DictConfig({}, flags={"no_deepcopy_set_nodes": True})
+    hydra_config["hydra"] = section
+    return Composition(config, hydra_config, problems)
+
+
+def parse_sweep(overrides: Sequence[str], config_dir: str | None) -> list[Override]:
+    """Parse the overrides of a sweep as Hydra does.
+
+    Those that a recipe brings (`hydra.sweeper.params`) come first; the last one of a key wins.
+
+    Raises:
+        ConfigError: one is no override.
+    """
+    with reading_configuration(), config_loader(config_dir) as loader:
+        parsed = _parse(loader, overrides)
+    recipe = next((item for item in parsed if item.get_key_element() == "experiment"), None)
+    if recipe is not None:
+        swept = _swept_by(recipe, config_dir)
+        with reading_configuration(), config_loader(config_dir) as loader:
+            parsed = [*_parse(loader, swept), *parsed]
+    return list({item.get_key_element(): item for item in parsed}.values())
 
 
 @dataclass(frozen=True)
@@ -128,105 +164,31 @@ class Composition:
         return loading.load(self.config, self.choices, overrides, self.problems)
 
 
-class Composer:
-    """Composes many experiments as `compose` does, but faster.
-
-    What a set of choices in groups composes to is kept; values are then set on a copy.
+@functools.lru_cache(maxsize=1000)
+def _compose_choices(chosen: tuple[str, ...], config_dir: str | None, files: _Files) -> bytes:
+    """Return what choices in groups compose to, pickled: a fifth of the time of a deep copy.
 
     Args:
-        config_dir: a directory with more choices, as in `--config-dir`.
+        chosen: the overrides that choose.
+        config_dir: a directory with more choices.
+        files: their states, so that an edited file is read again.
     """
-
-    def __init__(self, config_dir: str | None) -> None:
-        self._config_dir = config_dir
-        # Pickled: unpickling takes a fifth of the time of `copy.deepcopy`.
-        self._composed: dict[tuple[str | None, ...], bytes] = {}
-
-    def parse(self, overrides: Sequence[str]) -> list[Override]:
-        """Parse the overrides of a sweep as Hydra does.
-
-        Those that a recipe brings (`hydra.sweeper.params`) come first; the last one of a key wins.
-
-        Raises:
-            ConfigError: one is no override.
-        """
-        with reading_configuration():
-            parsed = self._parse(overrides)
-            recipe = next((item for item in parsed if item.get_key_element() == "experiment"), None)
-            swept = self._parse(self._swept_by(recipe)) if recipe else []
-            return list({item.get_key_element(): item for item in [*swept, *parsed]}.values())
-
-    def compose(self, overrides: Sequence[str]) -> Experiment:
-        """Compose and check an experiment.
-
-        Raises:
-            ConfigError: with every problem found.
-        """
-        try:
-            rewritten, config_dir = rewrite(list(overrides), self._config_dir)
-            return self.compose_config(rewritten, config_dir).load()
-        except (*USER_ERRORS, RecursionError) as error:
-            raise ConfigError(*explain(error)) from error
-
-    def compose_config(self, overrides: list[str], config_dir: str | None) -> Composition:
-        """Compose a configuration without checking its values, as the function of this name."""
-        with reading_configuration(), config_loader(config_dir) as loader:
-            parsed, choosing = _parse(loader, overrides)
-            loader.validate_sweep_overrides_legal(parsed, RunMode.RUN, from_shell=True)
-            chosen = [item for item, chooses in zip(overrides, choosing, strict=True) if chooses]
-            if (key := (config_dir, *chosen)) not in self._composed:
-                composed = loader.load_configuration("config", chosen, RunMode.RUN)
-                # Which keys there are is checked by `_apply` and the schema.
-                OmegaConf.set_struct(composed, False)
-                _drop_replaced(composed, chosen, loader)
-                add_engine_keys(composed)
-                pairs = [item.partition("=")[::2] for item in chosen]
-                _check_choices([*composed.hydra.runtime.choices.items(), *pairs], loader)
-                self._composed[key] = pickle.dumps(composed, pickle.HIGHEST_PROTOCOL)
-        config: DictConfig = pickle.loads(self._composed[key])
-        section = config.pop("hydra")
-        values = [item for item, chooses in zip(parsed, choosing, strict=True) if not chooses]
-        # Hydra, too, sets the values last.
-        problems = [line for item in values if (line := _apply(item, config))]
-        _record(section, [item for item in parsed if not item.is_hydra_override()])
-        # Copying the section would take as long as composing a small configuration.
-        hydra_config = DictConfig({}, flags={"no_deepcopy_set_nodes": True})
-        hydra_config["hydra"] = section
-        return Composition(config, hydra_config, problems)
-
-    def _swept_by(self, recipe: Override) -> list[str]:
-        """Return what a recipe sweeps over, as overrides."""
-        names = (
-            list(recipe.sweep_string_iterator())
-            if recipe.is_sweep_override()
-            else [recipe.get_value_element_as_str()]
-        )
-        for name in names:
-            composition = self.compose_config([f"experiment={name}"], self._config_dir)
-            params = composition.hydra_config.hydra.sweeper.params or {}
-            if params and len(names) > 1:
-                raise ConfigError(
-                    f"experiment ({name}) brings what is varied itself ({', '.join(params)}); "
-                    "choose it alone"
-                )
-        return [f"{key}={values}" for key, values in params.items()]
-
-    def _parse(self, overrides: Sequence[str]) -> list[Override]:
-        with config_loader(self._config_dir) as loader:
-            return _parse(loader, overrides)[0]
+    with reading_configuration(), config_loader(config_dir) as loader:
+        config = loader.load_configuration("config", list(chosen), RunMode.RUN)
+        # Which keys there are is checked by `_apply` and the schema.
+        OmegaConf.set_struct(config, False)
+        _drop_replaced(config, chosen, loader)
+        add_engine_keys(config)
+        pairs = [item.partition("=")[::2] for item in chosen]
+        _check_choices([*config.hydra.runtime.choices.items(), *pairs], loader)
+    return pickle.dumps(config, pickle.HIGHEST_PROTOCOL)
 
 
-@functools.lru_cache(maxsize=1)
-def _composer(conf_files: tuple[tuple[str, int, int], ...]) -> Composer:
-    """Return the composer of our own choices; one for each state of their files."""
-    return Composer(None)
-
-
-def _conf_files() -> tuple[tuple[str, int, int], ...]:
-    """Return the path, time of change and size of each of our own files of choices."""
+def _files(config_dir: str | None) -> _Files:
+    """Return the path, time of change and size of each file of choices."""
     paths = [
         os.path.join(folder, name)
-        for root in importlib.import_module("trainer.conf").__path__
+        for root in (*importlib.import_module("trainer.conf").__path__, *filter(None, [config_dir]))
         for folder, _, names in os.walk(root)
         for name in names
     ]
@@ -234,18 +196,46 @@ def _conf_files() -> tuple[tuple[str, int, int], ...]:
     return tuple((path, state.st_mtime_ns, state.st_size) for path, state in states)
 
 
-def _parse(loader: Any, overrides: Sequence[str]) -> tuple[list[Override], list[bool]]:
-    """Parse overrides; of each, return also whether it chooses in a group or is Hydra's own."""
+def _parse(loader: Any, overrides: Sequence[str]) -> list[Override]:
     # With the loader, so that a glob matches the choices.
-    parsed = OverridesParser.create(loader).parse_overrides(list(overrides))
-    choosing = [
-        item.is_hydra_override()
-        or (
-            loader.repository.group_exists(item.key_or_group) and not isinstance(item.value(), dict)
-        )
-        for item in parsed
-    ]
-    return parsed, choosing
+    parsed: list[Override] = OverridesParser.create(loader).parse_overrides(list(overrides))
+    return parsed
+
+
+def _chooses(override: Override, loader: Any) -> bool:
+    """Return whether an override chooses in a group, or is Hydra's own."""
+    is_choice = not isinstance(override.value(), dict)
+    return override.is_hydra_override() or (
+        is_choice and loader.repository.group_exists(override.key_or_group)
+    )
+
+
+def _several_values(override: Override) -> str | None:
+    """Return why an override of a sweep is wrong in one run, or None if it is none."""
+    if not override.is_sweep_override():
+        return None
+    line, key = override.input_line or "", override.key_or_group
+    is_list = override.value_type is ValueType.SIMPLE_CHOICE_SWEEP and key not in ONE_CHOICE
+    as_list = f", or write {key}=[{line.partition('=')[2]}] for a list" if is_list else ""
+    return f"'{line}' has several values; add -m to try each{as_list}"
+
+
+def _swept_by(recipe: Override, config_dir: str | None) -> list[str]:
+    """Return what a recipe sweeps over, as overrides."""
+    names = (
+        list(recipe.sweep_string_iterator())
+        if recipe.is_sweep_override()
+        else [recipe.get_value_element_as_str()]
+    )
+    for name in names:
+        composition = compose_config([f"experiment={name}"], config_dir)
+        params = composition.hydra_config.hydra.sweeper.params or {}
+        if params and len(names) > 1:
+            raise ConfigError(
+                f"experiment ({name}) brings what is varied itself ({', '.join(params)}); "
+                "choose it alone"
+            )
+    return [f"{key}={values}" for key, values in params.items()]
 
 
 def _check_choices(choices: Iterable[tuple[Any, Any]], loader: Any) -> None:
@@ -271,16 +261,6 @@ def add_engine_keys(config: DictConfig) -> None:
             for name, item in ENGINE_KEYS.get(group, {}).items():
                 if name not in node and item.default is not MISSING:
                     node[name] = item.default
-
-
-def _record(section: DictConfig, overrides: list[Override]) -> None:
-    """Record in Hydra's own section what was overridden and where, as Hydra does."""
-    section.overrides.task = [item.input_line for item in overrides]
-    names = section.job.config.override_dirname
-    section.job.override_dirname = get_overrides_dirname(
-        overrides, names.exclude_keys, names.item_sep, names.kv_sep
-    )
-    section.runtime.cwd = section.runtime.output_dir = os.getcwd()  # where Hydra would run a job
 
 
 def _apply(override: Override, config: DictConfig) -> str | None:

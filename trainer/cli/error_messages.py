@@ -20,7 +20,7 @@ from trainer.config.modes import MODES
 from trainer.config.options.constraints import did_you_mean
 from trainer.config.other_names import choice_hint
 from trainer.config.removed import removal
-from trainer.config.schema import GROUPS, ONE_CHOICE, USED
+from trainer.config.schema import GROUPS, USED
 from trainer.errors import ConfigError
 from trainer.files import storage_problem
 from trainer.text import printable
@@ -155,21 +155,11 @@ def _no_place(group: str, place: str, places: str | None) -> str:
     return f"{name}: {group} is not chosen there{hint}"
 
 
-def _several_values(key: str, values: str) -> str:
-    as_list = "" if key in ONE_CHOICE else f", or write {key}=[{values}] for a list"
-    return f"'{key}={values}' has several values; add -m to try each{as_list}"
-
-
 _TWICE = "{0} is chosen twice; write {0}=<choice> once, without +"
 _HYDRA_ERRORS: tuple[tuple[str, str | Callable[..., str]], ...] = (
     (r"In '(.*)': Could not override '([\w/]+)'. No match", _no_group_to_override),
     (r"Multiple values for ([\w/]+)\.", _TWICE),
     (r"^([\w/]+) appears more than once", _TWICE),
-    (r"Ambiguous value for argument '([^=]+)=(.*)'", _several_values),
-    (
-        r"Sweep parameters '(.*)' requires --multirun",
-        "'{0}' has several values; add -m to try each",
-    ),
     (
         r"^force-add of config groups is not supported: '\+\+(.*)'",
         "'++{0}' adds a group that is there; write {0}",

@@ -9,12 +9,13 @@ import signal
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from hydra.core.override_parser.types import Override
 
-from trainer.cli.compose import Composer
+from trainer.cli.compose import parse_sweep
 from trainer.cli.terminal import Terminal
 from trainer.cluster import environment
 from trainer.cluster.messages import Evaluated, Exit, Message, SignalReceived
@@ -47,9 +48,9 @@ from trainer.sweep.search import (
     Search,
     SearchContext,
     compose_first,
+    compose_point,
     create_search,
     expand,
-    point_composer,
 )
 from trainer.sweep.summary import link_events, show_summary, summary_folder, write_summary
 
@@ -99,9 +100,8 @@ def prepare(overrides: list[str], config_dir: str | None) -> tuple[Experiment, S
     Raises:
         ConfigError: with all problems of all points.
     """
-    composer = Composer(config_dir)
-    compose = point_composer(composer)
-    parsed = composer.parse(overrides)
+    compose = partial(compose_point, config_dir=config_dir)
+    parsed = parse_sweep(overrides, config_dir)
     first = _compose_first(parsed, compose)
     varied_keys = [item.get_key_element() for item in parsed if item.is_sweep_override()]
     folder = summary_folder(first, varied_keys, overrides)

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Protocol, cast
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
 from trainer.annotations import Ge, Le
-from trainer.cli.compose import Composer
+from trainer.cli.compose import compose
 from trainer.cluster import environment
 from trainer.config import loading
 from trainer.config.instantiate import instantiate
@@ -83,28 +83,24 @@ class PointResult:
     outcome: RunStatus
 
 
-def point_composer(composer: Composer) -> Compose:
-    """Return what composes and checks a point, and refuses what a sweep cannot run."""
-
-    def compose(overrides: list[str]) -> Experiment:
-        experiment = composer.compose(overrides)
-        launch = experiment.launch
-        if not experiment.trains:
-            raise ConfigError(f"mode ({experiment.mode}) is for one run; leave -m out")
-        if launch.inline:
-            raise ConfigError(
-                "launch.inline (true) is for one run: a point has a process of its own; "
-                "leave -m or launch=inline out"
-            )
-        if launch.uses_ray and not (launch.ray.address or environment.ray_address()):
-            raise ConfigError(
-                "launch.ray.address (null) would start a Ray cluster for each point of the sweep; "
-                "give the address of one, or set RAY_ADDRESS"
-            )
-        resolve(experiment)
-        return experiment
-
-    return compose
+def compose_point(overrides: Sequence[str], config_dir: str | None = None) -> Experiment:
+    """Compose and check a point; refuse what a sweep cannot run."""
+    experiment = compose(overrides, config_dir)
+    launch = experiment.launch
+    if not experiment.trains:
+        raise ConfigError(f"mode ({experiment.mode}) is for one run; leave -m out")
+    if launch.inline:
+        raise ConfigError(
+            "launch.inline (true) is for one run: a point has a process of its own; "
+            "leave -m or launch=inline out"
+        )
+    if launch.uses_ray and not (launch.ray.address or environment.ray_address()):
+        raise ConfigError(
+            "launch.ray.address (null) would start a Ray cluster for each point of the sweep; "
+            "give the address of one, or set RAY_ADDRESS"
+        )
+    resolve(experiment)
+    return experiment
 
 
 @dataclass(frozen=True)
