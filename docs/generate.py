@@ -223,7 +223,7 @@ def _row(key: str, default: Any, value: str, text: str, target: str | None = Non
     cells = [
         f"`{key}`",
         _code(_yaml(default)),
-        _cell(_ARTICLE.sub("", value)),
+        _cell(_ARTICLE.sub("", value).replace("true or false", "bool")),
         _cell(text),
         _later(key, target),
     ]

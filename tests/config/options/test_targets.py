@@ -122,7 +122,7 @@ def test_valid_options_have_no_problem(options: dict[str, Any]) -> None:
         ({"rate": 1}, "model.rate (1) must be >= 0 and < 1"),
         ({"rate": False}, "model.rate (false) must be a float"),
         ({"name": 3}, "model.name (3) must be a str or null"),
-        ({"wide": 1}, "model.wide (1) must be a bool"),
+        ({"wide": 1}, "model.wide (1) must be true or false"),
         ({"sizes": [1, "b"]}, "model.sizes ([1, 'b']) must be a list of int"),
         ({"blocks": [1, 0]}, "model.blocks ([1, 0]) each item must be >= 1"),
         ({"pair": [1]}, "model.pair ([1]) must be a list of 2 int"),

@@ -217,4 +217,5 @@ def _in_words(hint: Any) -> str:
     if kind in _MAPPINGS:
         return "a mapping"
     name = getattr(kind, "__name__", str(kind))
-    return {"NoneType": "null", "int": "an int"}.get(name, f"a {name}")
+    words = {"NoneType": "null", "bool": "true or false", "int": "an int"}
+    return words.get(name, f"a {name}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
+import inspect
 import pkgutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -271,7 +272,7 @@ def _of_class(node: ast.stmt | None, module: _Module) -> Signature | None:
 def _of_function(node: ast.stmt | None, module: _Module) -> Signature | None:
     if not isinstance(node, _Function):
         return None
-    parameters = [*_parameters(node.args, module)]
+    parameters = _parameters(node.args, module)
     for decorator in node.decorator_list:
         if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "takes":
             parameters = [*parameters[1:], *_fields(*module.definition(decorator.args[0]))]
@@ -292,29 +293,25 @@ def _fields(node: ast.stmt | None, module: _Module) -> Iterator[Parameter]:
             )
 
 
-def _parameters(spec: ast.arguments, module: _Module) -> Iterator[Parameter]:
-    by_position = [*spec.posonlyargs, *spec.args]
-    defaults: dict[ast.arg, ast.expr | None] = {
-        **dict(zip(reversed(by_position), reversed(spec.defaults), strict=False)),
-        **dict(zip(spec.kwonlyargs, spec.kw_defaults, strict=True)),
+def _parameters(spec: ast.arguments, module: _Module) -> list[Parameter]:
+    """Return the parameters that Python makes of a definition, but for what it would import."""
+    bare = {**vars(spec), "defaults": [], "kw_defaults": [None] * len(spec.kwonlyargs)}
+    stub = ast.Expression(ast.Lambda(ast.arguments(**bare), ast.Constant(None)))
+    function = eval(compile(ast.fix_missing_locations(stub), "<signature>", "eval"))
+    defaults = zip(spec.kwonlyargs, spec.kw_defaults, strict=True)
+    function.__defaults__ = tuple(_default(value, module) for value in spec.defaults)
+    function.__kwdefaults__ = {
+        item.arg: _default(value, module) for item, value in defaults if value
     }
-    kinds = (
-        (spec.posonlyargs, Parameter.POSITIONAL_ONLY),
-        (spec.args, Parameter.POSITIONAL_OR_KEYWORD),
-        ([spec.vararg], Parameter.VAR_POSITIONAL),
-        (spec.kwonlyargs, Parameter.KEYWORD_ONLY),
-        ([spec.kwarg], Parameter.VAR_KEYWORD),
-    )
-    for arguments, kind in kinds:
-        for item in filter(None, arguments):
-            default = defaults.get(item)
-            if isinstance(default, ast.Name):  # a constant of the module
-                default = module.assigned.get(default.id, default)
-            yield Parameter(
-                item.arg,
-                kind,
-                default=_literal(default) if default else Parameter.empty,
-                annotation=evaluate(item.annotation, module.names)
-                if item.annotation
-                else Parameter.empty,
-            )
+    function.__annotations__ = {
+        item.arg: evaluate(item.annotation, module.names)
+        for item in ast.walk(spec)
+        if isinstance(item, ast.arg) and item.annotation
+    }
+    return list(inspect.signature(function).parameters.values())
+
+
+def _default(expression: ast.expr, module: _Module) -> Any:
+    """Return the value of a literal, or of a constant of the module."""
+    name = expression.id if isinstance(expression, ast.Name) else ""
+    return _literal(module.assigned.get(name, expression))
