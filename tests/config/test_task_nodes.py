@@ -15,8 +15,7 @@ from trainer.config.options import targets
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.protocols import ModelNode, ScheduleNode
-from trainer.runs.identity import Change, changes, run_name
-from trainer.runs.normal_form import leaves
+from trainer.runs.identity import Change, changes, leaves, run_name
 from trainer.sweep.search import expand
 
 

@@ -10,8 +10,7 @@ from trainer.annotations import Free
 from trainer.cli.compose import compose
 from trainer.config.instantiate import instantiate
 from trainer.datasets.cache import example_cache
-from trainer.runs.identity import changes, run_name
-from trainer.runs.normal_form import leaves
+from trainer.runs.identity import changes, leaves, run_name
 
 FORMAT = """
     from pathlib import Path

@@ -4,7 +4,7 @@ import pytest
 
 from trainer.engine import worker_clock
 from trainer.engine.worker_clock import ExchangeTime, WorkerClock
-from trainer.runs.worker_times import WorkerRecord, WorkerTime
+from trainer.runs.ledger import WorkerRecord, WorkerTime
 
 NAMES = ["worker-0", "worker-1"]
 

@@ -10,7 +10,7 @@ from tests.support.command_line import run_here
 from trainer.cli.compose import compose
 from trainer.runs import provenance
 from trainer.runs.directory import open_run
-from trainer.runs.user_code import ImportedCode
+from trainer.runs.provenance import ImportedCode
 
 SHORT = ["model=softmax", "train.epochs=2"]
 RESULT = {
@@ -28,7 +28,7 @@ def extended(tmp_path, monkeypatch):
     more = [f"resume={run.path}", "train.epochs=3"]
     longer = open_run(compose(more), more, None)
     longer.record_continuation(["model=softmax", "train.epochs=3"], None)
-    provenance.complete(run.path, ["CPU:0"], 1, 34, steps_per_epoch=11.25)
+    provenance.update(run.path, total_steps=34, steps_per_epoch=11.25)
     (run.path / "checkpoints").mkdir()
     for step in (23, 34):
         (run.path / "checkpoints" / f"ckpt-{step}.json").write_text("{}")
@@ -86,7 +86,7 @@ def code(tmp_path, monkeypatch):
     imported = ImportedCode()
     imported.update()
     mine = {file.stem: imported.fingerprints[file.stem] for file in files}
-    return files, lambda path: provenance.add_facts(path, code=mine)
+    return files, lambda path: provenance.update(path, code=mine)
 
 
 CHANGED = (

@@ -12,7 +12,7 @@ from trainer.cli.overrides import rewrite
 from trainer.config.schema import Best, Checkpoint
 from trainer.errors import ConfigError
 from trainer.runs.checkpoint_marker import commit
-from trainer.runs.checkpoint_selection import select_step
+from trainer.runs.checkpoint_retention import select_step
 
 ACCURACY = {10: 0.5, 20: 0.9, 30: 0.7}
 

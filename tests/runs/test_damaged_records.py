@@ -17,7 +17,7 @@ from trainer.files import parse_json, read_json, write_json
 from trainer.launch.processes import inline
 from trainer.launch.processes.worker_process import Log, log_of
 from trainer.runs import process_status, status
-from trainer.runs.config_file import read_config
+from trainer.runs.directory import read_config
 from trainer.runs.ledger import Ledger
 from trainer.runs.process_status import HostStatus, ProcessStatus
 from trainer.summaries.writers.jsonl import JsonLines

@@ -252,7 +252,7 @@ def test_result_counts_for_the_configured_length(here):
 )
 def test_result_of_a_longer_training_counts(here, recorded, asked, is_finished):
     run = open_with("train.steps=30")
-    provenance.complete(run.path, ["CPU:0"], 1, 30, steps_per_epoch=11.25)
+    provenance.update(run.path, total_steps=30, steps_per_epoch=11.25)
     (run.path / "result.json").write_text(json.dumps({"step": 30, "train": recorded}))
     assert (run.result(compose([asked])) is not None) == is_finished
     run.release()
@@ -264,7 +264,7 @@ def test_step_past_is_that_of_a_checkpoint_beyond_the_length(here):
     (run.path / "checkpoints").mkdir()
     (run.path / "checkpoints" / "ckpt-23.json").write_text("{}")
     assert run.step_past(compose(["train.epochs=2"])) is None  # it knows no epochs yet
-    provenance.complete(run.path, ["CPU:0"], 1, 34, steps_per_epoch=11.25)
+    provenance.update(run.path, total_steps=34, steps_per_epoch=11.25)
     lengths = ["train.epochs=2", "train.epochs=3", "train.steps=22", "train.steps=23"]
     assert [run.step_past(compose([length])) for length in lengths] == [None, None, 23, None]
     assert run.step_past(compose(["train.epochs=1"])) == 23
@@ -273,7 +273,7 @@ def test_step_past_is_that_of_a_checkpoint_beyond_the_length(here):
 
 def test_open_run_accepts_the_same_global_batch(here):
     run = open_with("batch.per_replica=16", "batch.global_size=null")
-    provenance.complete(run.path, ["CPU:0"] * 3, 3, 100)
+    provenance.update(run.path, num_replicas=3, total_steps=100)
     run.release()
     open_with(f"resume={run.path}", "batch.global_size=48", "batch.per_replica=null").release()
     with pytest.raises(ConfigError, match=r"batch.global_size"):

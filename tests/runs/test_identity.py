@@ -14,10 +14,10 @@ from trainer.runs.identity import (
     change_problems,
     changes,
     effect_of,
+    leaves,
     names_run,
     run_name,
 )
-from trainer.runs.normal_form import leaves
 
 DEFAULT = compose([])
 LEAVES = leaves(DEFAULT)

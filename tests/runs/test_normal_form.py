@@ -10,9 +10,8 @@ import yaml
 from trainer.cli.compose import compose
 from trainer.config import loading, schema
 from trainer.config.options import targets
-from trainer.runs import normal_form
-from trainer.runs.identity import Change, changes, run_name
-from trainer.runs.normal_form import leaves
+from trainer.runs import identity
+from trainer.runs.identity import Change, changes, leaves, run_name
 
 GOLDEN = Path(__file__).with_name("golden_identities.yaml")
 IDENTITIES = yaml.safe_load(GOLDEN.read_text())
@@ -58,11 +57,11 @@ def project(tmp_path, monkeypatch):
 def longer_schema(monkeypatch):
     """Return a function that adds options with defaults to the schema."""
 
-    cached = normal_form._schema_defaults
+    cached = identity._schema_defaults
 
     def extend():
         monkeypatch.setattr(loading, "Experiment", Longer)
-        monkeypatch.setattr(normal_form, "Experiment", Longer)
+        monkeypatch.setattr(identity, "Experiment", Longer)
         cached.cache_clear()
 
     yield extend
@@ -136,8 +135,8 @@ def test_option_without_a_value_is_the_engines_default():
 def test_nodes_in_a_list_have_their_defaults_too():
     node = {"_target_": "trainer.models.mlp.mlp"}
     explicit = {**node, **targets.defaults("trainer.models.mlp.mlp")}
-    assert normal_form.normal([node]) == normal_form.normal([explicit])
-    assert normal_form.normal([node]) != normal_form.normal([{**explicit, "activation": "x"}])
+    assert identity.normal([node]) == identity.normal([explicit])
+    assert identity.normal([node]) != identity.normal([{**explicit, "activation": "x"}])
 
 
 def test_fault_of_defaults_alone_still_names_its_run():

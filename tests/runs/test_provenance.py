@@ -127,8 +127,8 @@ def test_lineage_has_the_changes_of_every_command(run):
 
 
 def test_complete_keeps_the_devices_and_updates_the_length(run):
-    provenance.complete(run, ["CPU:0", "CPU:1"], 2, 300)
-    provenance.complete(run, ["GPU:0"], 1, 400)
+    provenance.update(run, devices=["CPU:0", "CPU:1"], num_replicas=2, total_steps=300)
+    provenance.update(run, devices=["GPU:0"], num_replicas=1, total_steps=400)
     record = provenance.read(run)
     assert (record["devices"], record["total_steps"]) == (["CPU:0", "CPU:1"], 400)
     assert provenance.num_replicas(run) == 2
@@ -146,7 +146,7 @@ def test_code_is_recorded_and_named_instead_of_what_git_sees(repository):
     provenance.create(repository, [], None)
     file = repository / "model.py"
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    provenance.add_facts(repository, code={"a_model": {"file": str(file), "sha256": digest}})
+    provenance.update(repository, code={"a_model": {"file": str(file), "sha256": digest}})
     assert provenance.code_warning(repository) is None
     file.write_text("width = 3\n")
     assert "other code in model.py; " in provenance.code_warning(repository)

@@ -9,8 +9,8 @@ import pytest
 from trainer.cli.compose import compose
 from trainer.runs import provenance
 from trainer.runs.directory import open_run
+from trainer.runs.identity import leaves
 from trainer.runs.ledger import Ledger
-from trainer.runs.normal_form import leaves
 from trainer.runs.run_summary import differences, label, summarize
 from trainer.runs.status import State
 
@@ -22,7 +22,7 @@ def run(tmp_path):
         compose([f"runs_dir={tmp_path}", "train.epochs=null", "train.steps=100"]), [], None
     )
     metrics = {"direction": {"loss": "min", "accuracy": "max"}, "primary": "accuracy"}
-    provenance.complete(run.path, ["CPU:0"], 1, 100, metrics=metrics)
+    provenance.update(run.path, num_replicas=1, total_steps=100, metrics=metrics)
     yield run
     run.release()
 

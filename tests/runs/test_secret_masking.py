@@ -3,8 +3,7 @@
 import pytest
 
 from trainer.cli.compose import compose
-from trainer.runs.identity import Change
-from trainer.runs.normal_form import leaves
+from trainer.runs.identity import Change, leaves
 from trainer.runs.secret_masking import MASK, masked, shown, shown_word
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\n+MIIEow\n+IBAAK\n-----END RSA PRIVATE KEY-----"

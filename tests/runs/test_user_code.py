@@ -1,13 +1,14 @@
 """The user's own modules of a run: which they are, and which of them have changed."""
 
 import importlib
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
-from trainer.runs import user_code
-from trainer.runs.user_code import ImportedCode, changed, warning
+from trainer.runs import provenance
+from trainer.runs.provenance import ImportedCode, changed_files, code_warning
 
 
 @pytest.fixture
@@ -29,8 +30,17 @@ def fingerprints_of(*modules):
         importlib.import_module(name)
     code.update()
     mine = {n: f for n, f in code.fingerprints.items() if n.partition(".")[0] in ("mine", "single")}
-    assert not {"numpy", "yaml", "os", "pytest", "trainer.runs.user_code"} & {*code.fingerprints}
+    assert not {"numpy", "yaml", "os", "pytest", "trainer.runs.provenance"} & {*code.fingerprints}
     return mine
+
+
+def changed(code):
+    return changed_files({"code": code})
+
+
+def warning(code):
+    Path("run.json").write_text(json.dumps({"code": code}))
+    return code_warning(Path())
 
 
 def test_imported_modules_of_the_user_are_recorded(project):
@@ -73,7 +83,7 @@ def test_changed_names_edited_and_missing_files(project, monkeypatch):
     (project / "single.py").unlink()
     assert changed(code) == ["mine/net.py", "single.py"]
     assert "trained with other code in mine/net.py, single.py; " in warning(code)
-    monkeypatch.setattr(user_code, "_MAX_NAMES", 1)
+    monkeypatch.setattr(provenance, "_MAX_NAMES", 1)
     assert "other code in mine/net.py and 1 more; " in warning(code)
     (project / "mine" / "net.py").write_text("width = 1\n")
     (project / "single.py").write_text("width = 1\n")

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from trainer.runs.ledger import Ledger
-from trainer.runs.worker_times import (
+from trainer.runs.ledger import (
     STALENESS_EDGES,
+    Ledger,
     StragglerWatch,
     WorkerRecord,
     WorkerTime,

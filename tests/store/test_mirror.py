@@ -17,7 +17,7 @@ from trainer.store import remote_files
 from trainer.store.lease import Lease, LeaseHeldError, LeaseLostError, Manifest, read_manifest
 from trainer.store.mirror import Mirror
 from trainer.store.object_store import StoreError, retry
-from trainer.store.upload_note import is_away, wait_for_upload
+from trainer.store.remote_files import is_away, wait_for_upload
 
 SCHEDULES = 48
 

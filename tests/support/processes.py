@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.support.scratch import new_folder
-from trainer.runs.worker_times import is_clock_name
+from trainer.runs.ledger import is_clock_name
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,9 +15,8 @@ from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel, Line, Phase
 from trainer.cluster.spec import Cluster
 from trainer.runs import checkpoint_marker, provenance
-from trainer.store import upload_note
-from trainer.store.remote_files import checkpoint_folder
-from trainer.store.upload_note import wait_for_upload, write_note
+from trainer.store import remote_files
+from trainer.store.remote_files import checkpoint_folder, wait_for_upload, write_note
 from trainer.worker.context import WorkerContext
 from trainer.worker.run_checkpointer import before_commit
 
@@ -57,7 +56,7 @@ def test_stop_request_ends_the_wait_for_the_upload(tmp_path, monkeypatch, at):
     write_checkpoint(tmp_path, 2)
     write_note(tmp_path, ())
     stop = Stop(at)
-    monkeypatch.setattr(upload_note.time, "sleep", stop.wait)
+    monkeypatch.setattr(remote_files.time, "sleep", stop.wait)
     call_of(tmp_path, stop)()
     assert stop.waits == at
 
@@ -66,9 +65,9 @@ def test_commit_waits_for_the_upload_of_the_checkpoint_before(tmp_path, monkeypa
     write_checkpoint(tmp_path, 2)
     write_note(tmp_path, ())
     folder = folder_of(tmp_path, 2)
-    monkeypatch.setattr(upload_note.time, "sleep", lambda secs: write_note(tmp_path, [folder]))
+    monkeypatch.setattr(remote_files.time, "sleep", lambda secs: write_note(tmp_path, [folder]))
     call_of(tmp_path, Stop(99))()
-    assert upload_note._has(tmp_path, folder)
+    assert remote_files._has(tmp_path, folder)
 
 
 def test_rollback_past_a_checkpoint_that_the_store_has_awaits_nothing(tmp_path, monkeypatch):
@@ -77,7 +76,7 @@ def test_rollback_past_a_checkpoint_that_the_store_has_awaits_nothing(tmp_path, 
     write_note(tmp_path, [folder_of(tmp_path, step) for step in (2, 4)])
     checkpoint_marker.remove(tmp_path / "checkpoints", 4)
     stop = Stop(0)
-    monkeypatch.setattr(upload_note.time, "sleep", stop.wait)
+    monkeypatch.setattr(remote_files.time, "sleep", stop.wait)
     wait_for_upload(tmp_path, lambda: None)
     assert stop.waits == 0
 
@@ -86,7 +85,7 @@ def test_checkpoint_of_a_step_that_was_made_again_is_awaited(tmp_path, monkeypat
     write_checkpoint(tmp_path, 2)
     write_note(tmp_path, ["ckpt-2-0123456789abcdef"])
     stop = Stop(1)
-    monkeypatch.setattr(upload_note.time, "sleep", stop.wait)
+    monkeypatch.setattr(remote_files.time, "sleep", stop.wait)
     call_of(tmp_path, stop)()
     assert stop.waits == 1
 
@@ -99,7 +98,7 @@ def test_wait_beside_another_phase_is_no_sign_of_life(tmp_path, monkeypatch, pha
     channel = Channel(messages.append, lambda: float(next(now)))
     channel.phase(phase, 3)
     stop = Stop(3000)
-    monkeypatch.setattr(upload_note.time, "sleep", stop.wait)
+    monkeypatch.setattr(remote_files.time, "sleep", stop.wait)
     call_of(tmp_path, stop, channel)()
     assert messages[1:] == [Phase("save", 3)] * beats + [
         Line("warning: the next checkpoint waits for the upload of that of step 2")

@@ -17,7 +17,7 @@ from trainer.runs.checkpoint_marker import committed_steps, marker_digest
 from trainer.store import remote_files
 from trainer.store.lease import Lease
 from trainer.store.object_store import StoreError
-from trainer.store.upload_note import write_note
+from trainer.store.remote_files import write_note
 from trainer.worker import run_checkpointer
 
 DECLARED = "TF_CONFIG"

@@ -17,9 +17,8 @@ from trainer.engine.graph.step.metric_sums import num_sums, unpack
 from trainer.engine.plan import Plan
 from trainer.engine.result_lines import ResultLines
 from trainer.engine.worker_clock import WorkerClock
-from trainer.runs.ledger import Ledger
-from trainer.runs.worker_times import STALENESS_EDGES, StragglerWatch, WorkerRecord
-from trainer.summaries import resource_usage
+from trainer.runs.ledger import STALENESS_EDGES, Ledger, StragglerWatch, WorkerRecord
+from trainer.summaries import profiler
 from trainer.summaries.profiler import Profiler
 from trainer.summaries.writers.writer import Writer
 
@@ -201,7 +200,7 @@ class Reporter:
         self.ledger.record_workers(record)
         time_spent = self.ledger.summary()
         values["train_secs"] = time_spent.secs["step"] + time_spent.secs["input"]
-        values |= {"goodput": time_spent.goodput, **resource_usage.resource_metrics()}
+        values |= {"goodput": time_spent.goodput, **profiler.resource_metrics()}
         if len(time_spent.sizes) > 1:
             values["workers"] = time_spent.sizes[-1][1]
         self.write_scalars(step, values)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from trainer.engine.process_group import ProcessGroup
-from trainer.runs.worker_times import WorkerRecord, WorkerTime
+from trainer.runs.ledger import WorkerRecord, WorkerTime
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from trainer.fitting.carried import carried, function_node, import_folders, load
 from trainer.fitting.kept_data import KeptData, batches_of, describe
 from trainer.fitting.keras_pickling import library_of
 from trainer.notebook import Run, run
-from trainer.runs.checkpoint_selection import select_step
+from trainer.runs.checkpoint_retention import select_step
 
 # Models made here must leave the memory of the GPUs to the processes that train.
 environment.share_gpus()

@@ -36,13 +36,12 @@ from trainer.launch.run_context import (
 from trainer.launch.supervision.attempt import Failure
 from trainer.launch.supervision.status_writer import StatusWriter
 from trainer.launch.supervision.supervisor import Supervisor
-from trainer.runs import checkpoint_selection, prediction_table, provenance, status
+from trainer.runs import checkpoint_retention, prediction_table, provenance, status
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.directory import RunDirectory
 from trainer.runs.identity import run_address
-from trainer.runs.ledger import CATEGORIES, Ledger
+from trainer.runs.ledger import CATEGORIES, Ledger, format_sizes
 from trainer.runs.process_status import process_start_time
-from trainer.runs.worker_times import format_sizes
 from trainer.strategies.strategy import Strategy
 from trainer.text import format_duration, without_classes
 
@@ -199,7 +198,7 @@ def _result(context: RunContext) -> tuple[str | None, str]:
         return None, location
     if experiment.trains:
         return _trained(experiment, directory), location
-    step = checkpoint_selection.select_step(directory.path, experiment.checkpoint)
+    step = checkpoint_retention.select_step(directory.path, experiment.checkpoint)
     if experiment.mode != "predict":
         return None, location
     table = prediction_table.requested_table(experiment, directory.path, step)

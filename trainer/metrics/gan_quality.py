@@ -19,7 +19,7 @@ from trainer.engine.graph.input.feature_specs import model_arguments
 from trainer.engine.initial_weights.initial_weights import restore_weights
 from trainer.errors import CheckpointError, ConfigError
 from trainer.protocols import Dataset, Split
-from trainer.runs.config_file import read_config
+from trainer.runs.directory import read_config
 
 _ROWS = 500
 """Examples that are read or classified at a time."""

@@ -24,9 +24,9 @@ from trainer.files import (
     write_json,
     writing,
 )
-from trainer.runs import identity, normal_form, provenance, repair
+from trainer.runs import identity, provenance, repair
 from trainer.runs.checkpoint_marker import committed_steps
-from trainer.runs.config_file import REPEAT, read_config, read_experiment, write_config
+from trainer.runs.directory import REPEAT, read_config, read_experiment, write_config
 from trainer.runs.identity import Change, joined_path, run_address, run_path
 
 _LOCK_WAIT_SECS = 5.0  # a worker whose supervisor was killed needs a moment to notice
@@ -305,7 +305,7 @@ def trained_config(path: Path) -> dict[str, Any]:
 def _with_changes(path: Path, begun: Experiment) -> dict[str, Any]:
     """Return an experiment by dotted key, with the changes of later commands of its run."""
     return {
-        **normal_form.leaves(begun),
+        **identity.leaves(begun),
         **provenance.changed_values(provenance.read(path)),
     }
 
@@ -340,7 +340,7 @@ def _check_same(path: Path, experiment: Experiment) -> list[Change]:
     """
     begun = read_experiment(path)
     before = _with_changes(path, begun)
-    now = normal_form.leaves(experiment)
+    now = identity.leaves(experiment)
     replicas = provenance.num_replicas(path)
     if (
         replicas

@@ -7,19 +7,19 @@ of its points are done.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from trainer.annotations import Effect, Free, Semantic, Structural
-from trainer.config import addresses
+from trainer.config import addresses, loading
 from trainer.config.options import constraints, targets
 from trainer.config.rules import env, loop
-from trainer.config.schema import Experiment
-from trainer.runs import normal_form
+from trainer.config.schema import ENGINE_KEYS, GROUPS, Experiment, Fault
 from trainer.runs.secret_masking import shown
 
 _NAMED_NODES = ("callbacks", "metrics", "writers")
@@ -27,6 +27,102 @@ _NAMED_NODES = ("callbacks", "metrics", "writers")
 _DIGITS = 12
 """Of the hash in the name of a run; they are hexadecimal."""
 _COMMAND_KEYS = ("resume", "resume_allow", "mode", "choices", "sweep", "search")
+
+
+def leaves(experiment: Experiment) -> dict[str, Any]:
+    """Return every value of the configuration by its dotted key."""
+    return dict(flatten(loading.plain(experiment)))
+
+
+def flatten(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value of nested mappings with its dotted key."""
+    for name, value in node.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def completed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration by dotted key, and after it the defaults of options that it lacks."""
+    return _completed(values, {**_schema_defaults(), **_option_defaults(values)})
+
+
+def differing(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a configuration that are not the defaults of their options."""
+    # A section without choices is {} or null.
+    values = {key: value or None if key in GROUPS else value for key, value in values.items()}
+    return _differing(values, _schema_defaults())
+
+
+def normal(value: Any) -> Any:
+    """Return a value in the form of all equal ones: 1 for 1.0, a node without its defaults."""
+    if isinstance(value, list | tuple):
+        return [normal(item) for item in value]
+    if isinstance(value, Mapping):
+        return _differing(dict(flatten(value)), {})
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def task_groups(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the keys of the nodes of a task, each with the group of its choices."""
+    groups = targets.node_groups(values.get("task._target_"))
+    return {f"task.{name}": group for name, group in groups.items()}
+
+
+def _differing(values: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are not the defaults, given those of the schema."""
+    values = _without_empty_nodes(values)
+    defaults = {**schema, **_option_defaults(values)}
+    normalized = {key: normal(value) for key, value in _completed(values, defaults).items()}
+    return {
+        key: value
+        for key, value in normalized.items()
+        if key not in defaults or value != normal(defaults[key])
+    }
+
+
+def _without_empty_nodes(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with None for each node of a function that names none."""
+    sections = {key.rpartition(".")[0] for key in values if key.endswith("._partial_")}
+    empty = {section for section in sections if values.get(f"{section}._target_") is None}
+    rest = {key: value for key, value in values.items() if key.rpartition(".")[0] not in empty}
+    return {**rest, **dict.fromkeys(empty)}
+
+
+def _completed(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    present = set(values)
+    for key in values:
+        while "." in key and (key := key.rpartition(".")[0]) not in present:
+            present.add(key)
+    return {**values, **{key: value for key, value in defaults.items() if key not in present}}
+
+
+def _option_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the default of each option of the targets and faults among values, by dotted key."""
+    defaults: dict[str, Any] = {}
+    groups = task_groups(values)
+    for key, target in values.items():
+        section, _, last = key.rpartition(".")
+        prefix = section and f"{section}."
+        options: Mapping[str, Any] = {}
+        if last == "_target_":
+            group = groups.get(section, section.partition(".")[0])
+            engine_keys = dict.fromkeys(ENGINE_KEYS.get(group, ()))
+            options = {**engine_keys, **targets.defaults(target)}
+        elif last == "action" and section.startswith("fault."):
+            options = _FAULT
+        defaults |= {f"{prefix}{name}": value for name, value in options.items()}
+    return defaults
+
+
+_FAULT = {name: value for name, value in asdict(Fault()).items() if name != "action"}
+"""Not the action, because it says that there is a fault."""
+
+
+@functools.cache
+def _schema_defaults() -> Mapping[str, Any]:
+    return leaves(Experiment())
 
 
 @dataclass(frozen=True)
@@ -128,10 +224,8 @@ def run_name(experiment: Experiment) -> str:
 
 def digest(experiment: Experiment) -> str:
     """Return the hash of all that makes an experiment; a run is named by the first digits."""
-    values = normal_form.leaves(experiment)
-    naming = {
-        key: value for key, value in normal_form.differing(values).items() if names_run(key, values)
-    }
+    values = leaves(experiment)
+    naming = {key: value for key, value in differing(values).items() if names_run(key, values)}
     return hashlib.sha256(json.dumps(naming, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -178,21 +272,17 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
         before: the values by key with which the run was trained.
         now: the values by key with which it is continued.
     """
-    before, now = normal_form.completed(before), normal_form.completed(now)
+    before, now = completed(before), completed(now)
     keys = [key for key in dict.fromkeys([*before, *now]) if not _within(key, _COMMAND_KEYS)]
     # An empty section counts as missing: its first key is the change.
     pairs = ((key, before.get(key), now.get(key)) for key in keys)
-    groups = {**normal_form.task_groups(before), **normal_form.task_groups(now)}
+    groups = {**task_groups(before), **task_groups(now)}
     merged = {**before, **now}
     differences = (
         _change(key, None if old == {} else old, None if new == {} else new, groups, merged)
         for key, old, new in pairs
     )
-    return [
-        change
-        for change in differences
-        if normal_form.normal(change.before) != normal_form.normal(change.now)
-    ]
+    return [change for change in differences if normal(change.before) != normal(change.now)]
 
 
 def _change(

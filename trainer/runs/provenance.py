@@ -1,23 +1,29 @@
-"""run.json: the provenance of a run: command, code, versions, devices, and later commands."""
+"""run.json: the provenance of a run: command, code, versions, devices, and later commands.
+
+The code of the user is recorded by a fingerprint of each source file, so that edits are noticed.
+The user's are all modules but those of Python, of installed packages and of Steadfast. In a
+checkout of Steadfast its models and datasets are the user's too, who adds to them there.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import os
 import platform
 import shlex
 import socket
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from trainer.config.options import signatures
 from trainer.errors import DamagedError
 from trainer.files import read_json, write_json
-from trainer.runs import user_code
 from trainer.runs.secret_masking import MASK, masked, shown_word
 
 _PACKAGES = (
@@ -30,6 +36,8 @@ _PACKAGES = (
     "steadfast",
 )
 _MAX_DIFF = 1_000_000
+_OF_DEVICES = ("devices", "num_replicas", "threads")
+_MAX_NAMES = 5
 
 
 def create(
@@ -132,7 +140,7 @@ def add_entry(
     previous = latest_command(record)
     _write(path, {**record, "lineage": [*record.get("lineage", ()), current]})
     # What names the user's files says it better than what names all that git sees.
-    is_told = bool(user_code.changed(record.get("code")))
+    is_told = bool(changed_files(record))
     return _differences(previous, current, code=not is_told)
 
 
@@ -142,49 +150,13 @@ def withdraw_entry(path: Path) -> None:
     _write(path, {**record, "lineage": record["lineage"][:-1]})
 
 
-def complete(
-    path: Path,
-    devices: list[str],
-    num_replicas: int,
-    total_steps: int,
-    threads: int | None = None,
-    metrics: Mapping[str, Any] | None = None,
-    steps_per_epoch: float | None = None,
-) -> None:
-    """Add what only a worker knows: devices of the first attempt, and the current length.
-
-    Args:
-        path: the run directory.
-        devices: names of the devices.
-        num_replicas: number of replicas.
-        total_steps: number of steps.
-        threads: threads of an operation, if the run fixes them.
-        metrics: which of their directions is better, and which is the primary one.
-        steps_per_epoch: length of an epoch in steps; None: there are no epochs.
-    """
+def update(path: Path, **facts: Any) -> None:
+    """Add facts to the record of a run, or change them; those of devices are never changed."""
     record = read(path)
-    facts: dict[str, Any] = {"total_steps": total_steps, "steps_per_epoch": steps_per_epoch}
-    if metrics is not None:
-        facts["metrics"] = metrics
-    if record.get("devices") is None:
-        facts |= {"devices": devices, "num_replicas": num_replicas}
-        if threads is not None:
-            facts["threads"] = threads
-    add_facts(path, **facts)
-
-
-def add_facts(path: Path, **facts: Any) -> None:
-    """Add facts to the record of a run, or change them."""
-    record = read(path)
+    if record.get("devices") is not None:  # of the first attempt
+        facts = {name: fact for name, fact in facts.items() if name not in _OF_DEVICES}
     if record and not facts.items() <= record.items():
         _write(path, {**record, **facts})
-
-
-def code_warning(path: Path) -> str | None:
-    """Return a line about code that has changed since a run was trained; None: none has."""
-    with suppress(DamagedError):
-        return user_code.warning(read(path).get("code"))
-    return None
 
 
 def num_replicas(path: Path) -> int | None:
@@ -278,3 +250,67 @@ def _differences(
                 else f"{name} is {new or 'missing'}, the run had {old or 'none'}"
             )
     return lines
+
+
+class ImportedCode:
+    """The user's modules that this process has imported, each as it was when it was first seen.
+
+    Attributes:
+        fingerprints: file and SHA-256 of each module by its name.
+    """
+
+    def __init__(self) -> None:
+        self.fingerprints: dict[str, dict[str, str]] = {}
+        self._seen = {"__main__", "__mp_main__"}
+        paths = sysconfig.get_paths()
+        folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+        folders += [path for path in sys.path if any(Path(path).glob("*.dist-info"))]
+        folders.append(str(Path(__file__).parents[1]))
+        both = {*folders, *map(os.path.realpath, folders)}
+        self._others = tuple(f"{folder}{os.sep}" for folder in both)
+
+    def update(self) -> None:
+        """Add the modules that were imported since the last call."""
+        for name in set(sys.modules) - self._seen:
+            self._seen.add(name)
+            file = str(getattr(sys.modules.get(name), "__file__", None) or "")
+            # AutoGraph writes functions into files of its own, under other names each time.
+            others = name.startswith("__autograph_generated_file") or file.startswith(self._others)
+            is_users = file.endswith(".py") and not others
+            if is_users and (digest := _digest(Path(file))):
+                self.fingerprints[name] = {"file": os.path.abspath(file), "sha256": digest}
+
+
+def changed_files(record: Mapping[str, Any]) -> list[str]:
+    """Return the files of the user that are not as they were, or are gone."""
+    code = record.get("code")
+    files = []
+    for name, fingerprint in code.items() if isinstance(code, Mapping) else ():
+        # By name first: the project may have been moved, or be that of another machine.
+        file = signatures.source(name) or Path(fingerprint["file"])
+        if _digest(file) != fingerprint["sha256"]:
+            here = file.is_relative_to(Path.cwd())
+            files.append(str(file.relative_to(Path.cwd()) if here else file))
+    return sorted(files)
+
+
+def code_warning(path: Path) -> str | None:
+    """Return a line about code that has changed since a run was trained, or None."""
+    try:
+        files = changed_files(read(path))
+    except DamagedError:
+        return None
+    if not files:
+        return None
+    more = f" and {len(files) - _MAX_NAMES} more" if len(files) > _MAX_NAMES else ""
+    return (
+        f"the run was trained with other code in {', '.join(files[:_MAX_NAMES])}{more}; for a run "
+        "with the code as it is now use resume=never, or another name=<name>"
+    )
+
+
+def _digest(file: Path) -> str | None:
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
+    except OSError:
+        return None

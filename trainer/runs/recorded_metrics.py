@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from trainer.config.directions import Directions, of_targets
 from trainer.errors import ConfigError, DamagedError
 from trainer.files import MAX_LINE_BYTES, read_bytes, regular_file
-from trainer.runs import config_file, provenance
+from trainer.runs import directory, provenance
 from trainer.runs.checkpoint_marker import read_marker
 
 Points: TypeAlias = Sequence[tuple[int, float]]
@@ -159,7 +159,7 @@ def read_directions(path: Path) -> Directions:
     if isinstance(record, dict):
         return Directions(record["direction"], record["primary"])
     try:
-        config = config_file.read_config(path)
+        config = directory.read_config(path)
         metrics = {name: node["_target_"] for name, node in (config["metrics"] or {}).items()}
         task: Any = config["task"]
         return of_targets(task and task["_target_"], metrics)

@@ -22,9 +22,8 @@ from trainer.config.schema import GROUPS, PAIRS
 from trainer.errors import DamagedError
 from trainer.files import read_bytes
 from trainer.runs import (
-    config_file,
+    directory,
     identity,
-    normal_form,
     provenance,
     recorded_metrics,
 )
@@ -163,7 +162,7 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     Args:
         configs: the configuration of each run by dotted key; an empty one differs in nothing.
     """
-    values = [normal_form.completed(config) for config in configs if config]
+    values = [identity.completed(config) for config in configs if config]
     choices = {group: [_choice(each, group) for each in values] for group in _CHOICES}
     columns: dict[str, Sequence[str | None]] = {
         group: each for group, each in choices.items() if len(set(each)) > 1
@@ -214,7 +213,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 @functools.lru_cache(1000)
 def _written_config(path: Path, mtime: int, size: int) -> Mapping[str, Any]:
     """Return the leaves of config.yaml as shown, which a list that is repeated parses once."""
-    return dict(normal_form.flatten(shown(config_file.read_config(path))))
+    return dict(identity.flatten(shown(directory.read_config(path))))
 
 
 def _best(path: Path, split: str, directions: Directions) -> tuple[int, float] | None:
@@ -289,4 +288,4 @@ def _differs(column: Sequence[str | None], choices: Mapping[str, Sequence[str]],
 
 
 def _format(value: Any) -> str:
-    return format_plain(normal_form.normal(value))
+    return format_plain(identity.normal(value))

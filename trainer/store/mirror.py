@@ -14,8 +14,7 @@ from trainer.runs.checkpoint_marker import committed_steps, marker_file
 from trainer.store import remote_files
 from trainer.store.lease import Lease, LeaseLostError, Manifest
 from trainer.store.object_store import Store, StoreError
-from trainer.store.remote_files import CHECKPOINTS
-from trainer.store.upload_note import write_note
+from trainer.store.remote_files import CHECKPOINTS, write_note
 
 _POLL_SECS = 0.1
 _FILES_SECS = 30.0  # between two uploads of logs and metrics while there is no new checkpoint

@@ -12,8 +12,8 @@ from trainer.cluster.messages import Channel
 from trainer.config.options import constraints
 from trainer.config.schema import Experiment
 from trainer.protocols import Task
-from trainer.runs import identity, normal_form, provenance
-from trainer.runs.config_file import read_config
+from trainer.runs import identity, provenance
+from trainer.runs.directory import read_config
 from trainer.runs.secret_masking import shown
 from trainer.summaries.writers.background import open_writers
 from trainer.summaries.writers.writer import Writer
@@ -106,7 +106,7 @@ def hyperparameters(experiment: Experiment) -> dict[str, bool | int | float | st
         for group, choice in (experiment.choices or {}).items()
         if group in _CHOICES or "." in group  # a node of the task
     }
-    values = shown(normal_form.leaves(experiment))
+    values = shown(identity.leaves(experiment))
     options = {
         key: value
         for key, value in values.items()

@@ -26,7 +26,7 @@ from trainer.config.options.constraints import format_value
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch.run_context import resolve
-from trainer.runs import normal_form
+from trainer.runs import identity
 from trainer.runs.identity import digest, run_name, run_path
 from trainer.runs.secret_masking import shown
 from trainer.runs.status import RunStatus
@@ -556,7 +556,7 @@ def _differing_settings(experiments: Sequence[Experiment]) -> Iterator[str]:
         )
     contents = [loading.plain(experiment) for experiment in experiments]
     settings = [
-        dict(normal_form.flatten({name: content[name] for name in ("sweep", "search", "runs_dir")}))
+        dict(identity.flatten({name: content[name] for name in ("sweep", "search", "runs_dir")}))
         for content in contents
     ]
     for key in settings[0] if settings else ():

@@ -22,7 +22,7 @@ from trainer.cli.terminal import Terminal
 from trainer.config.schema import Experiment, Sweep
 from trainer.errors import ConfigError
 from trainer.files import Lock, LockedError, write_atomically, writing
-from trainer.runs import identity, normal_form, run_summary
+from trainer.runs import identity, run_summary
 from trainer.runs.status import State
 from trainer.sweep.search import Point, PointResult
 from trainer.text import format_metric, short_keys
@@ -47,7 +47,7 @@ def summary_folder(experiment: Experiment, keys: Collection[str], overrides: Ite
     if experiment.sweep.name:
         return parent / experiment.sweep.name
     varied = sorted(key.lstrip("+") for key in keys)
-    values = normal_form.leaves(experiment)
+    values = identity.leaves(experiment)
     shared = sorted(
         override.lstrip("+")
         for override in overrides

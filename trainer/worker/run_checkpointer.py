@@ -18,11 +18,16 @@ from trainer.runs import checkpoint_retention, provenance
 from trainer.runs.checkpoint_marker import committed_steps, marker_digest, remove, verify
 from trainer.runs.directory import lock_file
 from trainer.runs.identity import run_address
-from trainer.runs.user_code import ImportedCode
+from trainer.runs.provenance import ImportedCode
 from trainer.store.lease import read_manifest
 from trainer.store.object_store import Store, StoreError, open_store, retry
-from trainer.store.remote_files import checkpoint_folder, download_checkpoint, folder_of
-from trainer.store.upload_note import is_away, wait_for_upload
+from trainer.store.remote_files import (
+    checkpoint_folder,
+    download_checkpoint,
+    folder_of,
+    is_away,
+    wait_for_upload,
+)
 from trainer.worker.context import WorkerContext
 
 if TYPE_CHECKING:
@@ -117,7 +122,7 @@ def before_commit(context: WorkerContext, faults: Faults) -> Callable[[], None]:
         # What a step imports when it is traced came later than what builds it.
         code.update()
         with suppress(DamagedError):  # the checkpoint is worth more than a record that is damaged
-            provenance.add_facts(context.run_dir, code=code.fingerprints)
+            provenance.update(context.run_dir, code=code.fingerprints)
 
     return call
 

@@ -25,7 +25,7 @@ def make(name, age_secs, *overrides, step=0, result=None, why=None, metrics=None
     )
     (run.path / "checkpoints").mkdir()
     if total:
-        provenance.complete(run.path, ["CPU:0"], 1, total)
+        provenance.update(run.path, num_replicas=1, total_steps=total)
     if step:
         checkpoint_marker.commit(run.path / "checkpoints", step, metrics)
     if result:

@@ -7,7 +7,7 @@ from trainer.config import loading
 from trainer.config.rules import loop
 from trainer.errors import ConfigError
 from trainer.launch.run_context import resolve
-from trainer.runs import identity, normal_form
+from trainer.runs import identity
 
 LOOP = ("loop._target_=tests.support.loops.call", "train.steps=8")
 
@@ -56,9 +56,9 @@ def test_replicas_need_not_divide_the_unused_batch():
 
 
 def test_continued_loop_keeps_its_strategy(tmp_path):
-    before = normal_form.leaves(compose([*LOOP, "strategy=mirrored", "strategy.virtual_devices=2"]))
+    before = identity.leaves(compose([*LOOP, "strategy=mirrored", "strategy.virtual_devices=2"]))
     experiment = compose([*LOOP, "strategy=multi_worker"])
-    changes = identity.changes(before, normal_form.leaves(experiment))
+    changes = identity.changes(before, identity.leaves(experiment))
     (line,) = identity.change_problems(tmp_path, changes, experiment)
     assert "was trained with another strategy, and a run of loop" in line
     longer = identity.changes(before, {**before, "train.steps": 20})

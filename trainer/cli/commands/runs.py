@@ -14,8 +14,8 @@ from trainer.config.options.constraints import did_you_mean
 from trainer.errors import DONE, ConfigError
 from trainer.runs import run_summary
 from trainer.runs.directory import has_run
+from trainer.runs.ledger import format_sizes
 from trainer.runs.run_summary import RunSummary
-from trainer.runs.worker_times import format_sizes
 from trainer.text import format_duration, format_metric
 
 _HEAD = ("run", "what differs", "state", "step", "best", "test", "time", "left", "age")

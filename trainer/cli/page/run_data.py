@@ -28,12 +28,11 @@ from trainer.files import MAX_LINE_BYTES, is_locked, read_bytes, read_json, regu
 from trainer.runs import directory, process_status, provenance
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.directory import trained_config
-from trainer.runs.ledger import CATEGORIES, Ledger, TimeSummary
+from trainer.runs.ledger import CATEGORIES, Ledger, TimeSummary, format_sizes, staleness_bins
 from trainer.runs.recorded_metrics import FILES, NO_METRIC, parse_line
 from trainer.runs.run_summary import RunSummary, differences, summarize
 from trainer.runs.secret_masking import shown
 from trainer.runs.status import State, run_status
-from trainer.runs.worker_times import format_sizes, staleness_bins
 
 
 class Summaries:

@@ -10,8 +10,8 @@ from typing import Any
 
 from trainer.files import read_json
 from trainer.runs.checkpoint_marker import committed_steps, read_marker
+from trainer.runs.ledger import is_clock_name
 from trainer.runs.recorded_metrics import read_lines
-from trainer.runs.worker_times import is_clock_name
 
 _CLOCK = {
     "examples_per_sec", "input_wait_fraction", "train_secs", "goodput", "memory_mib",

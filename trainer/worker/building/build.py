@@ -364,14 +364,14 @@ def _record(
     """Have the chief add to the run's record what only a worker knows."""
     if context.cluster.is_chief:
         plan = learner.plan
-        provenance.complete(
+        provenance.update(
             context.run_dir,
-            devices.names(),
-            learner.sizes.num_replicas,
-            plan.total_steps,
-            threads,
-            {"direction": dict(directions.by_metric), "primary": directions.primary},
-            plan.epochs.length,
+            devices=devices.names(),
+            num_replicas=learner.sizes.num_replicas,
+            total_steps=plan.total_steps,
+            threads=threads,
+            metrics={"direction": dict(directions.by_metric), "primary": directions.primary},
+            steps_per_epoch=plan.epochs.length,
         )
 
 

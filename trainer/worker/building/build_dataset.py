@@ -150,7 +150,7 @@ def _check_examples(dataset: Dataset, context: WorkerContext, group: ProcessGrou
             "a new run, by resume=never"
         )
     if context.cluster.is_chief:
-        provenance.add_facts(context.run_dir, examples=digest)
+        provenance.update(context.run_dir, examples=digest)
 
 
 def _keep_splits(dataset: Dataset, context: WorkerContext) -> None:
@@ -169,7 +169,7 @@ def _keep_splits(dataset: Dataset, context: WorkerContext) -> None:
                 "all of them; begin a new run, by resume=never"
             )
         if context.cluster.is_chief:
-            provenance.add_facts(context.run_dir, splits="by name")
+            provenance.update(context.run_dir, splits="by name")
     was_tested = read_evaluations(context.run_dir, "test")
     if found.validation is None or not was_tested:
         return

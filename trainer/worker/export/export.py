@@ -31,7 +31,7 @@ from trainer.protocols import (
     paths,
     with_defaults,
 )
-from trainer.runs import checkpoint_selection
+from trainer.runs import checkpoint_retention
 from trainer.runs.directory import fitted_file
 from trainer.text import first_line
 from trainer.worker.building.build_evaluation import build_for_export
@@ -49,7 +49,7 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel) -> None:
         ConfigError: there is no such checkpoint, or the model has no such format.
         StorageError: it could not be written.
     """
-    step = checkpoint_selection.select_step(run_dir, experiment.checkpoint)
+    step = checkpoint_retention.select_step(run_dir, experiment.checkpoint)
     learner, checkpointer = build_for_export(experiment, run_dir, channel)
     checkpointer.restore(step)
     dataset = learner.dataset

@@ -17,7 +17,7 @@ from trainer.protocols import (
     label_kind_of,
     with_defaults,
 )
-from trainer.runs import identity, normal_form, provenance
+from trainer.runs import identity, provenance
 from trainer.runs.checkpoint_marker import read_marker
 from trainer.runs.secret_masking import shown
 
@@ -99,7 +99,7 @@ def _model(experiment: Experiment, parameters: Mapping[str, int]) -> str:
 def _configuration(experiment: Experiment) -> dict[str, str]:
     return {
         key: constraints.format_value(value)
-        for key, value in shown(normal_form.leaves(experiment)).items()
+        for key, value in shown(identity.leaves(experiment)).items()
         if key.partition(".")[0] in _SECTIONS
     }
 

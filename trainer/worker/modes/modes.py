@@ -18,7 +18,7 @@ from trainer.errors import CheckpointError, ConfigError
 from trainer.files import write_json
 from trainer.reinforcement.actor import act
 from trainer.reinforcement.environment_data import EnvironmentData
-from trainer.runs import checkpoint_selection
+from trainer.runs import checkpoint_retention
 from trainer.runs.directory import write_result
 from trainer.runs.ledger import Ledger
 from trainer.strategies import devices
@@ -210,7 +210,7 @@ def restore(job: Job) -> int:
     is_chief = engine.process_group.is_chief
     # The chief decides: a shared file system may show the others something older.
     (step,) = engine.process_group.broadcast_from_chief(
-        checkpoint_selection.select_step(job.context.run_dir, job.context.experiment.checkpoint)
+        checkpoint_retention.select_step(job.context.run_dir, job.context.experiment.checkpoint)
         if is_chief
         else 0
     )

@@ -103,7 +103,9 @@ def _check_replicas(context: WorkerContext, now: int) -> None:
     if context.cluster.is_chief:
         steps = context.experiment.train.steps
         assert steps is not None, "trainer.config.rules.loop requires it"
-        provenance.complete(context.run_dir, devices.names(), now, steps)
+        provenance.update(
+            context.run_dir, devices=devices.names(), num_replicas=now, total_steps=steps
+        )
 
 
 def _session(

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from trainer.engine.graph.asynchronous.async_times import WIDTH, AsyncInterval, Staleness
-from trainer.runs.worker_times import STALENESS_EDGES, WorkerRecord, WorkerTime
+from trainer.runs.ledger import STALENESS_EDGES, WorkerRecord, WorkerTime
 
 
 def chunk(worker, secs, *values):

@@ -24,7 +24,7 @@ from trainer.engine.graph.step.divergence import VERDICT_SIZE, DivergenceStatus,
 from trainer.engine.graph.step.metric_sums import num_sums
 from trainer.errors import ConfigError
 from trainer.protocols import Dataset, Stream, Task
-from trainer.runs.worker_times import WorkerRecord
+from trainer.runs.ledger import WorkerRecord
 
 
 class AsyncTrainLoop(TrainLoop):

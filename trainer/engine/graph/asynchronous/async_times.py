@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from trainer.runs.worker_times import STALENESS_EDGES, WorkerRecord, WorkerTime
+from trainer.runs.ledger import STALENESS_EDGES, WorkerRecord, WorkerTime
 
 WIDTH = 4 + len(STALENESS_EDGES)
 """Numbers that a chunk writes: worker, seconds, staleness summed and largest, and its histogram."""

@@ -28,7 +28,7 @@ from trainer.engine.graph.step.metric_sums import pack
 from trainer.engine.graph.step.shards import transform_shards
 from trainer.engine.graph.step.train_step import Step, StepOptions
 from trainer.protocols import Batch, Dataset
-from trainer.runs.worker_times import WorkerRecord
+from trainer.runs.ledger import WorkerRecord
 
 
 class TrainLoop:
