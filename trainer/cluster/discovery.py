@@ -35,7 +35,6 @@ def declared_cluster(
     Args:
         process_ids: returns the processes of a cluster of this size (None: of the configured
             size), for schedulers, which know how many there are but not their jobs.
-        environment: the environment variables of this process.
 
     Raises:
         ConfigError: the declaration is wrong, or the port of this process is in use.
@@ -63,7 +62,6 @@ def parse_tf_config(text: str, source: str) -> Cluster:
     """Return the cluster that a value of TF_CONFIG declares.
 
     Args:
-        text: JSON.
         source: what declares it, for messages.
 
     With a wrong one TensorFlow would wait for ever, or train alone.

@@ -42,9 +42,6 @@ class Faults:
         changes_steps: whether a step is to have a loss of NaN, or to rest, in any process.
 
     Args:
-        faults: the faults by name.
-        run_dir: the run directory.
-        cluster: the cluster as this process sees it.
         channel: for messages to the user.
         service_jobs: the jobs whose processes count no steps.
     """
@@ -277,8 +274,6 @@ def check(
     """Refuse faults that could never happen: a rehearsal must not pass for want of its fault.
 
     Args:
-        experiment: the checked configuration.
-        process_ids: all processes of the run.
         service_jobs: the jobs whose processes count no steps.
         declared: whether each process has a supervisor of its own.
 

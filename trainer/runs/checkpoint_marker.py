@@ -54,8 +54,6 @@ def commit(
     """Commit a written checkpoint: its files are flushed, then their marker appears by rename.
 
     Args:
-        directory: the directory of its files.
-        step: number of updates made.
         metrics: of the test split at this step, if it was evaluated.
         variables: name -> {"shape", "dtype", "crc32"}.
     """

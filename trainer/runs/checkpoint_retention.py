@@ -133,7 +133,6 @@ def retention_policies(checkpoint: Checkpoint, directions: Directions) -> list[R
     """Return the policies that the section `checkpoint` of a configuration asks for.
 
     Args:
-        checkpoint: the section.
         directions: of the metrics; one that declares none ranks no checkpoints.
 
     Raises:
@@ -170,7 +169,6 @@ def select_step(run_dir: Path, checkpoint: Checkpoint) -> int:
     """Return the step of the checkpoint to use.
 
     Args:
-        run_dir: the run directory.
         checkpoint: the section of the configuration; `latest` is the newest valid checkpoint.
 
     Raises:

@@ -1,17 +1,25 @@
-"""The run directory: found by the identity of an experiment, and locked while it is in use."""
+"""The run directory: found by the identity of an experiment, locked while in use, and repaired.
+
+`config.yaml` is the whole configuration, and the only one of its files with secrets. Damaged files
+are set aside before a run resumes, so that they are as if missing.
+"""
 
 from __future__ import annotations
 
 import math
 import os
 import shutil
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from trainer.annotations import Free
+from trainer.config import loading, yaml_text
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError, DamagedError
 from trainer.files import (
@@ -21,15 +29,113 @@ from trainer.files import (
     is_held_by,
     lock_holder,
     read_json,
+    read_text,
+    regular_file,
+    write_atomically,
     write_json,
     writing,
 )
-from trainer.runs import identity, provenance, repair
+from trainer.runs import identity, provenance
 from trainer.runs.checkpoint_marker import committed_steps
-from trainer.runs.directory import REPEAT, read_config, read_experiment, write_config
 from trainer.runs.identity import Change, joined_path, run_address, run_path
 
+_FOLDERS = (
+    "checkpoints", "events", "events/evaluator", "logs", "predictions", "faults",
+)  # fmt: skip
+_RECORDS = ("run.json", "result.json", "failure.json", "placement.json", "left_out.json")
+_FILES = (".json", ".jsonl", ".png", ".txt", "_run_id")
+"""How the names of files end; the content is read with care, or not at all."""
+_IRREPLACEABLE = ("dataset.json", "adapted.json")
+REPEAT = "repeat the command that began the run, which writes it anew"
+_SEAL = "# crc32 of what follows: "
+"""The first line, so that a file that was cut shows it."""
 _LOCK_WAIT_SECS = 5.0  # a worker whose supervisor was killed needs a moment to notice
+
+
+def _set_aside_damaged(run_dir: Path) -> list[str]:
+    """Rename what is damaged in a run directory, which must be locked; return a line for each.
+
+    Checkpoints stay where they are: a run resumes from the newest that is whole. And nothing
+    replaces what the data and the layers were fitted to or, in a command that names the run by its
+    path, `config.yaml`.
+    """
+    return [
+        f"{path}: {problem}; it is {_set_aside(path).name} now, and the run continues without it"
+        for path, problem in _damaged(run_dir)
+    ]
+
+
+def _set_aside(path: Path) -> Path:
+    """Rename a file or a folder; return its new path."""
+    names = (path.with_name(f"{path.name}.damaged-{number}") for number in range(1, 1_000_000))
+    return path.rename(next(name for name in names if not os.path.lexists(name)))
+
+
+def _damaged(run_dir: Path) -> Iterator[tuple[Path, str]]:
+    for path in (run_dir / name for name in _FOLDERS):
+        if os.path.lexists(path) and not path.is_dir():
+            yield path, "it is no directory"
+    for path in (run_dir / name for name in _RECORDS):
+        try:
+            read_json(path)
+        except FileNotFoundError:
+            pass
+        except DamagedError as error:
+            yield path, error.reason
+    logs = run_dir / "logs"
+    files = [path for path in run_dir.iterdir() if path.name.endswith(_FILES)]
+    for path in [*sorted(files), *(logs.iterdir() if logs.is_dir() else ())]:
+        try:
+            if path.name not in _IRREPLACEABLE:
+                open(path, "rb", opener=regular_file).close()
+        except OSError as error:
+            yield path, error.strerror or str(error)
+
+
+def read_experiment(path: Path) -> Experiment:
+    """Return the experiment of a run directory, as the command that began it had it.
+
+    Raises:
+        DamagedError: config.yaml is missing, or cannot be read.
+    """
+    file = path / "config.yaml"
+    try:
+        config = read_config(path)
+    except FileNotFoundError as error:
+        raise DamagedError(file, "it is missing", REPEAT) from error
+    try:
+        return loading.restore(config)
+    except ConfigError as error:
+        raise DamagedError(file, error.problems[0]) from error
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return config.yaml of a run directory.
+
+    Raises:
+        FileNotFoundError: there is none.
+        DamagedError: it cannot be read.
+    """
+    file = path / "config.yaml"
+    seal, _, text = (content := read_text(file)).partition("\n")
+    is_sealed = seal.startswith(_SEAL)
+    if is_sealed and seal != f"{_SEAL}{zlib.crc32(text.encode()):08x}":
+        raise DamagedError(file, "its content has changed since it was written")
+    try:
+        config = yaml_text.load_own(text) if is_sealed else yaml_text.load(content)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise DamagedError(file, f"it is not YAML: {problem}") from error
+    if not isinstance(config, dict):
+        raise DamagedError(file, "it holds no configuration")
+    return config
+
+
+def write_config(path: Path, experiment: Experiment) -> None:
+    """Write config.yaml, for its owner alone."""
+    text = yaml.safe_dump(loading.plain(experiment), sort_keys=False)
+    content = f"{_SEAL}{zlib.crc32(text.encode()):08x}\n{text}"
+    write_atomically(path / "config.yaml", content, mode=0o600)
 
 
 class RunInUseError(ConfigError):
@@ -316,7 +422,7 @@ def _repair(path: Path, experiment: Experiment) -> list[str]:
     Raises:
         DamagedError: the run is named by its path, and its config.yaml cannot be read.
     """
-    repairs = repair.set_aside_damaged(path)
+    repairs = _set_aside_damaged(path)
     config = path / "config.yaml"
     try:
         read_config(path)
@@ -325,7 +431,7 @@ def _repair(path: Path, experiment: Experiment) -> list[str]:
         if experiment.resume not in ("auto", "never"):  # its values need not be the run's
             raise DamagedError(config, reason, REPEAT) from error
         if os.path.lexists(config):
-            reason = f"{reason}; it is {repair.set_aside(config).name} now"
+            reason = f"{reason}; it is {_set_aside(config).name} now"
         # The name of the directory says that this experiment is the same.
         write_config(path, experiment)
         repairs.append(f"{config}: {reason}, and written anew from this command")

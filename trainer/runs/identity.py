@@ -165,7 +165,6 @@ def effect_of(key: str, target: Any = None) -> Effect:
     """Return the effect of a key, as it is stated where the key is declared, or by its section.
 
     Args:
-        key: the dotted key.
         target: the dotted path of the target that it is an option of.
 
     Raises:
@@ -198,7 +197,6 @@ def names_run(key: str, values: Mapping[str, Any]) -> bool:
     """Return whether another value of a key names another run directory.
 
     Args:
-        key: the dotted key.
         values: the configuration by dotted key.
     """
     effect = effect_of(key, values.get(f"{_node(key)}._target_"))
@@ -299,8 +297,6 @@ def change_problems(path: Path, differing: Sequence[Change], experiment: Experim
     """Return which changes are not allowed and the ways out, one line each, or nothing.
 
     Args:
-        path: the run directory.
-        differing: all changes.
         experiment: the configuration that continues the run.
     """
     loop_name = loop.name_of(experiment)

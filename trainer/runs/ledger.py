@@ -171,11 +171,7 @@ class StragglerWatch:
         self._last: str | None = None
 
     def line(self, record: WorkerRecord) -> str | None:
-        """Return a line if another worker than before is a straggler.
-
-        Args:
-            record: of the interval since the last call.
-        """
+        """Return a line if another worker than before is a straggler."""
         self._record = self._record + record
         if self._record.secs < _JUDGED_SECS:
             return None
@@ -441,11 +437,6 @@ class Ledger:
 
     Attributes:
         writes: whether this process adds marks; of the processes that train, the chief alone.
-
-    Args:
-        run_dir: the run directory.
-        writes: as above.
-        clock: returns Unix time.
     """
 
     def __init__(

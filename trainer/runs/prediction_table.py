@@ -86,13 +86,7 @@ def check(experiment: Experiment) -> None:
 
 
 def requested_table(experiment: Experiment, run_dir: Path, step: int) -> PredictionTable:
-    """Return the table that a command asks for.
-
-    Args:
-        experiment: the effective configuration.
-        run_dir: the run directory.
-        step: the step of the checkpoint.
-    """
+    """Return the table that a command asks for."""
     options = experiment.predict
     marker = read_bytes(run_dir / "checkpoints" / f"ckpt-{step}.json")
     inputs = {

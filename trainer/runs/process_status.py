@@ -72,9 +72,7 @@ def write(run_dir: Path, name: str, status: HostStatus) -> None:
     """Replace the record of a command; what cannot be written is left out.
 
     Args:
-        run_dir: the run directory.
         name: of the command's own process.
-        status: the record.
     """
     with suppress(StorageError):
         write_json(_path(run_dir, name), asdict(status), durable=False)
@@ -97,7 +95,6 @@ def age_secs(run_dir: Path, name: str, now: float) -> float:
     """Return how long ago a record was written, by the clock of the file system.
 
     Args:
-        run_dir: the run directory.
         name: of the command's own process.
         now: Unix time.
     """

@@ -46,9 +46,6 @@ def create(
     """Write run.json of a new run.
 
     Args:
-        path: the run directory.
-        overrides: of the command.
-        config_dir: of the command.
         with_diff: whether the uncommitted changes are recorded themselves, not only their hash.
     """
     git = _git()
@@ -67,9 +64,6 @@ def create(
 
 def read(path: Path) -> dict[str, Any]:
     """Return the record of a run, empty if there is none.
-
-    Args:
-        path: the run directory.
 
     Raises:
         DamagedError: it cannot be read.
@@ -119,8 +113,6 @@ def add_entry(
 
     Args:
         path: the run directory, which must be locked.
-        overrides: of the command.
-        config_dir: of the command.
         checkpoint: the step of the newest checkpoint; None: there is none yet.
         changes: the keys whose values differ from those of the run so far.
 

@@ -70,7 +70,6 @@ def read_evaluations(path: Path, *splits: str) -> list[tuple[int, Mapping[str, f
     """Return step and metrics of every evaluation, ascending by step.
 
     Args:
-        path: the run directory.
         *splits: that of the first of these splits which has any; none: the one that selects.
     """
     for split in splits or _SPLITS:
@@ -135,7 +134,6 @@ def newest_metrics(path: Path, steps: Sequence[int]) -> tuple[str, Mapping[str, 
     """Return the split by which is selected, and its newest metrics.
 
     Args:
-        path: the run directory.
         steps: the steps of its checkpoints, ascending.
     """
     for split in _SPLITS:

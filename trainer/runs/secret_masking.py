@@ -67,7 +67,6 @@ def shown(value: Any, key: str = "") -> Any:
 
     Args:
         value: a value, or a mapping, nested or by dotted key.
-        key: its dotted key.
     """
     if isinstance(value, Mapping):
         return {name: shown(item, f"{key}.{name}") for name, item in value.items()}

@@ -165,8 +165,6 @@ class StateMemory:
         """Write a snapshot that stays until `release` is called, or another one is held.
 
         Args:
-            position: of the state.
-            tensors: as for `write`.
             metrics: what is saved beside the state; None: nothing.
 
         Raises:
@@ -194,9 +192,6 @@ class StateMemory:
         """Write a snapshot in a slot that is not held and does not have the newest one.
 
         Args:
-            position: of the state.
-            tensors: what it consists of.
-            metrics: see `hold`.
             holds: whether it is held; known before it counts, so that no kill comes between.
 
         Returns:
@@ -345,7 +340,6 @@ def unpack(header: Header, content: Any) -> list[StoredTensor] | None:
     """Return the tensors of a snapshot; None: it does not verify.
 
     Args:
-        header: of the snapshot.
         content: its bytes, [n] uint8, as `StateMemory.content` returns them; the tensors share its
             memory.
     """

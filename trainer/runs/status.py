@@ -54,7 +54,6 @@ def run_status(path: Path, experiment: Experiment | None = None) -> RunStatus:
     """Return the status of the run in a directory, which need not exist.
 
     Args:
-        path: the directory.
         experiment: the configuration whose length decides whether the run is done; None: that of
             the last command that trained it.
     """

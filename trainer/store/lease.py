@@ -158,12 +158,10 @@ class Lease:
         """Take the lease of a run.
 
         Args:
-            store: the objects of the run.
             holder: a name that no other process has.
             ended: holders that are known to have ended.
             lease_secs: after how many seconds without a renewal the lease is taken over.
             on_wait: called once with the holder if that has to be waited for.
-            sleep: waits for seconds.
 
         Raises:
             LeaseHeldError: its holder lives, or another process has been faster.

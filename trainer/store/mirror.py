@@ -31,8 +31,6 @@ class Mirror:
     """Uploads what a run writes, while it runs, and renews its lease.
 
     Args:
-        store: the objects of the run.
-        lease: the lease on them.
         path: the run directory on this machine.
         retry_secs: how long the store may fail before the run goes on without it.
         warn: tells the user that it does; called in a thread of this object.

@@ -75,7 +75,6 @@ def view(command: str, address: str) -> Iterator[RemoteView]:
 
     Args:
         command: who wants it, for errors.
-        address: the run.
 
     Raises:
         ConfigError: there is no run, or the store cannot be read.

@@ -1,8 +1,9 @@
-"""TensorFlow's profiler for a window of steps; its errors are warnings, the training goes on."""
+"""TensorFlow's profiler for a window of steps, and the memory of this process."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 import tensorflow as tf
@@ -11,12 +12,13 @@ from trainer.cluster.messages import Channel
 from trainer.config.schema import Profile
 from trainer.text import first_line
 
+_MIB = 2**20
+
 
 class Profiler:
     """Records the steps of a window, if the training starts before it.
 
     Args:
-        config: the window.
         folder: the folder of events; TensorBoard's plugin reads `plugins/profile` in it.
         channel: receives a line with the path of the recording.
     """
@@ -68,3 +70,25 @@ def boundary_steps(config: Profile) -> frozenset[int]:
     if config.start is None:
         return frozenset()
     return frozenset({config.start, config.start + config.steps})
+
+
+def resource_metrics() -> dict[str, float]:
+    """Return the memory in MiB, as far as it is known.
+
+    Returns:
+        `memory_mib`: resident now. `gpu_memory_peak_mib`: peak of the GPU that used most.
+    """
+    metrics = {}
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        metrics["memory_mib"] = pages * os.sysconf("SC_PAGE_SIZE") / _MIB
+    except OSError:
+        pass  # not Linux
+    gpus = [
+        device.name.removeprefix("/device:") for device in tf.config.list_logical_devices("GPU")
+    ]
+    if gpus:
+        metrics["gpu_memory_peak_mib"] = (
+            max(tf.config.experimental.get_memory_info(gpu)["peak"] for gpu in gpus) / _MIB
+        )
+    return metrics

@@ -25,8 +25,6 @@ def writer_factory(
     """Return a function that opens the writers of the training at a position.
 
     Args:
-        experiment: the configuration.
-        run_dir: the run directory.
         task: its first model is drawn; None: there is none to draw.
         channel: receives warnings.
         writes: whether this process writes; if not, the function opens none.

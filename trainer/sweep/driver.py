@@ -174,11 +174,8 @@ class Driver:
         results: the results of the points that have ended, by number.
 
     Args:
-        search: chooses the points.
-        settings: what to do after a failure.
         shares: the resources of each point that trains in parallel.
         config_dir: the user's own folder of choices, for the record of each run.
-        table: shows the progress.
     """
 
     def __init__(

@@ -45,7 +45,6 @@ class OptunaSearch(Search):
     Every method may raise a StorageError: the study cannot be read or written.
 
     Args:
-        context: the sweep.
         trials: total number of points, including those of earlier commands.
         seed: seed of the sampled values.
         prune: whether to stop points whose metric falls behind that of the others.

@@ -297,7 +297,6 @@ class PointFactory:
     """Creates points, no two of them with the same run directory.
 
     Args:
-        space: the values that may be sampled.
         compose: composes the experiment of a point.
     """
 
@@ -446,9 +445,6 @@ def _check_ranges(space: SearchSpace, compose: Compose) -> None:
 class GridSearch(Search):
     """Returns every combination of the listed values; nothing is pruned.
 
-    Args:
-        context: the sweep.
-
     Raises:
         ConfigError: with all problems of all points, or of the first that are wrong.
     """
@@ -569,7 +565,6 @@ class RandomSearch(Search):
     """Samples each point from the seed and its number.
 
     Args:
-        context: the sweep.
         trials: total number of points, including those of earlier commands.
         seed: seed of the sampled values.
     """

@@ -20,7 +20,6 @@ def allocation(environment: Mapping[str, str], count: int) -> Allocation | None:
     The host names of the pods differ in the number at the end.
 
     Args:
-        environment: the environment variables of this process.
         count: number of pods, if STEADFAST_PODS does not say it; Kubernetes does not. 0: unknown.
 
     Raises:

@@ -43,7 +43,6 @@ class Scheduler(Protocol):
         """Return the processes that the scheduler has started with this one; None: it has not.
 
         Args:
-            environment: the variables.
             count: number of processes of the strategy as it is configured; 0: unknown.
 
         Raises:

@@ -23,7 +23,6 @@ class GsStore:
     Credentials are the application default credentials of this process.
 
     Args:
-        bucket: the bucket.
         path: the path, without slashes at its ends.
     """
 

@@ -37,7 +37,6 @@ class S3Store:
     Endpoint and credentials are those of the AWS configuration of this process.
 
     Args:
-        bucket: the bucket.
         path: the path, without slashes at its ends.
     """
 

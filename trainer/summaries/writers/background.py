@@ -127,8 +127,6 @@ def open_writers(
 
     Args:
         nodes: the section `writers` of the configuration.
-        run_dir: the run directory.
-        position: number of updates already reported.
         channel: receives a warning when the run goes on without a tracker.
         leave_out: names of writers that are not opened though they are configured.
     """

@@ -23,7 +23,6 @@ class JsonLines(Writer):
         FILE: its name; each file has one process that writes.
 
     Args:
-        run_dir: the run directory.
         position: lines of later steps are removed, because those steps are reported again; so are
             damaged lines.
     """

@@ -23,10 +23,6 @@ class MLflow(Writer):
 
     MLflow keeps a point twice if it is logged twice. So the points that it has already are left
     out, and those that an earlier attempt could not log come from metrics.jsonl.
-
-    Args:
-        run_dir: the run directory.
-        position: number of updates already reported.
     """
 
     network = "MLFLOW_TRACKING_URI"

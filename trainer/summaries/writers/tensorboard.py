@@ -40,7 +40,6 @@ class TensorBoard(Writer):
         FOLDER: their folder in the run directory; TensorBoard takes each for a run of its own.
 
     Args:
-        run_dir: the run directory.
         position: events of later steps in older files are superseded; TensorBoard drops them.
     """
 
@@ -174,9 +173,7 @@ class _EventFile:
     """A file of events after a step.
 
     Args:
-        folder: its folder.
         position: events of later steps in the older files of the folder are superseded.
-        suffix: the end of its name.
     """
 
     def __init__(self, folder: Path, position: int, suffix: str = "") -> None:

@@ -20,10 +20,6 @@ class WandB(Writer):
     Offline, W&B keeps a run in the memory of a process of its own until the run ends, and a kill
     loses it. So each attempt starts with the points of metrics.jsonl, in a folder that replaces
     the earlier ones. Online, it starts with the points that the server lacks.
-
-    Args:
-        run_dir: the run directory.
-        position: number of updates already reported.
     """
 
     network = "WANDB_MODE"
