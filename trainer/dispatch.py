@@ -17,11 +17,11 @@ from typing import NoReturn
 from trainer.cli.command_table import COMMANDS
 from trainer.cli.error_messages import USER_ERRORS, explain
 from trainer.cluster import environment
+from trainer.cluster.fork_server import ForkServer
 from trainer.config.modes import MODES
 from trainer.config.schema import GRID_SEARCH
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
 from trainer.files import storage_problem
-from trainer.launch.processes.fork_server import ForkServer
 
 
 def main(server: ForkServer | None = None) -> NoReturn:

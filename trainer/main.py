@@ -13,9 +13,9 @@ from typing import NoReturn
 from trainer.cli import standard_streams
 from trainer.cli.command_table import COMMANDS
 from trainer.cluster.environment import take_caller
+from trainer.cluster.fork_server import ForkServer
 from trainer.cluster.signals import stop_with, survive_saves
 from trainer.errors import CRASHED, WRONG_INPUT
-from trainer.launch.processes.fork_server import ForkServer
 
 
 def main() -> NoReturn:

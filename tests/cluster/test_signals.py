@@ -110,7 +110,7 @@ def test_signals_while_a_worker_starts_neither_kill_it_nor_are_lost(tmp_path):
                 SignalReceived(signal.SIGTERM),
             )
     finally:
-        worker.discard()
+        worker.kill()
 
 
 def test_save_request_ends_no_process_that_has_nothing_to_save():

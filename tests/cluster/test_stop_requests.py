@@ -6,8 +6,9 @@ import signal
 
 import pytest
 
+from trainer.cluster.messages import Leave, SignalReceived
 from trainer.cluster.spec import ProcessId
-from trainer.cluster.stop_requests import LEAVE, STOP, SWEEP, Decision, StopRequests
+from trainer.cluster.stop_requests import STOP, SWEEP, Decision, StopRequests
 
 WORKER = ProcessId("worker", 1)
 SOURCES = [None, WORKER, ProcessId("worker", 0)]
@@ -17,23 +18,23 @@ NUMBERS = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2]
 def test_second_ctrl_c_of_a_person_leaves_at_once():
     requests = StopRequests(is_attended=True)
     assert requests.hint() == ""
-    assert requests.decide(signal.SIGINT) is Decision.STOP
+    assert requests.decide(SignalReceived(signal.SIGINT)) is Decision.STOP
     assert requests.hint() == "; once more leaves at once"
-    assert requests.decide(signal.SIGTERM) is Decision.IGNORE
-    assert requests.decide(signal.SIGINT, WORKER) is Decision.IGNORE
-    assert requests.decide(signal.SIGINT) is Decision.LEAVE
+    assert requests.decide(SignalReceived(signal.SIGTERM)) is Decision.IGNORE
+    assert requests.decide(SignalReceived(signal.SIGINT), WORKER) is Decision.IGNORE
+    assert requests.decide(SignalReceived(signal.SIGINT)) is Decision.LEAVE
 
 
 def test_sweep_can_have_its_points_leave_at_once():
     requests = StopRequests()
-    assert requests.decide(signal.SIGTERM, SWEEP) is Decision.STOP
-    assert requests.decide(LEAVE, SWEEP) is Decision.LEAVE
+    assert requests.decide(SignalReceived(signal.SIGTERM), SWEEP) is Decision.STOP
+    assert requests.decide(Leave(), SWEEP) is Decision.LEAVE
 
 
 def check(sequence, is_attended):
     """Check what a sequence of signals comes to, against the promise in words."""
     requests = StopRequests(is_attended=is_attended)
-    decisions = [requests.decide(number, source) for number, source in sequence]
+    decisions = [requests.decide(SignalReceived(number), source) for number, source in sequence]
     typed = sequence.count((signal.SIGINT, None)) if is_attended else 0
     stops = [number for number, _ in sequence if number in STOP]
     assert decisions.count(Decision.STOP) == (1 if stops else 0)
@@ -62,9 +63,10 @@ def test_pending_requests_are_taken_in_order_and_wake_their_reader():
     wakes = []
     requests.request(signal.SIGUSR1)
     with requests.waking(lambda: wakes.append(1)):
-        requests.request(signal.SIGTERM, WORKER)
+        requests.put(Leave(), WORKER)
     requests.request(signal.SIGINT)
     assert len(wakes) == 1
-    assert requests.take() == (signal.SIGUSR1, None)
-    assert requests.drain() == signal.SIGTERM
+    assert requests.take() == (SignalReceived(signal.SIGUSR1), None)
+    assert requests.drain() == signal.SIGINT
+    assert requests.is_leaving
     assert requests.take() is None

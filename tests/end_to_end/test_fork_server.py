@@ -26,7 +26,7 @@ from tests.support.processes import (
     worker_pids,
 )
 from tests.support.training import assert_same_bits
-from trainer.launch.processes.fork_server import ForkServer
+from trainer.cluster.fork_server import ForkServer
 
 pytestmark = pytest.mark.slow
 

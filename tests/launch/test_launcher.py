@@ -14,7 +14,7 @@ from trainer.cluster import discovery
 from trainer.cluster.network_namespace import IsolationError
 from trainer.launch import launcher, run_context
 from trainer.launch.run_context import Command
-from trainer.launch.supervision.attempt import Failure
+from trainer.launch.supervision.supervisor import Failure
 from trainer.runs import checkpoint_marker
 from trainer.runs.directory import open_run
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.object_stores import MemoryStore, upload_run, write_checkpoint
 from trainer.cli.compose import compose
+from trainer.cluster.messages import SignalReceived
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import CRASHED, DONE
@@ -86,7 +87,7 @@ def run_chief(console, requests, code):
 def test_second_ctrl_c_leaves_during_the_last_upload(store):
     slow = SlowStore(store)
     requests = StopRequests(is_attended=True)
-    assert requests.decide(signal.SIGINT)
+    assert requests.decide(SignalReceived(signal.SIGINT))
     console = Console(lambda: requests.request(signal.SIGINT))
     assert run_chief(console, requests, 128 + signal.SIGINT) == CRASHED
     (line,) = console.lines
@@ -102,7 +103,7 @@ def test_second_ctrl_c_leaves_during_the_last_upload(store):
 def test_repeated_signals_of_a_scheduler_do_not_cut_the_last_upload(store, number):
     slow = SlowStore(store)
     requests = StopRequests()
-    requests.decide(number)
+    requests.decide(SignalReceived(number))
 
     def repeat():
         for _ in range(3):
@@ -178,7 +179,7 @@ def test_other_command_leaves_when_the_chief_is_silent(other):
 
 
 def test_other_command_leaves_when_a_person_types_ctrl_c_again(other):
-    other.requests.decide(signal.SIGINT)
+    other.requests.decide(SignalReceived(signal.SIGINT))
 
     def act(number):
         other.chief.renew()

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from trainer.launch.processes.fork_server import ForkServer
+from trainer.cluster.fork_server import ForkServer
 
 _SERVE = """
 import sys
 
 sys.path.insert(0, sys.argv[1])
-from trainer.launch.processes.fork_server import ForkServer
+from trainer.cluster.fork_server import ForkServer
 
 server = ForkServer.acquire()
 print(server.directory, flush=True)

@@ -190,9 +190,9 @@ def _subcommand(dice: random.Random) -> list[str]:
 @contextmanager
 def nothing_trains() -> Iterator[None]:
     """Replace, for the block, what trains, or serves until Ctrl-C, by an exception."""
+    from trainer.cluster.fork_server import ForkServer
     from trainer.launch.engines import ray_connection
     from trainer.launch.processes import inline
-    from trainer.launch.processes.fork_server import ForkServer
 
     real = subprocess.Popen.__init__
 

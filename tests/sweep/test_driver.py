@@ -14,8 +14,16 @@ import pytest
 
 from tests.support.command_line import Outcome, run_here
 from trainer.cluster import environment
-from trainer.cluster.messages import ErrorLine, Evaluated, Exit, Message, Problem
-from trainer.cluster.stop_requests import LEAVE, SAVES
+from trainer.cluster.messages import (
+    ErrorLine,
+    Evaluated,
+    Exit,
+    Leave,
+    Message,
+    Problem,
+    SignalReceived,
+)
+from trainer.cluster.stop_requests import SAVES
 from trainer.errors import ConfigError
 from trainer.runs.status import RunStatus, State
 from trainer.sweep import driver
@@ -49,23 +57,24 @@ class FakeProcess:
         self.point = point
         self.share = share
         self.messages = messages
-        self.signals: list[int] = []
+        self.signals: list[int | None] = []
         self.seed = point.experiment.seed
         self.started.append(self)
         behaviors = self.behaviors.get(self.seed, [])
         behavior = behaviors.pop(0) if behaviors else succeed
         behavior(self)
 
-    def send(self, message: Message) -> None:
+    def emit(self, message: Message) -> None:
         self.messages.put((self.point.number, message))
 
     def exit(self, code: int, text: str = "") -> None:
-        self.send(Exit(code, text))
+        self.emit(Exit(code, text))
 
-    def forward_signal(self, number: int) -> None:
+    def send(self, message: Message) -> None:
+        number = message.number if isinstance(message, SignalReceived) else None
         self.signals.append(number)
         if number not in SAVES:
-            self.exit(128 + number if len(self.signals) == 1 else 1)
+            self.exit(128 + number if number and len(self.signals) == 1 else 1)
 
     def kill(self) -> None:
         raise AssertionError("a point must be asked to leave, not killed")
@@ -101,13 +110,13 @@ def succeed(process: FakeProcess) -> None:
 
 
 def crash(process: FakeProcess) -> None:
-    process.send(ErrorLine("first cause"))
-    process.send(ErrorLine("a consequence"))
+    process.emit(ErrorLine("first cause"))
+    process.emit(ErrorLine("a consequence"))
     process.exit(1)
 
 
 def reject_input(process: FakeProcess) -> None:
-    process.send(Problem(["no such file", "nor that"]))
+    process.emit(Problem(["no such file", "nor that"]))
     process.exit(2)
 
 
@@ -249,20 +258,22 @@ def test_driver_forwards_a_stop_signal_once() -> None:
 
 
 def test_second_ctrl_c_leaves_at_once_with_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    messages: list[Message] = []
+
     def leave_at_the_second_signal(process: FakeProcess) -> None:
-        def forward_signal(number: int) -> None:
-            process.signals.append(number)
-            if len(process.signals) == 2:
+        def send(message: Message) -> None:
+            messages.append(message)
+            if isinstance(message, Leave):
                 process.exit(1)
 
-        process.forward_signal = forward_signal
+        process.send = send
         send_signal_to_driver(signal.SIGINT, times=2)(process)
 
     monkeypatch.setattr(driver, "is_attended", lambda: True)
     outcome = sweep("seed=1,2", behaviors={1: [leave_at_the_second_signal]})
     # No exit code of a saved sweep.
     assert (outcome.code, started_seeds()) == (1, [1])
-    assert FakeProcess.started[0].signals == [signal.SIGINT, LEAVE]
+    assert messages == [SignalReceived(signal.SIGINT), Leave()]
     assert "SIGINT: the running points save, then leave; once more leaves at once." in outcome.out
     assert states() == {1: "stopped", 2: "waiting"}
 
@@ -271,11 +282,11 @@ def test_driver_forwards_a_save_signal() -> None:
     number = signal.SIGUSR1
 
     def save_and_succeed(process: FakeProcess) -> None:
-        def forward_signal(number: int) -> None:
-            process.signals.append(number)
+        def send(message: Message) -> None:
+            process.signals.append(message.number)
             succeed(process)
 
-        process.forward_signal = forward_signal
+        process.send = send
         send_signal_to_driver(number)(process)
 
     assert sweep("seed=1", behaviors={1: [save_and_succeed]}).code == 0
@@ -303,7 +314,7 @@ def test_search_of_the_users_own_prunes_and_records_all_but_stopped_points(
 
     def report_high_loss(process: FakeProcess) -> None:
         for step in (2, 4):
-            process.send(Evaluated(step, {"loss": 2.0}, ""))
+            process.emit(Evaluated(step, {"loss": 2.0}, ""))
 
     stop = send_signal_to_driver(signal.SIGTERM)
     outcome = sweep(

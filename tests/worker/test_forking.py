@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from tensorflow.python.eager import context
 
-from trainer.cluster import fork_protocol
-from trainer.cluster.fork_protocol import Fork
+from trainer.cluster import fork_server
+from trainer.cluster.fork_server import Fork
 from trainer.worker import forking
 from trainer.worker.forking import ForkServer
 
@@ -21,7 +21,7 @@ REQUEST = Fork("toy", [], {"NAME": "value"}, [0], "/scratch", 1.5)
 def ends(tmp_path, monkeypatch):
     """A server, the path of its socket, and its owner's end."""
     monkeypatch.setitem(sys.modules, "toy", SimpleNamespace(prepare=lambda: None))
-    listener = fork_protocol.listen(tmp_path / "socket")
+    listener = fork_server.listen(tmp_path / "socket")
     owner, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server = ForkServer(listener, other)
     with listener, owner, other:
@@ -43,8 +43,8 @@ def forks(ends, monkeypatch):
 
 
 def ask(path, descriptors=(0, 0, 0, 0)):
-    connection = fork_protocol.connect(path)
-    fork_protocol.send(connection, REQUEST, descriptors)
+    connection = fork_server.connect(path)
+    fork_server.send(connection, REQUEST, descriptors)
     return connection
 
 
@@ -66,7 +66,7 @@ def test_server_that_cannot_fork_lets_the_command_do_without(ends, forks):
     server, path, _ = ends
     with ask(path) as connection:
         assert server.serve() is None
-        assert fork_protocol.receive(connection) == (None, [])
+        assert fork_server.receive(connection) == (None, [])
 
 
 def test_child_gets_its_descriptors_and_none_of_the_server(ends, monkeypatch):
@@ -78,14 +78,14 @@ def test_child_gets_its_descriptors_and_none_of_the_server(ends, monkeypatch):
         assert len(set(child.descriptors)) == 5
         for descriptor in child.descriptors:
             os.close(descriptor)
-        assert fork_protocol.receive(connection) == (None, [])
-    assert fork_protocol.connect(path) is None
+        assert fork_server.receive(connection) == (None, [])
+    assert fork_server.connect(path) is None
 
 
 def test_request_of_another_user_is_not_read(ends, monkeypatch):
     server, path, owner = ends
     connection = ask(path)
-    monkeypatch.setattr(fork_protocol, "peer_uid", lambda connection: os.getuid() + 1)
+    monkeypatch.setattr(fork_server, "peer_uid", lambda connection: os.getuid() + 1)
     owner.close()
     with connection:
         assert server.serve() is None

@@ -1,8 +1,8 @@
-"""The messages from a worker to its supervisor, and from a point of a sweep to the sweep.
+"""The messages between a process and the one that has started it.
 
-Each message is a dataclass, and one JSON object on a line of a socket of its own. TensorFlow's own
-output goes to the log; what the user should see is a message, which
-`trainer.launch.display` shows.
+They go from a worker to its supervisor, from a point of a sweep to the sweep, and back. Each is a
+dataclass, and one JSON object on a line of a socket. TensorFlow's own output goes to the log; what
+the user should see is a message, which `trainer.launch.display` shows.
 """
 
 from __future__ import annotations
@@ -95,9 +95,33 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class SignalReceived:
-    """The process has received a stop or save signal, which may concern the others."""
+    """A process has received a stop or save signal, which may concern the others.
+
+    To a process: handle it as if you had received it.
+    """
 
     number: int
+
+
+@dataclass(frozen=True)
+class Leave:
+    """To a point: leave at once, without saving."""
+
+
+@dataclass(frozen=True)
+class Dismiss:
+    """To a process that only serves others: leave, they need it no longer."""
+
+
+@dataclass(frozen=True)
+class Begin:
+    """To a worker: restore the state, and take part in the run.
+
+    Attributes:
+        processes: those whose memory has a snapshot, the newest first.
+    """
+
+    processes: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -177,8 +201,8 @@ class Exit:
 
 
 Message: TypeAlias = (
-    Line | Opening | Output | Phase | Progress | Evaluated | SignalReceived | FaultNotice
-    | SignalRequest | Problem | Crash | ErrorLine | Outcome | Exit
+    Line | Opening | Output | Phase | Progress | Evaluated | SignalReceived | Leave | Dismiss
+    | Begin | FaultNotice | SignalRequest | Problem | Crash | ErrorLine | Outcome | Exit
 )  # fmt: skip
 Send: TypeAlias = Callable[[Message], None]
 

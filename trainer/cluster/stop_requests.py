@@ -8,7 +8,9 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
+from trainer.cluster.messages import Leave, SignalReceived
 from trainer.cluster.spec import ProcessId
 
 STOP = frozenset({signal.SIGINT, signal.SIGTERM})
@@ -17,14 +19,10 @@ SAVES = frozenset({SAVE, signal.SIGUSR2})
 """Schedulers announce the end of a job's time by either of them."""
 REQUESTS = (*sorted(STOP), *sorted(SAVES))
 
-LEAVE = signal.SIGKILL
-"""A sweep's own request to its points: leave at once, without saving.
-
-Only a number: no process sends or handles this signal.
-"""
-
 SWEEP = ProcessId("sweep", 0)
 """The source of the requests that a sweep sends to its points."""
+
+Request: TypeAlias = SignalReceived | Leave
 
 
 class Decision(enum.Enum):
@@ -59,14 +57,18 @@ class StopRequests:
         self.is_leaving = False
         self._is_attended = is_attended
         self._is_interrupted = False
-        self._pending: queue.SimpleQueue[tuple[int, ProcessId | None]] = queue.SimpleQueue()
+        self._pending: queue.SimpleQueue[tuple[Request, ProcessId | None]] = queue.SimpleQueue()
         self._wake: Callable[[], None] = _do_nothing
 
-    def request(self, number: int, source: ProcessId | None = None) -> None:
+    def request(self, number: int) -> None:
+        """Add the request of a signal that this process has received; see `put`."""
+        self.put(SignalReceived(number))
+
+    def put(self, request: Request, source: ProcessId | None = None) -> None:
         """Add a request; safe at any time, in a signal handler and in every thread."""
         # In this order, see `waking`. Only this kind of queue is safe in a signal handler: another
         # has a lock, which the interrupted code may hold.
-        self._pending.put((number, source))
+        self._pending.put((request, source))
         self._wake()
 
     @contextmanager
@@ -82,21 +84,22 @@ class StopRequests:
         finally:
             self._wake = _do_nothing
 
-    def take(self) -> tuple[int, ProcessId | None] | None:
-        """Return the next pending request, as its signal and its source; None: there is none."""
+    def take(self) -> tuple[Request, ProcessId | None] | None:
+        """Return the next pending request and its source, or None if there is none."""
         try:
             return self._pending.get_nowait()
         except queue.Empty:
             return None
 
-    def decide(self, number: int, source: ProcessId | None = None) -> Decision:
+    def decide(self, request: Request, source: ProcessId | None = None) -> Decision:
         """Return what a request means, and remember that it was made."""
-        if number in SAVES:
-            return Decision.SAVE
-        if number == LEAVE:
+        if isinstance(request, Leave):
             self.number = self.number or signal.SIGINT
             self.is_leaving = True
             return Decision.LEAVE
+        number = request.number
+        if number in SAVES:
+            return Decision.SAVE
         if self._is_attended and source is None and number == signal.SIGINT:
             if self._is_interrupted:
                 self.is_leaving = True

@@ -13,6 +13,7 @@ from typing import Any
 
 from trainer.cli.overrides import resume_override
 from trainer.cluster import discovery, environment, network_namespace
+from trainer.cluster.fork_server import ForkServer
 from trainer.cluster.schedulers.scheduler import schedulers
 from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import ACTOR, EVALUATOR, TF_CONFIG, Cluster, ProcessId
@@ -24,7 +25,6 @@ from trainer.files import clear_temporaries, regular_file
 from trainer.launch.display import Console, is_attended, is_quiet
 from trainer.launch.engines import ray_engine
 from trainer.launch.processes import inline
-from trainer.launch.processes.fork_server import ForkServer
 from trainer.launch.processes.worker_process import WorkerProcess
 from trainer.launch.run_context import (
     Command,
@@ -33,9 +33,8 @@ from trainer.launch.run_context import (
     open_network,
     resolve,
 )
-from trainer.launch.supervision.attempt import Failure
 from trainer.launch.supervision.status_writer import StatusWriter
-from trainer.launch.supervision.supervisor import Supervisor
+from trainer.launch.supervision.supervisor import Failure, Supervisor
 from trainer.runs import checkpoint_retention, prediction_table, provenance, status
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.directory import RunDirectory

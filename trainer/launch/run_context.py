@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
 from trainer.cluster import discovery, environment, fault_injection, network_namespace
+from trainer.cluster.fork_server import ForkServer
 from trainer.cluster.network_namespace import IsolationError, Namespace
 from trainer.cluster.schedulers.scheduler import schedulers
 from trainer.cluster.spec import ACTOR, BESIDE, EVALUATOR, Cluster, ProcessId
@@ -19,7 +20,6 @@ from trainer.config.schema import Experiment
 from trainer.errors import ConfigError, StorageError
 from trainer.launch.display import Console
 from trainer.launch.engines import ray_connection
-from trainer.launch.processes.fork_server import ForkServer
 from trainer.runs.directory import RunDirectory, RunInUseError, join_run, open_run
 from trainer.strategies import compatibility, select
 from trainer.strategies.strategy import Strategy

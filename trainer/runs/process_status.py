@@ -153,3 +153,8 @@ def process_start_time() -> float:
     except (OSError, ValueError, IndexError, AttributeError):
         return now
     return now - max(0.0, age)
+
+
+def log_of(run_dir: Path, process: object) -> Path:
+    """Return the log of one process of a run, such as `worker-0`."""
+    return run_dir / "logs" / f"{process}.log"

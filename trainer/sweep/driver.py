@@ -18,17 +18,17 @@ from hydra.core.override_parser.types import Override
 from trainer.cli.compose import parse_sweep
 from trainer.cli.terminal import Terminal
 from trainer.cluster import environment
-from trainer.cluster.messages import Evaluated, Exit, Message, SignalReceived
+from trainer.cluster.fork_server import ForkServer
+from trainer.cluster.messages import Evaluated, Exit, Leave, Message, SignalReceived
 from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import Cluster
-from trainer.cluster.stop_requests import LEAVE, STOP, Decision, StopRequests
+from trainer.cluster.stop_requests import STOP, Decision, StopRequests
 from trainer.config import directions
 from trainer.config.rules.checkpoint import biased_selection, selecting_split
 from trainer.config.schema import Experiment, Sweep
 from trainer.errors import CRASHED, DONE, ConfigError
 from trainer.launch import launcher
 from trainer.launch.display import is_attended
-from trainer.launch.processes.fork_server import ForkServer
 from trainer.launch.run_context import Command, resolve
 from trainer.runs.directory import read_result
 from trainer.runs.identity import run_address
@@ -264,7 +264,7 @@ class Driver:
     def _handle_message(self, number: int | None, message: Message) -> None:
         if number is None:
             if isinstance(message, SignalReceived):
-                self._handle_signal(message.number)
+                self._handle_request(message)
             return
         process = self._running[number]
         point = process.point
@@ -292,23 +292,23 @@ class Driver:
             self._pruned[point.number] = RunStatus(State.PRUNED, step, metrics, split=split)
             self._stop_point(process, signal.SIGTERM)
 
-    def _handle_signal(self, number: int) -> None:
+    def _handle_request(self, request: SignalReceived) -> None:
         """Handle a request: save, save and leave or, the second time, leave at once."""
-        name = signal.Signals(number).name
-        match self._stop_requests.decide(number):
+        name = signal.Signals(request.number).name
+        match self._stop_requests.decide(request):
             case Decision.SAVE:
                 for process in self._running.values():
-                    process.forward_signal(number)
+                    process.send(request)
             case Decision.LEAVE:
                 self._is_leaving_at_once = True
                 self._table.print_line(f"A second {name}: leaving at once.")
                 for process in self._running.values():
-                    process.forward_signal(LEAVE)
+                    process.send(Leave())
             case Decision.STOP:
                 self._table.print_line(
                     f"{name}: the running points save, then leave{self._stop_requests.hint()}."
                 )
-                self._stop_all(number)
+                self._stop_all(request.number)
 
     def _stop_all(self, number: int) -> None:
         self._is_stopping = True
@@ -319,7 +319,7 @@ class Driver:
         """Ask a point to save and leave, once."""
         if process.point.number not in self._asked_to_stop:
             self._asked_to_stop.add(process.point.number)
-            process.forward_signal(number)
+            process.send(SignalReceived(number))
 
     def _handle_exit(self, point: Point, code: int, output: str) -> None:
         outcome = self._outcome_of_exit(point, code, output)

@@ -1,6 +1,6 @@
 """The fork server: imports TensorFlow once, and forks a process whenever it is asked to.
 
-Started by `trainer.launch.processes.fork_server` as `python -m trainer.worker.forking`. The import
+Started by `trainer.cluster.fork_server` as `python -m trainer.worker.forking`. The import
 takes 4 seconds of processor time and 400 MB, a fork a few hundredths of a second, and pages that
 nobody writes to are shared.
 
@@ -32,8 +32,8 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from trainer.cluster import environment, fork_protocol, network_namespace
-from trainer.cluster.fork_protocol import SOCKET, Fork
+from trainer.cluster import environment, fork_server, network_namespace
+from trainer.cluster.fork_server import SOCKET, Fork
 from trainer.errors import CRASHED
 from trainer.worker import process
 
@@ -122,7 +122,7 @@ class ForkServer:
 
     def _accept(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
-        if fork_protocol.peer_uid(connection) != os.getuid():
+        if fork_server.peer_uid(connection) != os.getuid():
             connection.close()
             return
         self._watch(connection, select.POLLIN, lambda event: self._answer(connection, event))
@@ -137,7 +137,7 @@ class ForkServer:
         if event & select.POLLHUP:  # nobody waits for an answer any more
             self._close(connection)
             return None
-        message, descriptors = fork_protocol.receive(connection)
+        message, descriptors = fork_server.receive(connection)
         if isinstance(message, Fork):
             return self._fork(message, descriptors, connection)
         self._close(connection)
@@ -164,7 +164,7 @@ class ForkServer:
         self._children.add(child)
         pidfd = os.pidfd_open(pid)
         with suppress(OSError):  # gone: the connection reports it too
-            fork_protocol.send(connection, pid, [pidfd])
+            fork_server.send(connection, pid, [pidfd])
         self._watch(pidfd, select.POLLIN, lambda event: self._reap(child, pidfd))
         # No events: the end of a connection is always reported.
         self._watch(connection, 0, lambda event: self._abandon(child))
@@ -180,7 +180,7 @@ class ForkServer:
         self._close(pidfd)
         self._children.remove(child)
         try:
-            fork_protocol.send(child.connection, os.waitstatus_to_exitcode(status))
+            fork_server.send(child.connection, os.waitstatus_to_exitcode(status))
         except OSError:  # its command is gone
             shutil.rmtree(child.scratch, ignore_errors=True)
         self._close(child.connection)

@@ -215,15 +215,14 @@ def _listen(
             names = content["memories"]
             assignments.put(Assignment(content, dict(zip(names, memories, strict=True)), begin))
             for line in lines:
-                word, *arguments = line.decode().split()
-                match word:
-                    case "leave":
+                match messages.decode(line.decode()):
+                    case messages.Dismiss():
                         send(Outcome(DONE))
                         os._exit(DONE)
-                    case "begin":
-                        begin.set_result(arguments)
-                    case "signal":
-                        signals.request(int(arguments[0]))
+                    case messages.Begin(processes):
+                        begin.set_result(list(processes))
+                    case SignalReceived(number):
+                        signals.request(number)
     except (ValueError, OSError):
         pass  # the supervisor is gone, and parent_watch ends this process
 

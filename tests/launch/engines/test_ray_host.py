@@ -24,7 +24,7 @@ class Process:
         messages.put((member.process_id, Line(f"{member.process_id} of {member.source}")))
         messages.put((member.process_id, Exit(0)))
 
-    def discard(self):
+    def kill(self):
         os.close(self.lock)
 
 
@@ -68,7 +68,7 @@ def test_messages_are_received_once(run_dir):
     host.start(run_dir, asdict(compose([])), MEMBER.to_dict())
     assert host.receive() == [Line("worker-0 of Ray"), Exit(0)]
     assert host.receive() == []
-    host.call("discard")
+    host.call("kill")
 
 
 def test_process_waits_for_that_of_an_earlier_command(run_dir):
@@ -78,6 +78,6 @@ def test_process_waits_for_that_of_an_earlier_command(run_dir):
     first.start(*assignment)
     with pytest.raises(LockedError):
         second.start(*assignment)
-    first.call("discard")
+    first.call("kill")
     second.start(*assignment)
-    second.call("discard")
+    second.call("kill")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.fake_ray import Actor, FakeRay, RayError, RayTaskError
 from trainer.cli.compose import compose
-from trainer.cluster.messages import Exit, Line, Phase
+from trainer.cluster.messages import Dismiss, Exit, Line, Phase, SignalReceived
 from trainer.cluster.spec import RAY, Cluster, ProcessId
 from trainer.launch.engines.ray_process import RayProcess
 
@@ -34,7 +34,7 @@ def follow(actor, directory):
         process_id, message = messages.get(timeout=30)
         assert process_id == MEMBER.process_id
         received.append(message)
-    process.discard()
+    process.kill()
     return received
 
 
@@ -65,13 +65,13 @@ def test_actor_that_cannot_start_its_process_is_named(tmp_path):
 def test_requests_and_signals_reach_the_actor():
     actor = Actor(call=[None, None, None, True, RayError("lost")])
     process = RayProcess(actor, "n2")
-    process.request(signal.SIGTERM)
+    process.send(SignalReceived(signal.SIGTERM))
     process.signal(signal.SIGQUIT)
-    process.leave()
+    process.send(Dismiss())
     assert process.is_stopped()
     assert not process.is_stopped()
     assert actor.calls[:3] == [
-        ("call", ("request", signal.SIGTERM)),
+        ("call", ("send", SignalReceived(signal.SIGTERM))),
         ("call", ("signal", signal.SIGQUIT)),
-        ("call", ("leave",)),
+        ("call", ("send", Dismiss())),
     ]

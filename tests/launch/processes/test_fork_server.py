@@ -15,11 +15,11 @@ import pytest
 
 from tests.support.processes import descendants, wait_gone
 from trainer.cli.compose import compose
-from trainer.cluster import fork_protocol
+from trainer.cluster import fork_server
+from trainer.cluster.fork_server import ForkServer
 from trainer.cluster.messages import SignalReceived
 from trainer.cluster.network_namespace import IsolationError, Namespace
 from trainer.cluster.spec import Cluster
-from trainer.launch.processes.fork_server import ForkedProcess, ForkServer
 from trainer.launch.processes.worker_process import WorkerProcess
 
 TIMEOUT_SECS = 120
@@ -51,7 +51,7 @@ def start():
 
     yield begin
     for worker in workers:
-        worker.discard()
+        worker.kill()
 
 
 def until(condition):
@@ -64,8 +64,8 @@ def until(condition):
 
 def pid_of(worker):
     """Return a worker's process as soon as it has begun and has taken over what it was given."""
-    until(lambda: worker.process.pid)
-    pid = worker.process.pid
+    until(lambda: worker.pid)
+    pid = worker.pid
     until(lambda: not os.readlink(f"/proc/{pid}/fd/1").startswith("/dev/null"))
     return pid
 
@@ -84,7 +84,7 @@ def test_forked_worker_has_what_it_was_given(shared, start, tmp_path, monkeypatc
         worker = start(shared)
     finally:
         os.sched_setaffinity(0, cores)
-    assert isinstance(worker.process, ForkedProcess)
+    assert worker.is_forked
     pid = pid_of(worker)
     until(lambda: os.readlink(f"/proc/{pid}/cwd") == str(tmp_path))
     until(lambda: os.sched_getaffinity(pid) == one)
@@ -97,24 +97,24 @@ def test_forked_worker_has_what_it_was_given(shared, start, tmp_path, monkeypatc
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS"])
 def test_other_environment_at_import_starts_a_fresh_process(shared, start, monkeypatch, name):
     monkeypatch.setenv(name, "3")
-    assert not isinstance(start(shared).process, ForkedProcess)
+    assert not start(shared).is_forked
 
 
 @pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "ANY_OTHER"])
 def test_environment_that_is_read_later_may_differ(shared, start, monkeypatch, name):
     monkeypatch.setenv(name, "3")
-    assert isinstance(start(shared).process, ForkedProcess)
+    assert start(shared).is_forked
 
 
 @pytest.mark.slow
 def test_worker_discarded_while_the_server_imports_never_begins(own, start):
     worker = start(own)
-    worker.discard()
-    assert worker.process.poll() == -signal.SIGKILL
-    assert worker.process.pid == 0
+    worker.kill()
+    assert worker.wait(0) == -signal.SIGKILL
+    assert worker.pid == 0
     other = start(own)
     pid_of(other)
-    assert descendants(own._process.pid) == [other.process.pid]
+    assert descendants(own._process.pid) == [other.pid]
 
 
 @pytest.mark.slow
@@ -122,16 +122,16 @@ def test_workers_die_with_their_server_and_the_next_is_started_afresh(own, start
     worker = start(own)
     pid = pid_of(worker)
     own._process.kill()
-    assert worker.process.wait() == -signal.SIGKILL
+    assert worker.wait() == -signal.SIGKILL
     wait_gone(pid)
-    assert not isinstance(start(own).process, ForkedProcess)
+    assert not start(own).is_forked
 
 
 def test_server_that_dies_while_it_imports_is_done_without(own, start):
     worker = start(own)
     own._process.kill()
-    until(lambda: worker.process.pid)
-    assert status(worker.process.pid)["PPid"] == str(os.getpid())
+    until(lambda: worker.pid)
+    assert status(worker.pid)["PPid"] == str(os.getpid())
 
 
 def test_release_ends_the_server_and_removes_its_folder(own):
@@ -146,12 +146,12 @@ def test_file_system_without_sockets_starts_fresh_processes(monkeypatch, tmp_pat
         raise OSError("Operation not supported")
 
     monkeypatch.delenv("STEADFAST_FORK_SERVER")
-    monkeypatch.setattr(fork_protocol, "listen", refuse)
+    monkeypatch.setattr(fork_server, "listen", refuse)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     server = ForkServer.acquire()
     worker = WorkerProcess(server)
-    assert not isinstance(worker.process, ForkedProcess)
-    worker.discard()
+    assert not worker.is_forked
+    worker.kill()
     server.release()
     assert list(tmp_path.iterdir()) == []
 
@@ -163,7 +163,7 @@ def test_forked_worker_enters_the_network_namespace(shared, start):
         pytest.skip(str(error))
     with namespace:
         worker = start(shared, namespace)
-        assert isinstance(worker.process, ForkedProcess)
+        assert worker.is_forked
         pid = pid_of(worker)
         inside = os.readlink(f"/proc/{pid}/ns/net")
         assert inside == os.readlink(f"/proc/self/fd/{namespace.descriptors()[-1]}")
@@ -189,7 +189,7 @@ def test_folder_is_private_and_new_whatever_others_have_left(monkeypatch, tmp_pa
     for folder in left:
         (folder / "digest").mkdir(parents=True)
         (folder / "digest" / "socket").touch()
-    monkeypatch.setattr(fork_protocol, "connect", lambda path: pytest.fail(f"{path} is looked at"))
+    monkeypatch.setattr(fork_server, "connect", lambda path: pytest.fail(f"{path} is looked at"))
     servers = [ForkServer.acquire() for _ in range(2)]
     try:
         folders = {server.directory for server in servers}
@@ -206,7 +206,7 @@ def test_folder_is_private_and_new_whatever_others_have_left(monkeypatch, tmp_pa
 def test_many_workers_leave_nothing_in_the_server(own, start):
     first = start(own)
     pid_of(first)
-    first.discard()
+    first.kill()
     pid = own._process.pid
     until(lambda: descendants(pid) == [])
     before = len(os.listdir(f"/proc/{pid}/fd"))
@@ -214,7 +214,7 @@ def test_many_workers_leave_nothing_in_the_server(own, start):
     for _ in range(30):
         worker = WorkerProcess(own)
         pid_of(worker)
-        worker.discard()
+        worker.kill()
     until(lambda: descendants(pid) == [])
     until(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= before)
     assert int(status(pid)["RssAnon"].split()[0]) < memory + 4096
@@ -222,7 +222,7 @@ def test_many_workers_leave_nothing_in_the_server(own, start):
 
 OWNER = """
 import os, sys, time
-from trainer.launch.processes.fork_server import ForkServer
+from trainer.cluster.fork_server import ForkServer
 
 server = ForkServer.acquire()
 print(server._process.pid, server.directory, flush=True)

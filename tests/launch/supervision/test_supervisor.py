@@ -1,4 +1,4 @@
-"""How often a run is restarted, and what a signal between two attempts does."""
+"""How often a run is restarted, its standby and its memories; the processes are simulated."""
 
 import itertools
 import os
@@ -7,110 +7,157 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.support.terminal import FakeTerminal
 from trainer.cli.compose import compose
-from trainer.cluster.spec import Cluster
+from trainer.cluster.messages import Begin, Exit, Phase, SignalReceived
+from trainer.cluster.spec import Cluster, ProcessId
 from trainer.cluster.stop_requests import SWEEP, StopRequests
 from trainer.errors import RESTARTABLE
+from trainer.launch.display import Console
 from trainer.launch.run_context import Command, RunContext
 from trainer.launch.supervision import supervisor
-from trainer.launch.supervision.attempt import Failure
-from trainer.launch.supervision.supervisor import RestartBudget, Supervisor
+from trainer.launch.supervision.supervisor import (
+    Memories,
+    RestartBudget,
+    Supervisor,
+    can_have_standby,
+)
 from trainer.runs.ledger import Ledger
+from trainer.runs.state_memory import Position
+from trainer.strategies.select import select_strategy
 from trainer.strategies.strategy import Strategy
 
+MEMBER = Cluster()
+WORKERS = [ProcessId("worker", number) for number in range(3)]
+
+
+class FakeProcess:
+    """A process; `behave` is called when it takes part."""
+
+    host = None
+
+    def __init__(self, process_id, behave):
+        self.process_id = process_id
+        self.behave = behave
+        self.sent = []
+        self.is_standby = False
+        self.is_killed = False
+        self.left = ""
+        self.size = 100
+
+    def assign(self, directory, experiment, member, messages, memories, *, is_standby):
+        self.messages = messages
+        self.member = member
+        self.is_standby = is_standby
+
+    def send(self, message):
+        self.sent.append(message)
+        if isinstance(message, Begin):
+            self.behave(self)
+
+    def put(self, *messages):
+        for message in messages:
+            self.messages.put((self.process_id, message))
+
+    def signal(self, number):
+        pass
+
+    def is_stopped(self):
+        return False
+
+    def has_ended(self):
+        return self.is_killed
+
+    def resident_bytes(self):
+        return self.size
+
+    def kill(self, secs=0.0):
+        self.is_killed = True
+        return self.left
+
+
+class Run:
+    """A run whose processes behave as a list says, one item for each process in turn.
+
+    Attributes:
+        processes: all that were started, in order.
+        lines: shown to the user.
+        waits: the pauses before restarts.
+    """
+
+    def __init__(self, run_dir, monkeypatch):
+        (run_dir / "checkpoints").mkdir(exist_ok=True)
+        self.run_dir = run_dir
+        self.lines = []
+        self.waits = []
+        self.processes = []
+        self.stop_requests = StopRequests()
+        monkeypatch.setattr(supervisor, "available_bytes", lambda: 300)
+        monkeypatch.setattr(supervisor, "visible_gpus", list)
+
+    def supervise(self, behaviors, *options, members=(MEMBER,), is_patient=False):
+        """Run it; return the exit code."""
+        console = Console(FakeTerminal(), FakeTerminal())
+        console.line = console.error = self.lines.append
+        directory = SimpleNamespace(path=self.run_dir, check_lock=lambda: None)
+        command = Command(compose(list(options)))
+        context = RunContext(command, Strategy(), directory, console, self.stop_requests)
+        remaining = iter(behaviors)
+
+        def create(process_id):
+            self.processes.append(FakeProcess(process_id, next(remaining)))
+            return self.processes[-1]
+
+        self.supervisor = Supervisor(context, lambda: list(members), create, Ledger(self.run_dir))
+        wait = self.stop_requests.wait
+        self.stop_requests.wait = lambda secs: (
+            self.waits.append(secs) or (wait(secs) if is_patient else 0)
+        )
+        code = self.supervisor.supervise()
+        assert not list(remaining)
+        return code
+
+    def save(self, *steps):
+        for step in steps:
+            (self.run_dir / "checkpoints" / f"ckpt-{step}.json").touch()
+
+    def ending(self, code, *steps):
+        """Return a behavior: save at some steps, and end with a code."""
+
+        def behave(process):
+            self.save(*steps)
+            process.put(Exit(code))
+
+        return behave
+
 
 @pytest.fixture
-def run_dir(tmp_path):
-    (tmp_path / "checkpoints").mkdir()
-    return tmp_path
+def run(tmp_path, monkeypatch):
+    return Run(tmp_path, monkeypatch)
 
 
-def create_supervisor(run_dir, console, *options, stop_requests=None, members=()):
-    context = RunContext(
-        Command(compose(list(options))),
-        Strategy(),
-        SimpleNamespace(path=run_dir, check_lock=lambda: None),
-        console,
-        stop_requests or StopRequests(),
+def test_restarts_end_with_the_budget_and_their_pauses_double(run):
+    assert run.supervise([run.ending(code) for code in (-9, RESTARTABLE, -9, -9)]) == 1
+    assert run.waits == [0.0, 1.0, 2.0]
+    log = run.run_dir / "logs" / "worker-0.log"
+    assert run.lines[0] == f"warning: worker-0 was killed by SIGKILL; its log is {log}"
+    assert run.lines[-1] == (
+        "gave up after 3 restarts (restart.max_restarts): worker-0 was killed by SIGKILL; "
+        f"the log is {log}"
     )
-    return Supervisor(context, lambda: list(members), lambda process_id: None, Ledger(run_dir))
 
 
-@pytest.fixture
-def supervise(run_dir, monkeypatch):
-    """Simulate attempts, each of which saves at some steps and ends with a code."""
-
-    def simulate(attempts, *options, stopped_by=0):
-        remaining = list(attempts)
-        lines = []
-        waits = []
-
-        class FakeAttempt:
-            has_begun = True
-
-            def __init__(self, *arguments):
-                pass
-
-            def wake(self):
-                pass
-
-            def run(self):
-                steps, code = remaining.pop(0)
-                for step in steps:
-                    (run_dir / "checkpoints" / f"ckpt-{step}.json").touch()
-                self.code = code
-                return code
-
-            def stopped_by(self):
-                return stopped_by
-
-            def failure(self):
-                if self.code:
-                    return Failure("worker-1", "was killed by SIGKILL", run_dir / "worker-1.log")
-                return None
-
-        monkeypatch.setattr(supervisor, "Attempt", FakeAttempt)
-        console = SimpleNamespace(line=lines.append, error=lines.append, cause="")
-        instance = create_supervisor(run_dir, console, *options)
-        monkeypatch.setattr(instance, "_wait", lambda secs: waits.append(secs) or 0)
-        code = instance.supervise()
-        assert not remaining
-        return code, waits, lines
-
-    return simulate
+def test_budget_is_renewed_by_every_newer_checkpoint(run):
+    steps = [(), (), (5,), (), (), (6, 7), (7,), (3,)]
+    behaviors = [run.ending(-9, *saved) for saved in steps]
+    assert run.supervise([*behaviors, run.ending(0)]) == 0
+    assert run.waits == [0.0, 1.0, 0.0, 1.0, 2.0, 0.0, 1.0, 2.0]
 
 
-def test_restarts_end_with_the_budget_and_their_pauses_double(supervise):
-    code, waits, lines = supervise([([], -9), ([], RESTARTABLE), ([], -9), ([], -9)])
-    assert (code, waits) == (1, [0.0, 1.0, 2.0])
-    assert lines[-1].startswith(
-        "gave up after 3 restarts (restart.max_restarts): worker-1 was killed by SIGKILL; "
-        "the log is "
-    )
-    assert lines[0].startswith("warning: worker-1 was killed by SIGKILL; its log is ")
-
-
-def test_budget_is_renewed_by_every_newer_checkpoint(supervise):
-    failing = [
-        ([], -9),
-        ([], -9),
-        ([5], -9),
-        ([], -9),
-        ([], -9),
-        ([6, 7], -9),
-        ([7], -9),
-        ([3], -9),
-        ([], 0),
-    ]
-    code, waits, _ = supervise(failing)
-    assert (code, waits) == (0, [0.0, 1.0, 0.0, 1.0, 2.0, 0.0, 1.0, 2.0])
-
-
-def test_frequent_restarts_of_a_run_that_advances_are_counted_in_a_warning(supervise):
-    attempts = [([step], -9) for step in range(1, 6)]
-    code, waits, lines = supervise([*attempts, ([6], 0)], "restart.max_restarts=3")
-    assert (code, waits) == (0, [0.0] * 5)
-    warnings = [line for line in lines if "within an hour" in line]
+def test_frequent_restarts_of_a_run_that_advances_are_counted_in_a_warning(run):
+    behaviors = [run.ending(-9, step) for step in range(1, 6)]
+    assert run.supervise([*behaviors, run.ending(0)], "restart.max_restarts=3") == 0
+    warnings = [line for line in run.lines if "within an hour" in line]
     assert [line.partition(":")[2].partition(":")[0] for line in warnings] == [
         f" restart {number} of this command, {number} within an hour" for number in (4, 5)
     ]
@@ -122,111 +169,217 @@ def test_restarts_of_other_hours_are_not_counted_as_frequent():
     assert [(budget.spend(), budget.warning()) for _ in range(9)] == [(True, "")] * 9
 
 
-def test_checkpoints_of_earlier_commands_do_not_renew_the_budget(supervise, run_dir):
-    (run_dir / "checkpoints" / "ckpt-9.json").touch()
-    assert supervise([([], -9), ([], -9)], "restart.max_restarts=1")[:2] == (1, [0.0])
+def test_checkpoints_of_earlier_commands_do_not_renew_the_budget(run):
+    run.save(9)
+    assert run.supervise([run.ending(-9), run.ending(-9)], "restart.max_restarts=1") == 1
+    assert run.waits == [0.0]
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 130, 143])
-def test_attempt_that_was_neither_killed_nor_lost_peers_is_not_restarted(supervise, code):
-    assert supervise([([], code)]) == (code, [], [])
+def test_attempt_that_was_neither_killed_nor_lost_peers_is_not_restarted(run, code):
+    assert run.supervise([run.ending(code)]) == code
+    assert (run.waits, run.lines) == ([], [])
 
 
-def test_stop_that_could_not_save_is_an_error(supervise):
-    code, waits, lines = supervise([([4], -9)], stopped_by=signal.SIGTERM)
-    assert (code, waits) == (1, [])
-    assert lines[-1] == "left without saving; the newest checkpoint is that of step 4"
+def test_stop_that_could_not_save_is_an_error(run):
+    def behave(process):
+        run.save(4)
+        process.put(Exit(-9))
+        run.stop_requests.request(signal.SIGTERM)
+
+    assert run.supervise([behave]) == 1
+    assert run.lines[-1] == "left without saving; the newest checkpoint is that of step 4"
 
 
-def test_requests_of_a_sweep_and_signals_of_the_user_have_different_sources(run_dir, monkeypatch):
-    stop_requests = StopRequests()
-    received = []
+def test_requests_of_a_sweep_and_signals_of_the_user_reach_the_process_once(run):
+    def behave(process):
+        process.put(Phase("train", 1))
+        run.stop_requests.put(SignalReceived(signal.SIGTERM), SWEEP)
+        os.kill(os.getpid(), signal.SIGTERM)
+        process.put(Exit(143))
 
-    class SignaledAttempt:
-        has_begun = True
-
-        def __init__(self, *arguments):
-            pass
-
-        def wake(self):
-            received.append(stop_requests.take())
-
-        def run(self):
-            stop_requests.request(signal.SIGTERM, SWEEP)
-            os.kill(os.getpid(), signal.SIGTERM)
-            return 143
-
-        def failure(self):
-            return None
-
-    monkeypatch.setattr(supervisor, "Attempt", SignaledAttempt)
-    instance = create_supervisor(run_dir, SimpleNamespace(), stop_requests=stop_requests)
-    assert instance.supervise() == 143
-    assert received == [(signal.SIGTERM, SWEEP), (signal.SIGTERM, None)]
+    assert run.supervise([behave]) == 143
+    assert run.lines == ["SIGTERM to sweep-0: saving, then leaving."]
+    assert run.processes[0].sent[1:] == [SignalReceived(signal.SIGTERM)]
 
 
-def test_restart_takes_the_attempt_that_was_started_ahead(run_dir, monkeypatch):
-    events = []
+def test_stop_request_is_answered_while_processes_are_being_started(run):
+    def stop(process):
+        run.stop_requests.request(signal.SIGTERM)
 
-    class AheadAttempt:
-        has_begun = True
-        count = 0
-
-        def __init__(self, context, members, start, may_replace, memories, standby):
-            AheadAttempt.count += 1
-            self.name = AheadAttempt.count
-            self.members = members
-            self.standby = standby
-
-        def prepare(self):
-            events.append(f"{self.name} is prepared")
-
-        def resident_bytes(self):
-            return 0
-
-        def is_usable(self, process_ids):
-            return True
-
-        def run(self):
-            events.append(f"{self.name} runs")
-            if self.name < 3:
-                self.standby.start(self)
-            return -9 if self.name == 1 else 0
-
-        def discard(self):
-            events.append(f"{self.name} is discarded")
-
-        def wake(self):
-            pass
-
-        def stopped_by(self):
-            return 0
-
-        def failure(self):
-            return Failure("worker-0", "was killed", run_dir) if self.name == 1 else None
-
-    monkeypatch.setattr(supervisor, "Attempt", AheadAttempt)
-    console = SimpleNamespace(line=lambda text: None, cause="")
-    instance = create_supervisor(run_dir, console, members=[Cluster()])
-    assert instance.supervise() == 0
-    assert events == [
-        *("1 runs", "2 is prepared", "2 runs", "3 is prepared", "3 is discarded"),
-    ]
+    members = [Cluster(ProcessId("worker", number)) for number in range(257)]
+    behaviors = [*[lambda process: None] * 3, stop]
+    assert run.supervise(behaviors, members=members) == 143
+    assert len(run.processes) == 4
+    assert all(process.is_killed for process in run.processes)
 
 
-def test_stop_request_ends_the_wait_before_a_restart(run_dir):
-    console = SimpleNamespace(line=lambda text: None, cause="")
-    stop_requests = StopRequests()
-    instance = create_supervisor(run_dir, console, stop_requests=stop_requests)
-    assert instance._wait(0.0) == 0
-    stop_requests.request(signal.SIGUSR1)
-    stop_requests.request(signal.SIGTERM)
-    assert instance._wait(60.0) == signal.SIGTERM
+def test_stop_request_ends_the_wait_before_a_restart(run):
+    def refuse():
+        run.stop_requests.request(signal.SIGTERM)  # while the run pauses
+
+    waits = iter([lambda: None, refuse])
+    wait = run.stop_requests.wait
+    run.stop_requests.wait = lambda secs: (next(waits)(), wait(min(secs, 60.0)))[1]
+    assert run.supervise([run.ending(-9)] * 2, "restart.backoff_secs=60", is_patient=True) == 143
 
 
-def test_pauses_end_at_a_limit_of_five_minutes(supervise):
-    failing = [([], -9)] * 2001
-    code, waits, _ = supervise(failing, "restart.max_restarts=2000")
-    assert (code, waits[9], waits[10], waits[-1]) == (1, 256.0, 300.0, 300.0)
+def test_pauses_end_at_a_limit_of_five_minutes(run):
+    assert run.supervise([run.ending(-9)] * 13, "restart.max_restarts=12") == 1
+    assert (run.waits[9], run.waits[10], run.waits[-1]) == (256.0, 300.0, 300.0)
+    run.waits.clear()
     longer = ("restart.max_restarts=2", "restart.backoff_secs=400")
-    assert supervise(failing[:3], *longer)[1] == [0.0, 400.0]
+    run.supervise([run.ending(-9)] * 3, *longer)
+    assert run.waits == [0.0, 400.0]
+
+
+def test_process_that_cannot_be_started_is_tried_again(run):
+    def refuse(process):
+        raise OSError(12, "Cannot allocate memory")
+
+    assert run.supervise([refuse, run.ending(0)]) == 0
+    assert "could not be started: [Errno 12] Cannot allocate memory" in run.lines[0]
+    assert run.processes[0].is_killed
+
+
+def test_process_that_does_not_end_when_it_is_killed_is_named_and_left(run):
+    def linger(process):
+        process.left = "process 123"
+        process.put(Phase("save", 3))
+
+    def fail(process):
+        process.put(Phase("save", 3), Exit(-9))
+
+    members = [Cluster(process_id) for process_id in WORKERS[:2]]
+    run.supervise([linger, fail], "restart.max_restarts=0", members=members)
+    assert run.lines[0] == (
+        "warning: worker-0 (process 123, phase save) was killed but does not end"
+    )
+
+
+MEMBERS = [
+    *(Cluster(process_id, {"worker": ["old:1", "old:2"]}) for process_id in WORKERS[:2]),
+    Cluster(ProcessId("evaluator", 0)),
+]
+
+
+@pytest.mark.parametrize(
+    ("policy", "size", "has_standby"),
+    [("always", 1000, True), ("auto", 149, True), ("auto", 151, False), ("never", 0, False)],
+)
+def test_restart_takes_the_attempt_that_was_started_ahead(
+    run, monkeypatch, policy, size, has_standby
+):
+    monkeypatch.setattr(supervisor, "_FIRST_SECS", 0.0)
+    seen = []
+
+    def first(process):
+        process.size = size
+        process.put(Phase("train", 1))
+
+    def considered():
+        run.processes[0].put(Exit(-9))  # not before
+        return 300
+
+    monkeypatch.setattr(supervisor, "available_bytes", considered)
+    if policy == "never":
+        first = run.ending(-9)
+    second = lambda process: (seen.append(process.is_standby), process.put(Exit(0)))  # noqa: E731
+    assert run.supervise([first, second], f"restart.standby={policy}") == 0
+    assert seen == [has_standby]
+
+
+def test_standby_has_the_same_processes_at_other_addresses_and_ends_with_the_run(run, monkeypatch):
+    def started_ahead():
+        for process in run.processes[:3]:
+            process.put(Exit(0))
+        return 300
+
+    monkeypatch.setattr(supervisor, "available_bytes", started_ahead)
+    nothing = lambda process: None  # noqa: E731
+    train = lambda process: process.put(Phase("train", 1))  # noqa: E731
+    behaviors = [train, *[nothing] * 4]
+    assert run.supervise(behaviors, "restart.standby=always", members=MEMBERS) == 0
+    ahead = run.processes[3:]
+    assert [process.process_id for process in ahead] == WORKERS[:2]
+    assert not {"old:1", "old:2"} & set(ahead[0].member.jobs["worker"])
+    assert all(process.is_standby and process.is_killed for process in ahead)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["strategy=one_device"], True),
+        (["strategy=multi_worker"], True),
+        (["strategy=parameter_server"], False),
+        (["strategy=tpu"], False),
+        (["restart.max_restarts=0"], False),
+        (["mode=evaluate"], False),
+        (["launch=ray", "strategy=multi_worker"], False),
+    ],
+)
+def test_runs_that_can_have_a_standby(monkeypatch, options, expected):
+    monkeypatch.setattr(supervisor, "visible_gpus", list)
+    assert can_have_standby(_context(options)) == expected
+
+
+def test_accelerators_and_declared_clusters_have_no_standby(monkeypatch):
+    monkeypatch.setattr(supervisor, "visible_gpus", lambda: ["0"])
+    assert not can_have_standby(_context(["strategy=one_device"]))
+    monkeypatch.setattr(supervisor, "visible_gpus", list)
+    declared = Cluster(ProcessId("worker", 0), {"worker": ["a:1", "b:1"]}, "TF_CONFIG")
+    assert not can_have_standby(_context(["strategy=multi_worker"], declared))
+
+
+def _context(options, cluster=None):
+    experiment = compose(options)
+    return RunContext(
+        Command(experiment),
+        select_strategy(experiment),
+        directory=None,
+        console=None,
+        stop_requests=None,
+        cluster=cluster or Cluster(),
+    )
+
+
+@pytest.fixture
+def memories():
+    memories = Memories(is_on=True)
+    for process_id in WORKERS:
+        memories.add(process_id)
+    yield memories
+    memories.close()
+
+
+def test_process_that_trains_has_one_memory(memories):
+    before = dict(memories)
+    for process_id in (*WORKERS, ProcessId("evaluator", 0)):
+        memories.add(process_id)
+    assert dict(memories) == before
+    assert list(before) == WORKERS
+    off = Memories(is_on=False)
+    off.add(WORKERS[0])
+    assert (dict(off), off.newest(), off.newest_step()) == ({}, [], 0)
+
+
+def test_newest_state_comes_first(memories):
+    assert (memories.newest(), memories.newest_step()) == ([], 0)
+    # Of the same step, the one that has been reported is the newer.
+    for process_id, position in zip(WORKERS, [(7, 5), (6, 6), (7, 7)], strict=True):
+        memories[process_id].write(Position(*position), [])
+    assert memories.newest() == ["worker-2", "worker-0", "worker-1"]
+    assert memories.newest_step() == 7
+    memories[WORKERS[2]].clear()
+    assert memories.newest() == ["worker-0", "worker-1"]
+
+
+def test_files_end_with_the_memories(memories):
+    files = [memory.fileno() for memory in memories.values()]
+    assert all("memfd:steadfast-worker-" in os.readlink(f"/proc/self/fd/{x}") for x in files)
+    assert not any(os.get_inheritable(file) for file in files)
+    memories.close()
+    for file in files:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(file)
+    assert not memories

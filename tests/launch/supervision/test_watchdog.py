@@ -13,7 +13,13 @@ from trainer.cluster.spec import ProcessId
 from trainer.config.schema import Watchdog
 from trainer.launch.processes.worker_process import WorkerProcess
 from trainer.launch.supervision import watchdog
-from trainer.launch.supervision.watchdog import Heartbeat, ProcessSnapshot, Watch, find_hung
+from trainer.launch.supervision.watchdog import (
+    Heartbeat,
+    ProcessSnapshot,
+    Watch,
+    examine,
+    find_hung,
+)
 
 CHIEF = ProcessId("worker", 0)
 WORKER = ProcessId("worker", 1)
@@ -24,15 +30,8 @@ WORKING = f'{HEADER}  File "/x/own.py", line 9 in helper\n'
 
 
 @pytest.fixture
-def now():
-    return [0.0]
-
-
-@pytest.fixture
-def watch(now):
-    return Watch(
-        Watchdog(stall_secs=3, compile_secs=40, evaluate_secs=50, save_secs=60), lambda: now[0]
-    )
+def watch():
+    return Watch(Watchdog(stall_secs=3, compile_secs=40, evaluate_secs=50, save_secs=60))
 
 
 @pytest.mark.parametrize(
@@ -44,35 +43,31 @@ def watch(now):
         ("save", 60),
     ],
 )
-def test_each_phase_has_its_own_allowance(watch, now, phase, allowed):
-    watch.begin(CHIEF)
+def test_each_phase_has_its_own_allowance(watch, phase, allowed):
+    watch.begin(CHIEF, 0)
     assert watch.alarm() == 40  # it imports
-    now[0] = 10
-    watch.update(CHIEF, Phase(phase, 1))
+    watch.update(CHIEF, Phase(phase, 1), 10)
     assert watch.alarm() == 10 + allowed
-    now[0] = 11
-    watch.update(CHIEF, Progress(2, 9, 0.0, None, {}))
+    watch.update(CHIEF, Progress(2, 9, 0.0, None, {}), 11)
     assert watch.alarm() == 11 + allowed
 
 
-def test_process_that_joins_is_not_watched(watch, now):
-    watch.begin(CHIEF)
+def test_process_that_joins_is_not_watched(watch):
+    watch.begin(CHIEF, 0)
     assert not watch.has_begun(CHIEF)
-    watch.update(CHIEF, Phase("join", 0))
+    watch.update(CHIEF, Phase("join", 0), 0)
     assert watch.alarm() == float("inf")
     assert not watch.has_begun(CHIEF)
-    watch.update(CHIEF, Phase("start", 0))
+    watch.update(CHIEF, Phase("start", 0), 0)
     assert watch.has_begun(CHIEF)
 
 
-def test_earliest_alarm_counts_and_all_can_be_renewed(watch, now):
-    for process_id in (CHIEF, WORKER):
-        watch.begin(process_id)
-        watch.update(process_id, Phase("train", 0))
-        now[0] += 1
+def test_earliest_alarm_counts_and_all_can_be_renewed(watch):
+    for now, process_id in enumerate((CHIEF, WORKER)):
+        watch.begin(process_id, now)
+        watch.update(process_id, Phase("train", 0), now)
     assert watch.alarm() == 3
-    now[0] = 3
-    watch.renew()
+    watch.renew(3)
     assert watch.alarm() == 6
     watch.end(CHIEF)
     assert watch.alarm() == 6
@@ -133,20 +128,20 @@ class Process:
                 cwd=ROOT / "trainer",
             )
         self.process.stdout.readline()
+        self.pid = self.process.pid
+        self.signal = self.process.send_signal
 
     is_stopped = WorkerProcess.is_stopped
-    signal = WorkerProcess.signal
 
 
-def test_report_has_the_position_of_all_and_the_stacks_of_the_hung_process(watch, now, tmp_path):
+def test_report_has_the_position_of_all_and_the_stacks_of_the_hung_process(watch, tmp_path):
     logs = {process_id: tmp_path / f"{process_id}.log" for process_id in (CHIEF, WORKER)}
     processes = {process_id: Process(log) for process_id, log in logs.items()}
     try:
         for process_id, step in ((CHIEF, 8), (WORKER, 7)):
-            watch.begin(process_id)
-            watch.update(process_id, Phase("train", step))
-        now[0] = 3
-        hung, lines = watch.report(processes, logs)
+            watch.begin(process_id, 0)
+            watch.update(process_id, Phase("train", step), 0)
+        hung, lines = watch.report(*examine(processes, logs), logs, now=3)
         assert hung == WORKER
         assert lines[:2] == [
             "warning: worker-1 makes no progress: train at step 7, for 3 s (watchdog.stall_secs)",
@@ -159,7 +154,7 @@ def test_report_has_the_position_of_all_and_the_stacks_of_the_hung_process(watch
         processes[CHIEF].signal(signal.SIGSTOP)
         # A signal that was sent may not have arrived.
         os.waitid(os.P_PID, processes[CHIEF].process.pid, os.WSTOPPED)
-        hung, lines = watch.report(processes, logs)
+        hung, lines = watch.report(*examine(processes, logs), logs, now=3)
         assert hung == CHIEF
         assert lines[0].endswith(
             "(watchdog.stall_secs; it is stopped by a signal, and cannot show its stacks)"
@@ -184,8 +179,8 @@ def test_stacks_are_read_from_the_end_of_a_log(tmp_path):
     os.truncate(log, 1 << 40)  # more than anybody can read
     process = Process(log)
     try:
-        (stacks,) = watchdog._stacks({CHIEF: process}, {CHIEF: log}).values()
-        assert "in helper" in stacks
+        _, stacks = examine({CHIEF: process}, {CHIEF: log})
+        assert "in helper" in stacks[CHIEF]
     finally:
         process.process.kill()
         process.process.communicate()

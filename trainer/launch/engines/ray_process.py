@@ -12,7 +12,7 @@ import queue
 import signal
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,7 +31,6 @@ from trainer.runs.state_memory import StateMemory
 _POLL_SECS = 5.0  # how long a call may wait for a message
 _LOCK_SECS = 30.0  # how long the process of a killed command may need to end
 _ANSWER_SECS = 10.0  # how long a living actor may take to answer
-_END_SECS = 60.0  # how long Ray may take to notice the end of an actor
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class RayHost:
                 received.append(self._messages.get_nowait())
         return [item[1] for item in received if item]
 
-    def call(self, method: str, *arguments: float) -> Any:
+    def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of the `WorkerProcess`, if it was started; return what that returns."""
         return getattr(self._process, method)(*arguments) if self._process else None
 
@@ -147,16 +146,9 @@ class RayProcess:
         self._follower = threading.Thread(target=self._follow, args=(started, put), daemon=True)
         self._follower.start()
 
-    def begin(self, processes: Sequence[str]) -> None:
-        """Do nothing: the process has no memory to restore its state from."""
-
-    def leave(self) -> None:
-        """Let a process leave that only serves others."""
-        self._actor.call.remote("leave")
-
-    def request(self, number: int) -> None:
-        """Forward a stop or save request."""
-        self._actor.call.remote("request", int(number))
+    def send(self, message: Message) -> None:
+        """Send a message to the process."""
+        self._actor.call.remote("send", message)
 
     def signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""
@@ -174,14 +166,14 @@ class RayProcess:
         """Return whether the process is stopped (SIGSTOP); False if its actor does not answer."""
         return bool(self._answer("is_stopped"))
 
-    def discard(self, secs: float = _ANSWER_SECS) -> str:
-        """Kill the process and its actor, and wait for their ends, see `WorkerProcess.discard`."""
+    def kill(self, secs: float = _ANSWER_SECS) -> str:
+        """Kill the process and its actor, see `Child.kill`."""
         import ray
 
-        left = self._answer("discard", min(secs, _ANSWER_SECS) / 2)
+        left = self._answer("kill", min(secs, _ANSWER_SECS) / 2)
         ray.kill(self._actor)
         if self._follower:
-            self._follower.join(_END_SECS)
+            self._follower.join(secs)
         return f"{left} on {self.host}" if left else ""
 
     def _answer(self, method: str, *arguments: float) -> Any:

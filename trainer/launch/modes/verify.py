@@ -24,6 +24,7 @@ from pathlib import Path
 
 from trainer.cli import standard_streams
 from trainer.cluster import environment
+from trainer.cluster.fork_server import ForkServer
 from trainer.cluster.signals import forward_to, survive_saves
 from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import STOP
@@ -32,7 +33,6 @@ from trainer.config.schema import Experiment, Fault
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError, StorageError
 from trainer.launch import launcher
 from trainer.launch.modes.run_comparison import Outcome, differences, likely_cause, read
-from trainer.launch.processes.fork_server import ForkServer
 from trainer.launch.run_context import Command, select_run
 from trainer.runs import identity
 from trainer.text import printable

@@ -6,14 +6,13 @@ import os
 import threading
 import time
 
-from trainer.cluster.messages import Channel, Message, Phase, Progress
+from trainer.cluster.messages import Channel, Message, Phase, Progress, SignalReceived
 from trainer.cluster.signals import Signals
 from trainer.cluster.stop_requests import STOP, Decision
 from trainer.errors import CRASHED
-from trainer.launch.processes.worker_process import log_of
 from trainer.launch.run_context import RunContext
-from trainer.launch.supervision.attempt import Failure
-from trainer.launch.supervision.exit_codes import left_without_saving
+from trainer.launch.supervision.supervisor import Failure, left_without_saving
+from trainer.runs.process_status import log_of
 
 
 def run(context: RunContext) -> tuple[int, Failure | None]:
@@ -31,7 +30,7 @@ def run(context: RunContext) -> tuple[int, Failure | None]:
     console = context.console
     cluster = context.cluster
     process_id = cluster.process_id
-    log = log_of(context.directory, process_id)
+    log = log_of(context.directory.path, process_id)
     console.begin(process_id)
 
     def show(message: Message) -> None:
@@ -62,7 +61,7 @@ def run(context: RunContext) -> tuple[int, Failure | None]:
 
 def _handle_request(context: RunContext, number: int, has_ended: threading.Event) -> None:
     """Bound the time until the process has saved; `Signals` itself passes the request on."""
-    match context.stop_requests.decide(number):
+    match context.stop_requests.decide(SignalReceived(number)):
         case Decision.LEAVE:
             _leave(context)
         case Decision.STOP if grace_secs := context.experiment.preemption.grace_secs:

@@ -6,22 +6,55 @@ along, and a sweep leaks nothing from one point to the next.
 
 from __future__ import annotations
 
+import os
+import queue
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
 
+from trainer.cluster import discovery, messages
+from trainer.cluster.environment import visible_gpus
+from trainer.cluster.fork_server import END_SECS
+from trainer.cluster.host_memory import available_bytes
+from trainer.cluster.ports import is_listening
 from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.errors import CRASHED
+from trainer.errors import CRASHED, DONE, RESTARTABLE, StorageError
 from trainer.launch.engines.ray_process import ManagedProcess
-from trainer.launch.run_context import RunContext
-from trainer.launch.supervision import exit_codes
-from trainer.launch.supervision.attempt import Attempt, Failure, Standby, is_possible
-from trainer.launch.supervision.memories import Memories
+from trainer.launch.processes.worker_process import Messages
+from trainer.launch.run_context import RunContext, no_standby
+from trainer.launch.supervision import attempt
+from trainer.launch.supervision.attempt import NEVER, Action, Attempt, Event, Received
+from trainer.launch.supervision.watchdog import examine
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.ledger import Ledger
+from trainer.runs.process_status import log_of
+from trainer.runs.state_memory import Position, StateMemory
 
 _LONGEST_PAUSE_SECS = 300.0
+_FIRST_SECS = 30.0
+"""How long the first attempt trains before it gets a standby: a shorter run does without."""
+_LATER_SECS = 2.0
+"""How long a later one does: what has failed once is expected to fail again."""
+_FRACTION_OF_MEMORY = 0.5
+"""The fraction of the free memory that `restart.standby=auto` takes."""
+
+
+class Failure(NamedTuple):
+    """The failure of an attempt.
+
+    Attributes:
+        process: the name of the process that failed first, such as `worker-1`.
+        end: how it ended, such as `was killed by SIGKILL`.
+        log: its log.
+    """
+
+    process: str
+    end: str
+    log: Path
 
 
 class RestartBudget:
@@ -70,6 +103,132 @@ class RestartBudget:
         )
 
 
+class Memories(dict[ProcessId, StateMemory]):
+    """The memory of each process, owned here so that it outlives the process.
+
+    The files have no names: nothing is left when the command and its processes are gone.
+
+    Args:
+        is_on: whether processes keep their state in memory at all.
+        service_jobs: jobs whose processes do not train; parameter servers hold the state of the
+            chief, which keeps it in its own memory.
+    """
+
+    def __init__(self, *, is_on: bool, service_jobs: Collection[str] = ()) -> None:
+        super().__init__()
+        self._is_on = is_on and hasattr(os, "memfd_create")
+        self._service_jobs = service_jobs
+
+    def add(self, process_id: ProcessId) -> None:
+        """Create the memory of a process that trains, unless it has one."""
+        trains = not process_id.is_beside and process_id.job not in self._service_jobs
+        if self._is_on and trains and process_id not in self:
+            name = f"steadfast-{process_id}"
+            self[process_id] = StateMemory(os.memfd_create(name, os.MFD_CLOEXEC))
+
+    def newest(self) -> list[str]:
+        """Return the names of the processes whose memory has a snapshot, the newest first."""
+        positions = dict(self._positions())
+        return sorted(positions, key=lambda name: positions[name], reverse=True)
+
+    def newest_step(self) -> int:
+        """Return the step of the newest snapshot; 0: there is none."""
+        return max((position.step for _, position in self._positions()), default=0)
+
+    def close(self) -> None:
+        """Close the files."""
+        for memory in self.values():
+            memory.close()
+        self.clear()
+
+    def _positions(self) -> Iterator[tuple[str, Position]]:
+        for process_id, memory in self.items():
+            if header := memory.newest():
+                yield str(process_id), header.position
+
+
+class Processes(dict[ProcessId, ManagedProcess]):
+    """The living processes of one attempt.
+
+    Attributes:
+        members: all processes of the attempt, whether started or not.
+        messages: what they send; None: look at the stop requests.
+        phases: the last phase of each process that has sent one.
+
+    Args:
+        context: the command's run.
+        members: see above.
+        create: starts one process that has no assignment yet.
+        memories: the memory of each process.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        members: Sequence[Cluster],
+        create: Callable[[ProcessId], ManagedProcess],
+        memories: Memories,
+    ) -> None:
+        super().__init__()
+        self.members = {member.process_id: member for member in members}
+        self.messages: Messages = queue.SimpleQueue()
+        self.phases: dict[ProcessId, str] = {}
+        self._context = context
+        self._create = create
+        self._memories = memories
+
+    def start(self, process_id: ProcessId, *, is_standby: bool = False) -> None:
+        """Start a process, perhaps again.
+
+        Raises:
+            OSError: it could not be started.
+        """
+        self[process_id] = process = self._create(process_id)
+        self._memories.add(process_id)
+        process.assign(
+            self._context.directory,
+            self._context.experiment,
+            self.members[process_id],
+            self.messages,
+            self._memories,
+            is_standby=is_standby,
+        )
+
+    def begin(self, process_id: ProcessId) -> None:
+        """Have a process take part, which is started unless it was started ahead.
+
+        Raises:
+            OSError: it could not be started.
+        """
+        if process_id not in self:
+            self.start(process_id)
+        process = self[process_id]
+        self._context.console.begin(process_id, process.host)
+        process.send(messages.Begin(self._memories.newest()))
+
+    def is_usable(self, process_ids: Sequence[ProcessId]) -> bool:
+        """Return whether these are its processes, and all that were started ahead live."""
+        has_lost_one = any(process.has_ended() for process in self.values())
+        return list(self.members) == list(process_ids) and not has_lost_one
+
+    def wake(self) -> None:
+        """Have the stop requests looked at; called in signal handlers, hence at any moment."""
+        self.messages.put(None)
+
+    def kill(self) -> None:
+        """Kill the processes that are left; continue without one that does not end."""
+        for process in self.values():
+            process.signal(signal.SIGKILL)  # all of them before the first is waited for
+        ends = time.monotonic() + END_SECS
+        for process_id, process in self.items():
+            if left := process.kill(max(0.0, ends - time.monotonic())):
+                phase = self.phases.get(process_id, "import")
+                self._context.console.line(
+                    f"warning: {process_id} ({left}, phase {phase}) was killed but does not end"
+                )
+        self.clear()
+
+
 class Supervisor:
     """Runs attempts until one ends for good.
 
@@ -79,7 +238,7 @@ class Supervisor:
     Args:
         context: the command's run.
         members: returns the processes of an attempt.
-        start: starts one process that has no assignment yet.
+        create: starts one process that has no assignment yet.
         ledger: records the restarts.
     """
 
@@ -87,25 +246,30 @@ class Supervisor:
         self,
         context: RunContext,
         members: Callable[[], list[Cluster]],
-        start: Callable[[ProcessId], ManagedProcess],
+        create: Callable[[ProcessId], ManagedProcess],
         ledger: Ledger,
     ) -> None:
+        self.failure: Failure | None = None
         self._context = context
         self._console = context.console
         self._stop_requests = context.stop_requests
-        self._restart = context.experiment.restart
+        experiment = context.experiment
+        self._restart = experiment.restart
         self._members = members
-        self._start = start
+        self._create = create
         self._ledger = ledger
-        self.failure: Failure | None = None
-        self._memories = Memories.of_run(context)
-        policy = self._restart.standby if is_possible(context) else "never"
-        self._standby = Standby(policy, self._attempt)
-        self._attempts = RestartBudget(self._newest_step, self._restart.max_restarts)
-        # Not by the learner's steps: it goes on without an actor that always fails.
-        self._actors = RestartBudget(
-            self._newest_checkpoint, context.experiment.actors.max_restarts
+        keeps_memory = experiment.trains and experiment.checkpoint.memory != "never"
+        self._memories = Memories(
+            is_on=keeps_memory and not experiment.launch.uses_ray,
+            service_jobs=context.strategy.service_jobs,
         )
+        self._standby: Processes | None = None
+        self._standby_secs = NEVER
+        if can_have_standby(context) and self._restart.standby != "never":
+            self._standby_secs = 0.0 if self._restart.standby == "always" else _FIRST_SECS
+        self._attempts = RestartBudget(self._newest_step, self._restart.max_restarts)
+        # Not by the learner's steps: it continues without an actor that always fails.
+        self._actors = RestartBudget(self._newest_checkpoint, experiment.actors.max_restarts)
 
     def supervise(self) -> int:
         """Run the processes.
@@ -116,52 +280,205 @@ class Supervisor:
         Raises:
             ConfigError: another host has taken over the run.
         """
-        with (
-            forward_to(self._stop_requests.request),
-            closing(self._memories),
-            closing(self._standby),
-        ):
-            while True:
-                self._context.directory.check_lock()
-                members = self._members()
-                if number := self._stop_requests.drain():  # it may have waited for places
-                    return 128 + number
-                process_ids = [member.process_id for member in members]
-                attempt = self._standby.take(process_ids) or self._attempt(members)
-                with self._stop_requests.waking(attempt.wake):
-                    if number := self._stop_requests.drain():
-                        return 128 + number
-                    code = attempt.run()
-                self._standby.renew()
-                if failure := attempt.failure():
-                    self.failure = failure
-                if failure is None or not exit_codes.is_restartable(code):
-                    return code
-                self._console.line(
-                    f"warning: {failure.process} {failure.end}; its log is {failure.log}"
-                )
-                if not self._may_restart(attempt, failure):
-                    return CRASHED
-                secs = _pause_secs(self._restart.backoff_secs, self._attempts.spent)
-                if number := self._wait(secs):
-                    return 128 + number
+        with forward_to(self._stop_requests.request), closing(self._memories):
+            try:
+                return self._run_attempts()
+            finally:
+                self._end_standby()
 
-    def _attempt(self, members: list[Cluster]) -> Attempt:
-        """Return an attempt with these processes."""
-        return Attempt(
-            self._context,
-            members,
-            self._start,
-            self._may_replace,
-            self._memories,
-            self._standby,
+    def _run_attempts(self) -> int:
+        while True:
+            self._context.directory.check_lock()
+            members = self._members()
+            if number := self._stop_requests.drain():  # it may have waited for places
+                return 128 + number
+            processes = self._take_standby([member.process_id for member in members])
+            if processes is None:
+                processes = self._processes(members)
+            with self._stop_requests.waking(processes.wake):
+                if number := self._stop_requests.drain():
+                    processes.kill()
+                    return 128 + number
+                code, failure = self._run(processes)
+            if self._standby_secs != NEVER:
+                self._standby_secs = min(self._standby_secs, _LATER_SECS)
+            self.failure = failure or self.failure
+            if failure is None or not attempt.is_restartable(code):
+                return code
+            self._console.line(
+                f"warning: {failure.process} {failure.end}; its log is {failure.log}"
+            )
+            if not self._may_restart(processes, failure):
+                return CRASHED
+            secs = _pause_secs(self._restart.backoff_secs, self._attempts.spent)
+            if number := self._wait(secs):
+                return 128 + number
+
+    def _processes(self, members: Sequence[Cluster]) -> Processes:
+        return Processes(self._context, members, self._create, self._memories)
+
+    def _run(self, processes: Processes) -> tuple[int, Failure | None]:
+        """Run the processes of one attempt until all have ended.
+
+        Returns:
+            The exit code of the process that decides, negative for the signal that killed it, and
+            the failure, or None.
+        """
+        machine = Attempt(
+            self._context.experiment,
+            self._context.strategy,
+            list(processes.members.values()),
+            self._stop_requests,
+            self._context.directory.path,
+            self._standby_secs,
         )
+        event: Event = attempt.Begin(list(processes))
+        try:
+            self._handle(event, machine, processes)
+            while not machine.is_over:
+                self._handle(self._next(machine, processes), machine, processes)
+            for process_id, process in processes.items():
+                if machine.code == RESTARTABLE and process.is_stopped():
+                    self._handle(attempt.Stopped(process_id), machine, processes)
+            blame = machine.blame
+            for process_id in processes:
+                if blame is None or process_id != blame.process_id:
+                    self._console.end(process_id, "ended")
+        finally:
+            processes.kill()
+        if blame is None:
+            return machine.code, None
+        log = log_of(self._context.directory.path, blame.process_id)
+        return machine.code, Failure(str(blame.process_id), blame.how, log)
 
-    def _may_restart(self, attempt: Attempt, failure: Failure) -> bool:
-        """Count one more restart; return whether it is allowed, and tell the user if it is not."""
-        if attempt.stopped_by():
+    def _next(self, machine: Attempt, processes: Processes) -> Event:
+        """Wait for the next event."""
+        timeout = None if machine.due_at == NEVER else max(0.0, machine.due_at - time.monotonic())
+        try:
+            received = processes.messages.get(timeout=timeout)
+        except queue.Empty:
+            return attempt.Tick()
+        if received is not None:
+            return Received(*received)
+        request = self._stop_requests.take()
+        return attempt.Requested(*request) if request else attempt.Tick()
+
+    def _handle(self, event: Event, machine: Attempt, processes: Processes) -> None:
+        """Give an event to the state machine, and carry out what it decides."""
+        match event:
+            case Received(process_id) if process_id not in processes:
+                return  # it was discarded
+            case Received(process_id, messages.Exit(code)):
+                del processes[process_id]
+                self._console.end(process_id, *_console_state(code))
+            case Received(process_id, messages.Phase() | messages.Progress() as message):
+                self._console.update(process_id, message)
+                if isinstance(message, messages.Phase):
+                    processes.phases[process_id] = message.phase
+        for action in machine.handle(event, time.monotonic()):
+            if answer := self._perform(action, processes):
+                self._handle(answer, machine, processes)
+
+    def _perform(self, action: Action, processes: Processes) -> Event | None:
+        """Carry out an action; return the answer, if it has one."""
+        match action:
+            case attempt.Start(process_id):
+                return self._begin(process_id, processes)
+            case attempt.Restart(process_id, code, lines):
+                budget = self._actors if process_id.is_actor else self._attempts
+                if not budget.spend():
+                    return attempt.Refused(process_id, code)
+                for line in lines:
+                    self._console.line(line)
+                return self._begin(process_id, processes)
+            case attempt.Send(process_id, message):
+                processes[process_id].send(message)
+            case attempt.SendSignal(name, number):
+                if name == "supervisor":
+                    os.kill(os.getpid(), number)
+                for process_id, process in processes.items():
+                    if str(process_id) == name:
+                        process.signal(number)
+            case attempt.Examine():
+                run_dir = self._context.directory.path
+                logs = {process_id: log_of(run_dir, process_id) for process_id in processes}
+                return attempt.Examined(*examine(processes, logs))
+            case attempt.Probe(addresses):
+                return attempt.Listening(list(filter(is_listening, addresses)))
+            case attempt.StartStandby():
+                self._start_standby(processes)
+            case attempt.EndStandby():
+                self._end_standby()
+            case _:
+                self._show(action)
+        return None
+
+    def _show(self, action: Action) -> None:
+        """Show the user what the state machine wants shown."""
+        run_dir = self._context.directory.path
+        match action:
+            case attempt.Say(text):
+                self._console.line(text)
+            case attempt.SayError(text):
+                self._console.error(text)
+            case attempt.SayUnsaved(reason):
+                self._console.error(f"{reason}: {left_without_saving(run_dir)}")
+            case attempt.Show(process_id, message):
+                self._console.show(message, log_of(run_dir, process_id))
+            case attempt.ShowStalled(process_id):
+                self._console.end(process_id, "stalled")
+
+    def _begin(self, process_id: ProcessId, processes: Processes) -> Event | None:
+        try:
+            processes.begin(process_id)
+        except StorageError:
+            raise
+        except OSError as error:  # no memory or descriptors, perhaps for a while
+            if process := processes.pop(process_id, None):
+                process.kill()
+            return attempt.NotStarted(process_id, str(error))
+        return None
+
+    def _start_standby(self, present: Processes) -> None:
+        """Start the next attempt ahead, with as many processes, if the memory allows.
+
+        Its processes connect, build and compile, and wait where a restart begins to differ: before
+        they restore. They write nothing into the run directory until then.
+        """
+        free = available_bytes()
+        needed = sum(process.resident_bytes() for process in present.values())
+        is_limited = self._restart.standby == "auto" and free is not None
+        if is_limited and needed > _FRACTION_OF_MEMORY * (free or 0):
+            return
+        self._standby = self._processes(_members_like(list(present.members.values())))
+        try:
+            for process_id in self._standby.members:
+                if not process_id.is_beside:
+                    self._standby.start(process_id, is_standby=True)
+        except OSError:  # no process, descriptor or log can be had: a restart goes without
+            self._end_standby()
+
+    def _take_standby(self, process_ids: Sequence[ProcessId]) -> Processes | None:
+        """Return the standby for the next attempt, or None if it has other processes."""
+        if self._standby is not None and not self._standby.is_usable(process_ids):
+            self._end_standby()
+        standby, self._standby = self._standby, None
+        return standby
+
+    def _end_standby(self) -> None:
+        if self._standby is not None:
+            self._standby.kill()
+            self._standby = None
+
+    def _may_restart(self, processes: Processes, failure: Failure) -> bool:
+        """Count one more restart; return whether it is allowed, and print why it is not."""
+        while not processes.messages.empty():
+            match processes.messages.get():
+                case process_id, messages.SignalReceived() as request:
+                    self._stop_requests.decide(request, process_id)
+        if self._stop_requests.drain():
             # It did not save: no exit code may say that it did.
-            self._console.error(exit_codes.left_without_saving(self._context.directory.path))
+            self._console.error(left_without_saving(self._context.directory.path))
             return False
         if self._attempts.spend():
             if warning := self._attempts.warning():
@@ -172,10 +489,6 @@ class Supervisor:
             f"{failure.process} {failure.end}; the log is {failure.log}"
         )
         return False
-
-    def _may_replace(self, process_id: ProcessId) -> bool:
-        """Return whether a process may be started again alone."""
-        return (self._actors if process_id.is_actor else self._attempts).spend()
 
     def _wait(self, secs: float) -> int:
         """Wait before a restart; return the signal that requested a stop meanwhile, or 0."""
@@ -208,3 +521,44 @@ def _pause_secs(first_secs: float, number: int) -> float:
     longest = max(first_secs, _LONGEST_PAUSE_SECS)
     doublings = min(number - 2, 60)  # far beyond the limit, and within what a float holds
     return min(first_secs * 2.0**doublings, longest)
+
+
+def left_without_saving(run_dir: Path) -> str:
+    """Return the error of a stop that could not save."""
+    steps = committed_steps(run_dir / "checkpoints")
+    if not steps:
+        return "left without saving; there is no checkpoint yet"
+    return f"left without saving; the newest checkpoint is that of step {steps[-1]}"
+
+
+def can_have_standby(context: RunContext) -> bool:
+    """Return whether a run can have a standby at all.
+
+    Its processes are started here, and could not share an accelerator with those that train. A loop
+    of the user's own, and actors, may do anything before they restore.
+    """
+    experiment, strategy = context.experiment, context.strategy
+    return (
+        experiment.mode == "train"
+        and no_standby(experiment, strategy) is None
+        and not context.cluster.is_declared
+        and not (strategy.uses_gpus and visible_gpus())
+    )
+
+
+def _members_like(members: Sequence[Cluster]) -> list[Cluster]:
+    """Return the same processes at new addresses."""
+    beside = [member for member in members if member.process_id.is_beside]
+    training = [member for member in members if not member.process_id.is_beside]
+    if training[0].jobs:
+        training = discovery.local_clusters([member.process_id for member in training])
+    return [*training, *beside]
+
+
+def _console_state(code: int) -> tuple[str, str]:
+    """Return the state of a process that has ended, and a detail, for `ProcessTable.end`."""
+    if attempt.is_success(code):
+        return ("done" if code == DONE else "stopped"), ""
+    if code == RESTARTABLE:
+        return "left", attempt.describe(code)
+    return ("lost", attempt.describe(code)) if code < 0 else ("failed", "")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,38 +77,37 @@ class ProcessSnapshot:
 
 
 class Watch:
-    """The last signs of life of the processes of one attempt.
+    """The last signs of life of the processes of one attempt. It has no clock of its own.
 
     Args:
         allowed: how long a process may be silent, in each phase.
-        clock: seconds, monotonic.
     """
 
-    def __init__(self, allowed: Watchdog, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, allowed: Watchdog) -> None:
         self._allowed = allowed
-        self._clock = clock
         self._heartbeats: dict[ProcessId, Heartbeat] = {}
 
-    def begin(self, process_id: ProcessId) -> None:
+    def begin(self, process_id: ProcessId, now: float) -> None:
         """Watch a process that was started just now."""
-        self._heartbeats[process_id] = Heartbeat(_BEFORE, 0, self._clock())
+        self._heartbeats[process_id] = Heartbeat(_BEFORE, 0, now)
 
     def end(self, process_id: ProcessId) -> None:
         """Stop watching a process."""
         self._heartbeats.pop(process_id, None)
 
-    def update(self, process_id: ProcessId, message: Phase | Progress) -> None:
+    def update(self, process_id: ProcessId, message: Phase | Progress, now: float) -> None:
         """Take a sign of progress; no other message is one."""
-        phase = message.phase if isinstance(message, Phase) else self._heartbeats[process_id].phase
-        self._heartbeats[process_id] = Heartbeat(phase, message.step, self._clock())
+        if heartbeat := self._heartbeats.get(process_id):
+            phase = message.phase if isinstance(message, Phase) else heartbeat.phase
+            self._heartbeats[process_id] = Heartbeat(phase, message.step, now)
 
     def has_begun(self, process_id: ProcessId) -> bool:
         """Return whether a process has joined the others, so that it may have trained."""
-        return self._heartbeats[process_id].phase not in (_BEFORE, _UNWATCHED)
+        heartbeat = self._heartbeats.get(process_id)
+        return heartbeat is not None and heartbeat.phase not in (_BEFORE, _UNWATCHED)
 
-    def renew(self) -> None:
+    def renew(self, now: float) -> None:
         """Take the present as the last sign of life of all processes."""
-        now = self._clock()
         for process_id, heartbeat in self._heartbeats.items():
             self._heartbeats[process_id] = replace(heartbeat, at=now)
 
@@ -124,45 +123,45 @@ class Watch:
         )
 
     def report(
-        self, processes: Mapping[ProcessId, ManagedProcess], logs: Mapping[ProcessId, Path]
+        self,
+        stopped: Collection[ProcessId],
+        stacks: Mapping[ProcessId, str],
+        logs: Mapping[ProcessId, Path],
+        now: float,
     ) -> tuple[ProcessId, list[str]]:
-        """Find the process that hangs, after an alarm.
+        """Return the process that hangs, after an alarm, and the lines for the user.
 
         Args:
-            processes: the living processes.
-            logs: their logs, to which all stacks are written.
-
-        Returns:
-            The process that hangs, and the lines for the user.
+            stopped: the processes that are stopped, see `examine`.
+            stacks: the stacks of the others.
+            logs: the logs that have all stacks.
+            now: the time.
         """
-        stopped = [process_id for process_id, process in processes.items() if process.is_stopped()]
-        running = {name: process for name, process in processes.items() if name not in stopped}
-        stacks = _stacks(running, logs)
         snapshots = {
             process_id: ProcessSnapshot(
-                self._heartbeats[process_id], process_id in stopped, stacks.get(process_id, "")
+                heartbeat, process_id in stopped, stacks.get(process_id, "")
             )
-            for process_id in processes
+            for process_id, heartbeat in self._heartbeats.items()
         }
-        hung = find_hung(snapshots, self._clock())
-        return hung, list(self._report_lines(hung, snapshots, logs))
+        hung = find_hung(snapshots, now)
+        return hung, list(_report_lines(hung, snapshots, logs, now))
 
-    def _report_lines(
-        self,
-        hung: ProcessId,
-        snapshots: Mapping[ProcessId, ProcessSnapshot],
-        logs: Mapping[ProcessId, Path],
-    ) -> Iterator[str]:
-        now = self._clock()
-        snapshot = snapshots[hung]
-        key = f"watchdog.{_allowance(snapshot.heartbeat)}"
-        position = _position(snapshot.heartbeat, now)
-        yield f"warning: {hung} makes no progress: {position} ({key}{_state(snapshot)})"
-        for process_id, other in snapshots.items():
-            if process_id != hung:
-                yield f"  {process_id}: {_position(other.heartbeat, now)}{_state(other)}"
-        yield from (f"  {line}" for line in snapshot.stacks.splitlines())
-        yield f"  all stacks: {', '.join(str(logs[process_id]) for process_id in snapshots)}"
+
+def _report_lines(
+    hung: ProcessId,
+    snapshots: Mapping[ProcessId, ProcessSnapshot],
+    logs: Mapping[ProcessId, Path],
+    now: float,
+) -> Iterator[str]:
+    snapshot = snapshots[hung]
+    key = f"watchdog.{_allowance(snapshot.heartbeat)}"
+    position = _position(snapshot.heartbeat, now)
+    yield f"warning: {hung} makes no progress: {position} ({key}{_state(snapshot)})"
+    for process_id, other in snapshots.items():
+        if process_id != hung:
+            yield f"  {process_id}: {_position(other.heartbeat, now)}{_state(other)}"
+    yield from (f"  {line}" for line in snapshot.stacks.splitlines())
+    yield f"  all stacks: {', '.join(str(logs[process_id]) for process_id in snapshots)}"
 
 
 def find_hung(snapshots: Mapping[ProcessId, ProcessSnapshot], now: float) -> ProcessId:
@@ -188,10 +187,19 @@ def find_hung(snapshots: Mapping[ProcessId, ProcessSnapshot], now: float) -> Pro
     return min(watched, key=order)
 
 
+def examine(
+    processes: Mapping[ProcessId, ManagedProcess], logs: Mapping[ProcessId, Path]
+) -> tuple[list[ProcessId], dict[ProcessId, str]]:
+    """Return the processes that are stopped, and what the others write about their stacks."""
+    stopped = [process_id for process_id, process in processes.items() if process.is_stopped()]
+    running = {name: process for name, process in processes.items() if name not in stopped}
+    return stopped, _stacks(running, logs)
+
+
 def _stacks(
     processes: Mapping[ProcessId, ManagedProcess], logs: Mapping[ProcessId, Path]
 ) -> dict[ProcessId, str]:
-    """Have processes write their stacks to their logs; return those of interest."""
+    """Have processes write their stacks to their logs; return them."""
     dumps = dict.fromkeys(processes, b"")
     with ExitStack() as stack:
         files = {

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from trainer.cluster import environment, messages
+from trainer.cluster.fork_server import ForkServer
 from trainer.cluster.messages import Crash, ErrorLine, Line, Message, Problem, Send, to_socket
 from trainer.cluster.signals import survive_saves
 from trainer.cluster.stop_requests import SWEEP, StopRequests
 from trainer.errors import CRASHED, WRONG_INPUT, ConfigError, StorageError
 from trainer.launch.display import Console
-from trainer.launch.processes.fork_server import ForkServer
 
 
 class ForwardingConsole(Console):
@@ -125,10 +125,12 @@ def _run(
 
 
 def _receive_requests(lines: BinaryIO, stop_requests: StopRequests) -> None:
-    """Take the signals that the sweep's process forwards; exit when it is gone."""
+    """Take the requests of the sweep's process; exit when it is gone."""
     with suppress(OSError):
         for line in lines:
-            stop_requests.request(int(line.removeprefix(b"signal ")), SWEEP)
+            match messages.decode(line.decode()):
+                case messages.SignalReceived() | messages.Leave() as request:
+                    stop_requests.put(request, SWEEP)
     os._exit(CRASHED)
 
 

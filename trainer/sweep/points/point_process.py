@@ -1,33 +1,22 @@
-"""The parent's side of one point: starts its process, reads its messages, forwards signals."""
+"""The process of one point, as the sweep sees it."""
 
 from __future__ import annotations
 
 import json
 import os
 import queue
-import socket
-import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from trainer.cluster import environment, signals
-from trainer.cluster.fork_protocol import SOCKET
-from trainer.cluster.messages import Crash, ErrorLine, Exit, Message, Outcome, Problem, decode
+from trainer.cluster import environment
+from trainer.cluster.fork_server import SOCKET, ForkServer
+from trainer.cluster.messages import Crash, ErrorLine, Message, Problem
 from trainer.config import loading
 from trainer.files import making_temporary_files
-from trainer.launch.processes.fork_server import (
-    END_SECS,
-    ForkedProcess,
-    ForkServer,
-    ends_within,
-    start_process,
-)
-from trainer.launch.supervision import exit_codes
+from trainer.launch.processes.child import Child
 from trainer.sweep.search import Point
 
 _SWEEP_GROUPS = ("sweep", "search", "hydra")
@@ -54,7 +43,7 @@ class ResourceShare:
     threads: int | None = None
 
 
-class PointProcess:
+class PointProcess(Child):
     """A process of `point_main`, which runs one point and ends with its parent.
 
     Args:
@@ -75,37 +64,15 @@ class PointProcess:
     ) -> None:
         self.point = point
         self.share = share
-        self._messages = messages
-        self._socket, point_socket = socket.socketpair()
-        # What a process prints that fails before it can send a message.
-        with making_temporary_files():
-            self._output = tempfile.TemporaryFile()  # noqa: SIM115
         variables = environment.point_environment(share.threads, share.gpus)
         if server:
             environment.name_fork_server(variables, str(server.directory))
-        descriptor = point_socket.fileno()
-        program = [sys.executable, "-P", "-m", "trainer.sweep.points.point_main"]
-
-        def start_fresh() -> subprocess.Popen[bytes]:
-            with signals.blocked():  # until it handles them: a scheduler signals all processes
-                return subprocess.Popen(
-                    [*program, str(descriptor)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=self._output,
-                    stderr=self._output,
-                    pass_fds=(descriptor,),
-                    # Ctrl-C in the terminal must reach the parent alone, which forwards it once.
-                    start_new_session=True,
-                    env=variables,
-                )
-
+        # What a process prints that fails before it can send a message.
+        with making_temporary_files():
+            self._output = tempfile.TemporaryFile()  # noqa: SIM115
         output = self._output.fileno()
-        connection = None
-        if server:
-            descriptors = (descriptor, output, output)
-            command = ["trainer.sweep.points.point_main", SOCKET]
-            connection = server.fork(command, variables, "", descriptors)
-        self._process = start_process(connection, point_socket.close, start_fresh)
+        command = ["trainer.sweep.points.point_main", SOCKET]
+        super().__init__(command, variables, [output, output], server=server)
         assignment = {
             "argv": sys.argv,
             "cores": share.cores,
@@ -113,46 +80,17 @@ class PointProcess:
             "overrides": without_sweep_overrides(point.overrides),
             "config_dir": config_dir,
         }
-        self._send(json.dumps(assignment))
-        threading.Thread(target=self._receive, daemon=True).start()
+        self.send_line(json.dumps(assignment).encode() + b"\n")
 
-    @property
-    def has_lost_server(self) -> bool:
-        """Whether it has ended because its fork server has."""
-        return isinstance(self._process, ForkedProcess) and self._process.has_lost_server
+        def read_output(is_read: bool) -> str:
+            # `pread` leaves the position alone, at which children of the process may still write.
+            content = os.pread(output, _MAX_OUTPUT_BYTES, 0)
+            self._output.close()
+            return content.decode(errors="replace").strip()
 
-    def forward_signal(self, number: int) -> None:
-        """Have the process handle a signal as if it had received it."""
-        self._send(f"signal {int(number)}")
-
-    def kill(self) -> None:
-        """Kill the process, and with it its workers."""
-        self._process.kill()
-        ends_within(self._process, END_SECS)
-
-    def _send(self, line: str) -> None:
-        with suppress(OSError):  # it has ended: EPIPE, ECONNRESET, or EBADF after `_receive`
-            self._socket.sendall(f"{line}\n".encode())
-
-    def _receive(self) -> None:
-        outcome = None
-        with suppress(OSError), self._socket.makefile(encoding="utf-8") as lines:
-            for line in lines:
-                match decode(line):
-                    case Outcome(code):
-                        outcome = code
-                    case message if message:
-                        self._put(message)
-        code = self._process.wait()
-        self._socket.close()
-        # `pread` leaves the position alone, at which children of the process may still write.
-        output = os.pread(self._output.fileno(), _MAX_OUTPUT_BYTES, 0)
-        self._output.close()
-        text = output.decode(errors="replace").strip()
-        self._put(Exit(exit_codes.reported(code, outcome), text))
-
-    def _put(self, message: Message) -> None:
-        self._messages.put((self.point.number, message))
+        self.follow(
+            lambda message: messages.put((point.number, message)), "", end_output=read_output
+        )
 
 
 def without_sweep_overrides(overrides: Sequence[str]) -> list[str]:

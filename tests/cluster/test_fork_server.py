@@ -6,8 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from trainer.cluster import fork_protocol
-from trainer.cluster.fork_protocol import (
+from trainer.cluster import fork_server
+from trainer.cluster.fork_server import (
     Fork,
     connect,
     listen,
@@ -18,7 +18,7 @@ from trainer.cluster.fork_protocol import (
 MESSAGES = [
     Fork(
         "a.module",
-        ["--socket", fork_protocol.SOCKET],
+        ["--socket", fork_server.SOCKET],
         {"HOME": "/home/ada", "EMPTY": ""},
         [0, 3],
         "/tmp/scratch",
@@ -62,7 +62,7 @@ def test_end_of_the_other_side_is_no_message(pair):
 
 def test_server_of_another_user_is_not_used(tmp_path, monkeypatch):
     with closing(listen(tmp_path / "socket")):
-        monkeypatch.setattr(fork_protocol, "peer_uid", lambda connection: os.getuid() + 1)
+        monkeypatch.setattr(fork_server, "peer_uid", lambda connection: os.getuid() + 1)
         assert connect(tmp_path / "socket") is None
 
 
@@ -71,4 +71,4 @@ def test_kernel_without_process_descriptors_has_no_fork_server(monkeypatch):
         raise OSError("Function not implemented")
 
     monkeypatch.setattr(os, "pidfd_open", refuse)
-    assert not fork_protocol.is_supported()
+    assert not fork_server.is_supported()
