@@ -28,7 +28,8 @@ def composed_by_hydra(overrides: str) -> Composition:
     add_engine_keys(config)
     section = config.pop("hydra")
     section.runtime.output_dir = section.runtime.cwd
-    return Composition(config, OmegaConf.create({"hydra": section}), ())
+    words = [item for item in rewritten if not item.startswith("hydra.")]
+    return Composition(config, OmegaConf.create({"hydra": section}), words, ())
 
 
 @pytest.mark.parametrize(

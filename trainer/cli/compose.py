@@ -89,12 +89,13 @@ def compose_config(overrides: list[str], config_dir: str | None) -> Composition:
     section = config.pop("hydra")
     # Hydra, too, sets the values last.
     problems = [line for item in values if (line := _apply(item, config))]
-    section.overrides.task = [item.input_line for item in parsed if not item.is_hydra_override()]
+    words = [item.input_line or "" for item in parsed if not item.is_hydra_override()]
+    section.overrides.task = words
     section.runtime.cwd = section.runtime.output_dir = os.getcwd()  # where Hydra would run a job
     # Copying the section would take as long as composing a small configuration.
     hydra_config = DictConfig({}, flags={"no_deepcopy_set_nodes": True})
     hydra_config["hydra"] = section
-    return Composition(config, hydra_config, problems)
+    return Composition(config, hydra_config, words, problems)
 
 
 def parse_sweep(overrides: Sequence[str], config_dir: str | None) -> list[Override]:
@@ -122,22 +123,19 @@ class Composition:
     Attributes:
         config: the keys of the experiment.
         hydra_config: Hydra's own section, under the key `hydra`.
+        overrides: those of the experiment's keys and groups.
         problems: the overrides that could not be applied, one line each.
     """
 
     config: DictConfig
     hydra_config: DictConfig
+    overrides: list[str]
     problems: Sequence[str]
 
     @property
     def choices(self) -> dict[str, Any]:
         """The choice in each group."""
         return dict(self.hydra_config.hydra.runtime.choices)
-
-    @property
-    def overrides(self) -> list[str]:
-        """The overrides of the experiment's keys and groups, as Hydra records them."""
-        return [str(item) for item in self.hydra_config.hydra.overrides.task]
 
     def container(self) -> dict[str, Any]:
         """Return the keys of the experiment as plain containers, unresolved and not checked.
@@ -158,9 +156,7 @@ class Composition:
         """
         # `${hydra:runtime.choices.model}` and the like are looked up here.
         HydraConfig.instance().cfg = cast(HydraConf, self.hydra_config)
-        # Not resolved: a value may be an interpolation.
-        words: Any = OmegaConf.to_container(self.hydra_config.hydra.overrides.task)
-        overrides = [(override_key(item), item.partition("=")[2]) for item in words]
+        overrides = [(override_key(item), item.partition("=")[2]) for item in self.overrides]
         return loading.load(self.config, self.choices, overrides, self.problems)
 
 
