@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,9 @@ from trainer.datasets.indexed import Sources, from_sources
 from trainer.datasets.records.fields import Fields
 from trainer.datasets.splits.arrays import ArrayDataset
 from trainer.datasets.splits.extras import import_extra
-from trainer.datasets.splits.paths import find_files
+from trainer.datasets.splits.paths import find_files, find_splits
+
+_SUFFIXES = (".array_record", ".arrayrecord")
 
 
 class ArrayRecordSource:
@@ -70,8 +73,8 @@ def array_record(
 
     Args:
         options: those for images.
-        path: the files to train on: one, a folder, or a pattern with *.
-        test_path: the files to test on; None: a part of the others.
+        path: the files to train on: one, a pattern with *, or a folder, also of all splits.
+        test_path: the files to test on; None: as `path` tells.
         parse: makes a record, such as a mapping, out of its bytes; None: `example`.
         test_fraction: about which share to test on if there is no test_path.
         fields: which parts of a record are used.
@@ -80,21 +83,19 @@ def array_record(
         FileNotFoundError: there is no such file.
         ValueError: a file cannot be read, or the package array_record is missing.
     """
-    suffixes = (".array_record", ".arrayrecord")
-    files = find_files(path, suffixes)
-    train = ArrayRecordSource(files, parse or example)
-    test = None
-    if test_path is not None:
-        test_files = find_files(test_path, suffixes, "test_path")
-        test = ArrayRecordSource(test_files, parse or example)
-        files += test_files
+    splits = find_splits(path, test_path, partial(find_files, suffixes=_SUFFIXES))
+    found = splits.present
     return from_sources(
         Sources(
-            train,
-            test,
+            **{
+                name: ArrayRecordSource(files, parse or example)
+                for name, (_, files) in found.items()
+            },
             test_fraction=test_fraction,
-            names=(f"{path}", f"{test_path}"),
-            files=files if parse is None else (),  # nothing tells when the function changes
+            names={name: str(root) for name, (root, _) in found.items()},
+            # Nothing tells when the function changes.
+            files=() if parse else [file for _, files in found.values() for file in files],
+            by_name=splits.by_name,
         ),
         fields or Fields(),
         options,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,10 +12,11 @@ from trainer.datasets.indexed import Sources, from_sources
 from trainer.datasets.records.fields import FEATURES, LABELS, Fields
 from trainer.datasets.splits.arrays import ArrayDataset
 from trainer.datasets.splits.extras import import_extra
-from trainer.datasets.splits.paths import find_files
+from trainer.datasets.splits.paths import find_files, find_splits
 from trainer.text import first_line
 
 _EXTRA = "huggingface"
+_SUFFIXES = (".arrow", ".parquet")
 _CHOICE = "dataset=huggingface"
 
 
@@ -38,7 +40,8 @@ def huggingface(
         options: those for images.
         path: the folder that `save_to_disk` wrote; or .arrow or .parquet files to train on: one, a
             folder, or a pattern with *.
-        test_path: the same, to test on; None: the split `test` of path, or else a part of it.
+        test_path: the same, to test on; None: the split `test` of path, or what its files are
+            named, or else a part of it.
         train: the split to train on, where there are several in one folder.
         test: the split to test on.
         test_fraction: about which share to test on if there is neither.
@@ -48,41 +51,58 @@ def huggingface(
         FileNotFoundError: there is no such file.
         ValueError: a file cannot be read, or the package datasets is missing.
     """
-    (train_set, test_set), fields = _splits(path, test_path, train, test), fields or Fields()
+    fields = fields or Fields()
+    found = _splits(path, test_path, train, test)
     return from_sources(
         Sources(
-            _prepared(train_set, fields),
-            None if test_set is None else _prepared(test_set, fields),
-            test_fraction,
-            names=(f"{path}", f"{test_path or path}"),
-            class_names=_class_names(train_set, fields),
+            **{name: _prepared(data, fields) for name, data in found.items()},
+            test_fraction=test_fraction,
+            names={"train": f"{path} ({train})", "test": f"{test_path or path} ({test})"},
+            class_names=_class_names(found["train"], fields),
             files=_files(path, test_path),
-            parts=(f"train {train}", f"test {test}"),
+            by_name=test_path is None and len(found) > 1 and not _is_saved(Path(str(path))),
         ),
         fields,
         options,
     )
 
 
-def _splits(path: str | None, test_path: str | None, train: str, test: str) -> tuple[Any, Any]:
-    """Return the data sets to train and to test on; None: there is none to test on."""
-    loaded = _load(path, "path")
-    train_set = _pick(loaded, train, "train")
+def _splits(path: str | None, test_path: str | None, train: str, test: str) -> dict[str, Any]:
+    """Return the data set of each split that there is."""
+    loaded = _load(path, "path", divides=test_path is None)
+    found = {"train": _pick(loaded, train, "train")}
     if test_path is not None:
-        return train_set, _pick(_load(test_path, "test_path"), test, "test")
-    return train_set, _pick(loaded, test, "test") if isinstance(loaded, dict) else None
+        return {**found, "test": _pick(_load(test_path, "test_path"), test, "test")}
+    if isinstance(loaded, dict):
+        if "validation" in loaded and "validation" not in (train, test):
+            found["validation"] = loaded["validation"]
+        if test in loaded or "validation" not in found:
+            found["test"] = _pick(loaded, test, "test")
+    return found
 
 
-def _load(path: str | None, key: str) -> Any:
-    """Return the Dataset or DatasetDict that a path names."""
+def _load(path: str | None, key: str, *, divides: bool = False) -> Any:
+    """Return the Dataset that a path names, or a mapping of those of all splits.
+
+    Args:
+        path: a folder that was saved, or files.
+        key: the option, for messages.
+        divides: whether the files in a folder may be those of several splits.
+    """
     library = import_extra("datasets", _EXTRA, _CHOICE)
     root = Path(str(path)).expanduser()
+    list_files = partial(find_files, suffixes=_SUFFIXES)
+
+    def joined(files: list[Path]) -> Any:
+        return library.concatenate_datasets([_read_file(library, file) for file in files])
+
     try:
-        if path is not None and _is_saved(root, "dataset_dict.json", "state.json"):
+        if path is not None and _is_saved(root):
             return library.load_from_disk(str(root))
-        return library.concatenate_datasets(
-            [_read_file(library, file) for file in find_files(path, (".arrow", ".parquet"), key)]
-        )
+        splits = find_splits(path, None, list_files) if divides else None
+        if splits is None or splits.is_whole:
+            return joined(list_files(path, key) if splits is None else splits.train.files)
+        return {name: joined(files) for name, (_, files) in splits.present.items()}
     except (FileNotFoundError, ValueError):
         raise
     except Exception as error:  # whatever Arrow raises
@@ -92,11 +112,10 @@ def _load(path: str | None, key: str) -> Any:
 def _files(*paths: str | None) -> list[Path]:
     """Return the files and folders that were loaded."""
     named = [Path(path).expanduser() for path in paths if path is not None]
-    suffixes = (".arrow", ".parquet")
     return [
         file
         for path in named
-        for file in ([path] if path.is_dir() else find_files(str(path), suffixes))
+        for file in ([path] if path.is_dir() else find_files(str(path), suffixes=_SUFFIXES))
     ]
 
 
@@ -112,8 +131,9 @@ def _read_file(library: Any, file: Path) -> Any:
         ) from error
 
 
-def _is_saved(root: Path, *marks: str) -> bool:
-    return any((root / mark).is_file() for mark in marks)
+def _is_saved(root: Path) -> bool:
+    marks = ("dataset_dict.json", "state.json")
+    return any((root.expanduser() / mark).is_file() for mark in marks)
 
 
 def _pick(loaded: Any, split: str, key: str) -> Any:

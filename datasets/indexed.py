@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
+import tensorflow as tf
 
 from trainer.annotations import Free, Ge, Gt, Lt, Structural, takes
 from trainer.datasets.cache.example_cache import with_cache
-from trainer.datasets.images.image_files import CorruptFiles
+from trainer.datasets.images.framing import Framing
+from trainer.datasets.images.image_files import CorruptFiles, decode, decode_batch
 from trainer.datasets.images.images import ImageDataset, ImageOptions
-from trainer.datasets.records.fields import Fields, Layout
-from trainer.datasets.records.indexed_split import IndexedSplit, Read
+from trainer.datasets.records.fields import Fields, Indexable, Layout, RecordReader
 from trainer.datasets.records.reading_processes import ReadingProcesses
-from trainer.datasets.records.record_reader import Indexable, RecordReader
 from trainer.datasets.splits.arrays import ArrayDataset
 from trainer.datasets.splits.hashed_split import divide, hash_numbers
 from trainer.datasets.splits.paths import files_identity
 from trainer.text import first_line
+
+Read: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""`RecordReader.read`, or what calls it: safe for threads."""
 
 
 @takes(ImageOptions)
@@ -69,62 +73,76 @@ class Sources:
 
     Attributes:
         train: the object to train on.
-        test: the object to test on; None: a part of `train`.
+        test: the object to test on; None: a part of `train`, or with `validation` nothing.
         test_fraction: which part.
-        names: names of both, for messages.
+        validation: the object that selects checkpoints; None: `test` does.
+        names: name of each split, for messages.
         num_classes: how many classes there are; None: unknown.
         class_names: their names; None: unknown.
         files: the files and folders that records come from; (): a source tells by a method
             `identity()` when its records change.
-        parts: which parts of the files the sources are, such as splits of a data set.
+        by_name: whether the names of files in one folder have chosen the splits.
     """
 
     train: Indexable
-    test: Indexable | None
+    test: Indexable | None = None
     test_fraction: float = 0.1
-    names: tuple[str, str] = ("train_source", "test_source")
+    validation: Indexable | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
     num_classes: int | None = None
     class_names: Sequence[str] | None = None
     files: Sequence[Path] = ()
-    parts: tuple[str, str] = ("train", "test")
+    by_name: bool = False
 
     def __post_init__(self) -> None:
-        for name, source in zip(self.names, (self.train, self.test), strict=True):
-            if source is None and name == self.names[1]:
-                continue
+        for split, source in self.present.items():
             for method in ("__len__", "__getitem__"):
                 if not hasattr(source, method):
                     raise ValueError(
-                        f"{name} ({type(source).__name__}) has no {method}; "
+                        f"{self.name(split)} ({type(source).__name__}) has no {method}; "
                         "it must return records by their index"
                     )
             if len(source) == 0:
-                raise ValueError(f"{name} ({type(source).__name__}) is empty")
+                raise ValueError(f"{self.name(split)} ({type(source).__name__}) is empty")
 
-    def identity(self, number: int) -> str:
-        """Return a text that changes with the records of a source, 0: `train`, 1: `test`.
+    @property
+    def present(self) -> dict[str, Indexable]:
+        """The objects that there are, by split."""
+        sources = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {split: source for split, source in sources.items() if source is not None}
+
+    def name(self, split: str) -> str:
+        """Return the name of the object of a split, for messages."""
+        split = split if split in self.present else "train"
+        return self.names.get(split, f"{split}_source")
+
+    def identity(self, split: str) -> str:
+        """Return a text that changes with the records of a split.
 
         Raises:
             ValueError: nothing tells.
         """
         if self.files:
-            return f"{files_identity(self.files)} {self.parts[number]}"
-        source: Any = self.train if number == 0 or self.test is None else self.test
+            return f"{files_identity(self.files)} {split} {self.name(split)}"
+        source: Any = self.present.get(split, self.train)
         try:
-            return f"{source.identity()} {self.parts[number]}"
+            return f"{source.identity()} {split}"
         except AttributeError as error:
             raise ValueError(
-                f"cache: {self.names[number]} ({type(source).__name__}) does not tell when its "
+                f"cache: {self.name(split)} ({type(source).__name__}) does not tell when its "
                 "records change; give it a method identity() that returns a text, or set "
                 "dataset.cache=none"
             ) from error
 
-    def rows(self) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """Return the records of both splits, [N] int64; None: all of the source."""
-        if self.test is not None:
-            return None, None
-        hashes = hash_numbers(np.arange(len(self.train)))
-        return divide(hashes, self.test_fraction, "records", self.names[0])
+    def rows(self) -> dict[str, np.ndarray | None]:
+        """Return the records of each split, [N] int64; None: all of its source."""
+        rows: dict[str, np.ndarray | None] = dict.fromkeys(self.present)
+        if len(rows) == 1:
+            hashes = hash_numbers(np.arange(len(self.train)))
+            parts = divide(hashes, self.test_fraction, "records", self.name("train"))
+            return dict(zip(("train", "test"), parts, strict=True))
+        rows.setdefault("test", np.zeros(0, np.int64))
+        return rows
 
 
 def from_sources(
@@ -134,39 +152,47 @@ def from_sources(
     *,
     processes: int = 0,
 ) -> ImageDataset | ArrayDataset:
-    """Return a dataset of two sources; the options are those of `indexed`.
+    """Return a dataset of sources; the options are those of `indexed`.
 
     Raises:
         ValueError: the first record is not usable, or the number of classes is unknown.
     """
-    layout = fields.layout(_first_record(sources), sources.names[0])
+    layout = fields.layout(_first_record(sources), sources.name("train"))
     _check_options(options, layout)
-    readers = _readers(sources, fields, layout)
+    names = fields.class_names or sources.class_names
+    num_classes = _num_classes(sources, fields, layout)
+    rows = sources.rows()
+    readers = [
+        RecordReader(
+            source=sources.present.get(split, sources.train),
+            name=sources.name(split),
+            layout=layout,
+            num_classes=num_classes,
+            class_names=names and {name: label for label, name in enumerate(names)},
+        )
+        for split in rows
+    ]
     corrupt = CorruptFiles(options.max_corrupt_records)
-    framings = options.train_framing, options.framing
-    train, test = (
-        IndexedSplit(
-            reader,
-            rows,
-            read=read,
-            framing=framing,
-            corrupt=corrupt,
-            source_identity=partial(sources.identity, number),
-        )
-        for number, (reader, rows, read, framing) in enumerate(
-            zip(readers, sources.rows(), _safe_reads(readers, processes), framings, strict=True)
-        )
-    )
     shared: dict[str, Any] = {
-        "num_classes": readers[0].num_classes,
-        "class_names": fields.class_names or sources.class_names,
+        split: IndexedSplit(
+            reader,
+            rows[split],
+            read=read,
+            framing=options.train_framing if split == "train" else options.framing,
+            corrupt=corrupt,
+            source_identity=partial(sources.identity, split),
+        )
+        for split, reader, read in zip(rows, readers, _safe_reads(readers, processes), strict=True)
+    }
+    shared |= {
+        "num_classes": num_classes,
+        "class_names": names,
         "label_kind": layout.label_kind,
         "normalize": options.normalize,
+        "by_name": sources.by_name,
     }
     if _is_image(layout):
         images = ImageDataset(
-            train=train,
-            test=test,
             image_shape=layout.shape,
             image_size=None if layout.encoded else fields.image_size,
             framing=options.framing,
@@ -174,8 +200,104 @@ def from_sources(
             **shared,
         )
         return with_cache(images, options.cache)
-    arrays = ArrayDataset(train=train, test=test, input_shape=layout.shape, **shared)
-    return with_cache(arrays, options.cache)
+    return with_cache(ArrayDataset(input_shape=layout.shape, **shared), options.cache)
+
+
+class IndexedSplit:
+    """A split of a source's records. Nothing but the first record is read before `fetch`.
+
+    Attributes:
+        num_examples: how many records belong to it.
+        in_memory: False, `fetch` calls the source.
+        augments: whether `fetch` takes the random numbers of the augmentation.
+    """
+
+    in_memory = False
+
+    def __init__(
+        self,
+        reader: RecordReader,
+        rows: np.ndarray | None,
+        *,
+        read: Read,
+        framing: Framing,
+        corrupt: CorruptFiles,
+        source_identity: Callable[[], str],
+    ) -> None:
+        """Take the reader and the records of this split.
+
+        Args:
+            reader: knows the source and its records.
+            rows: their numbers, [N] int64; None: all of them.
+            read: reads records of the source, with `reader`.
+            framing: how encoded images are brought to their size.
+            corrupt: counts the images that cannot be decoded.
+            source_identity: returns a text that changes with the source's records.
+        """
+        self.num_examples = len(reader.source) if rows is None else len(rows)
+        self.augments = framing.min_area > 0 and reader.layout.encoded
+        self._reader = reader
+        self._rows = rows
+        self._read_records = read
+        self._framing = framing
+        self._corrupt = corrupt
+        self._source_identity = source_identity
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        """The labels of all examples, [N], if the source has them as an array; else None."""
+        labels = getattr(self._reader.source, "labels", None)
+        if not isinstance(labels, np.ndarray) or self._reader.layout.label is None:
+            return None
+        return np.asarray(labels if self._rows is None else labels[self._rows])
+
+    def identity(self) -> str:
+        """Return a text that changes with what `fetch` returns without random numbers."""
+        reader = self._reader
+        rows = "" if self._rows is None else hashlib.sha256(self._rows.tobytes()).hexdigest()
+        framing = replace(self._framing, min_area=0.0)
+        labels = reader.num_classes, reader.class_names
+        return f"{self._source_identity()} {rows} {reader.layout} {labels} {framing}"
+
+    def fetch(self, indices: tf.Tensor, draws: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        """Read the records at `indices`, [B] int64.
+
+        Args:
+            indices: which.
+            draws: random numbers for training, [B, num_draws] float32 in [0, 1).
+
+        Returns:
+            `features` [B, *shape], `label` [B, *label_shape] if records have one, and of encoded
+            images `weight` [B] float32: 0, with a black image, where one cannot be decoded.
+
+        Raises:
+            tf.errors.InvalidArgumentError: a record cannot be read or is not as the first, or more
+                images are damaged than may be skipped; the message names one.
+        """
+        layout = self._reader.layout
+        stored = tf.string if layout.encoded else tf.as_dtype(layout.dtype)
+        with tf.device("CPU:0"):
+            label_dtype = tf.as_dtype(self._reader.label_dtype)
+            features, label = tf.numpy_function(self._read, [indices], [stored, label_dtype])
+            label.set_shape([*indices.shape, *layout.label_shape])
+            batch = {"label": label} if layout.label is not None else {}
+            if not layout.encoded:
+                features.set_shape([*indices.shape, *layout.shape])
+                return {**batch, "features": features}
+            features.set_shape(indices.shape)
+            examples = (features,) if draws is None else (features, draws)
+            images, good = decode_batch(examples, self._decode, layout.shape, tf.uint8)
+            return {**batch, **self._corrupt.count(images, good, indices, self._names)}
+
+    def _read(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self._read_records(indices if self._rows is None else self._rows[indices])
+
+    def _decode(self, content: tf.Tensor, draws: tf.Tensor | None = None) -> tf.Tensor:
+        return decode(content, self._reader.layout.shape, self._framing, draws=draws)
+
+    def _names(self, indices: np.ndarray) -> list[str]:
+        rows = indices if self._rows is None else self._rows[indices]
+        return [f"record {row} of {self._reader.name}" for row in rows]
 
 
 def _check_options(options: ImageOptions, layout: Layout) -> None:
@@ -187,21 +309,6 @@ def _check_options(options: ImageOptions, layout: Layout) -> None:
             f"augment is for images, the features are {list(layout.shape)} {layout.dtype}; "
             "leave it out"
         )
-
-
-def _readers(sources: Sources, fields: Fields, layout: Layout) -> list[RecordReader]:
-    """Return the readers of both splits; the second is the first where they have one source."""
-    names = fields.class_names or sources.class_names
-    reader = RecordReader(
-        source=sources.train,
-        name=sources.names[0],
-        layout=layout,
-        num_classes=_num_classes(sources, fields, layout),
-        class_names=None if names is None else {name: label for label, name in enumerate(names)},
-    )
-    if sources.test is None:
-        return [reader, reader]
-    return [reader, replace(reader, source=sources.test, name=sources.names[1])]
 
 
 def _safe_reads(readers: Sequence[RecordReader], processes: int) -> list[Read]:
@@ -247,7 +354,7 @@ def _first_record(sources: Sources) -> Any:
         return sources.train[0]
     except Exception as error:  # whatever a library raises
         reason = first_line(error)
-        raise ValueError(f"{sources.names[0]}: record 0 cannot be read: {reason}") from error
+        raise ValueError(f"{sources.name('train')}: record 0 cannot be read: {reason}") from error
 
 
 def _is_image(layout: Layout) -> bool:

@@ -98,7 +98,7 @@ def npy(
             train,
             test,
             test_fraction=test_fraction,
-            names=(f"{root / 'features.npy'}", f"{root / 'test_features.npy'}"),
+            names={"train": f"{root / 'features.npy'}", "test": f"{root / 'test_features.npy'}"},
             num_classes=train.num_classes,
         ),
         fields or Fields(),

@@ -63,8 +63,8 @@ def table(  # noqa: PLR0913 - every option is a key of the configuration
     """
     labels = [label] if isinstance(label, str) else label
     files = TableFiles(
-        train=find_files(path, SUFFIXES),
-        test=[] if test_path is None else find_files(test_path, SUFFIXES, "test_path"),
+        train=find_files(path, suffixes=SUFFIXES),
+        test=[] if test_path is None else find_files(test_path, "test_path", suffixes=SUFFIXES),
         delimiter=_DELIMITERS.get(delimiter, delimiter),
         decimal_comma=decimal == "comma",
         test_fraction=test_fraction,

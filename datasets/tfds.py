@@ -48,11 +48,10 @@ def tfds(
         Sources(
             _source(library, builder, train),
             _source(library, builder, test),
-            names=(f"{root} ({train})", f"{root} ({test})"),
+            names={"train": f"{root} ({train})", "test": f"{root} ({test})"},
             num_classes=getattr(label, "num_classes", None),
             class_names=_names(label),
             files=[Path(root).expanduser()],
-            parts=(train, test),
         ),
         fields,
         options,

@@ -66,6 +66,7 @@ class ImageDataset:
         train: the split that is trained on.
         test: the split that is evaluated.
         validation: the split that selects checkpoints; None: `test` does.
+        by_name: whether the names of files in one folder have chosen the splits.
         image_shape: (height, width, channels) of what `fetch` of the splits returns.
         num_classes: how many classes `label` counts.
         class_names: their names, in order; None: they have none but their numbers.
@@ -86,6 +87,7 @@ class ImageDataset:
     image_shape: tuple[int, int, int]
     num_classes: int
     validation: Any = None
+    by_name: bool = False
     class_names: Sequence[str] | None = None
     label_kind: str = "class"
     has_masks: bool = False

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.datasets.records.record_reader import RecordReader
+from trainer.datasets.records.fields import RecordReader
 from trainer.text import first_line
 
 logger = logging.getLogger(__name__)

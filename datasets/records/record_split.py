@@ -91,7 +91,7 @@ def find_record_files(path: Paths, key: str) -> list[Path]:
     In a folder, files count that have `.tfrecord` or `.tfrec` in their names, or end in
     `-00000-of-00010`.
     """
-    return find_files(path, (".tfrecord",), key, _RECORD_NAME)
+    return find_files(path, key, suffixes=(".tfrecord",), name=_RECORD_NAME)
 
 
 def open_index(files: Sequence[Path]) -> RecordIndex:

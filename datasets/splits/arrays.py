@@ -145,6 +145,7 @@ class ArrayDataset:
         train: the split that is trained on, such as an ArraySplit.
         test: the split that is evaluated.
         validation: the split that selects checkpoints; None: `test` does.
+        by_name: whether the names of files in one folder have chosen the splits.
         input_shape: shape of one example's features.
         num_classes: how many classes `label` counts; or how many targets or flags it has.
         num_draws: random numbers per example; none.
@@ -163,6 +164,7 @@ class ArrayDataset:
     input_shape: tuple[int, ...]
     num_classes: int
     validation: Any = None
+    by_name: bool = False
     num_draws: int = 0
     class_names: Sequence[str] | None = None
     label_kind: str = "class"

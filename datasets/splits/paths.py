@@ -138,8 +138,9 @@ def _divided_by_names(whole: Files) -> Splits:
 
 def find_files(
     path: Paths | None,
-    suffixes: Sequence[str],
     key: str = "path",
+    *,
+    suffixes: Sequence[str],
     name: re.Pattern[str] | None = None,
 ) -> list[Path]:
     """Return the files that a path names, sorted within each of its items.
@@ -147,8 +148,8 @@ def find_files(
     Args:
         path: a file, a pattern, or a folder, whose files with these suffixes are meant. A suffix
             may be followed by `-00000-of-00004`. Or several of them.
-        suffixes: with their dot.
         key: the option, for messages.
+        suffixes: with their dot.
         name: matches the names of files in a folder; None: those with the suffixes.
 
     Raises:

@@ -52,7 +52,7 @@ def find(path: Paths, key: str = "path") -> list[Path]:
             and not any(part.startswith(".") for part in file.relative_to(root).parts)
         )
     else:
-        files = find_files(path, EXTENSIONS, key)
+        files = find_files(path, key, suffixes=EXTENSIONS)
     kinds = sorted({file.suffix for file in files})
     if not files or not set(kinds) <= set(EXTENSIONS):
         raise ValueError(f"{key} ({root}) holds no texts; {_LAYOUT}")

@@ -76,7 +76,7 @@ def test_damaged_and_missing_files_are_named(tmp_path: Path, folder: Path) -> No
         array_record(path=str(tmp_path / "nowhere"))
     with pytest.raises(FileNotFoundError, match=r"no .array_record or .arrayrecord file in it"):
         array_record(path=str(tmp_path))
-    with pytest.raises(ValueError, match=r"path \(null\) must name a file, a folder"):
+    with pytest.raises(ValueError, match=r"path \(null\)"):
         array_record()
     content = (folder / "a.array_record-00000-of-00003").read_bytes()
     cut = tmp_path / "cut.array_record"

@@ -128,9 +128,8 @@ import sys
 from pathlib import Path
 import numpy as np
 from tests.support.reading_sources import Endless
-from trainer.datasets.records.fields import Fields
+from trainer.datasets.records.fields import Fields, RecordReader
 from trainer.datasets.records.reading_processes import ReadingProcesses
-from trainer.datasets.records.record_reader import RecordReader
 source = Endless(Path(sys.argv[1]))
 layout = Fields().layout(source[0], "source")
 reader = RecordReader(source=source, name="source", layout=layout, num_classes=1)

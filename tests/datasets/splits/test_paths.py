@@ -6,7 +6,7 @@ from trainer.datasets.splits.paths import Paths, find_files, find_splits
 
 
 def list_files(path: Paths, key: str) -> list[Path]:
-    return find_files(path, (".csv",), key)
+    return find_files(path, key, suffixes=(".csv",))
 
 
 def write(folder: Path, *names: str) -> str:
