@@ -18,13 +18,13 @@ from trainer.config.other_names import key_hint
 from trainer.config.removed import removal
 
 _PATHS = {
-    "path": (Path.exists, "no such file or directory"),
-    "file": (Path.is_file, "no such file"),
-    "directory": (Path.is_dir, "no such directory"),
+    "path": (Path.exists, ": no such file or directory"),
+    "file": (Path.is_file, ": no such file"),
+    "directory": (Path.is_dir, ": no such directory"),
     # A checkpoint is named by the common prefix of its files, which is no file itself.
     "checkpoint": (
         lambda path: path.exists() or Path(f"{path}.index").exists(),
-        "no such run, checkpoint or file",
+        ": no such run, checkpoint or file",
     ),
 }
 _FEW_WORDS = 9
@@ -32,7 +32,7 @@ _elsewhere: ContextVar[PurePath | None] = ContextVar("elsewhere", default=None)
 
 
 def violation(value: Any, rules: Sequence[Rule]) -> str | None:
-    """Return how `value` violates one of `rules`, as the rest of a sentence, or None.
+    """Return how `value` violates one of `rules`, as what follows it in a line, or None.
 
     The value None is always allowed.
     """
@@ -47,8 +47,8 @@ def _out_of_bounds(value: Any, bounds: Sequence[Bound]) -> str | None:
     if not bounds:
         return None
     if not _is_number(value) or not all(bound.holds(value) for bound in bounds):
-        return f"must be {' and '.join(map(str, bounds))}"
-    return None if math.isfinite(value) else "must be finite"
+        return f" must be {' and '.join(map(str, bounds))}"
+    return None if math.isfinite(value) else " must be finite"
 
 
 def _violation(value: Any, rule: Rule) -> str | None:
@@ -64,8 +64,8 @@ def _violation(value: Any, rule: Rule) -> str | None:
             choice = "" if number is not None else "one of "
             hint = did_you_mean(str(value), words)
             if hint and len(words) > _FEW_WORDS:  # the hint first, before a long list
-                return f"must be one of {len(words)} words{hint} They are {rule}"
-            return f"must be {choice}{rule}{hint}"
+                return f" must be one of {len(words)} words{hint} They are {rule}"
+            return f" must be {choice}{rule}{hint}"
         case Exists(what, word):
             return None if word is not None and value == word else _missing(value, what)
     return None
@@ -94,8 +94,7 @@ def paths_elsewhere(folder: PurePath) -> Iterator[None]:
 def check_value(name: str, value: Any, *rules: Rule) -> str | None:
     """Return an error line with the key and its value if the value violates a rule, else None."""
     rest = _overflow(value) or violation(value, rules)
-    separator = " " if rest is None or rest.startswith(("must", "each")) else ": "
-    return rest and f"{name} ({value}){separator}{rest}"
+    return rest and f"{name} ({value}){rest}"
 
 
 def check_empty(name: str, value: Any, *, nullable: bool) -> str | None:
@@ -185,7 +184,7 @@ def _dotted(node: Mapping[str, Any], path: str = "") -> list[str]:
 def _overflow(value: Any) -> str | None:
     """Return what is wrong with an integer that no tensor holds, or None."""
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return "must be an integer of 64 bits, at most 9223372036854775807"
+        return " must be an integer of 64 bits, at most 9223372036854775807"
     return None
 
 

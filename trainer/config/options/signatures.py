@@ -31,7 +31,7 @@ _Assignment = ast.Assign | ast.AnnAssign
 
 
 class TargetError(LookupError):
-    """The dotted path does not exist; the message is the rest of a sentence."""
+    """The dotted path does not exist; the message is what follows it in a line."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,14 +163,14 @@ def _locate(target: str) -> tuple[ast.stmt | None, _Module]:
     """
     parts = target.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise TargetError("must be a dotted path; write package.module.name")
+        raise TargetError(" must be a dotted path; write package.module.name")
     spec, rest = _deepest_module(parts)
     file = _file(spec)
     is_namespace = spec is not None and spec.loader is None
     if parts[0] in _OPAQUE or (file is None and not is_namespace):
         return None, _Module()
     if spec is None or not rest:
-        raise TargetError("is a module; add the name of a function or class in it")
+        raise TargetError(" is a module; add the name of a function or class in it")
     module = _parse(file, file.stat().st_mtime_ns) if file else _Module()
     name, *inner = rest
     if name in module.bound:
@@ -181,7 +181,7 @@ def _locate(target: str) -> tuple[ast.stmt | None, _Module]:
     names = [*module.bound, *(item.name for item in modules)]
     near = did_you_mean(name, [word for word in names if not word.startswith("_")])
     missing = f"no module '{name}'" if inner else f"no '{name}'"
-    raise TargetError(f"{missing} in {'.'.join(parts[: -len(rest)])}{near}")
+    raise TargetError(f": {missing} in {'.'.join(parts[: -len(rest)])}{near}")
 
 
 def _deepest_module(parts: list[str]) -> tuple[ModuleSpec | None, list[str]]:
@@ -204,7 +204,7 @@ def _deepest_module(parts: list[str]) -> tuple[ModuleSpec | None, list[str]]:
             if first == "tf"
             else "; install it, or start the command in the directory it lies in"
         )
-        raise TargetError(f"no module named '{first}'{hint}")
+        raise TargetError(f": no module named '{first}'{hint}")
     folders = getattr(loaded, "__path__", spec and spec.submodule_search_locations)
     while rest and folders:
         finders = filter(None, map(pkgutil.get_importer, folders))
@@ -227,7 +227,7 @@ def _parse(source: Path, changed_ns: int) -> _Module:
     try:
         return _Module(_bindings(ast.parse(source.read_bytes())))
     except SyntaxError as error:
-        raise TargetError(f"cannot be read: {source}:{error.lineno}: {error.msg}") from error
+        raise TargetError(f" cannot be read: {source}:{error.lineno}: {error.msg}") from error
 
 
 def _bindings(block: ast.AST) -> dict[str, ast.stmt]:

@@ -5,6 +5,7 @@ The signature is read from source: nothing is imported. No TensorFlow.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import MISSING
@@ -58,19 +59,15 @@ def check(node: Any, path: str, group: str = "") -> list[str]:
     signature, problem = _read(target, path)
     engine_keys = ENGINE_KEYS.get(group, {})
     values = {name: value for name, value in node.items() if name not in _SPECIAL}
-    problems = [
-        line
-        for name, value in values.items()
-        if _holds_targets(signature, name)
-        for line in _nested(value, f"{path}.{name}")
-    ]
+    problems = []
     for name, item in engine_keys.items():
         if name in values:
             problems += _value(f"{path}.{name}", values[name], option_types.of_field(item))
         elif item.default is MISSING:
             problems.append(f"{path}.{name} has no value; add it")
     if signature is None:
-        return [*problems, *([problem] if problem else [])]
+        nested = [_nested(value, f"{path}.{name}") for name, value in values.items()]
+        return [*problems, *itertools.chain(*nested), *([problem] if problem else [])]
     passed = ENGINE_ARGUMENTS.get(group, ())
     by_position, by_name = model_arguments(signature) if group == "model" else (passed, ())
     positional = [item.name for item in _with_kind(signature, *_BY_POSITION)]
@@ -89,7 +86,9 @@ def check(node: Any, path: str, group: str = "") -> list[str]:
         elif name in (*taken, *by_position):
             shown = constraints.format_value(values[name])
             problems.append(f"{key} ({shown}) is passed by the engine; remove it")
-        elif not takes_any(signature):
+        elif takes_any(signature):
+            problems += _nested(values[name], key)
+        else:
             problems.append(constraints.unknown_key(key, [*engine_keys, *options], {}))
     is_partial = "_args_" in node or node.get("_partial_")  # the rest comes with the call
     return problems + [
@@ -219,19 +218,7 @@ def _read(target: str, path: str) -> tuple[Signature | None, str | None]:
     try:
         return signatures.read(target), None
     except signatures.TargetError as error:
-        separator = " " if str(error).startswith(("must", "is ", "cannot")) else ": "
-        return None, f"{path}._target_ ({target}){separator}{error}"
-
-
-def _holds_targets(signature: Signature | None, name: str) -> bool:
-    """Return whether the nodes in an option are checked for themselves.
-
-    Not if there is no such option, or if it is a node of a task.
-    """
-    if signature is None:
-        return True
-    item = options_of(signature).get(name)
-    return takes_any(signature) if item is None else not option_types.node_group(item.annotation)
+        return None, f"{path}._target_ ({target}){error}"
 
 
 def _addition(key: str, hint: Any) -> str:
@@ -246,7 +233,7 @@ def _option(key: str, value: Any, hint: Any) -> list[str]:
     """Check the value of an option, which may be a node of a task."""
     group = option_types.node_group(hint)
     if group is None:
-        return _value(key, value, hint)
+        return [*_nested(value, key), *_value(key, value, hint)]
     if isinstance(value, Mapping):
         return check(value, key, group)
     if option_types.accepts(value, hint):
