@@ -306,3 +306,25 @@ def test_features_are_refused_or_allowed(name):
         if refusal(experiment, models=[model_of(json.dumps(experiment.model))]):
             refused.add(feature)
     assert refused == REFUSED[name]
+
+
+CONV_NET = "tests.support.keras3_models.conv_net"
+
+
+@pytest.mark.parametrize(
+    ("command", "may_be"),
+    [
+        ("model=softmax", False),
+        ("model=mobilenet", False),
+        ("model=softmax ~model.l2 model._target_=tensorflow.keras.applications.MobileNetV2", False),
+        (f"model=softmax ~model.l2 model._target_={CONV_NET}", True),
+        ("experiment=gan_digits", False),
+        (
+            "experiment=gan_digits ~task.discriminator.width "
+            f"task.discriminator._target_={CONV_NET}",
+            True,
+        ),
+    ],
+)
+def test_models_that_may_be_of_keras3_are_known_by_their_source(command, may_be):
+    assert compatibility.may_be_keras3(compose(command.split())) is may_be

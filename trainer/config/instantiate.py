@@ -14,16 +14,10 @@ import hydra
 
 from trainer.config.options import targets
 from trainer.config.options.constraints import unknown_key
+from trainer.config.options.option_types import NODES
 from trainer.errors import ConfigError
-from trainer.protocols import ModelNode, Node, OptimizerNode, ScheduleNode
+from trainer.protocols import Node
 from trainer.text import first_line
-
-_NODES: Mapping[str, type[Node]] = {
-    "model": ModelNode,
-    "optimizer": OptimizerNode,
-    "schedule": ScheduleNode,
-}
-"""What a target receives for an option that is a node -> by the group of its choices."""
 
 
 def instantiate(
@@ -98,10 +92,10 @@ def import_target(node: Mapping[str, Any]) -> None:
 
 def _take_nodes(options: dict[str, Any], key: str) -> dict[str, Node]:
     """Take the options that are nodes of a task out of `options`; return them by name."""
-    groups = targets.node_groups(options["_target_"])
+    kinds = {group: kind for kind, group in NODES.items()}
     return {
-        name: _NODES[group](f"{key}.{name}", options.pop(name))
-        for name, group in groups.items()
+        name: kinds[group](f"{key}.{name}", options.pop(name))
+        for name, group in targets.node_groups(options["_target_"]).items()
         if isinstance(options.get(name), Mapping)
     }
 

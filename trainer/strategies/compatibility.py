@@ -6,12 +6,12 @@ the configuration tells; what depends on the model's layers is checked in the wo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trainer.config import model_kind
-from trainer.config.options import constraints
+from trainer.config.options import constraints, signatures
 from trainer.config.schema import Experiment, Fault
 from trainer.errors import ConfigError
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
     from trainer.cluster.spec import Cluster
     from trainer.strategies.strategy import Strategy
+
+
+_NAMES_KERAS = re.compile(r"(?<![\w.])keras(_hub)?\b")
+"""Not that of TensorFlow, `tf.keras` or `tf_keras`."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Context:
         """Return whether some model is of tf_keras; not if that is known only once it is built."""
         models = list(self.models)
         if not models:
-            return not model_kind.may_be_keras3(experiment)
+            return not may_be_keras3(experiment)
         return any(not hasattr(model, "all_layers") for model in models)
 
 
@@ -360,3 +364,30 @@ def check(
     rules = [rule for rule in RULES if rule.name is None or rule.name in strategy.unsupported]
     if problems := [line for rule in rules if (line := rule.problem(experiment, context))]:
         raise ConfigError(*problems)
+
+
+def may_be_keras3(experiment: Experiment) -> bool:
+    """Return whether a model may be of Keras 3; for sure that is known once it is built.
+
+    Functions of this project are known by their source, all others may return any model.
+    """
+    nodes = list((experiment.task or {}).values())  # models of a task are built from its nodes
+    return any(map(_may_use_keras3, _targets([experiment.model, *nodes])))
+
+
+def _may_use_keras3(target: str) -> bool:
+    if not target.startswith("trainer."):
+        return not target.startswith(("tensorflow.", "tf_keras."))
+    file = signatures.source(target.rpartition(".")[0])
+    return file is not None and bool(_NAMES_KERAS.search(file.read_text(encoding="utf-8")))
+
+
+def _targets(node: Any) -> Iterator[str]:
+    """Yield the targets of a node and of the nodes in it."""
+    if isinstance(node, Mapping):
+        if isinstance(target := node.get("_target_"), str):
+            yield target
+        node = list(node.values())
+    if isinstance(node, list):
+        for inner in node:
+            yield from _targets(inner)

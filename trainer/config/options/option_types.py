@@ -18,9 +18,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from trainer.annotations import NOTES, Each, Effect, Exists, OneOf, Rule
 from trainer.config.options import constraints
-from trainer.protocols import ModelNode, OptimizerNode, ScheduleNode
+from trainer.protocols import ModelNode, Node, OptimizerNode, ScheduleNode
 
-NODES: Mapping[type, str] = {
+NODES: Mapping[type[Node], str] = {
     ModelNode: "model",
     OptimizerNode: "optimizer",
     ScheduleNode: "schedule",

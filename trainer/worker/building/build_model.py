@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 import tensorflow as tf
 
 from trainer.cluster.environment import default_threads
-from trainer.config import model_kind
 from trainer.config.instantiate import instantiate
 from trainer.config.rules.batch_sizes import BatchSizes
 from trainer.config.schema import Experiment
@@ -47,6 +46,7 @@ from trainer.protocols import (
 )
 from trainer.runs import provenance
 from trainer.strategies import devices
+from trainer.strategies.compatibility import may_be_keras3
 from trainer.strategies.strategy import Strategy
 from trainer.worker.building import data_checks, members
 from trainer.worker.building.task_parts import Parts, Schedule
@@ -88,7 +88,7 @@ def create_strategy(context: WorkerContext, strategy: Strategy) -> tf.distribute
         ConfigError: it cannot work on this machine's devices.
     """
     experiment = context.experiment
-    if model_kind.may_be_keras3(experiment):
+    if may_be_keras3(experiment):
         with suppress(ImportError):
             # Keras 3 imports it, and its import draws a number, which a first model would lack.
             importlib.import_module("rich.style")
