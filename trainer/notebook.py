@@ -13,13 +13,12 @@ import subprocess
 import sys
 import sysconfig
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import IO
 
 import trainer
 from trainer.cli.command_table import COMMANDS
@@ -179,19 +178,14 @@ def _print_lines(process: subprocess.Popen[bytes]) -> list[str]:
     lines = []
     assert process.stdout is not None
     with forward_to(interrupt, [signal.SIGINT]) if is_main else nullcontext(), process.stdout:
-        for line in _read_lines(process.stdout):
+        for data in process.stdout:
+            line = data.decode(errors="replace").removesuffix("\n")
             print(line, flush=True)
             lines.append(line)
         process.wait()
     if len(interrupts) > 1:
         raise KeyboardInterrupt
     return lines
-
-
-def _read_lines(stream: IO[bytes]) -> Iterator[str]:
-    """Yield each line of a pipe as it comes."""
-    for line in stream:
-        yield line.decode(errors="replace").removesuffix("\n")
 
 
 def _result(lines: list[str], exit_code: int) -> Run:

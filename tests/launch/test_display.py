@@ -1,7 +1,9 @@
 """The display of a run: plain lines, or on a terminal lines above a live view."""
 
 import io
+import itertools
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from tests.support.training import SMALL
 from trainer.cluster.messages import Crash, Line, Opening, Output, Phase, Problem, Progress
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.config.schema import Launch
-from trainer.launch.display import Console, is_quiet
+from trainer.launch.display import Console, Screen, is_quiet
 
 LOG = Path("runs/x/logs/worker-0.log")
 PROGRESS = Progress(120, 360, 1519.6, 12.4, {"loss": 0.21129, "accuracy": 0.9375}, "11/30")
@@ -136,6 +138,36 @@ def test_lines_stand_above_the_live_view_which_goes(monkeypatch):
     ]
     console.close()
     assert screen_of(out.getvalue())[2:] == []
+    assert "\x1b[?25l" not in out.getvalue()  # the cursor is never hidden
+
+
+def test_no_line_is_erased_by_a_block_that_changes_its_height(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    heights = itertools.cycle(range(5))
+
+    class Block:
+        def __rich__(self):
+            return "\n".join(["block"] * next(heights))
+
+    out = FakeTerminal()
+    screen = Screen(out, out, Block())
+    screen.start()
+    drawing = threading.Event()
+    drawing.set()
+    thread = threading.Thread(
+        target=lambda: [screen._live.refresh() for _ in iter(drawing.is_set, False)]
+    )
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    thread.start()
+    lines = [f"line {number}" for number in range(200)]
+    for line in lines:
+        screen.line(line)
+    drawing.clear()
+    thread.join()
+    sys.setswitchinterval(interval)
+    screen.close()
+    assert screen_of(out.getvalue()) == lines
 
 
 def test_problems_are_one_line_each_on_standard_error():

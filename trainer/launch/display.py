@@ -121,13 +121,16 @@ class Screen:
             is_whole: whether it is not wrapped where the terminal is too narrow: a command to copy,
                 or what the user's code prints.
         """
-        self._out.show_line(text, is_whole=is_whole)
+        # Else a block that is being drawn with another height would erase the line.
+        with self._live._lock:
+            self._out.show_line(text, is_whole=is_whole)
 
     def error(self, text: str, *, is_whole: bool = False) -> None:
         """Show a line of an error; see `line`."""
-        both = self.is_live and self._err.is_terminal  # only this stream knows where the block is
-        stream = self._out if both else self._err
-        stream.show_line(text, is_whole=is_whole)
+        if self.is_live and self._err.is_terminal:  # only standard output knows where the block is
+            self.line(text, is_whole=is_whole)
+        else:
+            self._err.show_line(text, is_whole=is_whole)
 
 
 @dataclass(frozen=True)
