@@ -20,6 +20,7 @@ GAP = 2
 """The spaces between two columns."""
 
 _ANY_WIDTH = 1_000_000
+_LEAST_WIDTH = 10  # of a column that is wrapped, else all of them are
 
 
 class _Highlighter(RegexHighlighter):
@@ -93,8 +94,9 @@ class Terminal(Console):
             count -= 1
         grid = _grid([row[:count] for row in rows], align)
         wrapped = spare.index(max(spare[:count]))
+        room = self.width - sum(sizes[:count]) - GAP * (count - 1) + sizes[wrapped]
         for number, column in enumerate(grid.columns):
-            column.no_wrap = number != wrapped and excess() <= 0
+            column.no_wrap = number != wrapped and room >= _LEAST_WIDTH
         self.print(grid)
 
 
