@@ -27,8 +27,7 @@ from trainer.cluster.stop_requests import SAVES
 from trainer.errors import ConfigError
 from trainer.runs.status import RunStatus, State
 from trainer.sweep import driver
-from trainer.sweep.driver import divide
-from trainer.sweep.points.point_process import ResourceShare
+from trainer.sweep.driver import ResourceShare, divide
 from trainer.sweep.search import GridSearch, Point
 
 Behavior = Callable[["FakeProcess"], None]

@@ -267,29 +267,75 @@ class _Steps:
     input_secs: float
 
 
-class Tally:
-    """Adds up the marks of a ledger one by one.
+@dataclass
+class TimeSummary:
+    """How the wall time was spent.
 
     Attributes:
         secs: seconds in each category.
         attempts: number of attempts.
-        failures: see `TimeSummary`.
-        saves: see `TimeSummary`.
+        sizes: numbers of workers, each with the step from which on there were so many.
+        workers: what the workers did, steps that were lost included.
+        restarts: the steps from which attempts went on after a failure.
+        failures: attempts that neither ended nor saved on request, and were followed by another.
+        saves: how often the state was saved.
+    """
+
+    secs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0.0))
+    attempts: int = 0
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+    workers: WorkerRecord = field(default_factory=WorkerRecord)
+    restarts: list[int] = field(default_factory=list)
+    failures: int = 0
+    saves: int = 0
+
+    @property
+    def wall_secs(self) -> float:
+        """The sum over all categories."""
+        return sum(self.secs.values())
+
+    @property
+    def goodput(self) -> float:
+        """The share of the time that was spent on steps that were not lost."""
+        return self.secs["step"] / self.wall_secs if self.wall_secs else 0.0
+
+    def result(self) -> dict[str, Any]:
+        """Return what result.json says of it."""
+        return {
+            "wall_secs": round(self.wall_secs, 3),
+            "attempts": self.attempts,
+            "workers": self.sizes,
+            "goodput": round(self.goodput, 4),
+            "time": {name: round(secs, 3) for name, secs in self.secs.items()},
+            **self._workers_result(),
+        }
+
+    def _workers_result(self) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        if self.workers.times:
+            result["worker_times"] = {
+                name: {
+                    "step_secs": round(time.step_secs, 3),
+                    "wait_secs": round(time.wait_secs, 3),
+                    "steps": time.steps,
+                }
+                for name, time in self.workers.times.items()
+            }
+        if counts := self.workers.staleness:
+            result["staleness"] = dict(zip(staleness_bins(), counts, strict=True))
+        return result
+
+
+class Tally(TimeSummary):
+    """Adds up the marks of a ledger one by one.
+
+    Attributes:
         last: the last mark; the time after it is not in `secs` yet.
-        sizes: see `TimeSummary`.
-        workers: see `TimeSummary`.
-        restarts: see `TimeSummary`.
     """
 
     def __init__(self) -> None:
-        self.secs = dict.fromkeys(CATEGORIES, 0.0)
-        self.attempts = 0
-        self.failures = 0
-        self.saves = 0
+        super().__init__()
         self.last: Mark | None = None
-        self.sizes: list[tuple[int, int]] = []
-        self.workers = WorkerRecord()
-        self.restarts: list[int] = []
         self._restarts = False
         self._workers: int | None = None
         self._steps: list[_Steps] = []
@@ -371,65 +417,6 @@ def spend(secs: dict[str, float], category: str, elapsed: float, input_secs: flo
     secs[category] += elapsed - waited
     secs["input"] += waited
     return waited
-
-
-@dataclass(frozen=True)
-class TimeSummary:
-    """How the wall time was spent.
-
-    Attributes:
-        secs: seconds in each category.
-        attempts: number of attempts.
-        sizes: numbers of workers, each with the step from which on there were so many.
-        workers: what the workers did, steps that were lost included.
-        restarts: the steps from which attempts went on after a failure.
-        failures: attempts that neither ended nor saved on request, and were followed by another.
-        saves: how often the state was saved.
-    """
-
-    secs: dict[str, float]
-    attempts: int
-    sizes: list[tuple[int, int]] = field(default_factory=list)
-    workers: WorkerRecord = field(default_factory=WorkerRecord)
-    restarts: list[int] = field(default_factory=list)
-    failures: int = 0
-    saves: int = 0
-
-    @property
-    def wall_secs(self) -> float:
-        """The sum over all categories."""
-        return sum(self.secs.values())
-
-    @property
-    def goodput(self) -> float:
-        """The share of the time that was spent on steps that were not lost."""
-        return self.secs["step"] / self.wall_secs if self.wall_secs else 0.0
-
-    def result(self) -> dict[str, Any]:
-        """Return what result.json says of it."""
-        return {
-            "wall_secs": round(self.wall_secs, 3),
-            "attempts": self.attempts,
-            "workers": self.sizes,
-            "goodput": round(self.goodput, 4),
-            "time": {name: round(secs, 3) for name, secs in self.secs.items()},
-            **self._workers_result(),
-        }
-
-    def _workers_result(self) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        if self.workers.times:
-            result["worker_times"] = {
-                name: {
-                    "step_secs": round(time.step_secs, 3),
-                    "wait_secs": round(time.wait_secs, 3),
-                    "steps": time.steps,
-                }
-                for name, time in self.workers.times.items()
-            }
-        if counts := self.workers.staleness:
-            result["staleness"] = dict(zip(staleness_bins(), counts, strict=True))
-        return result
 
 
 class Ledger:
@@ -540,10 +527,14 @@ class Ledger:
             elapsed = max(0.0, self._clock() - last.time)
             spend(secs, last.phase, elapsed, self._input_secs)
         tally = self._tally
-        workers = tally.workers + self._workers
-        counts = tally.failures, tally.saves
         return TimeSummary(
-            secs, tally.attempts, list(tally.sizes), workers, list(tally.restarts), *counts
+            secs,
+            tally.attempts,
+            list(tally.sizes),
+            tally.workers + self._workers,
+            list(tally.restarts),
+            tally.failures,
+            tally.saves,
         )
 
 

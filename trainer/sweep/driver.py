@@ -2,45 +2,53 @@
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import shlex
 import signal
+import sys
+import tempfile
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from hydra.core.override_parser.types import Override
 
 from trainer.cli.compose import parse_sweep
 from trainer.cli.terminal import Terminal
 from trainer.cluster import environment
-from trainer.cluster.fork_server import ForkServer
-from trainer.cluster.messages import Evaluated, Exit, Leave, Message, SignalReceived
+from trainer.cluster.fork_server import SOCKET, ForkServer
+from trainer.cluster.messages import (
+    Crash,
+    ErrorLine,
+    Evaluated,
+    Exit,
+    Leave,
+    Message,
+    Problem,
+    SignalReceived,
+)
 from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import STOP, Decision, StopRequests
-from trainer.config import directions
+from trainer.config import directions, loading
 from trainer.config.rules.checkpoint import biased_selection, selecting_split
 from trainer.config.schema import Experiment, Sweep
 from trainer.errors import CRASHED, DONE, ConfigError
+from trainer.files import making_temporary_files
 from trainer.launch import launcher
 from trainer.launch.display import is_attended
+from trainer.launch.processes.child import Child
 from trainer.launch.run_context import Command, resolve
 from trainer.runs.directory import read_result
 from trainer.runs.identity import run_address
 from trainer.runs.provenance import code_warning
 from trainer.runs.status import RunStatus, State, run_status
 from trainer.sweep.live_table import LiveTable
-from trainer.sweep.points.point_process import (
-    PointMessages,
-    PointProcess,
-    ResourceShare,
-    error_in,
-)
 from trainer.sweep.search import (
     Compose,
     Point,
@@ -54,7 +62,12 @@ from trainer.sweep.search import (
 )
 from trainer.sweep.summary import link_events, show_summary, summary_folder, write_summary
 
+_MAX_OUTPUT_BYTES = 1_000_000
+
 T = TypeVar("T")
+
+PointMessages: TypeAlias = "queue.SimpleQueue[tuple[int | None, Message]]"
+"""Messages with the number of the point that sent them; None: the sweep's own process."""
 
 
 def run_sweep(overrides: list[str], config_dir: str | None) -> int:
@@ -165,6 +178,72 @@ def print_summary(
     warnings = (code_warning(result.point.path) for result in ended)
     for line in dict.fromkeys(filter(None, warnings)):
         print(f"warning: {line}", flush=True)
+
+
+@dataclass(frozen=True)
+class ResourceShare:
+    """The cores and GPUs of one point.
+
+    Attributes:
+        cores: numbers of the processor cores; empty for all.
+        gpus: the GPUs, as in CUDA_VISIBLE_DEVICES; None for all.
+        threads: number of threads into which TensorFlow divides an operation; None for one a core.
+            The result of a sum depends on it to the bit, so it is the number of all cores: the
+            numbers of a point do not depend on how many points train in parallel.
+    """
+
+    cores: tuple[int, ...] = ()
+    gpus: tuple[str, ...] | None = None
+    threads: int | None = None
+
+
+class PointProcess(Child):
+    """A process of `point_main`, which runs one point and ends with its parent.
+
+    Args:
+        point: the point to run.
+        share: the cores and GPUs it may use.
+        config_dir: the user's own folder of choices, for the run's record.
+        messages: receives the messages of the point, the last of which is `Exit`.
+        server: forks it and its workers.
+    """
+
+    def __init__(
+        self,
+        point: Point,
+        share: ResourceShare,
+        config_dir: str | None,
+        messages: PointMessages,
+        server: ForkServer,
+    ) -> None:
+        self.point = point
+        self.share = share
+        variables = environment.point_environment(share.threads, share.gpus)
+        environment.name_fork_server(variables, str(server.directory))
+        # What a process prints that fails before it can send a message.
+        with making_temporary_files():
+            self._output = tempfile.TemporaryFile()  # noqa: SIM115
+        output = self._output.fileno()
+        command = ["trainer.sweep.point_main", SOCKET]
+        super().__init__(command, variables, [output, output], server=server)
+        assignment = {
+            "argv": sys.argv,
+            "cores": share.cores,
+            "experiment": loading.plain(point.experiment),
+            "overrides": point.own_overrides,
+            "config_dir": config_dir,
+        }
+        self.send_line(json.dumps(assignment).encode() + b"\n")
+
+        def read_output(is_read: bool) -> str:
+            # `pread` leaves the position alone, at which children of the process may still write.
+            content = os.pread(output, _MAX_OUTPUT_BYTES, 0)
+            self._output.close()
+            return content.decode(errors="replace").strip()
+
+        self.follow(
+            lambda message: messages.put((point.number, message)), "", end_output=read_output
+        )
 
 
 class Driver:
@@ -414,3 +493,14 @@ def _part(items: Sequence[T], index: int, num_parts: int) -> tuple[T, ...]:
     start = index * len(items) // num_parts
     end = (index + 1) * len(items) // num_parts
     return tuple(items[start:end])
+
+
+def error_in(message: Message) -> str:
+    """Return the error in a message, in one line; empty if there is none."""
+    match message:
+        case Problem(lines):
+            return "; ".join(lines)
+        case ErrorLine(text) | Crash(cause=text):
+            return text
+        case _:
+            return ""

@@ -7,6 +7,7 @@ bounds of every range, are composed and checked before the first point starts.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -73,6 +74,14 @@ class Point:
     def label(self) -> str:
         """The varied values, `model=cnn seed=1`; the directory's name where nothing is varied."""
         return " ".join(f"{key}={value}" for key, value in self.shown.items()) or self.path.name
+
+    @property
+    def own_overrides(self) -> list[str]:
+        """The overrides of its own command, without those of the sweep."""
+        keys = (item.lstrip("+~").partition("=")[0] for item in self.overrides)
+        groups = [re.split("[./]", key)[0] for key in keys]
+        pairs = zip(self.overrides, groups, strict=True)
+        return [item for item, group in pairs if group not in ("sweep", "search", "hydra")]
 
 
 @dataclass(frozen=True)

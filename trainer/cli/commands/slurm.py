@@ -24,7 +24,6 @@ from trainer.launch.run_context import resolve
 from trainer.runs.identity import run_path
 from trainer.runs.status import State, run_status
 from trainer.sweep.driver import prepare, print_summary
-from trainer.sweep.points.point_process import without_sweep_overrides
 from trainer.text import format_duration
 
 _SAVE_SECS = 120
@@ -134,7 +133,7 @@ def _sweep_script(args: argparse.Namespace) -> str:
         print_summary(folder, first.sweep, search.points, {})
     if not points:
         return ""
-    overrides = {point.number: without_sweep_overrides(point.overrides) for point in points}
+    overrides = {point.number: point.own_overrides for point in points}
     cases = "".join(
         f"  {number}) point=({shlex.join(words)}) ;;\n" for number, words in overrides.items()
     )

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 from tests.support.processes import wait_gone
+from trainer.cli.compose import compose
 from trainer.cluster import environment
 from trainer.cluster.messages import Crash, ErrorLine, Line, Message
-from trainer.sweep.points.point_main import ForwardingConsole
-from trainer.sweep.points.point_process import without_sweep_overrides
+from trainer.sweep.point_main import ForwardingConsole
+from trainer.sweep.search import Point
 
 
 def test_point_process_ends_when_its_parent_closes_the_socket(tmp_path: Path) -> None:
@@ -19,7 +20,7 @@ def test_point_process_ends_when_its_parent_closes_the_socket(tmp_path: Path) ->
     with parent_socket, child_socket:
         descriptor = child_socket.fileno()
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "trainer.sweep.points.point_main", str(descriptor)],
+            [sys.executable, "-P", "-m", "trainer.sweep.point_main", str(descriptor)],
             pass_fds=(descriptor,),
             cwd=tmp_path,
             env=environment.point_environment(None, None),
@@ -30,15 +31,9 @@ def test_point_process_ends_when_its_parent_closes_the_socket(tmp_path: Path) ->
 
 
 def test_overrides_of_the_sweep_are_not_recorded() -> None:
-    of_sweep = [
-        "sweep.jobs=2",
-        "search=random",
-        "search.trials=3",
-        "+hydra.x=1",
-        "hydra/launcher=x",
-    ]
-    overrides = ["seed=1", *of_sweep, "schedule=cosine"]
-    assert without_sweep_overrides(overrides) == ["seed=1", "schedule=cosine"]
+    of_sweep = ["sweep.jobs=2", "search=random", "search.trials=3", "+hydra.x=1", "hydra/x=y"]
+    point = Point(1, {}, ["seed=1", *of_sweep, "schedule=cosine"], compose([]), Path())
+    assert point.own_overrides == ["seed=1", "schedule=cosine"]
 
 
 def test_forwarding_console_sends_what_it_would_print() -> None:

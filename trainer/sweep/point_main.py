@@ -1,7 +1,7 @@
-"""The process of one point: `python -m trainer.sweep.points.point_main <socket>`, or forked.
+"""The process of one point: `python -m trainer.sweep.point_main <socket>`, or forked.
 
 It runs the point as a command of its own would, but sends its messages to the sweep's process,
-`trainer.sweep.points.point_process`. It ends, and with it its workers, as soon as that process is
+`trainer.sweep.driver`. It ends, and with it its workers, as soon as that process is
 gone, even if it was killed.
 """
 

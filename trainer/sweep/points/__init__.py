@@ -1,1 +1,0 @@
-"""Points of a sweep: how one is composed, and runs in a process of its own."""
