@@ -7,9 +7,7 @@ later move no other. Files are read while training; hidden ones and other format
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +18,7 @@ from trainer.annotations import Exists, Free, Ge, Gt, Le, Lt, Structural, takes
 from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.image_folder import EXTENSIONS, SUFFIXES_TEXT
 from trainer.datasets.images.framing import Framing
-from trainer.datasets.images.image_files import CorruptFiles, decode, decode_batch
+from trainer.datasets.images.image_files import CorruptFiles, FileSplit, decode
 from trainer.datasets.images.images import (
     IGNORED,
     ImageDataset,
@@ -28,7 +26,6 @@ from trainer.datasets.images.images import (
     check_channels,
     check_size,
 )
-from trainer.datasets.splits.arrays import on_host
 from trainer.datasets.splits.hashed_split import hash_texts
 from trainer.datasets.splits.paths import Paths, files_identity, find_splits
 
@@ -118,15 +115,8 @@ class CorruptPairs(CorruptFiles):
         )
 
 
-class MaskFileSplit:
-    """A split of image files with masks. Nothing is read before `fetch`.
-
-    Attributes:
-        num_examples: how many pairs there are.
-        in_memory: False, `fetch` reads files.
-    """
-
-    in_memory = False
+class MaskFileSplit(FileSplit):
+    """A split of image files with masks; a pair is decoded as an image with one more channel."""
 
     def __init__(
         self,
@@ -136,55 +126,46 @@ class MaskFileSplit:
         corrupt: CorruptPairs,
     ):
         """Take the files of images, and the shape that they are brought to."""
-        self.num_examples = len(images)
-        pairs = [[os.fsencode(image), os.fsencode(_mask_of(image))] for image in images]
-        self._pairs = np.array(pairs, bytes).reshape(-1, 2)
-        self._image_shape = image_shape
-        self._framing = framing
-        self._corrupt = corrupt
+        height, width, channels = image_shape
+        super().__init__(
+            images, None, (height, width, channels + 1), framing=framing, corrupt=corrupt
+        )
+        self._images = images
+        self._num_classes = corrupt.num_classes
 
     @property
     def hashes(self) -> np.ndarray:
         """A number in [0, 1) for each pair, [N], that other pairs do not change."""
-        return hash_texts(Path(os.fsdecode(image)).name for image, _ in self._pairs)
+        return hash_texts(image.name for image in self._images)
 
     def identity(self) -> str:
         """Return a text that changes with what `fetch` returns."""
-        files = files_identity(Path(os.fsdecode(path)) for path in self._pairs.ravel())
-        return f"{files} {self._image_shape} {self._framing} {self._corrupt.num_classes}"
+        return f"{super().identity()} {files_identity(map(_mask_of, self._images))}"
 
-    def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Read the pairs at `indices`, [B] int64.
+    def fetch(self, indices: tf.Tensor, draws: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
+        """Read the pairs at `indices`, [B] int64; `draws` is not used.
 
         Returns:
             `features` [B, *image_shape] uint8, `mask` [B, H, W] uint8, and `weight` [B] float32: 0,
             with a black image, for a pair that cannot be read.
         """
-        height, width, channels = self._image_shape
-        with tf.device("CPU:0"):
-            pairs = tf.gather(self._tensor, indices)
-            both, good = decode_batch(
-                (pairs,), self._decode, (height, width, channels + 1), tf.uint8
-            )
-            batch = self._corrupt.count(both[..., :channels], good, pairs[:, 0])
-            return {**batch, "mask": both[..., channels]}
+        batch = super().fetch(indices)
+        both = batch["features"]
+        return {**batch, "features": both[..., :-1], "mask": both[..., -1]}
 
-    def _decode(self, pair: tf.Tensor) -> tf.Tensor:
-        """Return an image and its mask as the last channel, [H, W, C + 1] uint8."""
-        content = tf.io.read_file(pair[0])
-        mask_content = tf.io.read_file(pair[1])
-        mask = decode_mask(mask_content, self._corrupt.num_classes)
+    def _decode(self, path: tf.Tensor, draws: tf.Tensor | None = None) -> tf.Tensor:
+        height, width, depth = self._image_shape
+        content = tf.io.read_file(path)
+        # As `_mask_of` does; a name need not be UTF-8.
+        mask_path = tf.strings.regex_replace(path, r"^(\C*)images/(\C*)\.\C*$", r"\1masks/\2.png")
+        mask = decode_mask(tf.io.read_file(mask_path), self._num_classes)
         # Not with the image's other channels: a decoded image need not have the mask's size.
         size = tf.shape(tf.io.decode_image(content, expand_animations=False))[:2]
         checked = tf.debugging.assert_equal(size, tf.shape(mask)[:2])
         with tf.control_dependencies([checked]):
-            image = decode(content, self._image_shape, self._framing)
-            nearest = self._framing.apply(mask, self._image_shape[:2], None, method="nearest")
-        return tf.concat([image, tf.ensure_shape(nearest, [*self._image_shape[:2], 1])], axis=-1)
-
-    @cached_property
-    def _tensor(self) -> tf.Tensor:
-        return on_host(self._pairs)[0]
+            image = decode(content, (height, width, depth - 1), self._framing)
+            nearest = self._framing.apply(mask, (height, width), None, method="nearest")
+        return tf.concat([image, tf.ensure_shape(nearest, [height, width, 1])], axis=-1)
 
 
 def decode_mask(content: tf.Tensor, num_classes: int) -> tf.Tensor:
