@@ -158,7 +158,7 @@ def unknown_key(key: str, siblings: Iterable[str], root: Mapping[str, Any]) -> s
         near = did_you_mean(last, names)
         if parent:  # the whole key: the last part alone may be one of another section
             near = near.replace("'", f"'{parent}.", 1)
-        hint = key_hint(last) or near or in_other_section or _near_elsewhere(key, root)
+        hint = key_hint(last) or near or in_other_section or _near_elsewhere(last, root)
     if not hint and parent:
         hint = f"; known keys of {parent}: {', '.join(names) or 'none'}"
     return f"unknown key '{key}'{hint or '; see --help all'}"
