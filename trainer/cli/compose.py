@@ -29,7 +29,7 @@ from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from trainer.cli.error_messages import USER_ERRORS, explain, reading_configuration
 from trainer.cli.overrides import OURS, override_key, rewrite
@@ -267,8 +267,7 @@ def _apply(override: Override, config: DictConfig) -> str | None:
     key = override.key_or_group
     section, _, last = key.rpartition(".")
     parent = OmegaConf.select(config, section) if section else config
-    is_node = isinstance(parent, DictConfig)
-    exists = is_node and last in list(parent)  # `in` is false for ???
+    exists = _has(parent, last)
     if override.package is not None:
         return f"{override.input_line} names no group; write {key}=<value>"
     if override.is_delete():
@@ -283,11 +282,17 @@ def _apply(override: Override, config: DictConfig) -> str | None:
         if exists and parent[last] is not None and not isinstance(value, dict | list):
             return f"{key} exists; write {key}=<value>, without +"
     elif not (exists or override.is_force_add()):
-        target = parent.get("_target_") if is_node else None
+        target = parent.get("_target_") if isinstance(parent, DictConfig) else None
         if not (target and targets.takes(target, last)):
             return _unknown_key(key, config)
     OmegaConf.update(config, key, value, merge=True, force_add=True)
     return None
+
+
+def _has(node: Any, name: str) -> bool:
+    if isinstance(node, ListConfig):
+        return name.isdecimal() and int(name) < len(node)
+    return isinstance(node, DictConfig) and name in list(node)  # also if it is ???
 
 
 def _unknown_key(key: str, config: DictConfig) -> str:

@@ -58,9 +58,9 @@ def load(
     env.remove_unused(experiment)
     if loop.name_of(experiment) is None:
         problems += _check_left_out(experiment, choices)
-    problems += reader.check()
+    problems += [*reader.wrong, *reader.check()]
     if reader.wrong:  # rules across keys need values of the right types
-        problems += [*reader.wrong, *groups.check(experiment)]
+        problems += groups.check(experiment)
     else:
         problems += [
             *loop.check(experiment, overrides),

@@ -33,7 +33,7 @@ class Reader:
 
     Attributes:
         unknown: a line for each unknown key.
-        wrong: a line for each value of another type than its key has, which is left out.
+        wrong: a line for each value that is empty, or not of the type of its key, and so left out.
     """
 
     def __init__(self, root: Mapping[str, Any]) -> None:
@@ -56,7 +56,10 @@ class Reader:
                 self.unknown.append(constraints.unknown_key(path, hints, self._root))
             elif value != "???":  # it is reported as missing
                 converted = self._value(hints[name], value, path)
-                if option_types.accepts(converted, hints[name]):
+                nullable = option_types.accepts(None, hints[name])
+                if line := constraints.check_empty(path, value, nullable=nullable):
+                    self.wrong.append(line)
+                elif option_types.accepts(converted, hints[name]):
                     arguments[name] = converted
                     self._read.append((path, converted, hints[name]))
                 else:
@@ -64,14 +67,10 @@ class Reader:
         return schema(**arguments)
 
     def check(self) -> Iterator[str]:
-        """Yield a line for each value that violates a rule of its key; an empty text is wrong."""
+        """Yield a line for each value that violates a rule of its key."""
         for key, value, hint in self._read:
-            nullable = option_types.accepts(None, hint)
-            if line := constraints.check_empty(key, value, nullable=nullable):
-                self.wrong.append(line)
-            elif isinstance(value, Mapping) or dataclasses.is_dataclass(value):
-                continue
-            elif line := option_types.problem(key, value, hint):
+            is_value = not (isinstance(value, Mapping) or dataclasses.is_dataclass(value))
+            if is_value and (line := option_types.problem(key, value, hint)):
                 yield line
 
     def _value(self, hint: Any, value: Any, key: str) -> Any:
@@ -134,8 +133,10 @@ def _as_kind(value: Any, kind: Any) -> Any:
 def unknown_name(name: str, root: Mapping[str, Any]) -> str | None:
     """Return an error line if the dotted key `name` does not exist in `root`, else None."""
     node: Any = root
-    for part in name.split("."):
+    parts = name.split(".")
+    for length, part in enumerate(parts, 1):
         if not isinstance(node, Mapping) or part not in node:
-            return constraints.unknown_key(name, node if isinstance(node, Mapping) else (), root)
+            key = ".".join(parts[:length])
+            return constraints.unknown_key(key, node if isinstance(node, Mapping) else (), root)
         node = node[part]
     return None

@@ -34,59 +34,25 @@ def test_batch_is_divided(batch, replicas, sizes, line):
 
 
 @pytest.mark.parametrize(
-    ("batch", "replicas", "message"),
+    ("batch", "replicas", "key", "fix"),
     [
-        (
-            Batch(global_size=128),
-            3,
-            (
-                "batch.global_size (128) must be divisible by the number of replicas (3); "
-                "use 126 or 129"
-            ),
-        ),
-        (
-            Batch(global_size=48, shards=12),
-            2,
-            "batch.shards (12) must be a power of two times the number of replicas (2); "
-            "use batch.shards=8 or 16, or 1 or 3 replicas",
-        ),
-        (
-            Batch(global_size=48, shards=2),
-            4,
-            "batch.shards (2) must be a power of two times the number of replicas (4); "
-            "use batch.shards=4, or 2 replicas",
-        ),
-        (
-            Batch(global_size=50, shards=4, accumulate=2),
-            2,
-            "batch.global_size (50) must be divisible by batch.shards (4) x batch.accumulate (2) "
-            "(8); use 48 or 56",
-        ),
-        (
-            Batch(global_size=None, per_replica=6, shards=8),
-            2,
-            "batch.per_replica (6) must be divisible by shards of a replica (4) x batch.accumulate "
-            "(4); use 4 or 8",
-        ),
-        (
-            Batch(global_size=100, accumulate=3),
-            2,
-            (
-                "batch.global_size (100) must be divisible by replicas (2) x "
-                "batch.accumulate (3) (6); use 96 or 102"
-            ),
-        ),
-        (
-            Batch(global_size=None, per_replica=10, accumulate=4),
-            2,
-            "batch.per_replica (10) must be divisible by batch.accumulate (4); use 8 or 12",
-        ),
+        (Batch(global_size=128), 3, "batch.global_size (128)", "use 126 or 129"),
+        (Batch(global_size=48, shards=12), 2, "batch.shards (12)",
+         "use batch.shards=8 or 16, or 1 or 3 replicas"),
+        (Batch(global_size=48, shards=2), 4, "batch.shards (2)", "batch.shards=4, or 2 replicas"),
+        (Batch(global_size=50, shards=4, accumulate=2), 2, "batch.global_size (50)",
+         "batch.shards (4) x batch.accumulate (2) (8); use 48 or 56"),
+        (Batch(None, per_replica=6, shards=8), 2, "batch.per_replica (6)", "use 4 or 8"),
+        (Batch(global_size=100, accumulate=3), 2, "batch.global_size (100)", "use 96 or 102"),
+        (Batch(None, per_replica=10, accumulate=4), 2, "batch.per_replica (10)", "use 8 or 12"),
     ],
-)
-def test_indivisible_size_suggests_two_nearest(batch, replicas, message):
+)  # fmt: skip
+def test_indivisible_size_suggests_two_nearest(batch, replicas, key, fix):
     with pytest.raises(ConfigError) as caught:
         batch_sizes.resolve_batch_sizes(batch, replicas)
-    assert caught.value.problems == (message,)
+    (problem,) = caught.value.problems
+    assert problem.startswith(key)
+    assert problem.endswith(fix)
 
 
 @pytest.mark.parametrize("key", ["global_size", "per_replica"])
@@ -123,12 +89,8 @@ def test_check_same_global_batch_refuses_another():
     batch_sizes.check_same_global_batch(per_replica, None, 3)
     batch_sizes.check_same_global_batch(per_replica, 3, 3)
     batch_sizes.check_same_global_batch(Batch(global_size=48), 3, 1)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=r"^batch.per_replica \(16\) .* batch.global_size=48$"):
         batch_sizes.check_same_global_batch(per_replica, 3, 1)
-    assert str(caught.value) == (
-        "batch.per_replica (16) makes 16 examples a step on 1 replica, but the run was "
-        "trained with 48 on 3; add batch.global_size=48"
-    )
 
 
 @pytest.mark.parametrize(

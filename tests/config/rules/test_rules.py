@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import ast
 import dataclasses
 import json
 import re
 from collections.abc import Iterator
+from inspect import Parameter
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from trainer.cli.choices import first_comment, key_comments
 from trainer.cli.compose import compose
 from trainer.cli.overrides import rewrite
 from trainer.config import loading, validation
+from trainer.config.options import signatures
 from trainer.config.schema import GROUPS, Experiment
 from trainer.errors import ConfigError
 
@@ -91,33 +92,15 @@ def test_every_yaml_lists_options_with_defaults(group: str, choice: str) -> None
 
 
 def defaults(target: str) -> dict[str, Any]:
-    """Return the defaults of the keyword-only parameters, read from the source.
-
-    Those that have none get an empty list.
-    """
-    module, _, name = target.rpartition(".")
-    parts = module.split(".")[1:]
-    file = (
-        ROOT.joinpath(*parts).with_suffix(".py")
-        if parts[0] in ("models", "datasets")
-        else ROOT.joinpath("trainer", *parts).with_suffix(".py")
-    )
-    definition = next(
-        node
-        for node in ast.walk(ast.parse(file.read_text()))
-        if getattr(node, "name", None) == name
-    )
-    if isinstance(definition, ast.ClassDef):
-        definition = next(
-            node for node in definition.body if getattr(node, "name", None) == "__init__"
-        )
-    assert isinstance(definition, ast.FunctionDef)
-    pairs = zip(definition.args.kwonlyargs, definition.args.kw_defaults, strict=True)
-    values = {
-        item.arg: [] if default is None else ast.literal_eval(default) for item, default in pairs
-    }
+    """Return the defaults of keyword-only parameters; those that have none get an empty list."""
+    signature = signatures.read(target)
+    assert signature is not None
     return {
-        key: list(value) if isinstance(value, tuple) else value for key, value in values.items()
+        item.name: list(default)
+        if isinstance(default := [] if item.default is Parameter.empty else item.default, tuple)
+        else default
+        for item in signature.parameters.values()
+        if item.kind is Parameter.KEYWORD_ONLY
     }
 
 
