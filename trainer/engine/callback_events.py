@@ -109,10 +109,8 @@ class CallbackCaller:
     """Calls the methods of callbacks.
 
     Args:
-        run_dir: the run directory.
         reporter: has the plan and the writers.
         state: the callbacks, and what is trained.
-        strategy: TensorFlow's strategy.
         process_group: the processes that run every step together.
         channel: sends lines to the user.
     """
@@ -196,9 +194,6 @@ class CallbackCaller:
 
         The chief's variables are sent to the other processes, most of which do not call it: so all
         of them hold the same state, and any snapshot of it can be restored.
-
-        Args:
-            event: its name.
 
         Returns:
             Whether a callback, in any process, ends the training.

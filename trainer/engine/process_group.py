@@ -31,9 +31,6 @@ class ProcessGroup:
         index: this process's number among them.
         count: the number of processes.
         is_chief: whether this is the one process that writes files.
-
-    Args:
-        strategy: TensorFlow's strategy.
     """
 
     def __init__(

@@ -51,7 +51,6 @@ class Timer:
 
     Args:
         secs: the number of seconds; None: never due.
-        clock: returns monotonic seconds.
     """
 
     def __init__(self, secs: float | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -74,7 +73,6 @@ class AutoTimer(Timer):
     Args:
         spent: returns how all attempts so far, this one included, have spent their time.
         log: receives a line with the interval when it is first known.
-        clock: returns monotonic seconds.
     """
 
     def __init__(

@@ -38,7 +38,6 @@ class StepInspector:
         compiled: whether a step has been shown, so that the next one needs no compilation.
 
     Args:
-        loop: the training loop.
         options: the options of every step.
         plan: the steps at which histograms and images are due.
         features: specification of a batch's features, a nest.

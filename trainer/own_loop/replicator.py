@@ -61,11 +61,9 @@ class Replicator:
         is_chief: whether this process writes the files of the run.
 
     Args:
-        strategy: TensorFlow's strategy.
         options: of the sums over the replicas.
         session: the run that the steps belong to.
         streams: the streams that the steps read.
-        seed: the experiment's seed.
     """
 
     def __init__(

@@ -55,7 +55,6 @@ class RemoteBatches:
     """Takes batches from the chief's process.
 
     Args:
-        run_dir: the run directory.
         beat: called while it waits for them.
     """
 

@@ -30,7 +30,6 @@ class LearnerClient:
     """A connection to the learner, made anew whenever it is lost.
 
     Args:
-        run_dir: the run directory.
         on_wait: called from time to time while it waits; may raise an error to end the wait.
     """
 

@@ -70,7 +70,6 @@ class LearnerServer:
     """Receives unrolls, and hands out batches and weights.
 
     Args:
-        run_dir: the run directory.
         buffer: keeps the unrolls.
         layout: what is in a batch.
         host: the address to listen at, by which other processes reach this one.
@@ -137,7 +136,6 @@ class LearnerServer:
         """Return one replica's part of the batch of a step, once; wait until there is one.
 
         Args:
-            step: the step.
             replica: the replica's number among all.
             on_wait: called from time to time while there are not enough unrolls.
 

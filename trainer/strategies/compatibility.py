@@ -352,7 +352,6 @@ def check(
     """Refuse what cannot be combined.
 
     Args:
-        experiment: the checked configuration.
         strategy: the strategy, resolved as far as this process can.
         cluster: the cluster as this process sees it.
         models: all models, once they have been built.

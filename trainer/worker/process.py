@@ -51,7 +51,6 @@ def run(context: WorkerContext, signals: Signals, began: float) -> int:
     """Run one attempt and report how it ended.
 
     Args:
-        context: this process.
         signals: stop and save requests.
         began: Unix time when the process was started.
 
@@ -90,7 +89,6 @@ def _report_error(error: Exception, channel: Channel, *, is_known: bool = False)
 
     Args:
         error: what has ended it.
-        channel: messages to the supervisor.
         is_known: whether the supervisor itself has lost a process of which this one lost contact.
     """
     import tensorflow as tf
@@ -231,7 +229,6 @@ def work(connection: socket.socket, began: float) -> NoReturn:
     """Do what the supervisor assigns, and exit.
 
     Args:
-        connection: the socket to the supervisor.
         began: Unix time when this process was asked for.
     """
     send = to_socket(connection)

@@ -48,8 +48,6 @@ def run_checkpointer(
     """Return what saves and restores the state of a training.
 
     Args:
-        context: this process.
-        faults: the faults to inject.
         process_group: the processes that run every step together.
         objects: what is saved, by name.
         directions: which direction of each metric is better.

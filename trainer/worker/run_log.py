@@ -38,7 +38,6 @@ def writers_opener(
     """Return what opens the writers of this process at a position; collective.
 
     Args:
-        context: this process.
         process_group: the processes that run every step together.
         task: its first model is drawn; None: there is none to draw.
     """

@@ -33,7 +33,6 @@ class Auditor:
 
     Args:
         every: steps between two audits; `auto`: as many as keep their cost at one percent.
-        loop: the training loop.
         process_group: the processes that are compared.
         processes: their names, in the same order.
         channel: takes the line that tells what an audit costs.

@@ -114,7 +114,6 @@ class Inference:
         """Return what evaluates a split: the task's own, or the data's, or that of its metrics.
 
         Args:
-            source: the split.
             predictor: predicts it; None: nothing does.
         """
         if not source.split.num_examples:
@@ -138,7 +137,6 @@ class Inference:
         """Return what evaluates a split by the task's `eval_step`, and further metrics, if any.
 
         Args:
-            source: the split.
             extra: further metrics; None: none.
             parts: in how many parts a replica evaluates its batch, of a task with `eval_part`.
             rest_size: examples of the last batch at a time; None: as in a part.
@@ -208,7 +206,6 @@ class Inference:
 
         Args:
             draw: draws them.
-            source: the split.
             count: how many examples at most.
         """
         split = SpreadExamples(source.split, count)

@@ -104,7 +104,6 @@ def update_metrics(
     """Update all metrics with examples.
 
     Args:
-        metrics: the metrics by name.
         labels: [B] int64, or [B, ...] of numbers and of several labels.
         predictions: [B, C] float32.
     """
@@ -136,7 +135,6 @@ def validate_metrics(
     So an incompatible metric fails before training, not at the first evaluation.
 
     Args:
-        metrics: the metrics by name.
         num_classes: the number of classes.
         task_metrics: the names of the task's own metrics.
         kind: what the labels are.
@@ -224,7 +222,6 @@ def require_evaluated(experiment: Experiment, names: Sequence[str], directions: 
     """Raise unless every metric that selects is evaluated, and its direction is known.
 
     Args:
-        experiment: the configuration.
         names: all metrics of an evaluation.
         directions: what the task and the metrics declare.
 

@@ -19,7 +19,6 @@ class SpreadExamples:
         in_memory: as the split's.
 
     Args:
-        split: the split.
         count: how many examples at most.
     """
 
@@ -44,7 +43,6 @@ class ChosenExamples:
         parts: those of the split, with the number of chosen examples.
 
     Args:
-        split: the split.
         rows: the numbers of the examples, [N] int64, ascending.
     """
 

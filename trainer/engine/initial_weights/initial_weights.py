@@ -39,7 +39,6 @@ def restore_weights(
     Args:
         source: a run directory, the path prefix of a checkpoint, or a weights file. A file, or a
             checkpoint that another program has saved, has the weights of one model, the first.
-        models: the models by name.
         allow: patterns of weights that may be missing, or of another shape, and then start fresh.
         rename: patterns in the names of saved weights, and what replaces them.
 
@@ -225,7 +224,6 @@ def take_by_name(
     Args:
         source: what is read, for messages.
         saved: the saved weights by name; with several models, the model's name comes first.
-        models: the models by name.
         allow: patterns of paths; weights that they match may be missing.
         rename: patterns in the names of saved weights, and what replaces them, one after the
             other.

@@ -46,7 +46,6 @@ def file_weights(path: Path, model: Any) -> dict[str, Saved]:
     No model is built: a file may name operations of any kind.
 
     Args:
-        path: the file.
         model: the model that they are for, of either Keras: where a file has no names at all, a
             layer is known by its place.
 

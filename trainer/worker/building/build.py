@@ -107,7 +107,6 @@ def engine_of(
     """Build the engine of a run, with all that it needs.
 
     Args:
-        context: this process.
         faults: the faults to inject; None: all that are configured.
         strategy: the resolved strategy; None: it is resolved here.
 
@@ -327,11 +326,6 @@ def placement_writer(
 
     The chief writes placement.json: the layers of each device of the first replica, and the bytes
     that a step sends. An earlier attempt's is removed if replicas have but one device now.
-
-    Args:
-        context: this process.
-        tf_strategy: TensorFlow's strategy.
-        learner: what is trained.
     """
     groups = groups_of(tf_strategy)
     file = context.run_dir / "placement.json"
@@ -405,11 +399,8 @@ def build_auditor(
     """Return what audits the run, with what keeps a checkpoint to go back to; None: nothing does.
 
     Args:
-        context: this process.
-        loop: the training loop.
         process_group: the processes that train together.
         total_steps: length of the whole training.
-        checkpointer: saves the run.
 
     Raises:
         ConfigError: there is one replica.
@@ -470,7 +461,6 @@ def build_loop(parts: LoopParts, dataset: Dataset, loops: Loops, train: Source) 
 
     Args:
         parts: what it is built from.
-        dataset: the data.
         loops: makes the loops of a dataset.
         train: the training split; not used where the data makes the loop.
 

@@ -41,7 +41,6 @@ def build_dataset(
     """Build the configured dataset; collective, if there are several processes.
 
     Args:
-        experiment: the effective configuration.
         context: this process; None: there is no run directory.
         process_group: the processes that run every step together; None: this one is alone.
 
@@ -81,7 +80,6 @@ def fit_or_restore(
     The run keeps what the chief's data say. Other data never change it.
 
     Args:
-        dataset: the dataset.
         context: this process; None: there is no run directory.
         group: the processes that run every step together; None: this one is alone.
 
@@ -192,7 +190,6 @@ def add_validation(
     A fraction leaves the training split.
 
     Args:
-        dataset: the dataset.
         validation: the fraction of the training split, the path of other files, or None.
         reopen: returns the dataset with a path as its test split.
 

@@ -155,12 +155,7 @@ def build_learner(
 
 
 class TaskBuilder:
-    """Builds the configured task; where replicas have several devices, on all of them.
-
-    Args:
-        experiment: the effective configuration.
-        tf_strategy: TensorFlow's strategy.
-    """
+    """Builds the configured task; where replicas have several devices, on all of them."""
 
     def __init__(self, experiment: Experiment, tf_strategy: tf.distribute.Strategy) -> None:
         self._experiment = experiment

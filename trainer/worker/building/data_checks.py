@@ -64,7 +64,6 @@ def check_classes(task: Task, dataset: Dataset, loss: Any = None) -> None:
 
     Args:
         task: the task, built; unless it learns classes, its loss must tell.
-        dataset: the data.
         loss: the configured loss of a Keras model; None: that it was compiled with.
 
     Raises:

@@ -39,7 +39,6 @@ def adapted(
         node: that node.
         features: specification of a batch's features, a nest; a model without variables is called
             with such.
-        experiment: the effective configuration.
 
     Returns:
         The model, and why a model of tf_keras could not be called, if it has no variables yet.

@@ -58,8 +58,6 @@ class Parts:
         label_kind: what the labels of the dataset are.
 
     Args:
-        experiment: the configuration.
-        dataset: the data.
         plan: the length of the training and of an epoch.
         callbacks: some may adjust learning rates.
         process_group: the processes that run every step together.

@@ -54,11 +54,6 @@ def text(
     """Return the card, in Markdown.
 
     Args:
-        experiment: the effective configuration.
-        run_dir: the run directory.
-        step: the checkpoint's step.
-        dataset: the data.
-        served: the functions.
         parameters: number of parameters of the exported model, by its name in the task.
     """
     trained = identity.trained_choice(experiment)

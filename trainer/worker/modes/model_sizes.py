@@ -28,7 +28,6 @@ def measure(experiment: Experiment, num_replicas: int) -> dict[str, Any]:
     """Build the models on one device, and measure them.
 
     Args:
-        experiment: the configuration.
         num_replicas: how many replicas share a batch, wherever.
 
     Returns:

@@ -59,7 +59,6 @@ def run(context: WorkerContext, signals: Signals, began: float) -> bool:
     """Do this process's part of the command.
 
     Args:
-        context: this process.
         signals: stop and save requests.
         began: Unix time when the process was started.
 

@@ -32,7 +32,6 @@ class ParameterServerControl:
     Args:
         cluster: the cluster as the chief sees it.
         jobs: the jobs of the processes that serve.
-        run_dir: the run directory.
     """
 
     def __init__(self, cluster: Cluster, jobs: Collection[str], run_dir: Path) -> None:

@@ -50,11 +50,7 @@ class Sidecar:
     also tell which checkpoints are evaluated.
 
     Args:
-        run_dir: the run directory.
-        experiment: the effective configuration.
         build: builds what evaluates; called when there is a checkpoint, so training has begun.
-        channel: messages to the supervisor.
-        faults: the faults to inject.
     """
 
     def __init__(

@@ -92,9 +92,7 @@ class PredictionWriter:
     """Keeps the predicted rows in a file, and writes the table from it.
 
     Args:
-        table: the table.
         predictor: where the rows come from.
-        channel: messages to the supervisor.
     """
 
     def __init__(self, table: PredictionTable, predictor: Predictor, channel: Channel) -> None:

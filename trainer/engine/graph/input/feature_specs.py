@@ -41,7 +41,6 @@ def batch_specs(
     """Return what a batch holds as the task receives it; nothing is read.
 
     Args:
-        dataset: the data.
         size: examples in the batch.
         split: of which split; None: of the training.
     """
@@ -80,7 +79,6 @@ def model_arguments(
     """Return what a model function may ask for, by name; see `trainer.config.options.targets`.
 
     Args:
-        dataset: the data.
         input_shape: shape of one example's features, if the model is called with others.
         outputs: how many outputs, or their shape, if not one for each class.
     """

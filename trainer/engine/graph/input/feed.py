@@ -177,7 +177,6 @@ class Feed(Protocol):
         """Open the input at a step; the result is an argument of the compiled loop.
 
         Args:
-            step: the step.
             left_out: the blocks that are left out, ascending. Of the same length whenever training
                 is opened: the loop is compiled for it.
         """

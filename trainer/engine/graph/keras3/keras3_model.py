@@ -34,9 +34,6 @@ class Keras3Model(tf.Module):
         saved: the variables as a checkpoint knows them, by name. Automatic names of layers differ
             between two builds, so a name begins with the variable's number.
 
-    Args:
-        model: the model.
-
     Raises:
         ConfigError: the model cannot be trained here.
     """

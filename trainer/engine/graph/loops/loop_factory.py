@@ -25,7 +25,6 @@ class Loops:
         in_sequence: whether an evaluation sees its batches one after the other.
 
     Args:
-        strategy: TensorFlow's strategy.
         input_outside: whether replicas cannot gather their batches themselves.
         in_order: whether evaluations add up batches in the order of the split.
     """

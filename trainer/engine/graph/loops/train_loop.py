@@ -46,7 +46,6 @@ class TrainLoop:
 
     Args:
         learning_rates: the learning rate of each optimizer at a step, by its name in the log.
-        seed: the experiment's seed.
     """
 
     def __init__(

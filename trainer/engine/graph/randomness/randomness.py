@@ -211,7 +211,6 @@ def uniform(seed: int, epochs: tf.Tensor, indices: tf.Tensor, num_draws: int) ->
     examples.
 
     Args:
-        seed: the experiment's seed.
         epochs: [B] int64.
         indices: [B] int64, example indices.
         num_draws: numbers for each example.

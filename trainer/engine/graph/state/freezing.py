@@ -18,7 +18,6 @@ def freeze_layers(models: Mapping[str, Any], patterns: Sequence[str]) -> None:
     Adapters (LoRA) of a frozen layer are trained.
 
     Args:
-        models: the models by name.
         patterns: a layer is frozen if each of its weights is matched by one of them.
 
     Raises:

@@ -43,7 +43,6 @@ class CapturedUpdates:
     """The values that variables were to be given, while a forward pass is traced.
 
     Args:
-        variables: the variables.
         noted: whether the model notes its updates itself (`note_update`), and assigns nothing.
         differences: whether differences to the old values are kept; of noted updates alone.
         read: reads a variable that was not assigned to.

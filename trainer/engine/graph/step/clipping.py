@@ -32,7 +32,6 @@ class Clip:
         """Return the clipped gradients.
 
         Args:
-            gradients: the gradients.
             norm: their global norm, if it is known.
         """
         if self.norm is not None:
@@ -59,9 +58,7 @@ def clip(
     """Return the gradients of a model, clipped as the groups of its optimizer say.
 
     Args:
-        gradients: the gradients.
         norm: their global norm.
-        variables: their variables.
         optimizer: its attribute `clips`, if it has one, says what is clipped apart, and
             `own_clips` how all are clipped after that.
         common: how the others are clipped, together.

@@ -158,7 +158,6 @@ def bind_groups(models: Mapping[str, Any], optimizers: Mapping[str, Any]) -> Non
     """Bind optimizers of groups to the weights of their models, those of frozen layers left out.
 
     Args:
-        models: the models by name.
         optimizers: the optimizers by the name of their model.
 
     Raises:

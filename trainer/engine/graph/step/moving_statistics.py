@@ -27,7 +27,6 @@ class MovingStatistics:
     Made before the forward passes, which change the variables of most models.
 
     Args:
-        model: the model.
         options: what all steps have in common.
         num_replicas: replicas that share the step.
         noted: whether what the step would assign is noted, and not assigned; None: as the model

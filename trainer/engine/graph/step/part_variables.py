@@ -65,7 +65,6 @@ def isolate(
     """Isolate variables within `own_values`, from now on.
 
     Args:
-        variables: the variables.
         begin: returns what a part begins with; None: with the variable's value.
     """
     for variable in variables:

@@ -96,7 +96,6 @@ def unite(
     Args:
         gradients: those of this replica; rows are of a static number, equal everywhere.
         number: number of this replica, int32 scalar.
-        count: number of replicas.
         sum_exactly: sums float32 tensors of static shapes over the replicas.
         static_shapes: whether the tensors' shapes must be known before the step.
 
@@ -200,7 +199,6 @@ def own_shares(
     Args:
         gradients: those of all replicas together.
         is_first: whether this is the first replica, bool scalar.
-        count: number of replicas.
         in_tree: whether the sum must have the gradients' bits: of three thirds it may not.
     """
 
@@ -240,8 +238,6 @@ def for_optimizer(
     """Return gradients as an optimizer takes them: in rows if it `updates_rows` of a variable.
 
     Args:
-        gradients: the gradients.
-        variables: their variables.
         optimizer: the optimizer.
         note_rows: called with it and each variable whose gradient is in rows.
     """

@@ -127,7 +127,6 @@ def sum_over_shards(
 
     Args:
         compute: returns the tensors of a shard from its number.
-        count: number of shards.
         specs: shapes and types of the tensors; a dimension may be unknown. What has an unknown
             number of rows may be a gradient in rows: it is known when a shard has been traced.
     """

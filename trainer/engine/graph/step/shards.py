@@ -36,7 +36,6 @@ def transform_shards(
         transform: turns a fetched batch and its draws into model input.
         batch: name -> [B, ...].
         draws: [B, num_draws] float32.
-        count: number of shards.
 
     Returns:
         What the transform returns, of all shards, name -> [B, ...].
@@ -53,7 +52,6 @@ def of_each_shard(fn: Callable[[Nest], Any], batch: Nest, count: int) -> Any:
     Args:
         fn: returns a nest of tensors, [b, ...], of a shard.
         batch: a nest of tensors, [B, ...].
-        count: number of shards.
     """
     if count == 1:
         return fn(batch)
