@@ -16,7 +16,6 @@ from trainer.config.schema import GROUPS, ONE_CHOICE, PAIRS, USED
 from trainer.errors import ConfigError
 from trainer.runs.provenance import latest_command, read
 from trainer.runs.secret_masking import MASK
-from trainer.store.remote_view import read_remote
 
 OURS = ("config.yaml", "schema")
 """What is ours alone in a directory of choices."""
@@ -169,6 +168,8 @@ def _saved_command(resume: str) -> Mapping[str, Any]:
     if line := run_problem(resume):
         raise ConfigError(line)
     if addresses.is_remote(resume):
+        from trainer.store.remote_view import read_remote  # a run in a folder does not need it
+
         return latest_command(read_remote(resume))
     return latest_command(read(Path(resume).expanduser()))
 
