@@ -40,7 +40,7 @@ def test_every_configured_choice_makes_a_metric(file):
     labels = {"class": np.arange(10), "number": predictions, "multilabel": predictions.astype(int)}
     update_metrics({name: metric}, labels[kind], predictions)
     assert list(metric_values(name, metric)) == names
-    with pytest.raises(ConfigError, match=f"unknown key 'metrics.{name}.nonsense': "):
+    with pytest.raises(ConfigError, match=f"unknown key 'metrics.{name}.nonsense'"):
         instantiate({**node, "nonsense": 1}, f"metrics.{name}")
 
 
