@@ -23,6 +23,7 @@ from trainer.sweep import search
 from trainer.sweep.search import (
     Choice,
     NumberRange,
+    Point,
     SearchContext,
     compose_point,
     expand,
@@ -250,3 +251,9 @@ def test_optuna_is_an_optional_package(tmp_path, monkeypatch):
         "search (optuna) needs optuna, which is not installed; pip install 'steadfast[optuna]'",
     )
     assert len(run_search(open_search(tmp_path, method="random", trials=3))) == 3
+
+
+def test_overrides_of_the_sweep_are_not_recorded() -> None:
+    of_sweep = ["sweep.jobs=2", "search=random", "search.trials=3", "+hydra.x=1", "hydra/x=y"]
+    point = Point(1, {}, ["seed=1", *of_sweep, "schedule=cosine"], compose([]), Path())
+    assert point.own_overrides == ["seed=1", "schedule=cosine"]

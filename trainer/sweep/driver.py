@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 import shlex
 import signal
-import sys
-import tempfile
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +18,7 @@ from hydra.core.override_parser.types import Override
 from trainer.cli.compose import parse_sweep
 from trainer.cli.terminal import Terminal
 from trainer.cluster import environment
-from trainer.cluster.fork_server import SOCKET, ForkServer
+from trainer.cluster.fork_server import ForkServer
 from trainer.cluster.messages import (
     Crash,
     ErrorLine,
@@ -35,14 +32,13 @@ from trainer.cluster.messages import (
 from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import STOP, Decision, StopRequests
-from trainer.config import directions, loading
+from trainer.config import directions
 from trainer.config.rules.checkpoint import biased_selection, selecting_split
 from trainer.config.schema import Experiment, Sweep
 from trainer.errors import CRASHED, DONE, ConfigError
-from trainer.files import making_temporary_files
 from trainer.launch import launcher
 from trainer.launch.display import is_attended
-from trainer.launch.processes.child import Child
+from trainer.launch.processes.command_process import CommandProcess
 from trainer.launch.run_context import Command, resolve
 from trainer.runs.directory import read_result
 from trainer.runs.identity import run_address
@@ -61,8 +57,6 @@ from trainer.sweep.search import (
     expand,
 )
 from trainer.sweep.summary import link_events, show_summary, summary_folder, write_summary
-
-_MAX_OUTPUT_BYTES = 1_000_000
 
 T = TypeVar("T")
 
@@ -197,8 +191,8 @@ class ResourceShare:
     threads: int | None = None
 
 
-class PointProcess(Child):
-    """A process of `point_main`, which runs one point and ends with its parent.
+class PointProcess(CommandProcess):
+    """A process that runs one point.
 
     Args:
         point: the point to run.
@@ -218,31 +212,11 @@ class PointProcess(Child):
     ) -> None:
         self.point = point
         self.share = share
-        variables = environment.point_environment(share.threads, share.gpus)
-        environment.name_fork_server(variables, str(server.directory))
-        # What a process prints that fails before it can send a message.
-        with making_temporary_files():
-            self._output = tempfile.TemporaryFile()  # noqa: SIM115
-        output = self._output.fileno()
-        command = ["trainer.sweep.point_main", SOCKET]
-        super().__init__(command, variables, [output, output], server=server)
-        assignment = {
-            "argv": sys.argv,
-            "cores": share.cores,
-            "experiment": loading.plain(point.experiment),
-            "overrides": point.own_overrides,
-            "config_dir": config_dir,
-        }
-        self.send_line(json.dumps(assignment).encode() + b"\n")
-
-        def read_output(is_read: bool) -> str:
-            # `pread` leaves the position alone, at which children of the process may still write.
-            content = os.pread(output, _MAX_OUTPUT_BYTES, 0)
-            self._output.close()
-            return content.decode(errors="replace").strip()
-
-        self.follow(
-            lambda message: messages.put((point.number, message)), "", end_output=read_output
+        super().__init__(
+            Command(point.experiment, point.own_overrides, config_dir, server=server),
+            environment.point_environment(share.threads, share.gpus),
+            lambda message: messages.put((point.number, message)),
+            share.cores,
         )
 
 

@@ -39,7 +39,7 @@ def test_experiment_is_shortened_and_saved_often_enough(tmp_path):
     experiment = compose(
         ["verify.steps=48", "mode=verify", "summary.every_steps=1", "writers=[tensorboard,mlflow]"]
     )
-    short = Runs(Command(experiment, []), tmp_path, "").shortened("straight", kills)
+    short = Runs(Command(experiment, []), tmp_path, None).shortened("straight", kills)
     train = short.train
     assert (short.mode, train.steps, train.epochs, short.resume) == ("train", 48, None, "auto")
     every = [part.every_steps for part in (short.evaluate, short.checkpoint, short.summary)]
@@ -47,7 +47,7 @@ def test_experiment_is_shortened_and_saved_often_enough(tmp_path):
     assert short.fault == kills
     assert [*short.writers] == ["jsonl"]
     longer = Command(compose(["verify.steps=48", "train.steps=10"]), [])
-    assert Runs(longer, tmp_path, "").shortened("straight", {}).train.steps == 10
+    assert Runs(longer, tmp_path, None).shortened("straight", {}).train.steps == 10
 
 
 def test_differences_name_the_first_of_a_kind_and_the_kill_before_it():

@@ -2,37 +2,33 @@
 
 A run that is killed and continued must end as if nothing had happened. Whether it does depends on
 the user's own code too: what the next step depends on and no checkpoint holds is lost with the
-process. Each run has a supervisor of its own, which is killed as well:
-`python -m trainer.launch.modes.verify`, whose assignment is the first line of its standard input.
+process. Each run has a supervisor of its own, which is killed as well.
 """
 
 from __future__ import annotations
 
 import copy
-import json
-import os
+import queue
 import random
 import secrets
 import shutil
 import signal
-import subprocess
 import sys
-import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trainer.cli import standard_streams
 from trainer.cluster import environment
 from trainer.cluster.fork_server import ForkServer
-from trainer.cluster.signals import forward_to, survive_saves
+from trainer.cluster.messages import ErrorLine, Exit, Message, SignalReceived
+from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import STOP
-from trainer.config import loading
 from trainer.config.schema import Experiment, Fault
-from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError, StorageError
-from trainer.launch import launcher
+from trainer.errors import CRASHED, DONE, ConfigError
+from trainer.launch.display import Console
 from trainer.launch.modes.run_comparison import Outcome, differences, likely_cause, read
+from trainer.launch.processes.command_process import CommandProcess
 from trainer.launch.run_context import Command, select_run
 from trainer.runs import identity
 from trainer.text import printable
@@ -74,7 +70,7 @@ def run(command: Command) -> int:
             f"verify.seed={seed} repeats their moments.",
             flush=True,
         )
-        runs = Runs(command, runs_dir, str(server.directory))
+        runs = Runs(command, runs_dir, server)
         if strategy.asynchronous:
             code = _check_steps(runs, kills, num_steps)
         else:
@@ -126,12 +122,12 @@ class Runs:
     Attributes:
         command: the experiment and its command line.
         runs_dir: where the runs are.
-        server: the folder of the fork server of their workers.
+        server: forks their processes.
     """
 
     command: Command
     runs_dir: Path
-    server: str
+    server: ForkServer
 
     def shortened(self, name: str, kills: Mapping[str, Fault]) -> Experiment:
         """Return the experiment as it is checked: short, evaluated and saved often, with kills."""
@@ -177,27 +173,30 @@ class Runs:
 
     def _run_command(self, experiment: Experiment) -> int:
         """Run a command to its end, in a process and a session of its own; forward signals."""
-        assignment = {
-            "experiment": loading.plain(experiment),
-            "overrides": self.command.overrides,
-            "config_dir": self.command.config_dir,
-        }
         variables = environment.worker_environment()
-        environment.name_fork_server(variables, self.server)
         environment.keep_from_trackers(variables, self.runs_dir)
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "trainer.launch.modes.verify"],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-            env=variables,
-            text=True,
+        messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        console = Console()
+        process = CommandProcess(
+            replace(self.command, experiment=experiment, server=self.server),
+            variables,
+            messages.put,
         )
-        assert process.stdin is not None
-        with forward_to(process.send_signal, STOP):
-            # It stays open: the process ends when it is closed, also because this one was killed.
-            process.stdin.write(json.dumps(assignment) + "\n")
-            process.stdin.flush()
-            return process.wait()
+        try:
+            with forward_to(lambda number: process.send(SignalReceived(number)), STOP):
+                while True:
+                    match messages.get():
+                        case Exit(code, output):
+                            if code == CRASHED and output:
+                                console.error(output)
+                            return code
+                        case ErrorLine(text):
+                            console.error(text)
+                        case message:
+                            console.show(message, self.runs_dir)
+        finally:
+            process.kill()
+            console.close()
 
 
 def _train(runs: Runs, name: str, kills: Mapping[str, Fault]) -> tuple[int, Outcome | None]:
@@ -249,34 +248,3 @@ def _check_steps(runs: Runs, kills: Mapping[str, Fault], num_steps: int) -> int:
         return DONE
     print(f"error: it finished with {killed.step} steps instead of {num_steps}", file=sys.stderr)
     return CRASHED
-
-
-def main() -> None:
-    """Run the experiment of the assignment, and exit with its code."""
-    standard_streams.prepare()
-    survive_saves()
-    environment.add_working_directory()
-    assignment = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    command = Command(
-        loading.restore(assignment["experiment"]),
-        assignment["overrides"],
-        assignment["config_dir"],
-    )
-    try:
-        sys.exit(launcher.run(command))
-    except (ConfigError, StorageError) as error:
-        for line in str(error).splitlines():
-            print(f"error: {printable(line)}", file=sys.stderr)
-        sys.exit(CRASHED if isinstance(error, StorageError) else WRONG_INPUT)
-
-
-def _end_with_parent() -> None:
-    # The parent writes no more, so this returns when it has ended. Not sys.stdin: its lock would be
-    # held at the interpreter's shutdown.
-    os.read(0, 1)
-    os._exit(CRASHED)
-
-
-if __name__ == "__main__":
-    main()

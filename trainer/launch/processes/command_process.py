@@ -1,8 +1,8 @@
-"""The process of one point: `python -m trainer.sweep.point_main <socket>`, or forked.
+"""A process that runs a checked experiment, as a command of its own would.
 
-It runs the point as a command of its own would, but sends its messages to the sweep's process,
-`trainer.sweep.driver`. It ends, and with it its workers, as soon as that process is
-gone, even if it was killed.
+A point of a sweep, or a run of `mode=verify`. It sends its messages to the process that has started
+it, and ends with that one, even if it was killed: `python -m
+trainer.launch.processes.command_process <socket>`, or forked.
 """
 
 from __future__ import annotations
@@ -12,24 +12,92 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from trainer.cluster import environment, messages
-from trainer.cluster.fork_server import ForkServer
-from trainer.cluster.messages import Crash, ErrorLine, Line, Message, Problem, Send, to_socket
+from trainer.cluster import environment
+from trainer.cluster.fork_server import SOCKET, ForkServer
+from trainer.cluster.messages import (
+    Crash,
+    ErrorLine,
+    Leave,
+    Line,
+    Message,
+    Outcome,
+    Problem,
+    Send,
+    SignalReceived,
+    decode,
+    to_socket,
+)
 from trainer.cluster.signals import survive_saves
 from trainer.cluster.stop_requests import SWEEP, StopRequests
 from trainer.errors import CRASHED, WRONG_INPUT, ConfigError, StorageError
+from trainer.files import making_temporary_files
 from trainer.launch.display import Console
+from trainer.launch.processes.child import Child
+
+if TYPE_CHECKING:
+    from trainer.launch.run_context import Command
+
+_MAX_OUTPUT_BYTES = 1_000_000
+
+
+class CommandProcess(Child):
+    """The process, as the one that starts it sees it.
+
+    Args:
+        command: what it runs; its server forks the process and its workers, or None: the process
+            gets one for its workers.
+        variables: its environment.
+        put: takes its messages, the last of which is `Exit`.
+        cores: the processor cores that it may use; empty for all.
+    """
+
+    def __init__(
+        self,
+        command: Command,
+        variables: dict[str, str],
+        put: Callable[[Message], None],
+        cores: Sequence[int] = (),
+    ) -> None:
+        from trainer.config import loading
+
+        server = command.server
+        if server:
+            environment.name_fork_server(variables, str(server.directory))
+        # What a process prints that fails before it can send a message.
+        with making_temporary_files():
+            self._output = tempfile.TemporaryFile()  # noqa: SIM115
+        output = self._output.fileno()
+        words = ["trainer.launch.processes.command_process", SOCKET]
+        super().__init__(words, variables, [output, output], server=server)
+        assignment = {
+            "argv": list(command.argv),
+            "cores": list(cores),
+            "experiment": loading.plain(command.experiment),
+            "overrides": list(command.overrides),
+            "config_dir": command.config_dir,
+        }
+        self.send_line(json.dumps(assignment).encode() + b"\n")
+
+        def end_output(is_read: bool) -> str:
+            # `pread` leaves the position alone, at which children of the process may still write.
+            content = os.pread(output, _MAX_OUTPUT_BYTES, 0)
+            self._output.close()
+            return content.decode(errors="replace").strip()
+
+        self.follow(put, "", end_output=end_output)
 
 
 class ForwardingConsole(Console):
-    """Sends what a console would print to the sweep's process.
+    """Sends what a console would print to the process that has started this one.
 
     Args:
         send: delivers one message.
@@ -53,22 +121,22 @@ class ForwardingConsole(Console):
 
 
 def prepare() -> None:
-    """Import what takes long, in a fork server once for all points."""
+    """Import what takes long, in a fork server once for all commands."""
     import trainer.launch.launcher  # noqa: F401
 
 
 def work(connection: socket.socket, began: float) -> NoReturn:
-    """Run the point that the first line on the socket describes, and exit with its code.
+    """Run what the first line on the socket describes, and exit with its code.
 
     Args:
-        connection: the socket to the sweep's process.
+        connection: the socket to the process that has started this one.
         began: Unix time when this process was asked for.
     """
     survive_saves()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a fork server blocks what workers handle
     lines = connection.makefile("rb")
     if not (first_line := lines.readline()).endswith(b"\n"):
-        os._exit(CRASHED)  # the sweep's process is gone
+        os._exit(CRASHED)  # nobody waits for it any more
     assignment = json.loads(first_line)
     if cores := assignment["cores"]:
         os.sched_setaffinity(0, cores)  # before the workers, which inherit it
@@ -81,7 +149,7 @@ def work(connection: socket.socket, began: float) -> NoReturn:
     code = _run(assignment, server, send, stop_requests)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    send(messages.Outcome(code))
+    send(Outcome(code))
     os._exit(code)  # a forked process has imported TensorFlow, whose shutdown takes time
 
 
@@ -125,11 +193,11 @@ def _run(
 
 
 def _receive_requests(lines: BinaryIO, stop_requests: StopRequests) -> None:
-    """Take the requests of the sweep's process; exit when it is gone."""
+    """Take the requests of the process that has started this one; exit when it is gone."""
     with suppress(OSError):
         for line in lines:
-            match messages.decode(line.decode()):
-                case messages.SignalReceived() | messages.Leave() as request:
+            match decode(line.decode()):
+                case SignalReceived() | Leave() as request:
                     stop_requests.put(request, SWEEP)
     os._exit(CRASHED)
 
