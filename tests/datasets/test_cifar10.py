@@ -110,35 +110,28 @@ def test_malicious_pickle_is_refused_and_not_run(folder: Path) -> None:
     assert not victim.exists()
 
 
-def test_unpickler_refuses_other_encodings(folder: Path) -> None:
-    (folder / TEST_FILE).write_bytes(
-        b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x04\x00\x00\x00zlib\x86R."
-    )
-    with pytest.raises(ValueError, match="encoding zlib is not allowed"):
-        cifar10(path=str(folder))
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "test_batch is not a batch of CIFAR-10: EOFError"),
+        (b"", "EOFError"),
+        (pickle.dumps({b"labels": []}), "KeyError: b'data'"),
         (
-            pickle.dumps({b"labels": []}, protocol=2),
-            "test_batch is not a batch of CIFAR-10: KeyError: b'data'",
+            pickle.dumps({b"data": np.zeros((2, 30), np.uint8), b"labels": [0, 1]}),
+            r"\[2, 30\] uint8",
         ),
         (
-            pickle.dumps({b"data": np.zeros((2, 3000), np.uint8), b"labels": [0, 1]}, protocol=2),
-            r"test_batch: images are \[2, 3000\] uint8, they must be \[N, 3072\] uint8",
+            pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, 10]}),
+            "from 0 to 10",
         ),
         (
-            pickle.dumps({b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, 10]}, protocol=2),
-            r"test_batch: labels go from 0 to 10, they must be in 0\.\.9",
+            b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x04\x00\x00\x00zlib\x86R.",
+            "encoding zlib",
         ),
     ],
 )
-def test_cifar10_refuses_other_contents(folder: Path, content: bytes, message: str) -> None:
+def test_other_contents_are_refused(folder: Path, content: bytes, message: str) -> None:
     (folder / TEST_FILE).write_bytes(content)
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=f"test_batch.*{message}") as caught:
         cifar10(path=str(folder))
     assert "\n" not in str(caught.value)
 
@@ -161,14 +154,8 @@ def test_archive_in_the_keras_cache_is_found(
 
 
 def test_empty_keras_cache_error_names_the_download(cache: Path) -> None:
-    with pytest.raises(FileNotFoundError) as caught:
+    with pytest.raises(FileNotFoundError, match=r"none of .*; put https://.*\.tar\.gz .* there"):
         cifar10()
-    assert str(caught.value) == (
-        f"CIFAR-10 is not in {cache}: none of cifar-10-batches-py, cifar-10-batches-py.tar.gz, "
-        "cifar-10-python.tar.gz; put https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz "
-        "(170 MB, SHA-256 6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce) there, "
-        "or give dataset.path=<the folder or the archive>"
-    )
 
 
 def test_archive_in_the_keras_cache_must_have_the_published_checksum(
