@@ -98,7 +98,7 @@ def test_commands_that_are_not_run_compose(
                 [
                     item.partition(",")[0]
                     for item in command.arguments
-                    if not item.startswith(("-m", "resume=", "hydra"))
+                    if "=" in item and not item.startswith(("-", "resume=", "hydra"))
                 ]
             )
 

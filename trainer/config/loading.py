@@ -12,12 +12,9 @@ from omegaconf import DictConfig, OmegaConf
 from trainer.config.options import constraints, targets
 from trainer.config.rules import check, env, groups, loop
 from trainer.config.rules.groups import OPTIONAL_GROUPS, TARGET_GROUPS
-from trainer.config.schema import GROUPS, Experiment
+from trainer.config.schema import GROUPS, NAMED_GROUPS, Experiment
 from trainer.config.validation import Reader
 from trainer.errors import ConfigError
-
-_SEVERAL = ("callbacks", "metrics", "writers")
-"""Groups in which several may be chosen."""
 
 
 def load(
@@ -87,7 +84,7 @@ def restore(container: Mapping[str, Any]) -> Experiment:
 
 def _read(reader: Reader, container: Mapping[str, Any]) -> Experiment:
     experiment: Experiment = reader.section(Experiment, container)
-    for group in (*_SEVERAL, "fault"):
+    for group in (*NAMED_GROUPS, "fault"):
         setattr(experiment, group, getattr(experiment, group) or {})
     return experiment
 
@@ -113,14 +110,16 @@ def _drop_options_of_replaced_targets(container: dict[str, Any], names: Collecti
 
 def _check_twice(container: Mapping[str, Any], overrides: Iterable[tuple[str, str]]) -> list[str]:
     """Return what is chosen twice, or set under two names, where several may be chosen."""
-    words = [(key, value.strip("[] ").split(",")) for key, value in overrides if key in _SEVERAL]
+    words = [
+        (key, value.strip("[] ").split(",")) for key, value in overrides if key in NAMED_GROUPS
+    ]
     return [
         f"{group} names {name} twice; remove one of them"
         for group, names in words
         for name in sorted({name for name in names if names.count(name) > 1})
     ] + [
         f"{group}.{name} is the same as {group}.{other}; remove one of them"
-        for group in _SEVERAL
+        for group in NAMED_GROUPS
         if isinstance(nodes := container.get(group), Mapping)
         for (other, earlier), (name, node) in itertools.combinations(nodes.items(), 2)
         if node == earlier and isinstance(node, Mapping)

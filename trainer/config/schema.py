@@ -38,11 +38,9 @@ GROUPS = (
     "strategy",
     "checkpoint", "callbacks", "writers", "loop", "fault", "launch", "search", "experiment",
 )  # fmt: skip
-ONE_CHOICE = tuple(
-    group
-    for group in GROUPS
-    if group not in ("metrics", "callbacks", "writers", "fault", "experiment")
-)
+NAMED_GROUPS = ("callbacks", "metrics", "writers")
+"""Groups in which several may be chosen, each a node with a name."""
+ONE_CHOICE = tuple(group for group in GROUPS if group not in (*NAMED_GROUPS, "fault", "experiment"))
 """Groups with a single choice; of the others several may be chosen, in a list."""
 GRID_SEARCH = "trainer.sweep.search.GridSearch"
 """The default `search._target_`: a run that is no sweep has no other, nor has a launcher's."""

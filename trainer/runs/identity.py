@@ -19,11 +19,9 @@ from trainer.annotations import Effect, Free, Semantic, Structural
 from trainer.config import addresses, loading
 from trainer.config.options import constraints, targets
 from trainer.config.rules import env, loop
-from trainer.config.schema import ENGINE_KEYS, GROUPS, Experiment, Fault
+from trainer.config.schema import ENGINE_KEYS, GROUPS, NAMED_GROUPS, Experiment, Fault
 from trainer.runs.secret_masking import shown
 
-_NAMED_NODES = ("callbacks", "metrics", "writers")
-"""Sections of several nodes, each with a name."""
 _DIGITS = 12
 """Of the hash in the name of a run; they are hexadecimal."""
 _COMMAND_KEYS = ("resume", "resume_allow", "mode", "choices", "sweep", "search")
@@ -206,7 +204,7 @@ def names_run(key: str, values: Mapping[str, Any]) -> bool:
 def _node(key: str) -> str:
     """Return the key of the node that a key is within: `model`, or `callbacks.mine`."""
     parts = key.split(".")
-    return ".".join(parts[: 2 if parts[0] in _NAMED_NODES else 1])
+    return ".".join(parts[: 2 if parts[0] in NAMED_GROUPS else 1])
 
 
 def run_name(experiment: Experiment) -> str:

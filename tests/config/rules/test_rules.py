@@ -18,20 +18,18 @@ from trainer.cli.compose import compose
 from trainer.cli.overrides import rewrite
 from trainer.config import loading, validation
 from trainer.config.options import signatures
-from trainer.config.schema import GROUPS, Experiment
+from trainer.config.schema import GROUPS, NAMED_GROUPS, Experiment
 from trainer.errors import ConfigError
 
 CONF = ROOT / "conf"
 CHOICES = sorted(
     (file.parent.name, file.stem) for group in GROUPS for file in (CONF / group).glob("*.yaml")
 )
-NAMED = ("callbacks", "metrics", "writers")
-"""Groups of which several may be chosen: a choice's node is below its name."""
 
 
 def node_of(group: str, choice: str) -> dict[str, Any]:
     node = yaml.load((CONF / group / f"{choice}.yaml").read_text(), Loader=yaml.CSafeLoader)
-    return node.get(choice, {}) if group in NAMED else node
+    return node.get(choice, {}) if group in NAMED_GROUPS else node
 
 
 TARGETS = [(group, choice) for group, choice in CHOICES if node_of(group, choice).get("_target_")]

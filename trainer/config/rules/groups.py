@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from trainer.config.options import targets
 from trainer.config.rules import env, loop
-from trainer.config.schema import Experiment
+from trainer.config.schema import NAMED_GROUPS, Experiment
 
 TARGET_GROUPS = (
     "model", "dataset", "augment", "env", "buffer", "task", "optimizer", "schedule", "strategy",
@@ -25,7 +25,7 @@ def check(experiment: Experiment) -> Iterator[str]:
         node = getattr(experiment, group)
         if node is not None or group not in (*OPTIONAL_GROUPS, *env.absent(experiment)):
             yield from targets.check(node, group, group)
-    for section in ("callbacks", "metrics", "writers"):
+    for section in NAMED_GROUPS:
         nodes = getattr(experiment, section)
         if not isinstance(nodes, Mapping):
             yield (

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from trainer.config import addresses
-from trainer.config.schema import Experiment
+from trainer.config.schema import NAMED_GROUPS, Experiment
 from trainer.config.validation import unknown_name
 from trainer.files import component
 
@@ -45,7 +45,7 @@ def _check_names(experiment: Experiment) -> Iterator[str]:
     for key, name in (("name", experiment.name), ("sweep.name", experiment.sweep.name)):
         if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
             yield f"{key} ({name}) must be usable in a directory's name; {NAME_RULE}"
-    for group in ("callbacks", "metrics", "writers"):
+    for group in NAMED_GROUPS:
         nodes = getattr(experiment, group)
         for name in nodes if isinstance(nodes, Mapping) else ():
             try:
