@@ -12,11 +12,13 @@ from trainer.cli.compose import compose
 from trainer.cli.overrides import resume_override, rewrite
 from trainer.cluster import discovery
 from trainer.cluster.network_namespace import IsolationError
+from trainer.cluster.spec import ProcessId
 from trainer.launch import launcher, run_context
 from trainer.launch.run_context import Command
-from trainer.launch.supervision.supervisor import Failure
+from trainer.launch.supervision.attempt import Failure
 from trainer.runs import checkpoint_marker
 from trainer.runs.directory import open_run
+from trainer.runs.process_status import log_of
 
 
 @pytest.fixture
@@ -158,13 +160,15 @@ def crash(path, failure, changes=()):
 
 
 def test_crash_is_shown_and_logged_with_the_command_that_continues(tmp_path):
-    failure = Failure("worker-1", "was killed by SIGKILL", tmp_path / "worker-1.log")
-    failure.log.write_text("the log\n")
+    failure = Failure(ProcessId("worker", 1), "was killed by SIGKILL")
+    log = log_of(tmp_path, failure.process_id)
+    log.parent.mkdir()
+    log.write_text("the log\n")
     memory, told = crash(tmp_path, failure)
     assert "out of memory" in memory
     command = f"python train.py resume={tmp_path}"
     assert told == f"error: there is no checkpoint yet; to continue: {command}"
-    assert failure.log.read_text().splitlines() == [
+    assert log.read_text().splitlines() == [
         *("the log", "error: worker-1 was killed by SIGKILL", memory, told)
     ]
     (tmp_path / "checkpoints").mkdir()

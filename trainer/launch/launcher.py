@@ -33,14 +33,15 @@ from trainer.launch.run_context import (
     open_network,
     resolve,
 )
+from trainer.launch.supervision.attempt import Failure
 from trainer.launch.supervision.status_writer import StatusWriter
-from trainer.launch.supervision.supervisor import Failure, Supervisor
+from trainer.launch.supervision.supervisor import Supervisor
 from trainer.runs import checkpoint_retention, prediction_table, provenance, status
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.directory import RunDirectory
 from trainer.runs.identity import run_address
 from trainer.runs.ledger import CATEGORIES, Ledger, format_sizes
-from trainer.runs.process_status import process_start_time
+from trainer.runs.process_status import log_of, process_start_time
 from trainer.strategies.strategy import Strategy
 from trainer.text import format_duration, without_classes
 
@@ -311,8 +312,9 @@ def _report_crash(context: RunContext, failure: Failure | None) -> None:
     for line in lines:
         console.error(line)
     if failure:
-        lines.insert(0, f"{failure.process} {failure.end}")
-        with suppress(OSError), open(failure.log, "a", opener=regular_file) as log:
+        path = log_of(directory.path, failure.process_id)
+        lines.insert(0, f"{failure.process_id} {failure.end}")
+        with suppress(OSError), open(path, "a", opener=regular_file) as log:
             log.writelines(f"error: {line}\n" for line in lines)
 
 

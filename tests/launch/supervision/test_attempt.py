@@ -133,7 +133,7 @@ class Play:
 
     @property
     def blamed(self):
-        return str(self.attempt.blame.process_id), self.attempt.blame.how
+        return str(self.attempt.failure.process_id), self.attempt.failure.end
 
 
 TWO = ("worker-0", "worker-1")
@@ -221,7 +221,7 @@ def test_hung_server_is_restarted_alone():
     assert play.send("ps-0", Exit(-9)) == [Restart(process("ps-0"), -9, [line])]
     assert not play.attempt.is_over
     play.send("worker-0", Exit(0))
-    assert play.attempt.blame is None
+    assert play.attempt.failure is None
 
 
 def test_server_that_does_not_end_when_it_is_killed_ends_the_attempt():
@@ -285,7 +285,7 @@ def test_stop_is_forwarded_once_though_every_process_gets_a_signal():
     ]
     for name in TWO:
         play.send(name, Exit(143))
-    assert (play.attempt.is_over, play.attempt.code, play.attempt.blame) == (True, 143, None)
+    assert (play.attempt.is_over, play.attempt.code, play.attempt.failure) == (True, 143, None)
 
 
 def test_second_ctrl_c_leaves_at_once():
@@ -415,4 +415,4 @@ def test_random_schedules_end_and_a_success_has_no_blame(seed):
             case 3 if play.attempt.due_at < NEVER:
                 play.wait()
     assert play.attempt.is_over
-    assert (play.attempt.blame is None) or play.attempt.code not in (0, 130, 143)
+    assert (play.attempt.failure is None) or play.attempt.code not in (0, 130, 143)

@@ -10,6 +10,7 @@ import pytest
 from tests.support.terminal import FakeTerminal
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Begin, Exit, Phase, SignalReceived
+from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.cluster.stop_requests import SWEEP, StopRequests
 from trainer.errors import RESTARTABLE
@@ -198,7 +199,8 @@ def test_requests_of_a_sweep_and_signals_of_the_user_reach_the_process_once(run)
         os.kill(os.getpid(), signal.SIGTERM)
         process.put(Exit(143))
 
-    assert run.supervise([behave]) == 143
+    with forward_to(run.stop_requests.request):
+        assert run.supervise([behave]) == 143
     assert run.lines == ["SIGTERM to sweep-0: saving, then leaving."]
     assert run.processes[0].sent[1:] == [SignalReceived(signal.SIGTERM)]
 

@@ -21,7 +21,8 @@ from trainer.launch.engines import ray_connection
 from trainer.launch.engines.ray_process import ManagedProcess, Place, RayProcess
 from trainer.launch.processes.worker_process import WorkerProcess
 from trainer.launch.run_context import RunContext
-from trainer.launch.supervision.supervisor import Failure, Supervisor
+from trainer.launch.supervision.attempt import Failure
+from trainer.launch.supervision.supervisor import Supervisor
 from trainer.runs.directory import lock_file
 from trainer.runs.identity import run_address
 from trainer.runs.ledger import Ledger

@@ -11,7 +11,8 @@ from trainer.cluster.signals import Signals
 from trainer.cluster.stop_requests import STOP, Decision
 from trainer.errors import CRASHED
 from trainer.launch.run_context import RunContext
-from trainer.launch.supervision.supervisor import Failure, left_without_saving
+from trainer.launch.supervision.attempt import Failure
+from trainer.launch.supervision.supervisor import left_without_saving
 from trainer.runs.process_status import log_of
 
 
@@ -56,7 +57,7 @@ def run(context: RunContext) -> tuple[int, Failure | None]:
     finally:
         has_ended.set()
         signals.close()
-    return code, Failure(str(process_id), "failed", log) if code == CRASHED else None
+    return code, Failure(process_id, "failed") if code == CRASHED else None
 
 
 def _handle_request(context: RunContext, number: int, has_ended: threading.Event) -> None:

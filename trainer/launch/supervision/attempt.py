@@ -217,11 +217,11 @@ Action: TypeAlias = (
 )  # fmt: skip
 
 
-class Blame(NamedTuple):
-    """The process that failed first, not one that lost it; and how, such as `was killed by ...`."""
+class Failure(NamedTuple):
+    """The process that failed first, not one that lost it; its end: `was killed by SIGKILL`."""
 
     process_id: ProcessId
-    how: str
+    end: str
 
 
 class Attempt:
@@ -229,7 +229,7 @@ class Attempt:
 
     Attributes:
         code: the exit code of the process that decides; negative for the signal that killed it.
-        blame: why the attempt failed, or None.
+        failure: why the attempt failed, or None.
 
     Args:
         experiment: the configuration.
@@ -250,7 +250,7 @@ class Attempt:
         standby_secs: float = NEVER,
     ) -> None:
         self.code = DONE
-        self.blame: Blame | None = None
+        self.failure: Failure | None = None
         self._experiment = experiment
         self._members = {member.process_id: member for member in members}
         self._service_jobs = strategy.service_jobs | BESIDE  # these have nothing to save
@@ -317,7 +317,7 @@ class Attempt:
             case Listening(addresses):
                 self._report_missing(addresses)
             case Stopped(process_id) if self.code == RESTARTABLE:
-                self.blame = Blame(process_id, "was stopped by a signal")
+                self.failure = Failure(process_id, "was stopped by a signal")
         return self._actions
 
     def _do(self, action: Action) -> None:
@@ -370,7 +370,7 @@ class Attempt:
             case messages.Exit(code):
                 self._remove(process_id)
                 self._handle_exit(process_id, code)
-                if self.blame and all(living.is_beside for living in self._living):
+                if self.failure and all(living.is_beside for living in self._living):
                     self._deadline = self._now  # no process is left that can report the cause
             case messages.Phase() | messages.Progress():
                 self._watch.update(process_id, message, self._now)
@@ -489,7 +489,7 @@ class Attempt:
     def _give_up(self, process_id: ProcessId, code: int) -> None:
         """End the attempt because of a process that is not restarted, if it is the cause."""
         how = describe(code)
-        if self.blame is None and process_id.is_actor and _is_lost(process_id, code):
+        if self.failure is None and process_id.is_actor and _is_lost(process_id, code):
             log = log_of(self._run_dir, process_id)
             if report := self._reports.get(process_id):
                 crash = messages.Crash(report.text, report.cause, str(process_id))
@@ -501,21 +501,21 @@ class Attempt:
                 )
             )
             self._fail(process_id, how, CRASHED)
-        elif self.blame is None or (
-            self.code == RESTARTABLE and code != RESTARTABLE and process_id != self.blame.process_id
-        ):
+        elif self.failure is None or (
             # A process that lost a peer often ends before that peer: any other end is a cause.
+            self.code == RESTARTABLE != code and process_id != self.failure.process_id
+        ):
             self._fail(process_id, how, code, _CAUSE_SECS if code == RESTARTABLE else 0.0)
 
     def _fail(self, process_id: ProcessId, how: str, code: int, secs: float = 0.0) -> None:
         """End the attempt within `secs` because of a process."""
-        self.blame = Blame(process_id, how)
+        self.failure = Failure(process_id, how)
         self.code = code
         self._deadline = self._now + secs
 
     def _let_others_leave(self, member: Cluster, code: int) -> None:
         """Let the others leave after a process that was done or has stopped."""
-        if self.blame is not None:
+        if self.failure is not None:
             return
         if code != DONE:
             self.code = code

@@ -13,21 +13,19 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
 
 from trainer.cluster import discovery, messages
 from trainer.cluster.environment import visible_gpus
 from trainer.cluster.fork_server import END_SECS
 from trainer.cluster.host_memory import available_bytes
 from trainer.cluster.ports import is_listening
-from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import CRASHED, DONE, RESTARTABLE, StorageError
 from trainer.launch.engines.ray_process import ManagedProcess
 from trainer.launch.processes.worker_process import Messages
 from trainer.launch.run_context import RunContext, no_standby
 from trainer.launch.supervision import attempt
-from trainer.launch.supervision.attempt import NEVER, Action, Attempt, Event, Received
+from trainer.launch.supervision.attempt import NEVER, Action, Attempt, Event, Failure, Received
 from trainer.launch.supervision.watchdog import examine
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.ledger import Ledger
@@ -41,20 +39,6 @@ _LATER_SECS = 2.0
 """How long a later one does: what has failed once is expected to fail again."""
 _FRACTION_OF_MEMORY = 0.5
 """The fraction of the free memory that `restart.standby=auto` takes."""
-
-
-class Failure(NamedTuple):
-    """The failure of an attempt.
-
-    Attributes:
-        process: the name of the process that failed first, such as `worker-1`.
-        end: how it ended, such as `was killed by SIGKILL`.
-        log: its log.
-    """
-
-    process: str
-    end: str
-    log: Path
 
 
 class RestartBudget:
@@ -280,7 +264,7 @@ class Supervisor:
         Raises:
             ConfigError: another host has taken over the run.
         """
-        with forward_to(self._stop_requests.request), closing(self._memories):
+        with closing(self._memories):
             try:
                 return self._run_attempts()
             finally:
@@ -305,10 +289,10 @@ class Supervisor:
             self.failure = failure or self.failure
             if failure is None or not attempt.is_restartable(code):
                 return code
-            self._console.line(
-                f"warning: {failure.process} {failure.end}; its log is {failure.log}"
-            )
-            if not self._may_restart(processes, failure):
+            log = log_of(self._context.directory.path, failure.process_id)
+            text = f"{failure.process_id} {failure.end}"
+            self._console.line(f"warning: {text}; its log is {log}")
+            if not self._may_restart(processes, f"{text}; the log is {log}"):
                 return CRASHED
             secs = _pause_secs(self._restart.backoff_secs, self._attempts.spent)
             if number := self._wait(secs):
@@ -340,16 +324,12 @@ class Supervisor:
             for process_id, process in processes.items():
                 if machine.code == RESTARTABLE and process.is_stopped():
                     self._handle(attempt.Stopped(process_id), machine, processes)
-            blame = machine.blame
             for process_id in processes:
-                if blame is None or process_id != blame.process_id:
+                if machine.failure is None or process_id != machine.failure.process_id:
                     self._console.end(process_id, "ended")
         finally:
             processes.kill()
-        if blame is None:
-            return machine.code, None
-        log = log_of(self._context.directory.path, blame.process_id)
-        return machine.code, Failure(str(blame.process_id), blame.how, log)
+        return machine.code, machine.failure
 
     def _next(self, machine: Attempt, processes: Processes) -> Event:
         """Wait for the next event."""
@@ -470,7 +450,7 @@ class Supervisor:
             self._standby.kill()
             self._standby = None
 
-    def _may_restart(self, processes: Processes, failure: Failure) -> bool:
+    def _may_restart(self, processes: Processes, failure: str) -> bool:
         """Count one more restart; return whether it is allowed, and print why it is not."""
         while not processes.messages.empty():
             match processes.messages.get():
@@ -485,8 +465,7 @@ class Supervisor:
                 self._console.line(warning)
             return True
         self._console.error(
-            f"gave up after {self._restart.max_restarts} restarts (restart.max_restarts): "
-            f"{failure.process} {failure.end}; the log is {failure.log}"
+            f"gave up after {self._restart.max_restarts} restarts (restart.max_restarts): {failure}"
         )
         return False
 
