@@ -38,7 +38,7 @@ def build(
     path: Annotated[str | None, Exists("file")] = None,
     either: int | str = 1,
     quoted: "int" = 1,
-    odd: Some.Unknown[Thing] = None,
+    odd: Annotated[Some.Unknown[Thing], OneOf(*Some.WORDS)] = None,
     free=None,
 ): ...
 
