@@ -12,7 +12,7 @@ from tensorflow.python.eager import context
 from trainer.cluster import fork_server
 from trainer.cluster.fork_server import Fork
 from trainer.worker import forking
-from trainer.worker.forking import ForkServer
+from trainer.worker.forking import Server
 
 REQUEST = Fork("toy", [], {"NAME": "value"}, [0], "/scratch", 1.5)
 
@@ -23,7 +23,7 @@ def ends(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "toy", SimpleNamespace(prepare=lambda: None))
     listener = fork_server.listen(tmp_path / "socket")
     owner, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    server = ForkServer(listener, other)
+    server = Server(listener, other)
     with listener, owner, other:
         yield server, tmp_path / "socket", owner
 
@@ -73,10 +73,10 @@ def test_child_gets_its_descriptors_and_none_of_the_server(ends, monkeypatch):
     server, path, _ = ends
     monkeypatch.setattr(os, "fork", lambda: 0)
     with ask(path, [0, 1, 2, 0, 1]) as connection:
-        child = server.serve()
-        assert child.request == REQUEST
-        assert len(set(child.descriptors)) == 5
-        for descriptor in child.descriptors:
+        request, descriptors = server.serve()
+        assert request == REQUEST
+        assert len(set(descriptors)) == 5
+        for descriptor in descriptors:
             os.close(descriptor)
         assert fork_server.receive(connection) == (None, [])
     assert fork_server.connect(path) is None

@@ -281,6 +281,8 @@ class Driver:
             return self._exit_code()
         finally:
             for process in self._running.values():
+                process.signal(signal.SIGKILL)  # all of them before the first is waited for
+            for process in self._running.values():
                 process.kill()
             if self._server:
                 self._server.release()

@@ -30,7 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from trainer.cluster import environment, fork_server, network_namespace
 from trainer.cluster.fork_server import SOCKET, Fork
@@ -42,7 +42,7 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 
 
 @dataclass(frozen=True)
-class Child:
+class ForkedProcess:
     """A forked process, seen from the server.
 
     Attributes:
@@ -56,21 +56,15 @@ class Child:
     scratch: str
 
 
-@dataclass(frozen=True)
-class ForkedChild:
-    """What a forked child is to become.
+Task: TypeAlias = tuple[Fork, Sequence[int]]
+"""What a forked process is to become: the request, and descriptors.
 
-    Attributes:
-        request: the request.
-        descriptors: the working directory, its socket, its output, its errors, and the network
-            namespaces to enter.
-    """
-
-    request: Fork
-    descriptors: Sequence[int]
+They are the working directory, its socket, its output, its errors, and the network namespaces to
+enter.
+"""
 
 
-class ForkServer:
+class Server:
     """Forks processes until its command ends.
 
     It has one thread, and waits in one place.
@@ -82,27 +76,27 @@ class ForkServer:
 
     def __init__(self, listener: socket.socket, owner: socket.socket) -> None:
         self._is_over = False
-        self._children: set[Child] = set()
+        self._children: set[ForkedProcess] = set()
         self._poll = select.poll()
-        self._handlers: dict[int, Callable[[int], ForkedChild | None]] = {}
+        self._handlers: dict[int, Callable[[int], Task | None]] = {}
         self._open: dict[int, socket.socket | int] = {}
         self._watch(listener, select.POLLIN, lambda event: self._accept(listener))
         self._watch(owner, select.POLLIN, lambda event: self._end(owner))
 
-    def serve(self) -> ForkedChild | None:
+    def serve(self) -> Task | None:
         """Serve; return None when it is over, and in each child what that is to become."""
         while self._children or not self._is_over:
             # One event at a time: its handler may close the descriptor of the next.
             descriptor, event = self._poll.poll()[0]
-            if assignment := self._handlers[descriptor](event):
-                return assignment
+            if task := self._handlers[descriptor](event):
+                return task
         return None
 
     def _watch(
         self,
         file: socket.socket | int,
         events: int,
-        handler: Callable[[int], ForkedChild | None],
+        handler: Callable[[int], Task | None],
     ) -> None:
         descriptor = file if isinstance(file, int) else file.fileno()
         self._open[descriptor] = file
@@ -133,7 +127,7 @@ class ForkServer:
         for child in self._children:
             self._abandon(child)
 
-    def _answer(self, connection: socket.socket, event: int) -> ForkedChild | None:
+    def _answer(self, connection: socket.socket, event: int) -> Task | None:
         if event & select.POLLHUP:  # nobody waits for an answer any more
             self._close(connection)
             return None
@@ -145,7 +139,7 @@ class ForkServer:
 
     def _fork(
         self, request: Fork, descriptors: list[int], connection: socket.socket
-    ) -> ForkedChild | None:
+    ) -> Task | None:
         importlib.import_module(request.module).prepare()
         try:
             pid = _fork_process()
@@ -157,10 +151,10 @@ class ForkServer:
         if not pid:
             for file in list(self._open.values()):
                 self._close(file)
-            return ForkedChild(request, descriptors)
+            return request, descriptors
         for descriptor in descriptors:
             os.close(descriptor)
-        child = Child(pid, connection, request.scratch)
+        child = ForkedProcess(pid, connection, request.scratch)
         self._children.add(child)
         pidfd = os.pidfd_open(pid)
         with suppress(OSError):  # gone: the connection reports it too
@@ -170,12 +164,12 @@ class ForkServer:
         self._watch(connection, 0, lambda event: self._abandon(child))
         return None
 
-    def _abandon(self, child: Child) -> None:
+    def _abandon(self, child: ForkedProcess) -> None:
         """Kill a process whose command is gone."""
         os.kill(child.pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
         self._close(child.connection)
 
-    def _reap(self, child: Child, pidfd: int) -> None:
+    def _reap(self, child: ForkedProcess, pidfd: int) -> None:
         _, status = os.waitpid(child.pid, 0)
         self._close(pidfd)
         self._children.remove(child)
@@ -228,15 +222,14 @@ def _import_while(owner: socket.socket, directory: Path) -> None:
         os.close(imported)
 
 
-def become_process(assignment: ForkedChild, server: int) -> None:
+def become_process(task: Task, server: int) -> None:
     """Make this forked child what a fresh process of the requested module is, and work.
 
     Args:
-        assignment: what it is to be.
+        task: what it is to be.
         server: the process that has forked it, which it does not outlive.
     """
-    request = assignment.request
-    directory, connection, output, errors, *namespaces = assignment.descriptors
+    request, (directory, connection, output, errors, *namespaces) = task
     os.setsid()
     # User namespaces admit a process of one thread only, and clear what is set next.
     network_namespace.enter(namespaces)
@@ -283,8 +276,8 @@ def main() -> None:
     _import_while(owner, args.directory)
     _check_forkable()
     server = os.getpid()
-    if assignment := ForkServer(socket.socket(fileno=args.listener), owner).serve():
-        become_process(assignment, server)
+    if task := Server(socket.socket(fileno=args.listener), owner).serve():
+        become_process(task, server)
     shutil.rmtree(args.directory, ignore_errors=True)
     os._exit(0)
 

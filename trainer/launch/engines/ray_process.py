@@ -170,18 +170,18 @@ class RayProcess:
         """Kill the process and its actor, see `Child.kill`."""
         import ray
 
-        left = self._answer("kill", min(secs, _ANSWER_SECS) / 2)
+        left = self._answer("kill", min(secs, _ANSWER_SECS) / 2, secs=max(1.0, secs))
         ray.kill(self._actor)
         if self._follower:
             self._follower.join(secs)
         return f"{left} on {self.host}" if left else ""
 
-    def _answer(self, method: str, *arguments: float) -> Any:
+    def _answer(self, method: str, *arguments: float, secs: float = _ANSWER_SECS) -> Any:
         """Return what a method of the process returns; None if its actor is lost."""
         import ray
 
         with suppress(ray.exceptions.RayError):
-            return ray.get(self._actor.call.remote(method, *arguments), timeout=_ANSWER_SECS)
+            return ray.get(self._actor.call.remote(method, *arguments), timeout=secs)
         return None
 
     def _follow(self, started: Any, put: Any) -> None:

@@ -146,7 +146,7 @@ class Child:
         self.signal(signal.SIGKILL)
         has_ended = self.wait(secs) is not None
         if has_ended and self._follower is not None:
-            self._follower.join()
+            self._follower.join(3 * _READ_SECS)  # it writes the end of a log
         self.socket.close()
         return "" if has_ended else f"process {self.pid}"
 
