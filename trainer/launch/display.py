@@ -19,6 +19,7 @@ from rich.text import Text
 from trainer.cli.terminal import GAP, Terminal
 from trainer.cluster.messages import (
     Crash,
+    ErrorLine,
     Evaluated,
     FaultNotice,
     Line,
@@ -254,6 +255,8 @@ class Console:
                 if not self._screen.is_live and self._clock() - self._printed_at >= PLAIN_SECS:
                     self._printed_at = self._clock()
                     self.line(f"step {'  '.join(progress_parts(message))}")
+            case ErrorLine(text):
+                self.error(text)
             case Problem(lines):
                 for line in lines:
                     self.error(line)

@@ -11,6 +11,7 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import (
     Crash,
     Dismiss,
+    ErrorLine,
     Exit,
     Line,
     Phase,
@@ -33,15 +34,12 @@ from trainer.launch.supervision.attempt import (
     Probe,
     Received,
     Refused,
-    Requested,
     Restart,
-    Say,
-    SayError,
-    SayUnsaved,
     Send,
     SendSignal,
     Show,
     ShowStalled,
+    ShowUnsaved,
     Start,
     StartStandby,
     Stopped,
@@ -117,7 +115,7 @@ class Play:
         return self
 
     def signal(self, number):
-        return self.handle(Requested(SignalReceived(number)))
+        return self.handle(Received(None, SignalReceived(number)))
 
     def wait(self):
         """Wait for what is due next."""
@@ -129,7 +127,11 @@ class Play:
 
     @property
     def lines(self):
-        return [action.text for action in self.of(Say)]
+        return [x.message.text for x in self.of(Show) if isinstance(x.message, Line)]
+
+    @property
+    def errors(self):
+        return [x.message.text for x in self.of(Show) if isinstance(x.message, ErrorLine)]
 
     @property
     def blamed(self):
@@ -146,7 +148,7 @@ def test_processes_are_started_one_by_one_and_those_started_ahead_at_once():
     members = [Cluster(process(name)) for name in TWO]
     attempt = Attempt(composed(), Strategy(), members, StopRequests(), Path())
     assert attempt.handle(Begin([process("worker-1")]), 0) == [Start(process("worker-1"))]
-    stop = Requested(SignalReceived(signal.SIGTERM))
+    stop = Received(None, SignalReceived(signal.SIGTERM))
     attempt.handle(stop, 0)
     assert (attempt.is_over, attempt.code) == (True, 143)
 
@@ -259,7 +261,7 @@ def test_actor_that_is_lost_too_often_ends_the_run():
     play.answers[Restart] = lambda action: Refused(action.process_id, action.code)
     shown, error = play.send("actor-0", *CRASHING)[1:]
     assert shown.message.cause == "the floor has gone"
-    assert "gave up after 5 lost actors since the newest checkpoint" in error.text
+    assert "gave up after 5 lost actors since the newest checkpoint" in error.message.text
     assert (play.attempt.code, play.blamed) == (CRASHED, ("actor-0", "failed"))
 
 
@@ -268,18 +270,18 @@ def test_actor_with_a_wrong_option_ends_the_run_at_once():
     play.answers[Restart] = lambda action: Refused(action.process_id, action.code)
     play.send("actor-0", Problem(["env: no"]), Exit(WRONG_INPUT))
     assert (play.attempt.is_over, play.attempt.code) == (True, WRONG_INPUT)
-    assert not play.of(SayError)
+    assert not play.errors
 
 
 def test_stop_is_forwarded_once_though_every_process_gets_a_signal():
     # To stop a machine or a container sends a signal to every process in it.
     play = Play(*TWO).train(*TWO)
     request = SignalReceived(signal.SIGTERM)
-    actions = play.handle(Requested(request))
+    actions = play.handle(Received(None, request))
     for name in TWO:
         assert not play.send(name, request)
     assert actions == [
-        Say("SIGTERM: saving, then leaving."),
+        Show(Line("SIGTERM: saving, then leaving.")),
         *(Send(process(name), request) for name in TWO),
         EndStandby(),
     ]
@@ -292,7 +294,7 @@ def test_second_ctrl_c_leaves_at_once():
     play = Play(*TWO, is_attended=True).train(*TWO)
     play.signal(signal.SIGINT)
     assert play.lines == ["SIGINT: saving, then leaving; once more leaves at once."]
-    assert play.signal(signal.SIGINT) == [SayUnsaved("a second SIGINT")]
+    assert play.signal(signal.SIGINT) == [ShowUnsaved("a second SIGINT")]
     assert (play.attempt.is_over, play.attempt.code) == (True, 1)
 
 
@@ -300,7 +302,7 @@ def test_attempt_leaves_when_the_grace_period_is_over():
     play = Play(*TWO, options=["preemption.grace_secs=7"]).train(*TWO)
     play.send("worker-1", SignalReceived(signal.SIGTERM))
     assert play.lines == ["SIGTERM to worker-1: saving, then leaving."]
-    assert play.wait() == [SayUnsaved("preemption.grace_secs (7) are over")]
+    assert play.wait() == [ShowUnsaved("preemption.grace_secs (7) are over")]
     assert (play.now, play.attempt.is_over, play.attempt.code) == (107, True, 1)
 
 
@@ -316,7 +318,7 @@ def test_save_request_is_forwarded_to_those_that_train_and_stops_nothing():
     play = serving()
     for _ in range(2):
         request = SignalReceived(signal.SIGUSR1)
-        assert play.handle(Requested(request)) == [Send(process("worker-0"), request)]
+        assert play.handle(Received(None, request)) == [Send(process("worker-0"), request)]
     play.send("worker-0", Exit(0))
     assert play.of(Send)[-1] == Send(process("ps-0"), Dismiss())
 
@@ -348,7 +350,7 @@ def test_user_sees_the_messages_of_the_first_process_and_those_of_the_whole_run(
     shown = [
         (name, line)
         for name, line in shown
-        if play.send(name, Line(line)) == [Show(process(name), Line(line))]
+        if play.send(name, Line(line)) == [Show(Line(line), process(name))]
     ]
     assert [name for name, line in shown if line == "a line"] == ["worker-0", "evaluator-0"]
     assert sum(line.startswith("warning") for _, line in shown) == 3
@@ -370,7 +372,10 @@ JOBS = {"worker": ["a:1", "b:2"]}
 def test_process_that_was_started_here_is_awaited_until_its_first_phase():
     play = Play(*TWO, jobs=JOBS, strategy=JoiningStrategy())
     play.send("worker-0", Phase("join", 0))
-    assert play.wait() == [Probe([]), Say("worker-0 waits for worker-1 (b:2) to start (5 s)")]
+    assert play.wait() == [
+        Probe([]),
+        Show(Line("worker-0 waits for worker-1 (b:2) to start (5 s)")),
+    ]
     play.send("worker-1", Phase("join", 0))
     assert play.wait() == [Probe([])]
     play.send("worker-1", Exit(RESTARTABLE))
@@ -385,7 +390,7 @@ def test_process_of_another_program_is_there_if_its_port_answers():
     assert play.wait() == [Probe(["b:2"])]
     play.answers[Probe] = lambda action: Listening([])
     play.wait()
-    assert play.of(SayError)[0].text == (
+    assert play.errors[0] == (
         "worker-0 waited 8 s for worker-1 (b:2) to start; start them, or wait longer with "
         "strategy.start_timeout_secs"
     )

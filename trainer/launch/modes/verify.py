@@ -20,7 +20,7 @@ from pathlib import Path
 
 from trainer.cluster import environment
 from trainer.cluster.fork_server import ForkServer
-from trainer.cluster.messages import ErrorLine, Exit, Message, SignalReceived
+from trainer.cluster.messages import Exit, Message, SignalReceived
 from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import STOP
@@ -190,8 +190,6 @@ class Runs:
                             if code == CRASHED and output:
                                 console.error(output)
                             return code
-                        case ErrorLine(text):
-                            console.error(text)
                         case message:
                             console.show(message, self.runs_dir)
         finally:

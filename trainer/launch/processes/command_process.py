@@ -108,8 +108,9 @@ class ForwardingConsole(Console):
         self._send = send
 
     def show(self, message: Message, log: Path) -> None:
-        if isinstance(message, Crash):
-            self.cause = self.cause or message.cause
+        match message:
+            case Crash(cause=cause) | ErrorLine(cause):
+                self.cause = self.cause or cause
         self._send(message)
 
     def line(self, text: str, *, is_whole: bool = False) -> None:

@@ -5,8 +5,7 @@ is no thread, clock, process or file in here: `supervisor` has those, and a test
 
 Events, in the order in which they happened:
     Begin       the attempt begins, perhaps with processes that were started ahead
-    Received    a message of a process; `Exit` is its last
-    Requested   a stop or save request of the user, or of a sweep
+    Received    a message of a process, the last of which is `Exit`; or a request of the user
     Tick        `due_at` has come
     NotStarted, Refused, Examined, Listening, Stopped
                 answers to an action; others may come before them
@@ -20,7 +19,7 @@ Actions:
     Probe       which of some addresses accept connections; the answer is `Listening`
     StartStandby, EndStandby
                 the processes of the next attempt
-    Say, SayError, SayUnsaved, Show, ShowStalled
+    Show, ShowUnsaved, ShowStalled
                 for the user
 """
 
@@ -59,18 +58,10 @@ class Begin:
 
 @dataclass(frozen=True)
 class Received:
-    """A process has sent a message."""
+    """A process, a sweep or the user (None) has sent a message."""
 
-    process_id: ProcessId
+    source: ProcessId | None
     message: Message
-
-
-@dataclass(frozen=True)
-class Requested:
-    """The user, or a sweep, wants the run to save or to stop."""
-
-    request: Request
-    source: ProcessId | None = None
 
 
 @dataclass(frozen=True)
@@ -116,9 +107,7 @@ class Stopped:
     process_id: ProcessId
 
 
-Event: TypeAlias = (
-    Begin | Received | Requested | Tick | NotStarted | Refused | Examined | Listening | Stopped
-)
+Event: TypeAlias = Begin | Received | Tick | NotStarted | Refused | Examined | Listening | Stopped
 
 
 @dataclass(frozen=True)
@@ -176,21 +165,7 @@ class EndStandby:
 
 
 @dataclass(frozen=True)
-class Say:
-    """Print a line."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class SayError:
-    """Print an error."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class SayUnsaved:
+class ShowUnsaved:
     """Print why the processes leave without saving, and what the newest checkpoint is."""
 
     reason: str
@@ -198,10 +173,10 @@ class SayUnsaved:
 
 @dataclass(frozen=True)
 class Show:
-    """Show a message of a process."""
+    """Show a message: of a process, or of this one (None)."""
 
-    process_id: ProcessId
     message: Message
+    process_id: ProcessId | None = None
 
 
 @dataclass(frozen=True)
@@ -213,7 +188,7 @@ class ShowStalled:
 
 Action: TypeAlias = (
     Start | Restart | Send | SendSignal | Examine | Probe | StartStandby | EndStandby
-    | Say | SayError | SayUnsaved | Show | ShowStalled
+    | Show | ShowUnsaved | ShowStalled
 )  # fmt: skip
 
 
@@ -300,10 +275,10 @@ class Attempt:
                 for process_id in ahead:
                     self._to_start.remove(process_id)
                     self._start(Start(process_id))
-            case Received(process_id, message):
-                self._receive(process_id, message)
-            case Requested(request, source):
+            case Received(source, (messages.SignalReceived() | messages.Leave()) as request):
                 self._take_request(request, source)
+            case Received(source, message) if source in self._living:
+                self._receive(source, message)
             case Tick():
                 self._tick()
             case NotStarted(process_id, error):
@@ -322,6 +297,9 @@ class Attempt:
 
     def _do(self, action: Action) -> None:
         self._actions.append(action)
+
+    def _say(self, text: str) -> None:
+        self._do(Show(messages.Line(text)))
 
     def _start(self, action: Start | Restart) -> None:
         process_id = action.process_id
@@ -360,13 +338,9 @@ class Attempt:
                 self._fail(process_id, "was killed but does not end", RESTARTABLE)
 
     def _receive(self, process_id: ProcessId, message: Message) -> None:
-        if process_id not in self._living:
-            return
         match message:
             case messages.SignalRequest(name, number):
                 self._do(SendSignal(name, number))
-            case messages.SignalReceived():
-                self._take_request(message, process_id)
             case messages.Exit(code):
                 self._remove(process_id)
                 self._handle_exit(process_id, code)
@@ -391,7 +365,7 @@ class Attempt:
         if isinstance(message, messages.Crash):
             self._reports[process_id] = message
         if self._is_shown(process_id, message):
-            self._do(Show(process_id, message))
+            self._do(Show(message, process_id))
 
     def _is_shown(self, process_id: ProcessId, message: Message) -> bool:
         """Return whether the user sees a message: of the first process, or of the whole run."""
@@ -422,7 +396,7 @@ class Attempt:
                 name = signal.Signals(self._requests.number).name
                 receiver = f" to {source}" if source else ""
                 hint = self._requests.hint()
-                self._do(Say(f"{name}{receiver}: saving, then leaving{hint}."))
+                self._say(f"{name}{receiver}: saving, then leaving{hint}.")
                 self._grace_ends = self._now + (self._experiment.preemption.grace_secs or NEVER)
                 self._forward(request)
                 self._standby_at = NEVER
@@ -451,7 +425,7 @@ class Attempt:
         self._grace_ends = NEVER
         if not self._has_left:  # otherwise everything has been saved
             self.code = CRASHED
-            self._do(SayUnsaved(reason))
+            self._do(ShowUnsaved(reason))
 
     def _end_stall(self, examined: Examined) -> None:
         """Report the process that hangs; restart it alone, or end the attempt."""
@@ -460,7 +434,8 @@ class Attempt:
             return  # the attempt ends, or the process has made progress meanwhile
         logs = {process_id: log_of(self._run_dir, process_id) for process_id in self._living}
         hung, lines = self._watch.report(examined.stopped, examined.stacks, logs, self._now)
-        self._actions += map(Say, lines)
+        for line in lines:
+            self._say(line)
         self._do(ShowStalled(hung))
         if hung.job in self._restartable_jobs:
             self._do(SendSignal(str(hung), signal.SIGKILL))
@@ -493,13 +468,12 @@ class Attempt:
             log = log_of(self._run_dir, process_id)
             if report := self._reports.get(process_id):
                 crash = messages.Crash(report.text, report.cause, str(process_id))
-                self._do(Show(process_id, crash))
-            self._do(
-                SayError(
-                    f"gave up after {self._experiment.actors.max_restarts} lost actors since the "
-                    f"newest checkpoint (actors.max_restarts): {process_id} {how}; its log is {log}"
-                )
+                self._do(Show(crash, process_id))
+            text = (
+                f"gave up after {self._experiment.actors.max_restarts} lost actors since the "
+                f"newest checkpoint (actors.max_restarts): {process_id} {how}; its log is {log}"
             )
+            self._do(Show(messages.ErrorLine(text)))
             self._fail(process_id, how, CRASHED)
         elif self.failure is None or (
             # A process that lost a peer often ends before that peer: any other end is a cause.
@@ -538,11 +512,11 @@ class Attempt:
             return
         process_id, missing, secs, is_over = awaited
         if not is_over:
-            self._do(Say(f"{process_id} waits for {missing} to start ({secs:.0f} s)"))
+            self._say(f"{process_id} waits for {missing} to start ({secs:.0f} s)")
             return
         how = f"waited {secs:.0f} s for {missing} to start"
         fix = "start them, or wait longer with strategy.start_timeout_secs"
-        self._do(SayError(f"{process_id} {how}; {fix}"))
+        self._do(Show(messages.ErrorLine(f"{process_id} {how}; {fix}")))
         self._fail(process_id, how, CRASHED)
 
 

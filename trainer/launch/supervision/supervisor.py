@@ -18,6 +18,7 @@ from trainer.cluster import discovery, messages
 from trainer.cluster.environment import visible_gpus
 from trainer.cluster.fork_server import END_SECS
 from trainer.cluster.host_memory import available_bytes
+from trainer.cluster.messages import Message
 from trainer.cluster.ports import is_listening
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import CRASHED, DONE, RESTARTABLE, StorageError
@@ -340,27 +341,32 @@ class Supervisor:
             return attempt.Tick()
         if received is not None:
             return Received(*received)
-        request = self._stop_requests.take()
-        return attempt.Requested(*request) if request else attempt.Tick()
+        if request := self._stop_requests.take():
+            return Received(request[1], request[0])
+        return attempt.Tick()
 
     def _handle(self, event: Event, machine: Attempt, processes: Processes) -> None:
         """Give an event to the state machine, and carry out what it decides."""
         match event:
-            case Received(process_id) if process_id not in processes:
-                return  # it was discarded
-            case Received(process_id, messages.Exit(code)):
-                del processes[process_id]
-                self._console.end(process_id, *_console_state(code))
-            case Received(process_id, messages.Phase() | messages.Progress() as message):
-                self._console.update(process_id, message)
-                if isinstance(message, messages.Phase):
-                    processes.phases[process_id] = message.phase
+            case Received(ProcessId() as process_id, message) if process_id in processes:
+                self._show_state(process_id, message, processes)
         for action in machine.handle(event, time.monotonic()):
             if answer := self._perform(action, processes):
                 self._handle(answer, machine, processes)
 
+    def _show_state(self, process_id: ProcessId, message: Message, processes: Processes) -> None:
+        match message:
+            case messages.Exit(code):
+                del processes[process_id]
+                self._console.end(process_id, *_console_state(code))
+            case messages.Phase() | messages.Progress():
+                self._console.update(process_id, message)
+                if isinstance(message, messages.Phase):
+                    processes.phases[process_id] = message.phase
+
     def _perform(self, action: Action, processes: Processes) -> Event | None:
         """Carry out an action; return the answer, if it has one."""
+        run_dir = self._context.directory.path
         match action:
             case attempt.Start(process_id):
                 return self._begin(process_id, processes)
@@ -380,7 +386,6 @@ class Supervisor:
                     if str(process_id) == name:
                         process.signal(number)
             case attempt.Examine():
-                run_dir = self._context.directory.path
                 logs = {process_id: log_of(run_dir, process_id) for process_id in processes}
                 return attempt.Examined(*examine(processes, logs))
             case attempt.Probe(addresses):
@@ -389,24 +394,14 @@ class Supervisor:
                 self._start_standby(processes)
             case attempt.EndStandby():
                 self._end_standby()
-            case _:
-                self._show(action)
-        return None
-
-    def _show(self, action: Action) -> None:
-        """Show the user what the state machine wants shown."""
-        run_dir = self._context.directory.path
-        match action:
-            case attempt.Say(text):
-                self._console.line(text)
-            case attempt.SayError(text):
-                self._console.error(text)
-            case attempt.SayUnsaved(reason):
+            case attempt.Show(message, process_id):
+                log = log_of(run_dir, process_id or next(iter(processes.members)))
+                self._console.show(message, log)
+            case attempt.ShowUnsaved(reason):
                 self._console.error(f"{reason}: {left_without_saving(run_dir)}")
-            case attempt.Show(process_id, message):
-                self._console.show(message, log_of(run_dir, process_id))
             case attempt.ShowStalled(process_id):
                 self._console.end(process_id, "stalled")
+        return None
 
     def _begin(self, process_id: ProcessId, processes: Processes) -> Event | None:
         try:
