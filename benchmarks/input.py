@@ -27,7 +27,7 @@ from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptFiles, FileSplit
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.record_features import Features, read_features
-from trainer.datasets.records.record_split import CorruptRecords, RecordIndex, RecordSplit
+from trainer.datasets.records.tfrecord_files import CorruptRecords, RecordIndex, TFRecordSplit
 from trainer.datasets.tfrecord import tfrecord
 from trainer.engine.graph.input.feed import Pipeline, SampleOrder, Source
 
@@ -201,11 +201,11 @@ class Lengths(Features):
         return lengths, tf.zeros_like(lengths, tf.int64), lengths > 0
 
 
-def record_split(file: Path, offsets: np.ndarray) -> RecordSplit:
+def record_split(file: Path, offsets: np.ndarray) -> TFRecordSplit:
     features = Lengths(read_features({"x": "float", "label": "int"}), "label", 1)
     index = RecordIndex((file,), np.array([len(offsets)]), offsets)
     corrupt = CorruptRecords(0, features)
-    return RecordSplit(index, features, None, framing=Framing(), corrupt=corrupt)
+    return TFRecordSplit(index, features, None, framing=Framing(), corrupt=corrupt)
 
 
 def memory(num_records: int) -> None:

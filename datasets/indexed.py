@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -16,10 +16,11 @@ import tensorflow as tf
 from trainer.annotations import Free, Ge, Gt, Lt, Structural, takes
 from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.images.framing import Framing
-from trainer.datasets.images.image_files import CorruptFiles, decode, decode_batch
+from trainer.datasets.images.image_files import CorruptFiles
 from trainer.datasets.images.images import ImageDataset, ImageOptions
 from trainer.datasets.records.fields import Fields, Indexable, Layout, RecordReader
 from trainer.datasets.records.reading_processes import ReadingProcesses
+from trainer.datasets.records.record_split import RecordSplit
 from trainer.datasets.splits.arrays import ArrayDataset
 from trainer.datasets.splits.hashed_split import divide, hash_numbers
 from trainer.datasets.splits.paths import files_identity
@@ -174,7 +175,7 @@ def from_sources(
     ]
     corrupt = CorruptFiles(options.max_corrupt_records)
     shared: dict[str, Any] = {
-        split: IndexedSplit(
+        split: SourceSplit(
             reader,
             rows[split],
             read=read,
@@ -203,16 +204,17 @@ def from_sources(
     return with_cache(ArrayDataset(input_shape=layout.shape, **shared), options.cache)
 
 
-class IndexedSplit:
-    """A split of a source's records. Nothing but the first record is read before `fetch`.
+class SourceSplit(RecordSplit):
+    """A split of a source's records.
 
-    Attributes:
-        num_examples: how many records belong to it.
-        in_memory: False, `fetch` calls the source.
-        augments: whether `fetch` takes the random numbers of the augmentation.
+    Args:
+        reader: knows the source and its records.
+        rows: their numbers, [N] int64; None: all of them.
+        read: reads records of the source, with `reader`.
+        framing: how encoded images are brought to their size.
+        corrupt: counts the images that cannot be decoded.
+        source_identity: returns a text that changes with the source's records.
     """
-
-    in_memory = False
 
     def __init__(
         self,
@@ -224,23 +226,12 @@ class IndexedSplit:
         corrupt: CorruptFiles,
         source_identity: Callable[[], str],
     ) -> None:
-        """Take the reader and the records of this split.
-
-        Args:
-            reader: knows the source and its records.
-            rows: their numbers, [N] int64; None: all of them.
-            read: reads records of the source, with `reader`.
-            framing: how encoded images are brought to their size.
-            corrupt: counts the images that cannot be decoded.
-            source_identity: returns a text that changes with the source's records.
-        """
-        self.num_examples = len(reader.source) if rows is None else len(rows)
-        self.augments = framing.min_area > 0 and reader.layout.encoded
+        layout = reader.layout
+        count = len(reader.source) if rows is None else len(rows)
+        super().__init__(count, layout.shape if layout.encoded else None, framing, corrupt)
         self._reader = reader
         self._rows = rows
         self._read_records = read
-        self._framing = framing
-        self._corrupt = corrupt
         self._source_identity = source_identity
 
     @property
@@ -251,53 +242,27 @@ class IndexedSplit:
             return None
         return np.asarray(labels if self._rows is None else labels[self._rows])
 
-    def identity(self) -> str:
-        """Return a text that changes with what `fetch` returns without random numbers."""
+    def content_identity(self) -> str:
         reader = self._reader
         rows = "" if self._rows is None else hashlib.sha256(self._rows.tobytes()).hexdigest()
-        framing = replace(self._framing, min_area=0.0)
         labels = reader.num_classes, reader.class_names
-        return f"{self._source_identity()} {rows} {reader.layout} {labels} {framing}"
+        return f"{self._source_identity()} {rows} {reader.layout} {labels}"
 
-    def fetch(self, indices: tf.Tensor, draws: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """Read the records at `indices`, [B] int64.
+    def names(self, indices: np.ndarray) -> list[str]:
+        return [f"record {row} of {self._reader.name}" for row in self._numbers(indices)]
 
-        Args:
-            indices: which.
-            draws: random numbers for training, [B, num_draws] float32 in [0, 1).
-
-        Returns:
-            `features` [B, *shape], `label` [B, *label_shape] if records have one, and of encoded
-            images `weight` [B] float32: 0, with a black image, where one cannot be decoded.
-
-        Raises:
-            tf.errors.InvalidArgumentError: a record cannot be read or is not as the first, or more
-                images are damaged than may be skipped; the message names one.
-        """
+    def read(self, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None, None]:
         layout = self._reader.layout
-        stored = tf.string if layout.encoded else tf.as_dtype(layout.dtype)
-        with tf.device("CPU:0"):
-            label_dtype = tf.as_dtype(self._reader.label_dtype)
-            features, label = tf.numpy_function(self._read, [indices], [stored, label_dtype])
-            label.set_shape([*indices.shape, *layout.label_shape])
-            batch = {"label": label} if layout.label is not None else {}
-            if not layout.encoded:
-                features.set_shape([*indices.shape, *layout.shape])
-                return {**batch, "features": features}
-            features.set_shape(indices.shape)
-            examples = (features,) if draws is None else (features, draws)
-            images, good = decode_batch(examples, self._decode, layout.shape, tf.uint8)
-            return {**batch, **self._corrupt.count(images, good, indices, self._names)}
+        types = [tf.string if layout.encoded else layout.dtype, self._reader.label_dtype]
+        features, label = tf.numpy_function(
+            lambda numbers: self._read_records(self._numbers(numbers)), [indices], types
+        )
+        features.set_shape([*indices.shape, *(() if layout.encoded else layout.shape)])
+        label.set_shape([*indices.shape, *layout.label_shape])
+        return features, None if layout.label is None else label, None
 
-    def _read(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return self._read_records(indices if self._rows is None else self._rows[indices])
-
-    def _decode(self, content: tf.Tensor, draws: tf.Tensor | None = None) -> tf.Tensor:
-        return decode(content, self._reader.layout.shape, self._framing, draws=draws)
-
-    def _names(self, indices: np.ndarray) -> list[str]:
-        rows = indices if self._rows is None else self._rows[indices]
-        return [f"record {row} of {self._reader.name}" for row in rows]
+    def _numbers(self, indices: np.ndarray) -> np.ndarray:
+        return indices if self._rows is None else self._rows[indices]
 
 
 def _check_options(options: ImageOptions, layout: Layout) -> None:

@@ -24,10 +24,10 @@ from trainer.datasets.records.record_features import (
     read_features,
     suggest,
 )
-from trainer.datasets.records.record_split import (
+from trainer.datasets.records.tfrecord_files import (
     CorruptRecords,
     RecordIndex,
-    RecordSplit,
+    TFRecordSplit,
     find_record_files,
     open_index,
     read_record,
@@ -99,7 +99,7 @@ def _dataset(
         shape = None
     framings = dict.fromkeys(indexes, options.framing) | {"train": options.train_framing}
     splits = {
-        name: RecordSplit(index, contents, shape, framing=framings[name], corrupt=corrupt)
+        name: TFRecordSplit(index, contents, shape, framing=framings[name], corrupt=corrupt)
         for name, index in indexes.items()
     }
     if shape is not None:
@@ -183,8 +183,8 @@ def _contents(
     if num_classes is None:
         raise ValueError("num_classes (null) must say how many classes the label counts")
     contents = Features(by_name, label, num_classes, class_names)
-    if problems := contents.problems(record):
-        raise ValueError(f"features: {'; '.join(problems)}; {has}")
+    if problem := contents.problem(record):
+        raise ValueError(f"features: {problem}; {has}")
     return contents
 
 

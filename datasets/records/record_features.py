@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ KINDS = {
 `string`: the name of a class.
 """
 _DTYPES = ("uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64")
+_NO_EXAMPLE = "no tf.train.Example"
 _LISTS = {"bytes_list": "bytes", "float_list": "float", "int64_list": "int"}
 _IMAGE_STARTS = {b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF", b"BM": "BMP"}
 
@@ -85,24 +87,6 @@ class Feature:
             filling = tf.cast(self.default or 0, values.dtype)
             values = tf.pad(values, [[0, 0], [0, missing]], constant_values=filling)
         return tf.ensure_shape(values, [None, *self.size])
-
-    def problem(self, present: Any) -> str | None:
-        """Return what is wrong with a record's value, a `tf.train.Feature`, or None."""
-        kind = present.WhichOneof("kind")
-        if kind is None or not _values(present):
-            missing_is_fine = self.default is not None or self.max_length is not None
-            return None if missing_is_fine else "is missing"
-        if kind != KINDS[self.kind]:
-            return f"is {describe_value(present)}, not {self.kind}"
-        values = _values(present)
-        if self.kind == "raw":
-            num_bytes = int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
-            if len(values[0]) != num_bytes:
-                return f"has {len(values[0])} bytes, not {num_bytes} ({self.dtype} {[*self.shape]})"
-        count = int(np.prod(self.shape)) if self.kind in ("float", "int") else 1
-        if self.max_length is None and len(values) != count:
-            return f"has {len(values)} values, not {count}"
-        return None
 
 
 @dataclass(frozen=True)
@@ -167,21 +151,16 @@ class Features:
             features = tf.concat(columns, axis=1)
         return features, tf.where(is_class, labels, 0), is_class
 
-    def problems(self, record: bytes) -> list[str]:
-        """Return what is wrong with a record; empty: nothing."""
+    def problem(self, record: bytes) -> str | None:
+        """Return what is wrong with a record, or None."""
+        if (has := describe_record(record)) == _NO_EXAMPLE:
+            return has
         try:
-            present = tf.train.Example.FromString(record).features.feature
-        except Exception:  # whatever protobuf raises
-            return ["it is no tf.train.Example"]
-        empty = tf.train.Feature()
-        lines = [
-            f"{name} {problem}"
-            for name, part in self.by_name.items()
-            if (problem := part.problem(present.get(name, empty)))
-        ]
-        if not lines and (problem := self._label_problem(present)):
-            lines.append(problem)
-        return lines
+            *_, is_class = self.parse(tf.constant([record]))
+        except tf.errors.OpError as error:
+            text = re.sub(r"^{{.*?}} |Name: <unknown>, |\.? \[Op:.*", "", str(error))
+            return " ".join(text.split())
+        return None if is_class[0] else f"{self.label} is none of the classes"
 
     def _classes(self, values: tf.Tensor) -> tf.Tensor:
         part = self.by_name[self.label]
@@ -189,19 +168,6 @@ class Features:
             return tf.reshape(values, [-1]) - part.start
         same = values[:, None] == tf.constant(list(self.class_names or ()))
         return tf.where(tf.reduce_any(same, axis=1), tf.argmax(same, axis=1), -1)
-
-    def _label_problem(self, present: Any) -> str | None:
-        part = self.by_name[self.label]
-        values = _values(present[self.label]) if self.label in present else [part.default]
-        if part.kind == "string":
-            name = values[0].decode(errors="replace")
-            return (
-                None if name in (self.class_names or ()) else f"{self.label} '{name}' is no class"
-            )
-        last = part.start + self.num_classes - 1
-        if part.start <= values[0] <= last:
-            return None
-        return f"{self.label} {values[0]} is not in {part.start}..{last}"
 
 
 def read_features(values: Mapping[str, Any]) -> dict[str, Feature]:
@@ -218,7 +184,7 @@ def describe_record(record: bytes) -> str:
     try:
         present = tf.train.Example.FromString(record).features.feature
     except Exception:  # whatever protobuf raises
-        return "no tf.train.Example"
+        return _NO_EXAMPLE
     return (
         ", ".join(f"{name}: {describe_value(present[name])}" for name in sorted(present)) or "none"
     )

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from tests.support.records import vector_records, write
-from trainer.datasets.records import record_split
-from trainer.datasets.records.record_split import open_index
+from trainer.datasets.records import tfrecord_files
+from trainer.datasets.records.tfrecord_files import open_index
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(record_split, "FOLDER", tmp_path / "cache")
+    monkeypatch.setattr(tfrecord_files, "FOLDER", tmp_path / "cache")
     return tmp_path / "cache"
 
 
@@ -38,7 +38,7 @@ def test_index_is_made_anew_when_it_or_a_file_changes(
     (kept,) = cache.iterdir()
     kept.write_bytes(b"damaged")
     assert len(open_index([file])) == 5001
-    monkeypatch.setattr(record_split, "_scan", None)
+    monkeypatch.setattr(tfrecord_files, "_scan", None)
     assert len(open_index([file])) == 5001
 
 
