@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from trainer.config.options import constraints, targets
-from trainer.config.rules import check, env, groups, loop
+from trainer.config.rules import check, groups, loop, unused
 from trainer.config.rules.groups import OPTIONAL_GROUPS, TARGET_GROUPS
 from trainer.config.schema import GROUPS, NAMED_GROUPS, Experiment
 from trainer.config.validation import Reader
@@ -51,19 +51,15 @@ def load(
     if isinstance(experiment.dataset, Mapping) and experiment.dataset.get("validation", 0) is None:
         experiment.dataset = {**experiment.dataset}
         del experiment.dataset["validation"]  # as where nobody wrote it: it names the same run
-    loop.remove_unused(experiment)
-    env.remove_unused(experiment)
+    not_used = list(unused.check(experiment, overrides))
+    unused.remove(experiment)
     if loop.name_of(experiment) is None:
         problems += _check_left_out(experiment, choices)
     problems += [*reader.wrong, *reader.check()]
     if reader.wrong:  # rules across keys need values of the right types
         problems += groups.check(experiment)
     else:
-        problems += [
-            *loop.check(experiment, overrides),
-            *env.check(experiment, overrides),
-            *check(experiment),
-        ]
+        problems += [*not_used, *check(experiment)]
     if problems:
         raise ConfigError(*problems)
     return experiment

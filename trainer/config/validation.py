@@ -1,11 +1,7 @@
 """Reads plain values into the dataclasses of the schema, and finds all that is wrong with them.
 
-Hydra composes values of any kind; types, ranges and unknown keys are checked here alone.
-
-Why not pydantic: importing it and building its model of this schema takes 120 to 150 ms, a fifth of
-the time to the first line of a command, in every process of a run. Options of targets are checked
-against signatures as well, which pydantic would not do without importing TensorFlow, and each of
-its messages would be replaced by one that says what to write instead. No TensorFlow.
+Hydra composes values of any kind; their types, ranges and unknown keys are checked here alone
+(docs/adr/0006-options-are-signatures.md says why not by pydantic). No TensorFlow.
 """
 
 from __future__ import annotations

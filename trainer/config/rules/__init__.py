@@ -8,10 +8,12 @@ from operator import attrgetter
 from trainer.config.rules import (
     augmentation,
     checkpoint,
+    env,
     evaluate,
     fault,
     finetuning,
     groups,
+    loop,
     run_folder,
 )
 from trainer.config.schema import PAIRS, Experiment
@@ -33,6 +35,8 @@ def check_pairs(experiment: Experiment) -> Iterator[str]:
 
 
 RULES = (
+    loop.check,
+    env.check,
     check_pairs,
     run_folder.check,
     checkpoint.check,

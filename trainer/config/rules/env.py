@@ -5,7 +5,7 @@ No TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -23,33 +23,10 @@ def absent(experiment: Experiment) -> tuple[str, ...]:
     return ("env", "buffer") if experiment.env is None else ("dataset",)
 
 
-def remove_unused(experiment: Experiment) -> None:
-    """Remove the groups that are not used: they do not name the run."""
-    for group in {"buffer"} if experiment.env is None else {"dataset"}:
-        setattr(experiment, group, None)
-        experiment.choices[group] = None
-
-
-def check(experiment: Experiment, overrides: Iterable[tuple[str, str]]) -> list[str]:
-    """Return what of a configuration does not go with an environment, a line each.
-
-    Args:
-        experiment: the configuration.
-        overrides: key and value of each override of the command line.
-    """
-    unused = ("buffer", "actors") if experiment.env is None else ("dataset",)
-    keys = dict.fromkeys(
-        key
-        for key, value in overrides
-        if key.partition(".")[0].partition("/")[0] in unused and value != "null"
-    )
-    env = (experiment.choices or {}).get("env")
-    because = "needs env=<choice>" if env is None else f"has no use: env ({env}) takes its place"
-    problems = [f"{key} {because}; remove it" for key in keys]
-    return [*problems, *(() if experiment.env is None else _problems(experiment))]
-
-
-def _problems(experiment: Experiment) -> Iterator[str]:
+def check(experiment: Experiment) -> Iterator[str]:
+    """Yield the problems of an experiment, one line each."""
+    if experiment.env is None:
+        return
     env = (experiment.choices or {}).get("env")
     if find_spec("gymnasium") is None:
         yield f"env ({env}) needs gymnasium, which is missing; pip install 'steadfast[gymnasium]'"
