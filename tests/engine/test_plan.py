@@ -8,7 +8,7 @@ from trainer.cli.compose import compose
 from trainer.config.schema import Checkpoint, Train
 from trainer.engine.plan import (
     Epochs,
-    StepInterval,
+    LastStep,
     is_due,
     make_plan,
     save_policies,
@@ -48,17 +48,13 @@ def test_next_after_returns_first_due_step(shape):
     for every_steps, every_epochs, total in itertools.product(
         (None, 1, 4, 7), (None, 1, 2, 3, 5), (1, 5, 30)
     ):
-        interval = StepInterval(total, step_policies(epochs, every_steps, every_epochs))
-        due = [step for step in range(total + 1) if interval.due(step)]
+        policies = [*step_policies(epochs, every_steps, every_epochs), LastStep(total)]
+        due = [step for step in range(total + 3) if is_due(policies, step)]
         assert 0 not in due
-        assert due[-1] == total
+        assert due[-3:] == [total, total + 1, total + 2]
         for step in range(total):
-            assert interval.next_after(step) == min(t for t in due if t > step), (
-                every_steps,
-                every_epochs,
-                total,
-                step,
-            )
+            first = min(policy.next_after(step) for policy in policies)
+            assert first == min(t for t in due if t > step), (every_steps, every_epochs, total)
 
 
 @pytest.mark.parametrize(("examples", "size"), [(10, 5), (10, 3), (7, 16), (1, 8), (100, 64)])
@@ -79,13 +75,13 @@ def test_save_is_due_at_the_first_step_by_which_a_multiple_of_examples_is_seen(e
 )
 def test_training_metrics_are_reported_a_hundred_times_or_more(every_steps, total, interval):
     experiment = compose([f"train.steps={total}", f"summary.every_steps={every_steps}"])
-    assert make_plan(experiment, 10_000_000, 10).summarize.next_after(0) == interval
+    assert make_plan(experiment, 10_000_000, 10).summarize[0].next_after(0) == interval
 
 
 def test_asynchronous_workers_are_not_stopped_for_a_report_at_every_few_steps():
     experiment = compose(["train.steps=200"])
     plan = make_plan(experiment, 10_000_000, 10, asynchronous=True)
-    assert plan.summarize.next_after(0) == 50
+    assert plan.summarize[0].next_after(0) == 50
 
 
 class Late:

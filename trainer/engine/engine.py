@@ -2,14 +2,15 @@
 
 restore the newest state: from memory, or a checkpoint
 call the callbacks: the training begins
-handle what is due at its step
+run the actions that are due at its step
 while not finished:
     decision = agree with all processes
     if decision.save: save
     if decision.stop: leave the loop
-    run the steps up to the next event in one graph call    # `TrainLoop.run`: the second loop
-    handle what is due: audit the replicas, evaluate, write metrics, run the callbacks, save
-if not finished: save, and leave; else evaluate, if the result has no metrics yet
+    run the steps up to the next action in one graph call    # `TrainLoop.run`: the second loop
+    go back to a checkpoint if they diverged, or if the audit finds replicas that differ
+    run the actions that are due: evaluate, write metrics, call the callbacks, save, ...
+if not finished: save, and return; else evaluate, if the result has no metrics yet
 if there is a validation split: evaluate the test split, with the last weights and the best
 call the callbacks: the training ends
 """
@@ -27,6 +28,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.cluster.messages import evaluation_text
+from trainer.engine.audit.auditor import Auditor
 from trainer.engine.callback_events import CallbackCaller
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.evaluation.evaluator import Evaluation, Evaluator
@@ -34,10 +36,9 @@ from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.graph.exchange.collective_log import first_difference
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.state.train_state import TrainState
-from trainer.engine.graph.step.divergence import DivergenceMonitor, DivergenceStatus
+from trainer.engine.graph.step.divergence import DivergenceStatus
 from trainer.engine.pacing import Stopped
-from trainer.engine.plan import Plan
-from trainer.engine.process_group import ProcessGroup
+from trainer.engine.plan import LastStep, Plan, StepPolicy, is_due
 from trainer.engine.reporter import Reporter
 from trainer.engine.run_state import RunState
 from trainer.engine.step_inspector import StepInspector
@@ -45,6 +46,35 @@ from trainer.errors import NonFiniteError
 from trainer.files import read_json, write_json
 from trainer.runs.recorded_metrics import read_evaluations
 from trainer.runs.state_memory import Position
+
+
+@dataclass
+class Event:
+    """What the actions of one step have found, for those after them."""
+
+    evaluation: Evaluation | None = None
+    epoch_metrics: dict[str, float] | None = None
+
+    @property
+    def metrics(self) -> dict[str, float] | None:
+        """The metrics of the split that selects; None: it was not evaluated."""
+        return None if self.evaluation is None else self.evaluation.metrics
+
+
+@dataclass(frozen=True)
+class Action:
+    """What the engine does after some of the steps.
+
+    Attributes:
+        when: the policies of which one must be due.
+        run: does it.
+        changes_state: whether it changes more than the sums of a summary, or takes long: then a
+            snapshot is kept in memory before and after it in any case.
+    """
+
+    when: Sequence[StepPolicy]
+    run: Callable[[Event], None]
+    changes_state: bool = False
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -61,6 +91,8 @@ class Engine(RunState):
         predictor: predicts the test split; None: the task has no `predict_step`.
         reporter: writes metrics and progress.
         step_inspector: shows histograms and images of a step; None: neither is configured.
+        auditor: compares what replicas hold; None: nothing does.
+        test_metrics: the metrics of the test split at the end, by step.
     """
 
     run_dir: Path
@@ -73,21 +105,42 @@ class Engine(RunState):
     reporter: Reporter
     step_inspector: StepInspector | None
     checkpointer: Checkpointer
+    auditor: Auditor | None = None
+    test_metrics: dict[int, dict[str, float]] = field(default_factory=dict, init=False)
+    _stop_requested: Callable[[], bool] = field(init=False)
     _reported_step: int = field(default=0, init=False)
     _stopped_early: bool = field(default=False, init=False)
     _metrics: dict[str, float] | None = field(default=None, init=False)  # at this step
     _iterator: Any = field(default=None, init=False)
     _is_prepared: bool = field(default=False, init=False)
-    # Whether the last event changed more than metrics; None: it is kept, or there was none.
-    _event_changes: bool | None = field(default=None, init=False)
+    _snapshot_due: bool = field(default=False, init=False)  # when all have run the last actions
 
     def __post_init__(self) -> None:
-        group = self.process_group
-        self.final = FinalEvaluation(self, self.run_dir, self.reporter)
-        self._rollback = Rollback(self.run_dir, self.state.divergence_monitor, group)
         self._callbacks = CallbackCaller(
-            self.run_dir, self.reporter, self.state, self.loop.strategy, group, self.channel
+            self.run_dir,
+            self.reporter,
+            self.state,
+            self.loop.strategy,
+            self.process_group,
+            self.channel,
         )
+        self._left_out_file = self.run_dir / "left_out.json"
+        plan = self.plan
+        inspect = [*plan.histograms, *plan.images]
+        call = [*plan.callbacks, *plan.evaluate, plan.epochs, LastStep(plan.total_steps)]
+        every = [*plan.summarize, *plan.save, *inspect, *call]
+        # Evaluation comes first: it can be interrupted, and then no line of its step may be written
+        # yet. What a checkpoint is to hold comes before the save.
+        self.actions = [
+            Action(plan.evaluate, self._evaluate, changes_state=True),
+            Action(plan.summarize, self._write_train_metrics),
+            Action([plan.epochs], self._end_epoch, changes_state=True),
+            Action([*plan.evaluate, plan.epochs], self._show_results),
+            Action(call, self._call_callbacks),
+            Action(inspect, self._inspect, changes_state=True),
+            Action(every, self._complete),
+            Action(plan.save, self._save_results, changes_state=True),
+        ]
 
     @property
     def state(self) -> TrainState:
@@ -130,6 +183,7 @@ class Engine(RunState):
             NonFiniteError: the training has diverged; no such state is ever saved.
             CheckpointError: no checkpoint can be trusted, or one could not be written.
         """
+        self._stop_requested = stop_requested
         with ExitStack() as stack:  # whatever fails: a checkpoint that was begun counts too
             stack.callback(self.finish_save)
             stack.callback(self.reporter.close)
@@ -141,68 +195,20 @@ class Engine(RunState):
             self._callbacks.call("on_train_begin")
             self.keep(self._position, force=True)
             with suppress(Stopped):  # in the middle of an evaluation: nothing of it was written
-                self._run(stop_requested, save_requested)
+                self._run(save_requested)
             if not self._finished:
                 self._save()
                 return False
             with suppress(Stopped):
-                self._evaluate_at_end(stop_requested)
+                self._evaluate_at_end()
                 self._callbacks.call("on_train_end")
                 return True
             return False
 
-    def handle_events(self, stop_requested: Callable[[], bool]) -> None:
-        """Do what is due at this step, once: also after a kill, or a stop in the middle of it."""
-        step = self.step
-        if not step or not self.plan.event_at(step) or self._reported_step >= step:
-            return
-        speed = self.reporter.speed(step)
-        # What is to change besides the sums of the summary, which are reset last.
-        changes = self.plan.changes_at(step)
-        self.keep(self._position, force=changes)
-        self._event_changes = changes
-        # Evaluation first: it can be interrupted, and then no line of this step may be written yet.
-        evaluation = self._evaluate(stop_requested)
-        self._metrics = None if evaluation is None else evaluation.metrics
-        if self.plan.summarize.due(step):
-            self.reporter.write_train_metrics(step, speed)
-        is_epoch_end = self.plan.epochs.ends_at(step)
-        epoch_metrics = self.reporter.end_epoch(step) if is_epoch_end else None
-        if evaluation is not None and evaluation.metrics:
-            self.reporter.write_evaluation(self.split, step, evaluation)
-        if is_epoch_end or self._metrics:
-            self.reporter.show_results(step, epoch_metrics, self._metrics)
-        self._callbacks.show(step, epoch_metrics, self._metrics)
-        with self.reporter.uncounted():
-            ends = [
-                self._callbacks.call(event)
-                for event, is_due in (
-                    ("on_step", True),
-                    ("on_evaluate", bool(self._metrics)),
-                    ("on_epoch_end", is_epoch_end),
-                )
-                if is_due
-            ]
-        if self.step_inspector is not None and self.step_inspector.due(step):
-            self.enter("train" if self.step_inspector.compiled else "compile")
-            self.step_inspector.show(step, self.reporter.writers)
-        if self.plan.reports_at(step):
-            self.reporter.begin_window(step)
-        if any(ends):
-            self._stopped_early = True
-            self.state.stopped_early.assign(True)
-        self.reporter.settle()
-        self._reported_step = step
-        self.state.last_reported_step.assign(step)
-        if self._stopped_early or step == self.plan.total_steps:
-            self.state.finish()
-        if self.plan.save.due(step) or self._stopped_early:
-            self._save(self._metrics)
-
     def result(self) -> dict[str, Any]:
         """Return a finished training's step, test metrics, best checkpoint, time and attempts.
 
-        With a validation split the metrics by which was selected stand beside, as `validation`.
+        With a validation split the metrics by which was selected are included, as `validation`.
         """
         best = next(iter(self.checkpointer.best()), None)
         return {
@@ -219,67 +225,41 @@ class Engine(RunState):
         if self.split == "test":
             return {"metrics": metrics}
         # Without test data there are no test metrics.
-        return {"metrics": self.final.metrics.get(step, {}), self.split: metrics}
+        return {"metrics": self.test_metrics.get(step, {}), self.split: metrics}
 
-    def _evaluate_at_end(self, stop_requested: Callable[[], bool]) -> None:
-        """Evaluate what the result lacks; collective.
-
-        Raises:
-            Stopped: a stop was requested of some process; nothing is saved.
-        """
-        self.finish_save()
-        if not self._metrics:
-            # Nothing was evaluated in this attempt: a sidecar does, or an earlier attempt has.
-            metrics = self.checkpointer.metrics(self.step)
-            # The chief decides: the others need not see its checkpoints.
-            (is_evaluated,) = self.process_group.broadcast_from_chief(len(metrics))
-            if not is_evaluated:
-                metrics = self.evaluator.evaluate(stop_requested, self.enter).metrics
-            self._metrics = metrics
-        if self.make_test_evaluator is not None:
-            self.final.evaluate(self.make_test_evaluator(), stop_requested)
-
-    def _run(self, stop_requested: Callable[[], bool], save_requested: Callable[[], bool]) -> None:
+    def _run(self, save_requested: Callable[[], bool]) -> None:
         """Run the training loop until it is finished, or the processes agree to stop."""
         clock = self.reporter.clock
-        self.handle_events(stop_requested)
+        self._run_actions()
         self.faults.reached("step", self.step)
         while not self._finished:
             self.checkpointer.check()
-            requests = stop_requested(), save_requested()
+            requests = self._stop_requested(), save_requested()
             with clock.waiting():
-                stops, saves, is_due, num_steps = self.agree(*requests)
-            self._keep_after_event()
-            if saves or is_due:
+                stops, saves, is_save_due, num_steps = self.agree(*requests)
+            self._keep_after_actions()
+            if saves or is_save_due:
                 # A save on request has no metrics: it must not become the best checkpoint.
-                self._save(self._metrics if is_due else None)
+                self._save(self._metrics if is_save_due else None)
             if stops:
                 return
             with clock.working():
                 self._advance(num_steps)
                 self.faults.reached("step", self.step)
-            with self.reporter.uncounted():
-                problem = self.audit()
-            if problem is not None:
-                self._go_back(*problem)
-            self.handle_events(stop_requested)
+            self._audit()
+            self._run_actions()
+        self._save(self._metrics)  # a callback may have ended the training where no save was due
         self.process_group.barrier()
-        self._keep_after_event()
-
-    def _keep_after_event(self) -> None:
-        """Keep the state after an event, now that all processes have been through it."""
-        if self._event_changes is not None:
-            self.keep(self._position, force=self._event_changes)
-            self._event_changes = None
+        self._keep_after_actions()
 
     @property
     def _position(self) -> Position:
         return Position(self.step, self._reported_step)
 
     def _advance(self, num_steps: int) -> None:
-        """Run the steps up to the next event, `num_steps` at most, in one graph call."""
+        """Run the steps up to the next action, `num_steps` at most, in one graph call."""
         step = self.step
-        count = min(self.plan.next_event(step) - step, self.until_audit(num_steps))
+        count = min(num_steps, self._call_end(step) - step)
         is_first = not self.pacer.started
         self.enter("compile" if is_first else "train")
         if is_first:
@@ -295,7 +275,9 @@ class Engine(RunState):
         if is_sound:
             self.keep(self._position)
         self.reporter.after_steps(self.step, float(waited))
-        self.record(count, secs)
+        if self.auditor is not None and not is_first:
+            self.auditor.record(count, secs)
+        self.pacer.record(count, secs)
         if is_first:
             self.enter("train")
             self.reporter.end_compilation(self.step)
@@ -304,17 +286,84 @@ class Engine(RunState):
         else:
             self._roll_back(status)
 
-    def _evaluate(self, stop_requested: Callable[[], bool]) -> Evaluation | None:
-        """Evaluate the split that selects, if that is due; collective."""
-        if self.plan.evaluate is None or not self.plan.evaluate.due(self.step):
-            return None
+    def _call_end(self, step: int) -> int:
+        """Return the first step after `step` at which a graph call ends."""
+        policies = [policy for action in self.actions for policy in action.when]
+        audits = [] if self.auditor is None else [self.auditor]
+        return min(x.next_after(step) for x in (*policies, *self.plan.call_ends, *audits))
+
+    def _run_actions(self) -> None:
+        """Run what is due at this step, once: also after a kill, or a stop in the middle of it."""
+        step = self.step
+        due = [action for action in self.actions if is_due(action.when, step)]
+        if not due or self._reported_step >= step:
+            return
+        self._snapshot_due = any(action.changes_state for action in due)
+        if self._snapshot_due:
+            self.keep(self._position, force=True)
+        event = Event()
+        with self.reporter.uncounted():
+            for action in due:
+                action.run(event)
+
+    def _keep_after_actions(self) -> None:
+        """Keep the state after the actions of a step, now that all processes have run them."""
+        if self._snapshot_due:
+            self.keep(self._position, force=True)
+            self._snapshot_due = False
+
+    def _evaluate(self, event: Event) -> None:
+        """Evaluate the split that selects; collective."""
         self.enter("evaluate")
         self.faults.reached("evaluate")
-        return self.evaluator.evaluate(stop_requested, self.enter)
+        event.evaluation = self.evaluator.evaluate(self._stop_requested, self.enter)
+        self._metrics = event.metrics
+
+    def _write_train_metrics(self, event: Event) -> None:
+        self.reporter.write_train_metrics(self.step)
+
+    def _end_epoch(self, event: Event) -> None:
+        event.epoch_metrics = self.reporter.end_epoch(self.step)
+
+    def _show_results(self, event: Event) -> None:
+        """Write and show the results of the evaluation and the epoch."""
+        if event.evaluation is not None and event.metrics:
+            self.reporter.write_evaluation(self.split, self.step, event.evaluation)
+        if event.epoch_metrics is not None or event.metrics:
+            self.reporter.show_results(self.step, event.epoch_metrics, event.metrics)
+
+    def _call_callbacks(self, event: Event) -> None:
+        """Call the callbacks; collective. All are called, also after one that ends the training."""
+        self._callbacks.show(self.step, event.epoch_metrics, event.metrics)
+        ends = [self._callbacks.call("on_step")]
+        if event.metrics:
+            ends.append(self._callbacks.call("on_evaluate"))
+        if event.epoch_metrics is not None:
+            ends.append(self._callbacks.call("on_epoch_end"))
+        if any(ends):
+            self._stopped_early = True
+            self.state.stopped_early.assign(True)
+
+    def _inspect(self, event: Event) -> None:
+        """Show histograms and images of the next step; collective."""
+        assert self.step_inspector is not None
+        self.enter("train" if self.step_inspector.compiled else "compile")
+        self.step_inspector.show(self.step, self.reporter.writers)
+
+    def _complete(self, event: Event) -> None:
+        """Record in the state that this step has been reported, and whether it is the last."""
+        self.reporter.settle()
+        self._reported_step = self.step
+        self.state.last_reported_step.assign(self.step)
+        if self._stopped_early or self.step == self.plan.total_steps:
+            self.state.finish()
 
     def before_save(self) -> None:
         """Write what precedes a checkpoint and is never reported again."""
         self.reporter.flush()
+
+    def _save_results(self, event: Event) -> None:
+        self._save(event.metrics)
 
     def _save(self, metrics: Mapping[str, float] | None = None) -> None:
         """Save the state, unless nothing has changed since the last save; collective."""
@@ -326,7 +375,7 @@ class Engine(RunState):
         Also opens the input and the writers at that step; collective.
         """
         restored, is_saved = self.restore_newest(self.checkpointer, at_most)
-        self._rollback.recall()
+        self._recall_left_out()
         self.process_group.assert_same("variables", lambda: self.state.digests(self.loop.strategy))
         self.step = int(self.state.step.numpy())
         if self.auditor is not None:
@@ -345,6 +394,10 @@ class Engine(RunState):
         self.enter("compile")
         return restored
 
+    def _open_input(self) -> None:
+        left_out = self.state.divergence_monitor.left_out.numpy()
+        self._iterator = self.loop.feed.open(self.step, left_out)
+
     def _trace(self) -> None:
         """Trace the step; collective.
 
@@ -354,20 +407,41 @@ class Engine(RunState):
             lambda: self.loop.trace(self._iterator), first_difference
         )
 
+    def _audit(self) -> None:
+        """Compare all replicas, if that is due, and go back if any of them differ; collective.
+
+        Raises:
+            DivergedError: they differ, and rolling back is not allowed, or was in vain.
+        """
+        auditor = self.auditor
+        if auditor is None or not is_due([auditor], self.step):
+            return
+        self.enter("train" if auditor.compiled else "compile")
+        with self.reporter.uncounted():
+            problem = auditor.audit(self.step)
+        if problem:
+            self._go_back(auditor.clean_step, problem)
+
     def _roll_back(self, status: DivergenceStatus) -> None:
-        """Go back to before the steps that diverged, and go on without their samples; collective.
+        """Go back to before the steps that diverged, and leave their samples out; collective.
 
         Raises:
             NonFiniteError: the configuration does not allow it, or there is no such checkpoint.
         """
-        step, blocks, problem = self._rollback.target(status)
-        samples = self.state.divergence_monitor.describe_rollback(int(status.step), blocks)
-        self._go_back(step, problem, f", and leaving out the samples of {samples}")
-        self._rollback.leave_out(blocks)
+        monitor = self.state.divergence_monitor
+        step = int(status.step)
+        problem = monitor.describe(step, status.verdict)
+        blocks = monitor.blocks_without(step) if monitor.rolls_back else None
+        if blocks is None:
+            raise monitor.error(problem)
+        samples = monitor.describe_rollback(step, blocks)
+        first = monitor.first_left_out(step)
+        self._go_back(first, problem, f", and leaving out the samples of {samples}")
+        self._leave_out(blocks)
         self._open_input()
 
     def _go_back(self, step: int, problem: str, also: str = "") -> None:
-        """Restore the newest checkpoint of `step` or before, and tell why; collective.
+        """Restore the newest checkpoint of `step` or before, and show why; collective.
 
         Raises:
             NonFiniteError: there is none.
@@ -382,114 +456,71 @@ class Engine(RunState):
                 "add checkpoint.keep=<more>"
             )
 
-    def _open_input(self) -> None:
-        left_out = self.state.divergence_monitor.left_out.numpy()
-        self._iterator = self.loop.feed.open(self.step, left_out)
+    def _leave_out(self, blocks: list[int]) -> None:
+        """Leave out these blocks of samples, ascending, and no others.
 
+        The checkpoint that a rollback restores is older than they are, and a process that is killed
+        before the next save would forget them: so the chief writes them to a file too.
+        """
+        self.state.divergence_monitor.leave_out(blocks)
+        if self.process_group.is_chief:
+            write_json(self._left_out_file, {"blocks": blocks})
 
-@dataclass(eq=False)
-class Rollback:
-    """Decides on rollbacks, and remembers the blocks of samples that they leave out.
+    def _recall_left_out(self) -> None:
+        """Leave out the blocks of the file too, besides those of the restored state; collective."""
+        is_written = self.process_group.is_chief and self._left_out_file.exists()
+        kept = read_json(self._left_out_file)["blocks"] if is_written else []
+        recorded = json.loads(self.process_group.broadcast_text_from_chief(json.dumps(kept)))
+        monitor = self.state.divergence_monitor
+        monitor.leave_out(sorted({*monitor.blocks(), *recorded}))
 
-    The checkpoint that a rollback restores is older than the blocks that it leaves out, and a
-    process that is killed before the next save would forget them: so the chief writes them to
-    `left_out.json` too.
-
-    Attributes:
-        run_dir: the run directory.
-        divergence_monitor: holds the left-out blocks of the state.
-        process_group: the processes that roll back together.
-    """
-
-    run_dir: Path
-    divergence_monitor: DivergenceMonitor
-    process_group: ProcessGroup
-
-    def __post_init__(self) -> None:
-        self._path = self.run_dir / "left_out.json"
-
-    def target(self, status: DivergenceStatus) -> tuple[int, list[int], str]:
-        """Return where to roll back to.
-
-        Returns:
-            The latest step that the training can go back to; the blocks of samples that are left
-            out from then on, ascending; and how the training diverged, in words.
+    def _evaluate_at_end(self) -> None:
+        """Evaluate what the result lacks; collective.
 
         Raises:
-            NonFiniteError: the configuration does not allow to roll back, or not once more.
+            Stopped: a stop was requested of some process; nothing is saved.
         """
-        monitor = self.divergence_monitor
-        step = int(status.step)
-        problem = monitor.describe(step, status.verdict)
-        blocks = monitor.blocks_without(step) if monitor.rolls_back else None
-        if blocks is None:
-            raise monitor.error(problem)
-        return monitor.first_left_out(step), blocks, problem
+        self.finish_save()
+        if not self._metrics:
+            # Nothing was evaluated in this attempt: a sidecar does, or an earlier attempt has.
+            metrics = self.checkpointer.metrics(self.step)
+            # The chief decides: the others need not see its checkpoints.
+            (is_evaluated,) = self.process_group.broadcast_from_chief(len(metrics))
+            if not is_evaluated:
+                metrics = self.evaluator.evaluate(self._stop_requested, self.enter).metrics
+            self._metrics = metrics
+        if self.make_test_evaluator is not None:
+            self._test_last_and_best(self.make_test_evaluator())
 
-    def leave_out(self, blocks: Sequence[int]) -> None:
-        """Leave out these blocks, ascending, and no others."""
-        self.divergence_monitor.leave_out(list(blocks))
-        if self.process_group.is_chief:
-            write_json(self._path, {"blocks": list(blocks)})
-
-    def recall(self) -> None:
-        """Leave out the blocks of the file too, besides those of the restored state; collective."""
-        is_written = self.process_group.is_chief and self._path.exists()
-        kept = read_json(self._path)["blocks"] if is_written else []
-        recorded = json.loads(self.process_group.broadcast_text_from_chief(json.dumps(kept)))
-        blocks = {*self.divergence_monitor.blocks(), *recorded}
-        self.divergence_monitor.leave_out(sorted(blocks))
-
-
-@dataclass(eq=False)
-class FinalEvaluation:
-    """Evaluates the test split with the last weights, and with the best.
-
-    Attributes:
-        run: the run, at its last step.
-        run_dir: the run directory.
-        reporter: writes the metrics.
-        metrics: what was found, by step.
-    """
-
-    run: RunState
-    run_dir: Path
-    reporter: Reporter
-    metrics: dict[int, dict[str, float]] = field(default_factory=dict, init=False)
-
-    def evaluate(self, evaluator: Evaluator, stop_requested: Callable[[], bool]) -> None:
-        """Evaluate what the result tells; collective.
+    def _test_last_and_best(self, evaluator: Evaluator) -> None:
+        """Evaluate the test split with the last weights, and with the best; collective.
 
         Raises:
             Stopped: a stop was requested of some process.
         """
-        run, checkpointer = self.run, self.run.checkpointer
-        assert checkpointer is not None
-        self._evaluate(evaluator, run.step, stop_requested)
-        group = run.process_group
-        best = next(iter(checkpointer.best()), run.step) if group.is_chief else 0
+        self._test(evaluator, self.step)
+        group = self.process_group
+        best = next(iter(self.checkpointer.best()), self.step) if group.is_chief else 0
         (best,) = group.broadcast_from_chief(best)
-        if best == run.step:
+        if best == self.step:
             return
-        if problem := checkpointer.restore_chosen(best):
-            run.channel.line(f"warning: the best checkpoint is not evaluated: {problem}")
+        if problem := self.checkpointer.restore_chosen(best):
+            self.channel.line(f"warning: the best checkpoint is not evaluated: {problem}")
             return
-        self._evaluate(evaluator, best, stop_requested)
+        self._test(evaluator, best)
         # Whoever reads the state now means the last.
-        if problem := checkpointer.restore_chosen(run.step):
-            run.channel.line(
-                f"warning: the checkpoint of step {run.step}, the last, cannot be restored: "
+        if problem := self.checkpointer.restore_chosen(self.step):
+            self.channel.line(
+                f"warning: the checkpoint of step {self.step}, the last, cannot be restored: "
                 f"{problem}"
             )
 
-    def _evaluate(
-        self, evaluator: Evaluator, step: int, stop_requested: Callable[[], bool]
-    ) -> None:
+    def _test(self, evaluator: Evaluator, step: int) -> None:
         """Evaluate the test split with the weights of a step; write it, but not a second time."""
-        self.run.enter("evaluate")
-        self.run.faults.reached("evaluate")
-        evaluation = evaluator.evaluate(stop_requested, self.run.enter)
-        self.metrics[step] = evaluation.metrics
+        self.enter("evaluate")
+        self.faults.reached("evaluate")
+        evaluation = evaluator.evaluate(self._stop_requested, self.enter)
+        self.test_metrics[step] = evaluation.metrics
         if step not in (reported for reported, _ in read_evaluations(self.run_dir, "test")):
             self.reporter.write_evaluation("test", step, evaluation)
-        self.run.channel.log(evaluation_text(step, evaluation.metrics, "test"))
+        self.channel.log(evaluation_text(step, evaluation.metrics, "test"))

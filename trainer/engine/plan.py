@@ -5,6 +5,7 @@ An epoch is a reporting interval; the order of the data does not depend on it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -54,10 +55,9 @@ class Epochs:
             return step // self.steps_per_epoch
         return step * self.global_size // self.num_examples
 
-    def ends_at(self, step: int) -> bool:
-        """Return whether an epoch is complete after exactly `step` steps."""
-        completed = self.completed(step)
-        return completed > 0 and self.end(completed - 1) == step
+    def next_after(self, step: int) -> int:
+        """Return the first step after `step` that completes an epoch."""
+        return self.end(self.completed(step))
 
     def total_steps(self, train: Train) -> int:
         """Return the length of the whole training in steps."""
@@ -119,26 +119,23 @@ class EveryExamples:
 
 
 @dataclass(frozen=True)
-class StepInterval:
-    """Due where any of its policies says so; the last step is always due.
-
-    Attributes:
-        total_steps: length of the whole training.
-        policies: when it is due before.
-    """
+class LastStep:
+    """Due after the last step, and past it: a run may be resumed with fewer steps than it made."""
 
     total_steps: int
-    policies: Sequence[StepPolicy]
-
-    def due(self, step: int) -> bool:
-        """Return whether it is due after `step` steps."""
-        # Past the end too: a run may be resumed with fewer steps than it has already made.
-        return step >= self.total_steps or is_due(self.policies, step)
 
     def next_after(self, step: int) -> int:
-        """Return the first step after `step` at which it is due."""
-        candidates = [self.total_steps, *(policy.next_after(step) for policy in self.policies)]
-        return min(candidate for candidate in candidates if candidate > step)
+        return max(self.total_steps, step + 1)
+
+
+@dataclass(frozen=True)
+class AtSteps:
+    """Due after each of some steps."""
+
+    steps: frozenset[int]
+
+    def next_after(self, step: int) -> int:
+        return min((x for x in self.steps if x > step), default=sys.maxsize)
 
 
 def step_policies(
@@ -192,58 +189,29 @@ def is_due(policies: Sequence[StepPolicy], step: int) -> bool:
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps at which something is due in a run.
+    """The steps at which something is due in a run, each as policies of which one suffices.
 
     Attributes:
         total_steps: length of the whole training.
         epochs: the reporting epochs.
         summarize: when training metrics are written.
-        evaluate: when the test split is evaluated; None: a sidecar process evaluates it.
+        evaluate: when the split that selects is evaluated; empty: a sidecar process evaluates it.
         save: when the state is saved.
-        histograms: when histograms of weights and gradients are shown; None: never.
-        images: when input images are shown; None: never.
-        boundaries: further steps at which a graph call ends, though nothing is due.
-        memory: when the state is kept in memory, likewise; None: by the clock.
-        callbacks: when callbacks are called besides; the last step is not due by itself.
+        histograms: when histograms of weights and gradients are shown; may be empty.
+        images: when input images are shown; may be empty.
+        call_ends: when a graph call ends besides: there is a snapshot, a profile or a fault.
+        callbacks: when `on_step` of callbacks is called; the last step is not due by itself.
     """
 
     total_steps: int
     epochs: Epochs
-    summarize: StepInterval
-    evaluate: StepInterval | None
-    save: StepInterval
-    histograms: StepInterval | None = None
-    images: StepInterval | None = None
-    boundaries: frozenset[int] = frozenset()
-    memory: StepPolicy | None = None
+    summarize: Sequence[StepPolicy]
+    evaluate: Sequence[StepPolicy]
+    save: Sequence[StepPolicy]
+    histograms: Sequence[StepPolicy]
+    images: Sequence[StepPolicy]
+    call_ends: Sequence[StepPolicy]
     callbacks: Sequence[StepPolicy] = ()
-
-    def next_event(self, step: int) -> int:
-        """Return the first step after `step` at which something is due, or a graph call ends."""
-        epoch_end = self.epochs.end(self.epochs.completed(step))
-        memory = [self.memory] if self.memory is not None else []
-        policies = (*self._intervals, *self.callbacks, *memory)
-        due = [policy.next_after(step) for policy in policies]
-        boundaries = (boundary for boundary in self.boundaries if boundary > step)
-        return min(epoch_end, *due, *boundaries)
-
-    def event_at(self, step: int) -> bool:
-        """Return whether anything is due after `step` steps."""
-        return self.reports_at(step) or is_due(self.callbacks, step)
-
-    def changes_at(self, step: int) -> bool:
-        """Return whether more is due after `step` steps than training metrics and callbacks."""
-        others = [interval for interval in self._intervals if interval is not self.summarize]
-        return self.epochs.ends_at(step) or any(interval.due(step) for interval in others)
-
-    def reports_at(self, step: int) -> bool:
-        """Return whether more is due after `step` steps than a call of callbacks."""
-        return self.epochs.ends_at(step) or any(interval.due(step) for interval in self._intervals)
-
-    @property
-    def _intervals(self) -> list[StepInterval]:
-        intervals = (self.summarize, self.evaluate, self.save, self.histograms, self.images)
-        return [interval for interval in intervals if interval is not None]
 
 
 def make_plan(
@@ -260,31 +228,30 @@ def make_plan(
         experiment: the run's configuration.
         num_examples: examples in one pass over the data.
         global_size: examples in one step.
-        boundaries: as in `Plan`.
+        boundaries: further steps at which a graph call ends.
         asynchronous: whether workers wait for one another where something is due, and only there.
     """
     epochs = Epochs(num_examples, global_size, experiment.train.steps_per_epoch)
     total_steps = epochs.total_steps(experiment.train)
-    evaluate, checkpoint = experiment.evaluate, experiment.checkpoint
+    last = LastStep(total_steps)
+    evaluate, checkpoint, summary = experiment.evaluate, experiment.checkpoint, experiment.summary
     kept = checkpoint.memory_every_steps if checkpoint.memory != "never" else None
-    summary = experiment.summary
 
-    def every(steps: int | None, num_epochs: int | None = None) -> StepInterval:
-        return StepInterval(total_steps, step_policies(epochs, steps, num_epochs))
+    def every(steps: int | None, num_epochs: int | None = None) -> list[StepPolicy]:
+        return [*step_policies(epochs, steps, num_epochs), last]
 
-    def shown(steps: int | None) -> StepInterval | None:
-        return every(steps) if steps and experiment.trains else None
+    def shown(steps: int | None) -> list[StepPolicy]:
+        return every(steps) if steps and experiment.trains else []
 
     return Plan(
         total_steps=total_steps,
         epochs=epochs,
         summarize=every(_summary_steps(summary, total_steps, asynchronous), summary.every_epochs),
-        evaluate=None if evaluate.sidecar else every(evaluate.every_steps, evaluate.every_epochs),
-        save=StepInterval(total_steps, save_policies(checkpoint, epochs)),
+        evaluate=[] if evaluate.sidecar else every(evaluate.every_steps, evaluate.every_epochs),
+        save=[*save_policies(checkpoint, epochs), last],
         histograms=shown(summary.histograms),
         images=shown(summary.images),
-        boundaries=boundaries,
-        memory=None if kept is None else EverySteps(kept),
+        call_ends=[AtSteps(boundaries), *step_policies(epochs, kept)],
     )
 
 

@@ -51,6 +51,7 @@ class Reporter:
     def __post_init__(self) -> None:
         self._state = self.loop.state
         self._straggler = StragglerWatch()
+        self._paused_at: float | None = None
         self.writers: list[Writer] = []
         self._shown_sums = np.zeros([num_sums(self._state.task)])
         self.begin_window(0)
@@ -87,16 +88,21 @@ class Reporter:
 
     def begin_window(self, step: int) -> None:
         """Measure the speed from `step` on."""
-        self._began = time.monotonic()
+        self._began = self._paused_at or time.monotonic()
         self._begin_step = step
         self._waited = 0.0
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
         """Leave the block out of the speed of training."""
-        began = time.monotonic()
+        self._paused_at = time.monotonic()
         yield
-        self._began += time.monotonic() - began
+        self._began += time.monotonic() - self._paused_at
+        self._paused_at = None
+
+    def _secs(self) -> float:
+        """Return the seconds of training since the window began."""
+        return (self._paused_at or time.monotonic()) - self._began
 
     def end_compilation(self, step: int) -> None:
         """Begin to measure after the first graph call, which was mostly compilation."""
@@ -120,13 +126,6 @@ class Reporter:
             self.profiler.after(step)
         self._waited += waited
         self.ledger.record_step(step, waited)
-
-    def speed(self, step: int) -> dict[str, float]:
-        """Return the throughput and the share of time spent waiting for input in this window."""
-        return {
-            "examples_per_sec": self._rate(step),
-            "input_wait_fraction": self._waited / (time.monotonic() - self._began),
-        }
 
     def show_progress(self, step: int, window: tf.Tensor) -> None:
         """Show the user how far training is.
@@ -184,17 +183,14 @@ class Reporter:
         else:
             self.channel.line(text)
 
-    def write_train_metrics(self, step: int, speed: Mapping[str, float]) -> None:
-        """Write the training metrics since the last summary, and reset their sums; collective.
-
-        Args:
-            step: number of updates made.
-            speed: what `speed` returned, before the evaluation of this step.
-        """
+    def write_train_metrics(self, step: int) -> None:
+        """Write the training metrics since the last summary, and reset their sums; collective."""
         values = unpack(self._state.task, self._state.summary_sums.numpy())
         # Computed, not remembered: after a stop within this step's evaluation no step has run.
         learning_rates = self.loop.learning_rates(step - 1)
-        values |= {**learning_rates, **speed, **self.loop.report()}
+        values |= {**learning_rates, **self.loop.report()}
+        values["examples_per_sec"] = self._rate(step)
+        values["input_wait_fraction"] = self._waited / self._secs()
         record = self.clock.end(step) + self.loop.take_worker_record()
         values |= record.scalars()
         self.ledger.record_workers(record)
@@ -205,6 +201,7 @@ class Reporter:
             values["workers"] = time_spent.sizes[-1][1]
         self.write_scalars(step, values)
         self._show_workers(step, record)
+        self.begin_window(step)
         self._state.summary_sums.assign(tf.zeros_like(self._state.summary_sums))
 
     def write_scalars(self, step: int, values: Mapping[str, float]) -> None:
@@ -234,5 +231,4 @@ class Reporter:
     def _rate(self, step: int) -> float:
         """Return the examples per second since the window began."""
         num_steps = step - self._begin_step
-        secs = time.monotonic() - self._began
-        return num_steps * self.plan.epochs.global_size / secs if num_steps else 0.0
+        return num_steps * self.plan.epochs.global_size / self._secs() if num_steps else 0.0

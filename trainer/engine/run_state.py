@@ -14,7 +14,6 @@ from tensorflow.python import pywrap_tfe
 
 from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel
-from trainer.engine.audit.auditor import Auditor
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.checkpoints.memory_snapshots import MemorySnapshots
 from trainer.engine.pacing import StepPacer
@@ -31,7 +30,6 @@ class RunState(ABC):
     Attributes:
         checkpointer: saves and restores what is trained; None: that is not known yet.
         memory: keeps it in memory besides, for a restart; None: nothing does.
-        auditor: compares what replicas hold; None: nothing does.
         save_timer: also asks for a save, by the chief's clock.
         pacer: how many steps are run between two decisions; the chief's counts.
         ledger: accounts for the wall time.
@@ -44,7 +42,6 @@ class RunState(ABC):
 
     checkpointer: Checkpointer | None = None
     memory: MemorySnapshots | None = None
-    auditor: Auditor | None = None
     save_timer: Timer
     pacer: StepPacer
     ledger: Ledger
@@ -91,35 +88,6 @@ class RunState(ABC):
         if step is not None:
             self.channel.line(f"Continuing from the checkpoint of step {step}.")
         return step, step is not None
-
-    def until_audit(self, num_steps: int) -> int:
-        """Return how many of the next steps come before the next audit."""
-        if self.auditor is None:
-            return num_steps
-        return min(num_steps, self.auditor.next_step - self.step)
-
-    def record(self, count: int, secs: float) -> None:
-        """Note the duration of a graph call of `count` steps."""
-        if self.auditor is not None and self.pacer.started:  # the first one compiles
-            self.auditor.record(count, secs)
-        self.pacer.record(count, secs)
-
-    def audit(self) -> tuple[int, str] | None:
-        """Compare all replicas, if that is due; collective.
-
-        Returns:
-            None if nothing is wrong; else the last step that was audited clean, and a line that
-            says what is wrong since.
-
-        Raises:
-            DivergedError: something is wrong, and rolling back is not allowed, or was in vain.
-        """
-        auditor = self.auditor
-        if auditor is None or self.step < auditor.next_step:
-            return None
-        self.enter("train" if auditor.compiled else "compile")
-        problem = auditor.audit(self.step)
-        return (auditor.clean_step, problem) if problem else None
 
     def keep(self, position: Position, *, force: bool = False) -> None:
         """Keep the state in memory, if that is due by now, or in any case (`force`)."""

@@ -21,7 +21,7 @@ from trainer.engine.graph.step.moving_statistics import unchanged
 from trainer.engine.graph.step.row_gradients import as_dense
 from trainer.engine.graph.step.step_options import Gradients, Optimizer, StepOptions
 from trainer.engine.graph.step.train_step import Step
-from trainer.engine.plan import Plan
+from trainer.engine.plan import Plan, is_due
 from trainer.errors import ConfigError
 from trainer.summaries.writers.writer import Writer
 
@@ -53,31 +53,22 @@ class StepInspector:
         self._plan = plan
         self.compiled = False
         shape = [] if tf.nest.is_nested(features) else list(features.shape)[1:]
-        if plan.images is not None and not (
-            len(shape) == 2 or (len(shape) == 3 and shape[-1] in (1, 3, 4))
-        ):
-            every_steps = plan.images.policies[0].next_after(0)
+        if plan.images and not (len(shape) == 2 or (len(shape) == 3 and shape[-1] in (1, 3, 4))):
+            every_steps = plan.images[0].next_after(0)
             raise ConfigError(
                 f"summary.images ({every_steps}) needs features that are images, "
                 "[height, width] or [height, width, 1, 3 or 4]; those of this dataset are "
                 f"{feature_words(features)}; add summary.images=null"
             )
 
-    def due(self, step: int) -> bool:
-        """Return whether anything is shown after `step` updates."""
-        return any(
-            interval is not None and interval.due(step)
-            for interval in (self._plan.histograms, self._plan.images)
-        )
-
     def show(self, step: int, writers: Sequence[Writer]) -> None:
         """Show what is due after `step` updates; collective."""
         number = tf.constant(step, tf.int64)
-        if self._plan.images is not None and self._plan.images.due(step):
+        if is_due(self._plan.images, step):
             images = as_images(self._images(self._iterator(step), number).numpy())
             for writer in writers:
                 writer.images("train", step, "inputs", images)
-        if self._plan.histograms is not None and self._plan.histograms.due(step):
+        if is_due(self._plan.histograms, step):
             gradients = self._gradients(self._iterator(step), number)
             for name, values in self._histograms(gradients) if writers else ():
                 for writer in writers:

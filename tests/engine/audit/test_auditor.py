@@ -108,13 +108,13 @@ def test_interval_follows_the_cost(monkeypatch, every, cost, interval, share):
     for step in (100, 200):
         audits.record(100, 10.0)
         assert audits.audit(step) == ""
-    assert audits.next_step == 200 + interval
+    assert audits.next_after(0) == 200 + interval
     assert lines == [
         f"An audit takes {1000 * cost:.1f} ms; one every {interval} steps costs {share} % of the "
         "time."
     ]
     audits.begin(9_990)
-    assert audits.next_step == 10_000
+    assert audits.next_after(0) == 10_000
 
 
 def test_owner_is_a_process_or_its_replica():

@@ -187,7 +187,7 @@ def test_run_stopped_while_it_tests_the_best_weights_ends_alike(tmp_path: Path) 
     kept = variables(straight)
 
     def is_testing_the_best(trained: Engine) -> bool:
-        return len(trained.final.metrics) == 1
+        return len(trained.test_metrics) == 1
 
     stopped = engine(tmp_path / "stopped", *RUN, *BEST)
     assert not stopped.train(lambda: is_testing_the_best(stopped))
@@ -205,7 +205,7 @@ def test_damage_to_the_last_checkpoint_while_the_best_is_tested_is_told(tmp_path
     trained.channel = Channel(lambda message: lines.append(getattr(message, "text", "")))
 
     def damage() -> bool:
-        if len(trained.final.metrics) == 1:
+        if len(trained.test_metrics) == 1:
             (tmp_path / "checkpoints" / "ckpt-8.index").write_bytes(b"")
         return False
 

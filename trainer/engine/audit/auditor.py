@@ -27,7 +27,6 @@ class Auditor:
     """Compares the variables of all replicas after some of the steps; collective.
 
     Attributes:
-        next_step: the step after which the next audit is due; the last step always is.
         clean_step: the last step after which nothing was found, or that the run was restored at.
         compiled: whether there has been an audit, so that the next one needs no compilation.
 
@@ -66,6 +65,10 @@ class Auditor:
         self.clean_step = step
         self._plan(step)
 
+    def next_after(self, step: int) -> int:
+        """Return the step after which the next audit is due; the last step always is."""
+        return self._next_step
+
     def record(self, count: int, secs: float) -> None:
         """Note the duration of `count` steps, with which the cost is compared."""
         self._steps += count
@@ -101,9 +104,9 @@ class Auditor:
 
     def _plan(self, step: int) -> None:
         begin = step if self._every is None else step // self._interval * self._interval
-        self.next_step = begin + self._interval
+        self._next_step = begin + self._interval
         if step < self._total_steps:
-            self.next_step = min(self.next_step, self._total_steps)
+            self._next_step = min(self._next_step, self._total_steps)
         self._steps, self._secs = 0, 0.0
 
     def _digests(self) -> list[Digests]:

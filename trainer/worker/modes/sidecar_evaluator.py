@@ -18,6 +18,7 @@ from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel
 from trainer.config.schema import Experiment
 from trainer.engine.pacing import Stopped
+from trainer.engine.plan import is_due
 from trainer.errors import CheckpointError
 from trainer.runs.checkpoint_marker import committed_steps, verify
 from trainer.runs.directory import read_result
@@ -149,7 +150,7 @@ class Sidecar:
         self._done.add(step)
         if legend := lines.legend(evaluation.metrics):
             self._channel.opening(legend)
-        text = lines.line(step, epoch if epochs.ends_at(step) else None, None, evaluation.metrics)
+        text = lines.line(step, epoch if is_due([epochs], step) else None, None, evaluation.metrics)
         self._channel.evaluated(step, evaluation.metrics, split, text)
 
     def _open_writers(self, position: int) -> None:
