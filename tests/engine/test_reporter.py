@@ -1,8 +1,9 @@
-"""The summaries of a training, read back from its files with TensorBoard's own reader."""
+"""What a training reports: its lines, its waits, and summaries read with TensorBoard."""
 
 import itertools
 import json
 import logging
+import math
 import signal
 
 import numpy as np
@@ -15,6 +16,10 @@ from tests.support.processes import OPTIONS, final_variables, only_run, run, sig
 from tests.support.training import SMALL, engine
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel, Evaluated
+from trainer.config.directions import Directions
+from trainer.engine import reporter
+from trainer.engine.reporter import ExchangeTime, ResultLines, WorkerClock
+from trainer.runs.ledger import WorkerRecord, WorkerTime
 from trainer.summaries.writers.tensorboard import scalar_tag
 from trainer.worker.building import build
 
@@ -168,3 +173,116 @@ def test_disabled_summaries_write_nothing(tmp_path):
     }  # fmt: skip
     assert reader.Tags()["graph"] is False
     assert not (tmp_path / "events" / "plugins").exists()
+
+
+TRAIN = {"loss": 2.25021, "accuracy": 0.22852}
+
+
+def result_lines(metric="accuracy", **directions):
+    directions = Directions({"loss": "min", **directions}, metric)
+    return ResultLines(compose(["train.epochs=30"]), 337, "test", ["loss", "accuracy"], directions)
+
+
+def evaluated(accuracy, loss=2.1137):
+    return {"loss": loss, "accuracy": accuracy, "recall/cat": 0.5}
+
+
+def test_columns_keep_their_place_and_the_best_so_far_is_marked():
+    shown = result_lines(accuracy="max")
+    assert [
+        shown.line(7, None, TRAIN, evaluated(0.5)),
+        shown.line(12, 1, TRAIN, None),
+        shown.line(330, 29, {"loss": 12.345, "accuracy": 1.0}, evaluated(0.25)),
+        shown.line(337, 30, None, evaluated(0.75, 0.00001)),
+    ] == [
+        "             step   7  train 2.2502 0.229  test 2.1137 0.500  best",
+        "epoch  1/30  step  12  train 2.2502 0.229",
+        "epoch 29/30  step 330  train 12.345 1.000  test 2.1137 0.250",
+        "epoch 30/30  step 337                      test  1e-05 0.750  best",
+    ]
+
+
+def test_best_is_that_of_all_attempts():
+    shown = result_lines("loss")
+    shown.recall([evaluated(0.5, 1.5), evaluated(0.5, math.nan), evaluated(0.5, 0.5)])
+    marks = [shown.line(9, None, None, evaluated(0.5, loss)) for loss in (0.6, 0.5, math.nan, 0.4)]
+    assert [mark.endswith("best") for mark in marks] == [False, False, False, True]
+    assert not result_lines().line(9, None, None, evaluated(0.5)).endswith("best")
+
+
+def test_best_checkpoints_and_the_lines_agree_on_the_metric():
+    directions = Directions({"loss": "min", "accuracy": "max"}, "accuracy")
+    shown = ResultLines(compose(["train.epochs=3"]), 34, "test", [], directions)
+    assert (shown.num_epochs, shown.metric, shown.mode) == (3, "accuracy", "max")
+    steps = compose(["train.steps=3", "checkpoint.best.metric=loss"])
+    shown = ResultLines(steps, 3, "test", [], directions)
+    assert (shown.num_epochs, shown.metric, shown.mode) == (None, "loss", "min")
+
+
+NAMES = ["worker-0", "worker-1"]
+
+
+class Group:
+    """The second of two processes; the first has measured `others`."""
+
+    def __init__(self, others=(0, 0, 0), count=2):
+        self.count = count
+        self.others = [round(1e6 * secs) for secs in others]
+
+    def gather(self, *values):
+        return [self.others, list(values)]
+
+
+class Time:
+    def __init__(self):
+        self.now = 100.0
+        self.exchanged = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still."""
+    fake = Time()
+    monkeypatch.setattr(reporter, "time", fake)
+    return fake
+
+
+def run_interval(own, clock, *, exchanged):
+    """Wait a second for the others, and work for five, in which gradients are exchanged."""
+    with own.waiting():
+        clock.now += 1.0
+    with own.working():
+        clock.now += 5.0
+        clock.exchanged += exchanged
+    clock.now += 50.0  # evaluation
+
+
+@pytest.mark.parametrize("travel", [0.0, 0.25])
+def test_record_has_work_and_wait_of_every_process(clock, travel):
+    """The least time of any process is that of the gradient's travel, which is no wait."""
+    exchange = ExchangeTime(lambda: clock.exchanged, includes_travel=travel > 0)
+    own = WorkerClock(Group((6.0, 0.5, 0.25)), NAMES, exchange)
+    run_interval(own, clock, exchanged=2.0)
+    assert own.end(10).times == {
+        "worker-0": WorkerTime(5.75 + travel, 0.75 - travel, 10),
+        "worker-1": WorkerTime(3.0 + travel, 3.0 - travel, 10),
+    }
+
+
+def test_compilation_is_left_out(clock):
+    own = WorkerClock(Group(), NAMES)
+    with own.working():
+        clock.now += 60.0
+        own.begin(1)
+        clock.now += 0.5
+    assert own.end(3).times["worker-1"] == WorkerTime(0.5, 0.0, 2)
+
+
+@pytest.mark.parametrize(("count", "step"), [(2, 0), (1, 10)])
+def test_interval_without_a_step_and_single_process_have_no_record(clock, count, step):
+    own = WorkerClock(Group(count=count), NAMES)
+    run_interval(own, clock, exchanged=0.0)
+    assert own.end(step) == WorkerRecord()

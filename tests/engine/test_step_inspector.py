@@ -74,9 +74,7 @@ def advance(run_engine, count):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "more", [[*ONE, *RANDOM, *READ, "batch.accumulate=2"], [*TWO, *GAN]], ids=["read", "gan"]
-)
+@pytest.mark.parametrize("more", [[*ONE, *RANDOM, *READ], [*TWO, *GAN]], ids=["read", "gan"])
 def test_inspection_changes_no_bit(tmp_path, more):
     plain = train(tmp_path / "plain", *more)
     assert_same_bits(

@@ -1,16 +1,30 @@
-"""How many steps or batches go into one graph call. No TensorFlow."""
+"""What follows the clock: how much goes into one graph call, and when to save. No TensorFlow."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 from trainer.cluster.messages import Channel
+from trainer.config.schema import Checkpoint
 from trainer.engine.process_group import ProcessGroup
+from trainer.runs.ledger import Ledger, TimeSummary
+from trainer.text import format_duration
 
 _TOO_SHORT_SECS = 0.5
 _TOO_LONG_SECS = 2.0
+
+_SHORTEST_SECS = 10.0
+"""About what a command takes to start again, so that a shorter interval saves little; before the
+first save too: what a save takes is not known yet."""
+_LONGEST_SECS = 3600.0
+"""The most work that a failure may cost, however slow a save and however rare failures are."""
+_MOST_COST = 0.01
+"""The most time that saves may take, as a fraction of the time between them."""
+_PRIOR_SECS, _PRIOR_FAILURES = 3600.0, 1 / 24
+"""What counts as seen before the run began: one failure a day. It weighs as much as one hour of
+training, so that a few failures in a row soon shorten the interval."""
 
 
 class StepPacer:
@@ -22,9 +36,6 @@ class StepPacer:
     Attributes:
         count: steps in the next call.
         started: whether a call has been made.
-
-    Args:
-        steps_per_loop: the number of steps, or `auto`.
     """
 
     def __init__(self, steps_per_loop: int | str) -> None:
@@ -33,25 +44,13 @@ class StepPacer:
         self.started = False
 
     def record(self, count: int, secs: float) -> None:
-        """Adapt to the duration of a call; the first one, mostly compilation, is ignored.
-
-        Args:
-            count: steps in the call.
-            secs: its duration.
-        """
+        """Adapt to the seconds that a call of `count` steps took; the first one mostly compiles."""
         if self._auto and self.started:
             if secs < _TOO_SHORT_SECS and count >= self.count:
                 self.count *= 2
             elif secs > _TOO_LONG_SECS:
                 self.count = max(1, self.count // 2)
         self.started = True
-
-    @contextmanager
-    def measure(self, count: int) -> Iterator[None]:
-        """Record the duration of the block as that of a call of `count` steps."""
-        began = time.monotonic()
-        yield
-        self.record(count, time.monotonic() - began)
 
 
 class Stopped(Exception):
@@ -103,6 +102,88 @@ class PacedCalls:
                 raise Stopped
             enter("evaluate" if self._pacer.started else "compile")
             count = min(count, self._max_batches, self._num_steps - start)
-            with self._pacer.measure(count):
-                yield start, count
+            began = time.monotonic()
+            yield start, count
+            self._pacer.record(count, time.monotonic() - began)
             start += count
+
+
+def failure_interval_secs(spent: TimeSummary) -> float:
+    """Return the mean seconds between two failures, as a run has shown so far."""
+    return (_PRIOR_SECS + spent.wall_secs) / (_PRIOR_FAILURES + spent.failures)
+
+
+def optimal_secs(save_secs: float, failure_secs: float) -> float:
+    """Return the seconds of training between two saves by which least time is lost.
+
+    Young (1974) and Daly (2006), from the seconds that training waits for a save, and the mean
+    seconds between two failures.
+    """
+    ratio = save_secs / (2 * failure_secs)
+    if ratio >= 1:
+        return failure_secs
+    young = math.sqrt(2 * save_secs * failure_secs)
+    return young * (1 + math.sqrt(ratio) / 3 + ratio / 9) - save_secs
+
+
+class Timer:
+    """Due when a number of seconds has passed since it was restarted; None: never."""
+
+    def __init__(self, secs: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._secs = secs
+        self._clock = clock
+        self._began = clock()
+
+    def due(self) -> bool:
+        """Return whether the seconds have passed since the last `restart`."""
+        return self._secs is not None and self._clock() - self._began >= self._secs
+
+    def restart(self) -> None:
+        """Count from now on."""
+        self._began = self._clock()
+
+
+class AutoTimer(Timer):
+    """A timer whose seconds follow what a save takes, and how often the run fails.
+
+    Args:
+        spent: returns how all attempts so far, this one included, have spent their time.
+        log: receives a line with the interval when it is first known.
+    """
+
+    def __init__(
+        self,
+        spent: Callable[[], TimeSummary],
+        log: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(_SHORTEST_SECS, clock)
+        self._spent = spent
+        self._log: Callable[[str], None] | None = log
+        self.restart()
+
+    def restart(self) -> None:
+        """Count from now on, to an interval that takes the save that has ended into account."""
+        super().restart()
+        spent = self._spent()
+        if not spent.saves:
+            return
+        save_secs = spent.secs["save"] / spent.saves
+        failure_secs = failure_interval_secs(spent)
+        secs = max(optimal_secs(save_secs, failure_secs), save_secs / _MOST_COST)
+        self._secs = min(max(secs, _SHORTEST_SECS), _LONGEST_SECS)
+        if self._log is not None:
+            self._log(
+                f"Saving at least every {format_duration(self._secs)} (checkpoint.every_secs=auto):"
+                f" a save takes {save_secs:.2g} s, and a failure is expected every "
+                f"{failure_secs / 3600:.2g} h ({spent.failures} so far)."
+            )
+            self._log = None
+
+
+def make_save_timer(checkpoint: Checkpoint, ledger: Ledger, channel: Channel) -> Timer:
+    """Return the timer by which `checkpoint.every_secs` asks to save: the chief's clock decides."""
+    secs = checkpoint.every_secs
+    if not isinstance(secs, str):
+        return Timer(secs)
+    return AutoTimer(ledger.summary, channel.log) if ledger.writes else Timer(None)

@@ -16,9 +16,8 @@ from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.checkpoints.memory_snapshots import MemorySnapshots
-from trainer.engine.pacing import StepPacer
+from trainer.engine.pacing import StepPacer, Timer
 from trainer.engine.process_group import ProcessGroup
-from trainer.engine.save_timer import Timer
 from trainer.runs.ledger import Ledger
 from trainer.runs.state_memory import Position
 

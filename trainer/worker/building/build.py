@@ -41,14 +41,11 @@ from trainer.engine.graph.step.metric_sums import metric_names
 from trainer.engine.graph.step.shard_tree import TreeExchange
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.loop_parts import LoopParts
-from trainer.engine.pacing import StepPacer
+from trainer.engine.pacing import StepPacer, make_save_timer
 from trainer.engine.plan import make_plan
 from trainer.engine.process_group import ProcessGroup
-from trainer.engine.reporter import Reporter
-from trainer.engine.result_lines import ResultLines, result_lines
-from trainer.engine.save_timer import make_save_timer
+from trainer.engine.reporter import ExchangeTime, Reporter, ResultLines, WorkerClock
 from trainer.engine.step_inspector import StepInspector
-from trainer.engine.worker_clock import ExchangeTime, WorkerClock
 from trainer.errors import ConfigError
 from trainer.files import write_json
 from trainer.logical_devices import groups_of
@@ -153,7 +150,7 @@ def _engine(training: _Training, inference: Inference, evaluated: Source, test: 
     learner = training.learner
     plan = learner.plan
     has_validation = evaluated is not test
-    lines = result_lines(
+    lines = ResultLines(
         context.experiment,
         plan.total_steps,
         "validation" if has_validation else "test",

@@ -18,7 +18,7 @@ from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.graph.step.metric_sums import metric_names
 from trainer.engine.plan import Epochs, make_plan
 from trainer.engine.process_group import ProcessGroup
-from trainer.engine.result_lines import ResultLines, result_lines
+from trainer.engine.reporter import ResultLines
 from trainer.protocols import DatasetDefaults, with_defaults
 from trainer.runs import provenance
 from trainer.runs.recorded_metrics import read_evaluations
@@ -78,7 +78,7 @@ def sidecar(context: WorkerContext) -> CheckpointEvaluation:
     loops.check = GraphCheck(learner.state.trackables, context.channel.line)
     inference = make_inference(context, learner, loops, ProcessGroup(tf_strategy))
     evaluator = inference.evaluator(source, inference.predictor(source))
-    lines = result_lines(
+    lines = ResultLines(
         context.experiment,
         learner.plan.total_steps,
         name,

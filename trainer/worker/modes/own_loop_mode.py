@@ -15,10 +15,9 @@ from trainer.config.directions import Directions
 from trainer.config.instantiate import instantiate
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.graph.step.step_options import StepOptions
-from trainer.engine.pacing import Stopped
+from trainer.engine.pacing import Stopped, make_save_timer
 from trainer.engine.plan import Epochs, save_policies
 from trainer.engine.process_group import ProcessGroup
-from trainer.engine.save_timer import make_save_timer
 from trainer.errors import ConfigError
 from trainer.own_loop.replicator import Replicator
 from trainer.own_loop.session import Session

@@ -148,10 +148,8 @@ class Sidecar:
             writer.scalars(split, step, {"epoch": epoch, **evaluation.metrics})
             writer.flush()
         self._done.add(step)
-        if legend := lines.legend(evaluation.metrics):
-            self._channel.opening(legend)
-        text = lines.line(step, epoch if is_due([epochs], step) else None, None, evaluation.metrics)
-        self._channel.evaluated(step, evaluation.metrics, split, text)
+        ended = epoch if is_due([epochs], step) else None
+        lines.show(self._channel, step, ended, None, evaluation.metrics)
 
     def _open_writers(self, position: int) -> None:
         nodes = self._experiment.writers
