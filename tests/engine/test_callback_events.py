@@ -174,7 +174,8 @@ def caller(callbacks, sums, *, is_chief):
         variables=dict,
     )
     channel = SimpleNamespace(phase=lambda *phase: None, line=events.append)
-    made = CallbackCaller(None, SimpleNamespace(plan=plan), state, None, group, channel)
+    loop = SimpleNamespace(state=state, strategy=None)
+    made = CallbackCaller(None, SimpleNamespace(plan=plan, loop=loop, channel=channel), group)
     made.show(4)
     return made
 

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.cluster.messages import Channel
-from trainer.engine.graph.state.train_state import TrainState, digests
+from trainer.engine.graph.state.train_state import digests
 from trainer.engine.graph.step.metric_sums import unpack
 from trainer.engine.process_group import ProcessGroup
 from trainer.engine.reporter import Reporter
@@ -106,28 +105,13 @@ class Training:
 
 
 class CallbackCaller:
-    """Calls the methods of callbacks.
+    """Calls the methods of the callbacks in a run's state."""
 
-    Args:
-        reporter: has the plan and the writers.
-        state: the callbacks, and what is trained.
-        process_group: the processes that run every step together.
-        channel: sends lines to the user.
-    """
-
-    def __init__(
-        self,
-        run_dir: Path,
-        reporter: Reporter,
-        state: TrainState,
-        strategy: tf.distribute.Strategy,
-        process_group: ProcessGroup,
-        channel: Channel,
-    ) -> None:
-        self._state = state
-        self._strategy = strategy
+    def __init__(self, run_dir: Path, reporter: Reporter, process_group: ProcessGroup) -> None:
+        self._state = state = reporter.loop.state
+        self._strategy = reporter.loop.strategy
         self._process_group = process_group
-        self._channel = channel
+        self._channel = reporter.channel
         self._epochs = reporter.plan.epochs
         self._read_only: set[tuple[str, str]] = set()  # the methods that were found so
         self._shared = b""  # the variables of callbacks, as all processes have them
@@ -150,10 +134,7 @@ class CallbackCaller:
     def show_again(self, step: int, evaluations: Sequence[Mapping[str, float]]) -> None:
         """Have callbacks see a run that was restored at a step; collective.
 
-        Args:
-            step: number of steps made.
-            evaluations: the metrics of those until then; the chief's count, the others need not
-                see its files.
+        The chief's `evaluations` until then count: the others need not see its files.
         """
         if self._callbacks:
             text = json.dumps(evaluations[-1] if evaluations else {})
@@ -172,7 +153,7 @@ class CallbackCaller:
             step: number of steps made.
             epoch_metrics: the training metrics of the epoch that is complete; None: none is, and
                 the state has their sums.
-            evaluation: the metrics of an evaluation; None: the last that was shown.
+            evaluation: the metrics of an evaluation; None: there was none at this step.
         """
         if not self._callbacks:
             return
@@ -230,11 +211,8 @@ class CallbackCaller:
     def _share(self, ends: Sequence[bool]) -> list[int]:
         """Assign the chief's values to the variables of callbacks in all processes; collective.
 
-        Args:
-            ends: which callbacks end the training in this process.
-
         Returns:
-            In how many processes each of them does.
+            In how many processes each callback ends the training, as `ends` has it for this one.
         """
         group = self._process_group
         variables = self._state.callback_variables()

@@ -116,14 +116,7 @@ class Engine(RunState):
     _snapshot_due: bool = field(default=False, init=False)  # when all have run the last actions
 
     def __post_init__(self) -> None:
-        self._callbacks = CallbackCaller(
-            self.run_dir,
-            self.reporter,
-            self.state,
-            self.loop.strategy,
-            self.process_group,
-            self.channel,
-        )
+        self._callbacks = CallbackCaller(self.run_dir, self.reporter, self.process_group)
         self._left_out_file = self.run_dir / "left_out.json"
         plan = self.plan
         inspect = [*plan.histograms, *plan.images]

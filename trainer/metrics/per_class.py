@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from trainer.annotations import Ge
-from trainer.engine.evaluation.predicted_classes import predicted_classes
+from trainer.engine.evaluation.misclassified import predicted_classes
 from trainer.metrics.value_keys import value_keys
 
 

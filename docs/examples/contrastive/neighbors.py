@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from trainer.engine.evaluation.evaluator import Evaluation, blocks, columns
 from trainer.engine.evaluation.inference import Inference
-from trainer.engine.evaluation.predicted_classes import predicted_classes
+from trainer.engine.evaluation.misclassified import predicted_classes
 from trainer.engine.evaluation.prediction_metrics import (
     misclassified_problems,
     require_evaluated,

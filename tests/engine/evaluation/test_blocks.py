@@ -1,4 +1,4 @@
-"""Blocks of predictions, and classes: their names, and the predicted ones."""
+"""Blocks of predictions, and the names of classes."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,6 @@ import pytest
 from trainer.datasets.digits import digits
 from trainer.engine.evaluation.evaluator import blocks
 from trainer.engine.evaluation.inference import class_names_of
-from trainer.engine.evaluation.predicted_classes import predicted_classes
 from trainer.errors import ConfigError
 
 
@@ -36,8 +35,3 @@ def test_class_names_default_to_numbers_and_must_be_complete():
     assert caught.value.problems == (
         "the dataset has 2 class_names for 10 classes; give it one for each",
     )
-
-
-def test_probabilities_that_are_not_finite_predict_no_class():
-    rows = [[0.1, 0.9], [np.nan, np.nan], [np.nan, 0.5], [np.inf, 0.0], [1.0, 0.0]]
-    assert predicted_classes(np.array(rows, np.float32)).tolist() == [1, -1, -1, -1, 0]

@@ -1,11 +1,11 @@
-"""Images of misclassified examples."""
+"""Predicted classes, and images of misclassified examples."""
 
 import numpy as np
 import pytest
 
 from trainer.datasets.digits import digits
 from trainer.datasets.splits.arrays import ArrayDataset, ArraySplit
-from trainer.engine.evaluation.misclassified import MisclassifiedExamples
+from trainer.engine.evaluation.misclassified import MisclassifiedExamples, predicted_classes
 from trainer.errors import ConfigError
 from trainer.summaries.figures import add_captions
 
@@ -48,3 +48,8 @@ def test_features_that_are_not_images_are_refused():
         "summary.misclassified (3) needs images, features of [height, width, 1 or 3]; "
         "the dataset has [5]; add summary.misclassified=0",
     )
+
+
+def test_probabilities_that_are_not_finite_predict_no_class():
+    rows = [[0.1, 0.9], [np.nan, np.nan], [np.nan, 0.5], [np.inf, 0.0], [1.0, 0.0]]
+    assert predicted_classes(np.array(rows, np.float32)).tolist() == [1, -1, -1, -1, 0]

@@ -1,4 +1,4 @@
-"""The misclassified examples of a split, as images."""
+"""The classes that probabilities predict, and the misclassified examples of a split, as images."""
 
 from __future__ import annotations
 
@@ -8,12 +8,20 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from trainer.engine.evaluation.predicted_classes import predicted_classes
 from trainer.engine.evaluation.subset import batch_spec
 from trainer.engine.graph.input.feature_specs import feature_words
 from trainer.errors import ConfigError
 from trainer.protocols import Dataset, DatasetDefaults, with_defaults
 from trainer.summaries import figures
+
+NO_CLASS = -1
+"""What probabilities that are not finite predict: it equals no label."""
+
+
+def predicted_classes(probabilities: np.ndarray) -> np.ndarray:
+    """Return the most probable class of each example, [B] int64, from probabilities, [B, C]."""
+    is_finite = np.isfinite(probabilities).all(axis=1)
+    return np.where(is_finite, np.argmax(probabilities, axis=1), NO_CLASS)
 
 
 class _Example(NamedTuple):
@@ -58,18 +66,12 @@ class MisclassifiedExamples:
         self._examples: list[_Example] = []
 
     def update(self, ids: np.ndarray, labels: np.ndarray, probabilities: np.ndarray) -> None:
-        """Add the misclassified ones among these examples.
-
-        Args:
-            ids: [B] int64.
-            labels: [B] int64.
-            probabilities: [B, C] float32.
-        """
+        """Add the misclassified ones among B examples; `probabilities` is [B, C]."""
         predictions = predicted_classes(probabilities)
         highest = probabilities.max(axis=1)
         examples = [
             _Example(-float(highest[row]), int(ids[row]), int(labels[row]), int(predictions[row]))
-            for row in np.flatnonzero((predictions != labels) & (predictions >= 0))
+            for row in np.flatnonzero((predictions != labels) & (predictions != NO_CLASS))
         ]
         self._examples = sorted([*self._examples, *examples])[: self._count]
 
