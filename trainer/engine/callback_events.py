@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from trainer.engine.graph.state.train_state import digests
 from trainer.engine.graph.step.metric_sums import unpack
+from trainer.engine.plan import EverySteps
 from trainer.engine.process_group import ProcessGroup
 from trainer.engine.reporter import Reporter
 from trainer.errors import ConfigError
@@ -105,7 +106,11 @@ class Training:
 
 
 class CallbackCaller:
-    """Calls the methods of the callbacks in a run's state."""
+    """Calls the methods of the callbacks in a run's state.
+
+    Attributes:
+        on_step_when: the steps at which `on_step` of some callback is called.
+    """
 
     def __init__(self, run_dir: Path, reporter: Reporter, process_group: ProcessGroup) -> None:
         self._state = state = reporter.loop.state
@@ -119,6 +124,8 @@ class CallbackCaller:
             name: with_defaults(callback, CallbackDefaults)
             for name, callback in state.callbacks.items()
         }
+        steps = {x.every for x in self._callbacks.values() if x.on_step is not None and x.every}
+        self.on_step_when = [EverySteps(every) for every in sorted(steps)]
         total = reporter.plan.total_steps
         self._training = Training(
             run_dir,

@@ -120,7 +120,8 @@ class Engine(RunState):
         self._left_out_file = self.run_dir / "left_out.json"
         plan = self.plan
         inspect = [*plan.histograms, *plan.images]
-        call = [*plan.callbacks, *plan.evaluate, plan.epochs, LastStep(plan.total_steps)]
+        called = self._callbacks.on_step_when
+        call = [*called, *plan.evaluate, plan.epochs, LastStep(plan.total_steps)]
         every = [*plan.summarize, *plan.save, *inspect, *call]
         # Evaluation comes first: it can be interrupted, and then no line of its step may be written
         # yet. What a checkpoint is to hold comes before the save.

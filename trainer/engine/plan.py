@@ -200,7 +200,6 @@ class Plan:
         histograms: when histograms of weights and gradients are shown; may be empty.
         images: when input images are shown; may be empty.
         call_ends: when a graph call ends besides: there is a snapshot, a profile or a fault.
-        callbacks: when `on_step` of callbacks is called; the last step is not due by itself.
     """
 
     total_steps: int
@@ -211,7 +210,6 @@ class Plan:
     histograms: Sequence[StepPolicy]
     images: Sequence[StepPolicy]
     call_ends: Sequence[StepPolicy]
-    callbacks: Sequence[StepPolicy] = ()
 
 
 def make_plan(

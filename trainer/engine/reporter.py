@@ -302,9 +302,7 @@ class Reporter:
     def open(self, step: int, reported: int) -> None:
         """Open the writers, and begin to measure at `step`.
 
-        Args:
-            step: number of updates made.
-            reported: the last step that was reported; what was written of later ones is dropped.
+        What was written after step `reported`, the last whose report was complete, is dropped.
         """
         self.writers = self.open_writers(reported)
         self._shown_sums = self._state.epoch_sums.numpy()
@@ -338,10 +336,12 @@ class Reporter:
     @contextmanager
     def uncounted(self) -> Iterator[None]:
         """Leave the block out of the speed of training."""
-        self._paused_at = time.monotonic()
-        yield
-        self._began += time.monotonic() - self._paused_at
-        self._paused_at = None
+        self._paused_at = began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._began += time.monotonic() - began
+            self._paused_at = None
 
     def _secs(self) -> float:
         """Return the seconds of training since the window began."""
@@ -359,24 +359,14 @@ class Reporter:
             self.profiler.before(step)
 
     def after_steps(self, step: int, waited: float) -> None:
-        """Record that a graph call has ended.
-
-        Args:
-            step: number of updates made.
-            waited: seconds that its steps waited for their input.
-        """
+        """Record that a graph call has ended, whose steps waited so many seconds for input."""
         if self.profiler is not None:
             self.profiler.after(step)
         self._waited += waited
         self.ledger.record_step(step, waited)
 
     def show_progress(self, step: int, window: tf.Tensor) -> None:
-        """Show the user how far training is.
-
-        Args:
-            step: number of updates made.
-            window: the metric sums since the last summary, [2 * metrics] float64.
-        """
+        """Show how far training is, with the sums since the last summary, [2 * metrics] float64."""
         rate = self._rate(step)
         total, epochs = self.plan.total_steps, self.plan.epochs
         secs_left = (total - step) * epochs.global_size / rate if rate else None
@@ -403,13 +393,7 @@ class Reporter:
         epoch_metrics: Mapping[str, float] | None,
         evaluated: Mapping[str, float] | None,
     ) -> None:
-        """Show the line of an epoch, an evaluation, or both.
-
-        Args:
-            step: number of updates made.
-            epoch_metrics: what `end_epoch` returned; None: no epoch ends here.
-            evaluated: metrics of the split that selects; None: nothing was evaluated.
-        """
+        """Show the line of an epoch, an evaluation, or both; None: no epoch ends, or none was."""
         epoch = None
         train = epoch_metrics
         sums = self._state.epoch_sums.numpy()

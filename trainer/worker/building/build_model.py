@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import tensorflow as tf
 
@@ -31,7 +31,7 @@ from trainer.engine.graph.state.variables import read_from_first_replica
 from trainer.engine.graph.step.divergence import DivergenceMonitor
 from trainer.engine.graph.step.grouped_optimizer import bind_groups
 from trainer.engine.graph.step.metric_sums import num_sums
-from trainer.engine.plan import EverySteps, Plan, make_plan
+from trainer.engine.plan import Plan, make_plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.logical_devices import groups_of
 from trainer.protocols import (
@@ -150,7 +150,6 @@ def build_learner(
     if experiment.env is None and experiment.mode in ("train", "evaluate"):
         members.check_labels(state.task, dataset)
         data_checks.check_classes(state.task, dataset, (experiment.task or {}).get("loss"))
-    plan = _with_callbacks(plan, callbacks)
     return Learner(dataset, plan, sizes, parts.learning_rates, state, builder.placement)
 
 
@@ -256,13 +255,6 @@ def _callbacks(experiment: Experiment) -> dict[str, CallbackDefaults]:
         callbacks[name] = instantiate(node, key)
         members.check_callback(key, callbacks[name])
     return callbacks
-
-
-def _with_callbacks(plan: Plan, callbacks: Mapping[str, CallbackDefaults]) -> Plan:
-    """Return the plan with the steps at which callbacks are called."""
-    views = [with_defaults(callback, CallbackDefaults) for callback in callbacks.values()]
-    periods = {view.every for view in views if view.on_step is not None and view.every}
-    return replace(plan, callbacks=[EverySteps(every) for every in sorted(periods)])
 
 
 def _state(
