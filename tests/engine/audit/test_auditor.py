@@ -9,7 +9,7 @@ import tensorflow as tf
 from tests.support.training import RANDOM, assert_same_bits, engine, train, trained, variables
 from tests.tasks.test_tasks import GAN
 from trainer.engine.audit import auditor
-from trainer.engine.audit.auditor import Auditor, find_difference, owners
+from trainer.engine.audit.auditor import Auditor, find_difference
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError, DivergedError
 
@@ -115,11 +115,6 @@ def test_interval_follows_the_cost(monkeypatch, every, cost, interval, share):
     ]
     audits.begin(9_990)
     assert audits.next_after(0) == 10_000
-
-
-def test_owner_is_a_process_or_its_replica():
-    assert owners(["chief-0", "worker-0"], 1) == ["chief-0", "worker-0"]
-    assert owners(["worker-0"], 2) == ["worker-0 (replica 0)", "worker-0 (replica 1)"]
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,12 @@ class Auditor:
         self._group = process_group
         self._channel = channel
         self._total_steps = total_steps
-        self._owners = owners(processes, len(process_group.local_devices))
+        count = len(process_group.local_devices)
+        self._owners = [
+            name if count == 1 else f"{name} (replica {i})"
+            for name in processes
+            for i in range(count)
+        ]
         self._steps, self._secs = 0, 0.0
         self._found = False
         self._is_cost_told = False
@@ -136,13 +141,6 @@ class Auditor:
                 f"{100 * share:.1f} % of the time."
             )
             self._is_cost_told = True
-
-
-def owners(processes: Sequence[str], num_local: int) -> list[str]:
-    """Return who holds each copy: a process, or a replica of one that has several."""
-    if num_local == 1:
-        return list(processes)
-    return [f"{name} (replica {i})" for name in processes for i in range(num_local)]
 
 
 def find_difference(group: ProcessGroup, owners: Sequence[str], digests: Sequence[Digests]) -> str:

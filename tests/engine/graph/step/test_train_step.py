@@ -40,12 +40,14 @@ def test_other_kernels_and_types_make_the_same_update(tmp_path, options, toleran
 def test_overflow_drops_update_and_halves_loss_scale(tmp_path):
     training = engine(tmp_path, *PLAIN, *MIRRORED, "precision=mixed_float16", "train.steps=1")
     training.state.loss_scale.value.assign(3e38)
+    training.state.gradient_norm.assign(7.0)
     before = variables(training)
     training.train(lambda: False)
     after = variables(training)
     np.testing.assert_array_equal(weights(before), weights(after))
     assert int(training.state.task.optimizers["model"].iterations.numpy()) == 0
     assert after["/loss_scale/value"] == pytest.approx(1.5e38)
+    assert training.loop.report() == {"gradient_norm": 7.0}  # of the last update
     assert training.step == 1
 
 

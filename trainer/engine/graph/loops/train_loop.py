@@ -97,7 +97,9 @@ class TrainLoop:
                 waited += input_wait(index, element)
             # Added step by step: so no bit depends on the length of the loop.
             sums, verdict = self._step(index, element)
-            norm = tf.where(verdict.is_bad, norm, verdict.norm)
+            # Neither of a bad step, nor of an update that float16 could not represent.
+            is_made = tf.math.is_finite(verdict.norm) & ~verdict.is_bad
+            norm = tf.where(is_made, verdict.norm, norm)
             status = monitor.note(status, index, verdict)
             self.on_traced(tf.compat.v1.get_default_graph())
             return index + 1, window + sums, epoch + sums, norm, waited, status, *following

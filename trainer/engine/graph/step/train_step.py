@@ -289,7 +289,8 @@ class Step(Collectives):
         if monitor is not None:
             # With a loss scale, gradients that are not finite are to be expected.
             judged = norm if loss_scale is None else tf.where(tf.math.is_finite(norm), norm, 0.0)
-            self._note(monitor.check(optimizer, *sums["loss"], judged), monitor)
+            verdict = monitor.check(optimizer, *sums["loss"], judged)
+            self._note(verdict._replace(norm=tf.where(verdict.is_bad, judged, norm)), monitor)
         gradients = clip(gradients, norm, variables, optimizer, self.options.clip)
         if monitor is not None and monitor.skips:
             conditions.append(tf.logical_not(self.dropped))
