@@ -22,3 +22,9 @@ def test_target_on_the_command_line_leaves_options_of_the_choice_behind():
     assert node.keys() == {"_target_", "dropout", "synchronized"}, "those that it has as well"
     with pytest.raises(ConfigError, match=r"^unknown key 'model\.width'"):
         compose([*own, "model.width=3"])
+
+
+@pytest.mark.parametrize("target", ["null", "5", "${name}"])
+def test_target_that_is_no_path_is_refused(target):
+    with pytest.raises(ConfigError, match=r"^model \(.*\) must be a mapping with a _target_"):
+        compose([f"model._target_={target}"])

@@ -10,7 +10,7 @@ import functools
 import importlib
 import os
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -91,6 +91,11 @@ def compose_config(overrides: list[str], config_dir: str | None) -> Composition:
     problems = [line for item in values if (line := _apply(item, config))]
     words = [item.input_line or "" for item in parsed if not item.is_hydra_override()]
     section.overrides.task = words
+    keys = [override_key(word) for word in words]
+    for group in TARGET_GROUPS:
+        if f"{group}._target_" in keys:  # without the options of the choice that it replaces
+            # Models of Keras' own are named so; other targets there have much the same options.
+            _drop_unknown(config, group, keys, unread=group == "model")
     section.runtime.cwd = section.runtime.output_dir = os.getcwd()  # where Hydra would run a job
     # Copying the section would take as long as composing a small configuration.
     hydra_config = DictConfig({}, flags={"no_deepcopy_set_nodes": True})
@@ -323,16 +328,27 @@ def _drop_replaced(config: DictConfig, overrides: Sequence[str], loader: Any) ->
             _drop_unknown(config, section_of(name))
 
 
-def _drop_unknown(config: DictConfig, key: str) -> None:
-    """Remove the options that the target of a node does not have."""
+def _drop_unknown(
+    config: DictConfig, key: str, kept: Collection[str] = (), *, unread: bool = False
+) -> None:
+    """Remove the options that the target of a node does not have.
+
+    Args:
+        config: the configuration; changed in place.
+        key: the key of the node.
+        kept: keys that stay, with what is in them.
+        unread: whether a target whose source does not tell has no options.
+    """
     node = OmegaConf.select(config, key)
     if not isinstance(node, DictConfig):
         return
-    if "_target_" not in node:  # of a group in which nothing is chosen
+    if "_target_" not in list(node):  # of a group in which nothing is chosen
         OmegaConf.update(config, key, None, force_add=True)
         return
-    for name in targets.unknown_options(node, key):
-        del node[name]
+    is_read = isinstance(node.get("_target_"), str)
+    for name in targets.unknown_options(node, key, unread=unread) if is_read else ():
+        if not any(f"{other}.".startswith(f"{key}.{name}.") for other in kept):
+            del node[name]
 
 
 def _target_choices(config: DictConfig) -> Mapping[str, Any]:

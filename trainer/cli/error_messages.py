@@ -68,9 +68,9 @@ def _one_line(error: BaseException) -> str:
         return _no_choice(error)
     cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
     if isinstance(cause, OmegaConfBaseException):
-        key = str(cause.full_key or cause.key or "")
+        key = f"{cause.full_key or cause.key or 'configuration'}: "
         text = _first_line(str(cause))
-        return f"{key}: {text.removeprefix('KeyError raised while resolving interpolation: ')}"
+        return key + text.removeprefix("KeyError raised while resolving interpolation: ")
     return _hydra_text(str(error))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from trainer.config.options import constraints, targets
 from trainer.config.rules import check, groups, loop, unused
-from trainer.config.rules.groups import OPTIONAL_GROUPS, TARGET_GROUPS
+from trainer.config.rules.groups import OPTIONAL_GROUPS
 from trainer.config.schema import GROUPS, NAMED_GROUPS, Experiment
 from trainer.config.validation import Reader
 from trainer.errors import ConfigError
@@ -36,7 +36,6 @@ def load(
     """
     container: Any = OmegaConf.to_container(cfg, resolve=True)
     overrides = list(overrides)
-    _drop_options_of_replaced_targets(container, [name for name, _ in overrides])
     reader = Reader(container)
     experiment = _read(reader, container)
     problems = [*problems, *reader.unknown]
@@ -88,20 +87,6 @@ def _read(reader: Reader, container: Mapping[str, Any]) -> Experiment:
 def plain(experiment: Experiment) -> dict[str, Any]:
     """Return an experiment as plain containers, for YAML or JSON."""
     return asdict(experiment)
-
-
-def _drop_options_of_replaced_targets(container: dict[str, Any], names: Collection[str]) -> None:
-    """Remove the options of a choice that do not belong to the target that replaces its own.
-
-    Nobody has written them: `model._target_=my.net` leaves those of `model=cnn` in the node.
-    """
-    for group in TARGET_GROUPS:
-        node = container.get(group)
-        if f"{group}._target_" in names and isinstance(node, dict):
-            # Models of Keras' own are named so; other targets there have much the same options.
-            for option in targets.unknown_options(node, group, unread=group == "model"):
-                if not any(f"{name}.".startswith(f"{group}.{option}.") for name in names):
-                    del node[option]
 
 
 def _check_twice(container: Mapping[str, Any], overrides: Iterable[tuple[str, str]]) -> list[str]:
