@@ -165,7 +165,7 @@ def test_inspector_shows_what_is_due(tmp_path):
 
 def test_features_that_are_not_images_are_refused():
     plan = SimpleNamespace(images=[EverySteps(10)])
-    make_inspector = functools.partial(StepInspector, SimpleNamespace(state=None), None, plan)
+    make_inspector = functools.partial(StepInspector, SimpleNamespace(state=None), plan)
     for shape in ([28, 28], [28, 28, 1], [32, 32, 3], [32, 32, 4]):
         make_inspector(tf.TensorSpec([None, *shape]))
     for shape in ([784], [32, 32, 2], [4, 32, 32, 3]):

@@ -28,7 +28,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.cluster.messages import evaluation_text
-from trainer.engine.audit.auditor import Auditor
+from trainer.engine.auditor import Auditor
 from trainer.engine.callback_events import CallbackCaller
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.evaluation.evaluator import Evaluation, Evaluator

@@ -38,7 +38,6 @@ class StepInspector:
         compiled: whether a step has been shown, so that the next one needs no compilation.
 
     Args:
-        options: the options of every step.
         plan: the steps at which histograms and images are due.
         features: specification of a batch's features, a nest.
 
@@ -46,10 +45,9 @@ class StepInspector:
         ConfigError: images are configured, but the features are not images.
     """
 
-    def __init__(self, loop: TrainLoop, options: StepOptions, plan: Plan, features: Any) -> None:
+    def __init__(self, loop: TrainLoop, plan: Plan, features: Any) -> None:
         self._loop = loop
         self._state = loop.state
-        self._options = options
         self._plan = plan
         self.compiled = False
         shape = [] if tf.nest.is_nested(features) else list(features.shape)[1:]
@@ -113,7 +111,7 @@ class StepInspector:
 
         def on_replica(element: Any) -> dict[str, list[tf.Tensor]]:
             with self._loop.replica_batch(index, element) as batch:
-                step = GradientOnlyStep(index, self._options, log)
+                step = GradientOnlyStep(index, self._loop.options, log)
                 self._state.task.train_step(batch, step)
                 step.end()
             gradients = {tuple(map(id, variables)): own for variables, own in step.updates}

@@ -20,7 +20,7 @@ from trainer.config.directions import Directions
 from trainer.config.options.constraints import format_value
 from trainer.config.rules import batch_sizes
 from trainer.config.schema import Experiment
-from trainer.engine.audit.auditor import Auditor
+from trainer.engine.auditor import Auditor
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.engine import Engine
 from trainer.engine.evaluation.inference import Inference
@@ -77,7 +77,6 @@ class _Training:
 
     context: WorkerContext
     learner: Learner
-    options: StepOptions
     loop: TrainLoop
     process_group: ProcessGroup
     faults: Faults
@@ -137,7 +136,7 @@ def engine_of(
     announce(context, strategy, learner, process_group)
     parts = loop_parts(context, strategy, tf_strategy, learner, options, process_group, faults)
     loop = build_loop(parts, dataset, loops, train)
-    training = _Training(context, learner, options, loop, process_group, faults, exchange)
+    training = _Training(context, learner, loop, process_group, faults, exchange)
     built = _engine(training, inference, evaluated, test)
     built.auditor = build_auditor(
         context, loop, process_group, plan.total_steps, built.checkpointer
@@ -181,9 +180,7 @@ def _engine(training: _Training, inference: Inference, evaluated: Source, test: 
         else None,
         predictor=predictor,
         reporter=_reporter(training, lines, ledger),
-        step_inspector=StepInspector(training.loop, training.options, plan, features)
-        if inspects
-        else None,
+        step_inspector=StepInspector(training.loop, plan, features) if inspects else None,
         checkpointer=checkpointer,
         memory=memory_snapshots(context, checkpointer, training.process_group),
         ledger=ledger,

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from tests.support.training import RANDOM, assert_same_bits, engine, train, trained, variables
 from tests.tasks.test_tasks import GAN
-from trainer.engine.audit import auditor
-from trainer.engine.audit.auditor import Auditor, find_difference
+from trainer.engine import auditor
+from trainer.engine.auditor import Auditor, find_difference
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError, DivergedError
 

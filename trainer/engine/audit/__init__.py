@@ -1,1 +1,0 @@
-"""The audit: whether all processes and replicas still hold the same bits."""
