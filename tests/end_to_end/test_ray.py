@@ -229,7 +229,7 @@ def test_elastic_run_shrinks_and_grows_with_the_cluster(cluster, straight, tmp_p
         if not cluster.pids("n2"):
             cluster.start_node("n2")
     assert "going on with all 2 workers" in job.output
-    assert job.output.count("step 4: ") == 1
+    assert job.output.count("step  4/24 ") == 1
     assert (run_dir / "logs" / "worker-1.log").stat().st_size > 0
     assert_same_bits(final_variables(straight), final_variables(run_dir))
 
