@@ -22,6 +22,7 @@ from trainer.cluster.messages import (
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import CRASHED, RESTARTABLE, WRONG_INPUT
+from trainer.launch.supervision import attempt as attempt_module
 from trainer.launch.supervision.attempt import (
     NEVER,
     Attempt,
@@ -395,6 +396,11 @@ def test_process_of_another_program_is_there_if_its_port_answers():
         "strategy.start_timeout_secs"
     )
     assert (play.attempt.is_over, play.attempt.code) == (True, CRASHED)
+
+
+def test_state_machine_has_no_clock_thread_process_or_file():
+    names = set(vars(attempt_module))
+    assert not names & {"os", "queue", "select", "socket", "subprocess", "threading", "time"}
 
 
 @pytest.mark.parametrize("seed", range(300))

@@ -42,7 +42,7 @@ class Child:
         variables: its environment.
         streams: descriptors for its standard output, its standard error, and perhaps its standard
             input.
-        server: forks it; None: it is started afresh, and imports TensorFlow itself.
+        server: forks it, or None if it is started afresh, and imports TensorFlow itself.
         namespace: the private network that it is to be in.
         scratch: the directory of its temporary files, for the server to remove; empty: none.
 
@@ -96,7 +96,7 @@ class Child:
 
     @property
     def is_forked(self) -> bool:
-        """Whether a fork server was asked for it."""
+        """Whether a fork server forks it."""
         return self._connection is not None
 
     def has_ended(self) -> bool:
@@ -161,8 +161,8 @@ class Child:
 
         Args:
             put: takes a message.
-            name: what the process is to the user, if it leaves without a word; empty: its output
-                tells.
+            name: what the process is to the user, for a crash if it leaves without a report; empty:
+                there is none, its output is in `Exit`.
             read_output: reads what it prints until it ends.
             end_output: called at the end, with whether everything was read; returns what `Exit` is
                 to have of its output.
@@ -277,7 +277,7 @@ class Answer:
 
     Attributes:
         code: its exit code.
-        value: the last line of its output, which is JSON; None: there is no output.
+        value: the last line of its output, which is JSON, or None if there is no output.
         errors: its standard error.
     """
 

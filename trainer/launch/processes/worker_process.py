@@ -38,11 +38,11 @@ class WorkerProcess(Child):
     """A process of `trainer.worker.process`.
 
     Args:
-        server: forks the process; None: it is started afresh, and imports TensorFlow itself.
+        server: forks the process, or None if it is started afresh, and imports TensorFlow itself.
         namespace: the private network that it is to be in.
 
     Attributes:
-        host: the name of its host; None: that of the command.
+        host: the name of its host, or None if that is the one of the command.
     """
 
     host: str | None = None

@@ -43,13 +43,13 @@ _FRACTION_OF_MEMORY = 0.5
 
 
 class RestartBudget:
-    """A number of restarts; newer state to go on from renews it.
+    """A number of restarts; newer state to resume from renews it.
 
     Attributes:
         spent: restarts since the newest state.
 
     Args:
-        newest_step: returns the newest step that a restart can go on from; 0: there is none.
+        newest_step: returns the newest step that a restart can resume from, or 0.
         max_restarts: how many are allowed.
         clock: seconds, monotonic.
     """
@@ -473,14 +473,14 @@ class Supervisor:
         return self._stop_requests.wait(secs)
 
     def _origin(self) -> str:
-        """Return what a restart goes on from."""
+        """Return what a restart resumes from."""
         if step := self._newest_step():
             is_kept = self._memories.newest_step() == step
             return f"step {step:,}, in memory" if is_kept else "the newest checkpoint"
         return "the beginning"
 
     def _newest_step(self) -> int:
-        """Return the newest step that a restart can go on from; 0: there is none."""
+        """Return the newest step that a restart can resume from, or 0."""
         return max(self._newest_checkpoint(), self._memories.newest_step())
 
     def _newest_checkpoint(self) -> int:
