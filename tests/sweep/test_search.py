@@ -18,6 +18,7 @@ from tests.sweep.simulated_search import (
 )
 from trainer.cli.compose import parse_sweep
 from trainer.errors import ConfigError
+from trainer.runs import identity
 from trainer.runs.identity import run_name
 from trainer.sweep import search
 from trainer.sweep.search import (
@@ -75,6 +76,13 @@ def test_combinations_with_the_same_run_are_one_point():
         f"{key}=8 is the same run as {key}=4; it is trained once",
         f"{key}=4 appears twice; it is trained once",
     ]
+
+
+def test_different_points_with_one_hash_are_no_duplicates(monkeypatch):
+    monkeypatch.setattr(identity, "_DIGITS", 1)
+    points, notes = grid("model=softmax", "seed=range(0,40)")
+    assert (len(points), notes) == (40, [])
+    assert len({point.path for point in points}) <= 16
 
 
 def test_quoted_values_are_single_values_and_a_glob_selects_choices():

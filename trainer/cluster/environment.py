@@ -102,7 +102,7 @@ def worker_environment(scratch: str | None = None) -> dict[str, str]:
     # With a stale TF_CONFIG of the shell, a strategy of one process would wait for a cluster.
     environment.pop("TF_CONFIG", None)
     environment.pop(_FORK_SERVER, None)
-    # The log is read while the run goes on, and after a kill: it must not stay in a buffer.
+    # The log is read during the run and after a kill: it must not stay in a buffer.
     environment["PYTHONUNBUFFERED"] = "1"
     paths = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     # Once, however many processes have started each other.
@@ -199,7 +199,7 @@ def of_command(folders: Sequence[str], caller: int) -> dict[str, str]:
 
 
 def take_caller() -> int | None:
-    """Return the descriptor that `of_command` names to this process; no other is told of it."""
+    """Return the descriptor that `of_command` names to this process, and hide it from others."""
     value = os.environ.pop(_CALLER, None)
     return None if value is None else int(value)
 

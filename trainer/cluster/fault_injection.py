@@ -1,4 +1,4 @@
-"""Fault injection: rehearses a process that dies, freezes, or runs out of disk. No TensorFlow.
+"""Fault injection: a process dies, freezes, or runs out of disk. No TensorFlow.
 
 A process injects its own faults. Those of processes that count no steps, and so do not know when,
 are injected by the chief: into its supervisor by a signal, into others through its supervisor.
@@ -271,7 +271,7 @@ def check(
     *,
     declared: bool,
 ) -> None:
-    """Refuse faults that could never happen: a rehearsal must not pass for want of its fault.
+    """Refuse faults that could never happen: a test must not pass because its fault is missing.
 
     Args:
         service_jobs: the jobs whose processes count no steps.

@@ -24,7 +24,7 @@ The last two name the part of the use that is a cache of files, which gives way 
 
 
 def available_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = _CGROUP) -> int | None:
-    """Return the bytes that can be had without swapping; None: the system does not tell."""
+    """Return the bytes available without swapping, or None if unknown."""
     values = []
     with suppress(OSError):
         if line := re.search(r"^MemAvailable: +(\d+) kB$", meminfo.read_text(), re.MULTILINE):

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 EVALUATOR = "evaluator"
-"""The job of a process that evaluates beside the training and is no part of it."""
+"""The job of a process that evaluates alongside the training and is no part of it."""
 
 ACTOR = "actor"
 """The job of a process that steps environments, and sends what it sees to those that train."""
 
 BESIDE = frozenset({EVALUATOR, ACTOR})
-"""Jobs beside the training: they join no other process, and may be restarted alone."""
+"""Jobs alongside the training: they join no other process, and may be restarted alone."""
 
 LOCAL = "local"
 """The source of a cluster that this program starts on this machine."""
@@ -40,7 +40,7 @@ class ProcessId:
 
     @property
     def is_evaluator(self) -> bool:
-        """Whether this process evaluates beside the training."""
+        """Whether this process evaluates alongside the training."""
         return self.job == EVALUATOR
 
     @property

@@ -36,8 +36,8 @@ def begin_write(directory: Path, step: int) -> str:
 
     Returns:
         The prefix of its files. If that step has a committed checkpoint, the new one is written
-        beside it, so that the old one stays until the new one is complete. This happens when a
-        stop in an evaluation has saved and the repetition of the step saves again.
+        next to it, so that the old one stays until the new one is complete. This happens when a
+        stop in an evaluation has saved and the repeated step saves again.
     """
     if marker_file(directory, step).exists():
         return f"{_NEW}ckpt-{step}"
@@ -81,7 +81,7 @@ def commit(
 def recover(directory: Path) -> None:
     """Finish or undo what a kill has interrupted, while nothing is written.
 
-    Complete checkpoints that were written beside others replace those; incomplete ones are removed.
+    Complete checkpoints written next to others replace those; incomplete ones are removed.
     """
     clear_temporaries(directory)
     for marker in directory.glob(f"{_NEW}ckpt-*.json"):
@@ -91,7 +91,7 @@ def recover(directory: Path) -> None:
 
 
 def _replace(directory: Path, step: int) -> None:
-    """Replace a checkpoint by the one written beside it; may be repeated after a kill."""
+    """Replace a checkpoint by the one written next to it; may be repeated after a kill."""
     _remove(marker_file(directory, step))
     marker = directory / f"{_NEW}{marker_file(directory, step).name}"
     for path in _new_files(directory, step):

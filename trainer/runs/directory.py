@@ -261,7 +261,7 @@ def read_result(path: Path, experiment: Experiment) -> dict[str, Any] | None:
 
 
 def _needed_steps(path: Path, experiment: Experiment) -> int | None:
-    """Return the steps that `experiment` asks for; None: the run does not know its epochs yet."""
+    """Return the steps that `experiment` asks for, or None if its epochs are not known yet."""
     train = experiment.train
     if train.epochs is None:
         return train.steps
@@ -272,7 +272,7 @@ def _needed_steps(path: Path, experiment: Experiment) -> int | None:
 
 
 def recorded_result(path: Path) -> dict[str, Any] | None:
-    """Return result.json of a directory; None: there is none, or it is damaged."""
+    """Return result.json of a directory, or None if it is missing or damaged."""
     try:
         result = {"metrics": {}, **read_json(path / "result.json")}
     except (FileNotFoundError, DamagedError):

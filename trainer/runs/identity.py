@@ -226,7 +226,7 @@ def digest(experiment: Experiment) -> str:
 
 
 def run_address(experiment: Experiment) -> str | None:
-    """Return the address of an experiment's run in an object store; None: it is a local one."""
+    """Return the address of an experiment's run in an object store, or None if it is local."""
     if experiment.resume not in ("auto", "never"):
         return experiment.resume if addresses.is_remote(experiment.resume) else None
     if not addresses.is_remote(experiment.runs_dir):

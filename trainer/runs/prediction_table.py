@@ -34,7 +34,7 @@ class PredictionTable:
 
     @property
     def record(self) -> Path:
-        """The file beside the table that records its inputs."""
+        """The file next to the table that records its inputs."""
         return self.path.with_name(f"{self.path.name}.json")
 
     @property

@@ -43,7 +43,7 @@ _GROUPS = {
 
 
 def group_of(name: str) -> str | None:
-    """Return the group of what the training split reports besides metrics; None: a metric."""
+    """Return the group of what the training split reports besides metrics, or None."""
     groups = (group for group, pattern in _GROUPS.items() if re.fullmatch(pattern, name))
     return next(groups, None)
 
@@ -166,7 +166,7 @@ def read_directions(path: Path) -> Directions:
 
 
 def parse_line(text: bytes) -> dict[str, Any] | None:
-    """Return a line that has a step, a split and numbers; None: it is damaged."""
+    """Return a line that has a step, a split and numbers, or None if it is damaged."""
     try:
         line = json.loads(text.decode())  # bytes would take half as long again
     except (ValueError, RecursionError):

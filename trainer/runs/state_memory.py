@@ -96,7 +96,7 @@ class Held(NamedTuple):
 
     Attributes:
         step: number of updates made.
-        metrics: what is saved beside the state; None: nothing.
+        metrics: what is saved with the state, or None.
         tensors: the state, in the memory itself.
     """
 
@@ -165,7 +165,7 @@ class StateMemory:
         """Write a snapshot that stays until `release` is called, or another one is held.
 
         Args:
-            metrics: what is saved beside the state; None: nothing.
+            metrics: what is saved with the state, or None.
 
         Raises:
             OSError: there is not so much memory.
@@ -228,7 +228,7 @@ class StateMemory:
         return header
 
     def clear(self) -> None:
-        """Forget all snapshots: no restart may go on from them."""
+        """Forget all snapshots: no restart may resume from them."""
         if self._mapped() is not None:
             self.release()
             for slot in _SLOTS:
@@ -337,7 +337,7 @@ class MemoryFiles:
 
 
 def unpack(header: Header, content: Any) -> list[StoredTensor] | None:
-    """Return the tensors of a snapshot; None: it does not verify.
+    """Return the tensors of a snapshot, or None if it does not verify.
 
     Args:
         content: its bytes, [n] uint8, as `StateMemory.content` returns them; the tensors share its

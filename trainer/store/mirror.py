@@ -32,7 +32,7 @@ class Mirror:
 
     Args:
         path: the run directory on this machine.
-        retry_secs: how long the store may fail before the run goes on without it.
+        retry_secs: how long the store may fail before the run continues without it.
         warn: tells the user that it does; called in a thread of this object.
         on_loss: called in such a thread when another process has taken over the run.
     """
@@ -241,7 +241,7 @@ class Mirror:
         return f"its newest checkpoint is of step {newest}" if newest else "it has no checkpoint"
 
     def _give_up(self, error: Exception) -> None:
-        """Let the run go on without the store, which is tried again."""
+        """Let the run continue without the store, which is tried again."""
         why = error if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         is_new = self._problem is None
         self._problem = f"the store cannot be written ({why}); {self._has()}"

@@ -7,7 +7,7 @@ checkpoints/ckpt-<step>-<hash>/<name>    a checkpoint: data, marker; the hash is
 No object that a manifest names is written again by another holder, and none is removed before a
 manifest without it is in place.
 
-A note beside the checkpoints on this machine says which of them the store has. The parent writes
+A note next to the checkpoints on this machine lists which of them the store has. The parent writes
 it. A worker waits with each commit until the store has the checkpoint before it, so that no kill,
 and no loss of the machine, takes more than the newest. After a stop request it does not: its time
 may be over before the store answers, and then what it has made since would be nowhere.
@@ -210,7 +210,7 @@ def wait_for_upload(
 
 
 def is_away(run_dir: Path) -> bool:
-    """Return whether the store has failed for so long that the run goes on without it."""
+    """Return whether the store has failed for so long that the run continues without it."""
     return _read(run_dir) == _AWAY
 
 

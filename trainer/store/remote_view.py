@@ -69,7 +69,7 @@ def runs_at(command: str, address: str) -> list[str]:
 
 @contextmanager
 def view(command: str, address: str) -> Iterator[RemoteView]:
-    """Bring the records of a run for the block; the run goes on undisturbed.
+    """Bring the records of a run for the block; the run continues undisturbed.
 
     Whether it is in use is seen by its manifest, as whoever wants to take it over does.
 

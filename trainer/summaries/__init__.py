@@ -1,1 +1,1 @@
-"""What can be seen while a run goes on: writers, figures, profiles."""
+"""What is shown during a run: writers, figures, profiles."""

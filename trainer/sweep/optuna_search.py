@@ -273,7 +273,7 @@ def _differences(path: Path, recorded: Mapping[str, str], search: Mapping[str, s
     )
     return [
         f"{path} holds a search that differs in {changes}",
-        "go on with the command as it was, or start another search with sweep.name=<name>",
+        "continue with the command as it was, or start another search with sweep.name=<name>",
     ]
 
 

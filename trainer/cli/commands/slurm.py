@@ -274,7 +274,7 @@ def _are_equal(process_ids: Sequence[ProcessId]) -> bool:
 
 
 def _check_time(limit: str | None, signal: str) -> None:
-    """Check that a job trains before it is told to save: else it is started again for ever.
+    """Check that a job trains before the signal to save: else it would be requeued for ever.
 
     Raises:
         ConfigError: it does not, or the limit is no time.

@@ -56,7 +56,7 @@ class Scheduler(Protocol):
         """
 
     def warning(self, environment: Mapping[str, str]) -> str | None:
-        """Return what the user is told of a command that starts its own processes in a job."""
+        """Return a warning for a command that starts its own processes in a job."""
 
 
 @functools.cache

@@ -48,7 +48,7 @@ class S3Store:
         config = Config(
             connect_timeout=_CONNECT_TIMEOUT_SECS,
             read_timeout=_READ_TIMEOUT_SECS,
-            retries={"total_max_attempts": 2, "mode": "standard"},  # `retry` goes on with it
+            retries={"total_max_attempts": 2, "mode": "standard"},  # `retry` continues
         )
         with _errors(f"s3://{bucket}"):
             try:

@@ -1,4 +1,4 @@
-"""Writers: where metrics go while a run goes on.
+"""Writers: where metrics go during a run.
 
 One file each; `conf/writers/<name>.yaml` selects it.
 """

@@ -127,7 +127,7 @@ def open_writers(
 
     Args:
         nodes: the section `writers` of the configuration.
-        channel: receives a warning when the run goes on without a tracker.
+        channel: receives a warning when the run continues without a tracker.
         leave_out: names of writers that are not opened though they are configured.
     """
     opened: list[Writer] = []

@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Writer:
-    """Shows metrics and more while a run goes on; a kind that a writer cannot show it ignores.
+    """Shows metrics and more during a run; a writer ignores the kinds that it cannot show.
 
     The `_target_` of a writer is called with the run directory (a Path) and the position of the
     run, the number of updates already reported, and with its options by name. Of what an earlier
@@ -24,7 +24,7 @@ class Writer:
     """
 
     def hyperparameters(self, values: Mapping[str, bool | int | float | str]) -> None:
-        """Show the hyperparameters of the run, by dotted key; called first when it goes on, too."""
+        """Show the hyperparameters of the run, by dotted key; called first, also on resume."""
 
     def scalars(self, split: str, step: int, values: Mapping[str, float]) -> None:
         """Show the metrics of a split."""
@@ -42,7 +42,7 @@ class Writer:
         """Show a text about the whole run, in Markdown."""
 
     def graph(self, graph_def: bytes) -> None:
-        """Show a serialized GraphDef; called again when the run goes on."""
+        """Show a serialized GraphDef; called again when the run resumes."""
 
     def settle(self) -> None:
         """Return when everything written so far outlives this process."""
