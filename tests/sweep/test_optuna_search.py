@@ -140,7 +140,7 @@ def test_study_of_another_search_is_refused(tmp_path):
         f"{folder / 'study.db'} holds a search that differs in "
         "goal: maximize accuracy -> minimize loss; "
         "optimizer.learning_rate: tag(log,interval(0.0001,0.1)) -> interval(0.1,0.2)",
-        "go on with the command as it was, or start another search with sweep.name=<name>",
+        "continue with the command as it was, or start another search with sweep.name=<name>",
     )
 
 
