@@ -6,3 +6,6 @@ ResourceApplyAdam. The newer ones consist of elementwise operations, read memory
 and cost up to a third of a step (docs/adr/0002-fused-optimizers.md). Lion, LARS, LAMB, Adafactor
 and Muon have no such kernel: they are computed in TensorFlow (`slot_optimizer`).
 """
+
+OF_WHOLE_LAYERS = (".lars", ".lamb", ".adafactor", ".muon")
+"""Those whose update depends on all of a layer's weights: no layer can be in pieces."""

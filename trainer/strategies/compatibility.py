@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.config.options import constraints, signatures
 from trainer.config.schema import Experiment, Fault
 from trainer.errors import ConfigError
+from trainer.optimizers import OF_WHOLE_LAYERS
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -107,10 +108,6 @@ def _strategy_text(experiment: Experiment, strategy: Strategy) -> str:
     return text if experiment.strategy["_target_"].endswith(f".{name}") else f"{text} ({name})"
 
 
-_OF_WHOLE_LAYERS = (".lars", ".lamb", ".adafactor", ".muon")
-"""Optimizers whose update depends on all of a layer's weights."""
-
-
 def _equals(word: str) -> Callable[[Any], bool]:
     return lambda value: bool(value == word)
 
@@ -184,7 +181,7 @@ RULES = (
     Rule(
         name=None,
         keys={
-            "optimizer._target_": lambda target: str(target).endswith(_OF_WHOLE_LAYERS),
+            "optimizer._target_": lambda target: str(target).endswith(OF_WHOLE_LAYERS),
             "strategy.partitioner": _is_not_none_choice,
         },
         message="each other: an update depends on the whole layer, and the layer is in pieces; "

@@ -16,7 +16,8 @@ from trainer.config.options.constraints import format_value
 from trainer.config.schema import Experiment
 
 _TIMES = re.compile(r"\d+(\.\d*)?(e-?\d+)?x")
-_CLIPS = ("clip_norm", "clip_value")
+CLIPS = ("clip_norm", "clip_value")
+"""The options of a group of weights that clip its gradient."""
 
 
 def check(experiment: Experiment) -> Iterator[str]:
@@ -38,7 +39,7 @@ def check(experiment: Experiment) -> Iterator[str]:
     ):
         yield from _check_patterns(key, patterns)
     yield from _check_initial(experiment, rename)
-    yield from _check_one_clip("train", {name: getattr(train, name) for name in _CLIPS})
+    yield from _check_one_clip("train", {name: getattr(train, name) for name in CLIPS})
     yield from _check_groups(experiment.optimizer, "optimizer")
     task = experiment.task if isinstance(experiment.task, Mapping) else {}
     for name, group in targets.node_groups(task.get("_target_")).items():
@@ -61,12 +62,12 @@ def _check_groups(node: Any, key: str) -> Iterator[str]:
             )
             continue
         yield from _check_rate(name, options.get("learning_rate"))
-        clips = {key: options.get(key) for key in _CLIPS}
-        for key in _CLIPS:
+        clips = {key: options.get(key) for key in CLIPS}
+        for key in CLIPS:
             if line := constraints.check_value(f"{name}.{key}", clips[key], Gt(0)):
                 yield line
         yield from _check_one_clip(name, clips)
-        own = {key: value for key, value in options.items() if key not in _CLIPS}
+        own = {key: value for key, value in options.items() if key not in CLIPS}
         own.pop("learning_rate", None)  # checked above
         yield from targets.check(
             {"_target_": node.get("_target_"), **own}, name, "optimizer.groups"

@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.config.rules.finetuning import CLIPS
 from trainer.engine.graph.state.weight_paths import Weight, select, variable_key, weights_of
 from trainer.engine.graph.step.clipping import Clip
 from trainer.engine.graph.step.step_options import Optimizer
@@ -21,8 +22,6 @@ from trainer.errors import ConfigError
 MakeMember = Callable[[Mapping[str, Any], float], Optimizer]
 """Makes an optimizer from options that replace the common ones, and a factor of the learning
 rate."""
-
-CLIPS = ("clip_norm", "clip_value")
 
 
 @dataclass(frozen=True)
