@@ -108,12 +108,6 @@ def test_lock_is_held_by_a_child_that_inherits_its_descriptor(tmp_path):
     finally:
         child.communicate(b"\n", timeout=60)
     assert not is_locked(path)
-    lock = Lock.acquire(path)
-    descriptor = os.dup(lock.fileno())
-    lock.unlock()  # for all that share it
-    assert not is_locked(path)
-    os.close(descriptor)
-    lock.close()
 
 
 def test_lock_is_taken_anew_when_its_holder_removes_the_directory(tmp_path):

@@ -308,10 +308,6 @@ class Lock:
         """Return the descriptor, for a process that shall hold the lock too."""
         return self._file.fileno()
 
-    def unlock(self) -> None:
-        """End the lock for every process that shares it."""
-        fcntl.flock(self._file, fcntl.LOCK_UN)
-
     def close(self) -> None:
         """Give up the lock in this process; others that share it keep it."""
         self._file.close()

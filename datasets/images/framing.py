@@ -7,7 +7,6 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-NUM_DRAWS = 4  # of a random box: area, proportions, down, across
 _LEAST_RATIO = 3 / 4
 _LARGEST_RATIO = 4 / 3
 
@@ -44,7 +43,7 @@ class Framing:
         Args:
             image: [H, W, C] of any dtype.
             size: (height, width) of the result.
-            draws: [NUM_DRAWS] float32 in [0, 1); None in evaluation.
+            draws: [4] float32 in [0, 1); None in evaluation.
             method: how pixels are interpolated, as `tf.image.resize` names it.
         """
         shape = tf.shape(image)
@@ -80,7 +79,7 @@ def random_box(
         width: width of the result, in pixels.
         size: (height, width) of the result.
         min_area: least share of the image.
-        draws: [..., NUM_DRAWS] float32 in [0, 1).
+        draws: [..., 4] float32 in [0, 1): for area, proportions, down and across.
     """
     area = _float(height) * _float(width) * (min_area + (1.0 - min_area) * draws[..., 0])
     factor = _LEAST_RATIO + (_LARGEST_RATIO - _LEAST_RATIO) * draws[..., 1]
