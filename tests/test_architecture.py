@@ -274,7 +274,7 @@ def num_positional(function):
     return len([parameter for parameter in parameters if parameter.arg not in ("self", "cls")])
 
 
-def test_every_path_in_the_guide_for_contributors_exists():
+def test_every_path_in_the_guide_and_in_sources_exists():
     guide = (ROOT / "CONTRIBUTING.md").read_text()
     names = [
         path
@@ -284,6 +284,9 @@ def test_every_path_in_the_guide_for_contributors_exists():
     ]
     assert len(names) > 30
     assert [name for name in names if not (ROOT / name).exists()] == []
+    sources = "".join(path.read_text() for path in EVERYTHING)
+    mentioned = re.findall(r"\b(?:tests|docs/adr)/[\w/-]+(?:\.\w+)?", sources)
+    assert [name for name in mentioned if not (ROOT / name).exists()] == []
 
 
 def expand(name):

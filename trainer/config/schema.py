@@ -401,8 +401,7 @@ class Fault:
     action: str | dict[str, Any] = key(
         "kill",
         "what to inject, or the _target_ of a function of your own; slow lasts from then on in "
-        "every attempt, the others happen once in a run; a worker that is lost cannot be started "
-        "again until it returns",
+        "every attempt, the others happen once in a run",
         OneOf(*ACTIONS),
     )
     process: str = key(

@@ -1,1 +1,1 @@
-"""Schedulers: a file for each, which says how a process recognizes that it has started it."""
+"""Schedulers: a file `<name>_scheduler.py` for each, which says how its processes know it."""

@@ -530,7 +530,7 @@ def _members_like(members: Sequence[Cluster]) -> list[Cluster]:
 
 
 def _console_state(code: int) -> tuple[str, str]:
-    """Return the state of a process that has ended, and a detail, for `ProcessTable.end`."""
+    """Return the state of a process that has ended, for the table of processes, and a detail."""
     if attempt.is_success(code):
         return ("done" if code == DONE else "stopped"), ""
     if code == RESTARTABLE:

@@ -5,7 +5,7 @@ it runs for each part of the global batch, side by side with others: what it ass
 again, and nobody else does. What becomes of the values is decided when all parts have ended.
 
 Touches private names of TensorFlow's variables (`_dense_var_to_tensor`, `_get`);
-tests/engine/graph/step/test_part_variables.py fails when they move.
+tests/tasks/keras/test_as_fit.py fails when they move.
 """
 
 from __future__ import annotations
