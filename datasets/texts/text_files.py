@@ -112,7 +112,7 @@ def _row(name: str, place: str, values: Any, text: str, label: str | None) -> Ro
     """Return a row of its values by key, which must have a text and, unless it is None, a label."""
     if not isinstance(values, dict):
         kind = type(values).__name__
-        raise ValueError(f"{place}: {kind} is no object with keys; mend or remove it")
+        raise ValueError(f"{place}: {kind} is no object with keys; fix or remove it")
     for option, key in (("text", text), ("label", label)):
         if key is not None and key not in values:
             raise ValueError(
@@ -120,11 +120,11 @@ def _row(name: str, place: str, values: Any, text: str, label: str | None) -> Ro
             )
     content, value = values[text], label and values[label]
     if not isinstance(content, str):
-        raise ValueError(f"{place}: '{text}' is no text but {content!r}; mend or remove it")
+        raise ValueError(f"{place}: '{text}' is no text but {content!r}; fix or remove it")
     if label is not None and (isinstance(value, bool) or not isinstance(value, str | int)):
         raise ValueError(
             f"{place}: '{label}' is {value!r}, a label must be a text or an integer; "
-            "mend or remove it"
+            "fix or remove it"
         )
     return Row(name, content, value)
 
@@ -152,7 +152,7 @@ def _json_lines(path: Path) -> Iterator[tuple[int, Any]]:
                 yield number, json.loads(line)
             except ValueError as error:
                 raise ValueError(
-                    f"{path}, row {number} is not JSON ({error}); mend or remove the line"
+                    f"{path}, row {number} is not JSON ({error}); fix or remove the line"
                 ) from None
 
 
