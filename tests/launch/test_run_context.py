@@ -1,9 +1,11 @@
-"""A run that an earlier start of the job still uses: its directory, or its lease in a store."""
+"""The cluster of a run; and a run that an earlier start of the job still uses, also in a store."""
 
+import json
 import signal
 
 import pytest
 
+from tests.support.command_line import run_here
 from tests.support.object_stores import MemoryStore
 from trainer.cli.compose import compose
 from trainer.cluster.spec import Cluster
@@ -150,3 +152,16 @@ def test_job_of_a_scheduler_waits_for_a_process_of_the_same_machine(store, monke
     console = Listener(earlier.close)
     assert run_mirrored(console, StopRequests()) == DONE
     assert "is in use by another process of this machine (pid " in console.lines[0]
+
+
+def test_mode_that_starts_its_own_processes_refuses_a_declared_cluster(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cluster = {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
+    outcome = run_here("mode=verify", "strategy=multi_worker")
+    assert (outcome.code, outcome.err) == (
+        2,
+        "error: mode (verify) starts its own processes, and TF_CONFIG declares a cluster; "
+        "verify without it\n",
+    )
+    assert not list(tmp_path.iterdir())

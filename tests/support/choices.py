@@ -49,7 +49,6 @@ NEEDED = {
         "dataset.fields.num_classes=3",
     ],
     "dataset=mixture": ["+dataset@dataset.sources.digits=digits"],
-    "experiment=transfer_digits": [f"init_from={CONF / 'config.yaml'}"],
     "metrics=gan_quality": ["metrics.gan_quality.classifier=."],
 }
 """The overrides of values that a choice leaves open."""

@@ -18,8 +18,11 @@ from trainer.runs.ledger import format_sizes
 from trainer.runs.run_summary import RunSummary
 from trainer.text import format_duration, format_metric
 
-_HEAD = ("run", "what differs", "state", "step", "best", "test", "time", "left", "age")
-_ALIGN = "<<<><>>>>"
+_COLUMNS = {
+    "run": "<", "what differs": "<", "state": "<", "step": ">", "best": "<", "test": ">",
+    "time": ">", "left": ">", "age": ">",
+}  # fmt: skip
+"""The titles of the columns, and how each is aligned."""
 _FEWEST = 5
 """The columns that a narrow terminal shows too."""
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
@@ -119,7 +122,7 @@ def _table(
     value_title = " ".join(filter(None, ["" if metric else "best", name])) or "metric"
     columns = [
         ([value_title if title == "best" else title, *(cell or "-" for cell in cells)], side)
-        for title, side, *cells in zip(_HEAD, _ALIGN, *rows, strict=True)
+        for (title, side), *cells in zip(_COLUMNS.items(), *rows, strict=True)
         if any(cells)
     ]
     table = [*zip(*(cells for cells, _ in columns), strict=True)]

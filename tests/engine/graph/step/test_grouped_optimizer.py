@@ -1,33 +1,27 @@
 """Groups of weights: each is updated as an optimizer of its own would, to the bit."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.choices import listed
 from trainer.engine.graph.state.train_state import optimizer_trackables
 from trainer.engine.graph.state.weight_paths import weights_of
 from trainer.engine.graph.step.clipping import Clip, clip
 from trainer.engine.graph.step.grouped_optimizer import GroupedOptimizer, GroupRules
 from trainer.errors import ConfigError
-from trainer.optimizers.adafactor import adafactor
-from trainer.optimizers.adagrad import adagrad
 from trainer.optimizers.adam import adam
-from trainer.optimizers.adamw import adamw
-from trainer.optimizers.lamb import lamb
-from trainer.optimizers.lars import lars
-from trainer.optimizers.lion import lion
-from trainer.optimizers.muon import muon
-from trainer.optimizers.nadam import nadam
-from trainer.optimizers.rmsprop import rmsprop
 from trainer.optimizers.sgd import sgd
 from trainer.schedules.cosine import cosine
 from trainer.schedules.schedule import scale
 
 STEPS = 6
 OPTIMIZERS = {
-    "adam": adam, "sgd": sgd, "muon": muon, "adagrad": adagrad, "adafactor": adafactor,
-    "adamw": adamw, "lamb": lamb, "nadam": nadam, "lion": lion, "lars": lars, "rmsprop": rmsprop,
-}  # fmt: skip
+    name: getattr(import_module(f"trainer.optimizers.{name}"), name)
+    for name in listed("optimizer").split(", ")
+}
 
 
 def quick(*names):
