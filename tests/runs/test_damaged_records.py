@@ -140,7 +140,7 @@ def as_worker(monkeypatch):
         for split in ("validation", "test"):
             writer.scalars(split, 8, {"loss": 1.0})
         writer.close()
-        Log(log_of(context.directory, Cluster().process_id), print).write(b"a line\n")
+        Log(log_of(path, Cluster().process_id), print).write(b"a line\n")
         Ledger(path).mark("step", 8)
         return 0, []
 
