@@ -216,8 +216,8 @@ def test_restart_keeps_earlier_events_and_supersedes_later_ones(run_dir, message
     assert [path.name for path in (run_dir / "events").iterdir()] == ["evaluator"]
 
 
-def beside(experiment, declared):
-    return launcher._beside(SimpleNamespace(experiment=experiment, declared=declared))
+def beside(experiment, cluster):
+    return launcher._beside(SimpleNamespace(experiment=experiment, cluster=cluster))
 
 
 def test_other_modes_ignore_the_sidecar_key(tmp_path):
@@ -227,22 +227,22 @@ def test_other_modes_ignore_the_sidecar_key(tmp_path):
     )
     experiment = compose(["mode=evaluate", f"resume={tmp_path}", "launch=inline"])
     assert experiment.evaluate.sidecar
-    assert beside(experiment, None) == []
+    assert beside(experiment, Cluster()) == []
 
 
 @pytest.mark.parametrize(
-    ("declared", "starts"),
+    ("cluster", "starts"),
     [
-        (None, True),
+        (Cluster(), True),
         (Cluster(ProcessId("worker", 0), {"worker": ["a:1", "b:1"]}, "Slurm"), True),
         (Cluster(ProcessId("worker", 1), {"worker": ["a:1", "b:1"]}, "Slurm"), False),
         (Cluster(ProcessId("worker", 0), {"worker": ["a:1", "b:1"]}, "TF_CONFIG"), False),
         (Cluster(ProcessId("evaluator", 0), {}, "TF_CONFIG"), False),
     ],
 )
-def test_supervisor_of_the_chief_starts_it_unless_tf_config_has_one(declared, starts):
-    assert beside(EXPERIMENT, declared) == ([ALONE] if starts else [])
-    assert beside(compose([]), declared) == []
+def test_supervisor_of_the_chief_starts_it_unless_tf_config_has_one(cluster, starts):
+    assert beside(EXPERIMENT, cluster) == ([ALONE] if starts else [])
+    assert beside(compose([]), cluster) == []
 
 
 def test_declared_evaluator_needs_the_sidecar_key(tmp_path, monkeypatch):
