@@ -1,6 +1,5 @@
-"""Models with a training step of their own, as keras-io's guide has them."""
+"""A model with a training step of its own, as keras-io's guide has them."""
 
-import keras
 import tensorflow as tf
 
 
@@ -16,14 +15,6 @@ class CustomModel(tf.keras.Model):
         gradients = tape.gradient(loss, self.trainable_variables)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
         return {"loss": loss}
-
-
-class CustomLoss(keras.Model):
-    """Keras 3: the loss is overridden."""
-
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        """Return the squared errors of the logits."""
-        return keras.ops.mean(keras.ops.square(y_pred - keras.ops.one_hot(y, 10)))
 
 
 def custom_model(input_shape, num_classes):

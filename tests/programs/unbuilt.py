@@ -18,20 +18,6 @@ class Net(keras.Model):
         return self.logits(self.hidden(self.flatten(x)))
 
 
-class LegacyNet(tf.keras.Model):
-    """tf_keras."""
-
-    def __init__(self, num_classes):
-        super().__init__()
-        self.flatten = tf.keras.layers.Flatten()
-        self.hidden = tf.keras.layers.Dense(8, activation="relu")
-        self.logits = tf.keras.layers.Dense(num_classes)
-
-    def call(self, x):
-        """Return the logits."""
-        return self.logits(self.hidden(self.flatten(x)))
-
-
 class Pairs(tf.keras.Model):
     """tf_keras: it takes two inputs, which this dataset does not have."""
 
