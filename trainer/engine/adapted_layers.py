@@ -77,11 +77,7 @@ class AdaptedLayers:
         return adapt
 
     def _next(self, layer: Any, learn: Callable[[Any], None]) -> dict[str, Any]:
-        """Return the state of the next layer, as the run keeps it, or as it learns it.
-
-        Raises:
-            ConfigError: the run keeps that of another layer, or none although it was trained.
-        """
+        """Return the state of the next layer, as the run keeps it, or as it learns it."""
         kind = type(layer).__name__
         number = self._count
         self._count += 1
@@ -118,11 +114,7 @@ def _owners() -> list[Any]:
 
 
 def _learned(layer: Any, learn: Callable[[Any], None]) -> dict[str, Any]:
-    """Return what a layer learns, as plain values; a twin learns it, in float32.
-
-    Raises:
-        ConfigError: it is no layer of Keras', so that nobody knows what it learns.
-    """
+    """Return what a layer learns, as plain values; a twin learns it, in float32."""
     # A vocabulary's size is that of the empty one.
     options = {name: x for name, x in layer.get_config().items() if name != "vocabulary_size"}
     is_normalization = hasattr(layer, "input_mean")

@@ -32,10 +32,8 @@ class Auditor:
 
     Args:
         every: steps between two audits; `auto`: as many as keep their cost at one percent.
-        process_group: the processes that are compared.
         processes: their names, in the same order.
         channel: takes the line that tells what an audit costs.
-        total_steps: length of the whole training.
     """
 
     def __init__(
@@ -115,7 +113,6 @@ class Auditor:
         self._steps, self._secs = 0, 0.0
 
     def _digests(self) -> list[Digests]:
-        """Return the digests of the variables of each replica of this process."""
         strategy = self._loop.strategy
         count = len(self._group.local_devices)
         digests: list[dict[str, str]] = [{} for _ in range(count)]
@@ -147,9 +144,7 @@ def find_difference(group: ProcessGroup, owners: Sequence[str], digests: Sequenc
     """Compare the copies of all processes; collective.
 
     Args:
-        group: the processes, each of which has as many copies.
         owners: who holds each copy, of all processes in order.
-        digests: of this process's copies.
 
     Returns:
         A line that names the first variable that differs, and in whose copy; empty if none does.

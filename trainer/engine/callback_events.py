@@ -34,14 +34,10 @@ class Training:
     """A run as its callbacks see it at one event.
 
     Attributes:
-        run_dir: the run directory.
         is_chief: whether this process writes the files of the run.
         models: the models of the task by name, each as its function returned it, of either Keras.
-        total_steps: number of steps of the whole training.
         total_epochs: number of its epochs, one that is not completed included.
         steps_per_epoch: not whole where steps straddle two passes over the data.
-        step: number of steps made.
-        epoch: number of epochs completed.
         step_in_epoch: number of steps made of the epoch that the last step belongs to.
         metrics: the training metrics by name, means over that epoch; empty before its first step.
         evaluation: the metrics of the last evaluation, as `on_evaluate` gets them; empty: none.
@@ -79,7 +75,6 @@ class Training:
         """Write images to the summaries of the training split.
 
         Args:
-            name: what they show.
             images: [N, H, W] or [N, H, W, C], with C of 1, 3 or 4; uint8, or floats in [0, 1].
 
         Raises:
@@ -157,7 +152,6 @@ class CallbackCaller:
         """Have callbacks see the run after a step.
 
         Args:
-            step: number of steps made.
             epoch_metrics: the training metrics of the epoch that is complete; None: none is, and
                 the state has their sums.
             evaluation: the metrics of an evaluation; None: there was none at this step.
@@ -246,7 +240,6 @@ class CallbackCaller:
         return counts
 
     def _calls(self, event: str, callback: CallbackDefaults) -> bool:
-        """Return whether this process calls a method."""
         return (
             self._process_group.is_chief
             or event == "on_evaluate"

@@ -67,7 +67,6 @@ class Action:
 
     Attributes:
         when: the policies of which one must be due.
-        run: does it.
         changes_state: whether it changes more than the sums of a summary, or takes long: then a
             snapshot is kept in memory before and after it in any case.
     """
@@ -82,14 +81,11 @@ class Engine(RunState):
     """Trains from the newest checkpoint to the last step.
 
     Attributes:
-        run_dir: the run directory.
         plan: at which steps something is due.
-        loop: the compiled training loop.
         evaluator: evaluates the split that selects, or whole episodes.
         split: the name of that split: `validation`, or `test`.
         make_test_evaluator: makes what evaluates the test split at the end; None: `evaluator` does.
         predictor: predicts the test split; None: the task has no `predict_step`.
-        reporter: writes metrics and progress.
         step_inspector: shows histograms and images of a step; None: neither is configured.
         auditor: compares what replicas hold; None: nothing does.
         test_metrics: the metrics of the test split at the end, by step.
@@ -165,10 +161,6 @@ class Engine(RunState):
         self, stop_requested: Callable[[], bool], save_requested: Callable[[], bool] = lambda: False
     ) -> bool:
         """Train to the end, or until a stop is requested.
-
-        Args:
-            stop_requested: whether a stop was requested of this process.
-            save_requested: whether a save was requested of this process since the last call.
 
         Returns:
             Whether the training is finished; if not, the state has been saved.
@@ -307,7 +299,6 @@ class Engine(RunState):
             self._snapshot_due = False
 
     def _evaluate(self, event: Event) -> None:
-        """Evaluate the split that selects; collective."""
         self.enter("evaluate")
         self.faults.reached("evaluate")
         event.evaluation = self.evaluator.evaluate(self._stop_requested, self.enter)
@@ -320,7 +311,6 @@ class Engine(RunState):
         event.epoch_metrics = self.reporter.end_epoch(self.step)
 
     def _show_results(self, event: Event) -> None:
-        """Write and show the results of the evaluation and the epoch."""
         if event.evaluation is not None and event.metrics:
             self.reporter.write_evaluation(self.split, self.step, event.evaluation)
         if event.epoch_metrics is not None or event.metrics:
@@ -402,11 +392,7 @@ class Engine(RunState):
         )
 
     def _audit(self) -> None:
-        """Compare all replicas, if that is due, and go back if any of them differ; collective.
-
-        Raises:
-            DivergedError: they differ, and rolling back is not allowed, or was in vain.
-        """
+        """Compare all replicas, if that is due, and go back if any of them differ; collective."""
         auditor = self.auditor
         if auditor is None or not is_due([auditor], self.step):
             return
@@ -417,11 +403,7 @@ class Engine(RunState):
             self._go_back(auditor.clean_step, problem)
 
     def _roll_back(self, status: DivergenceStatus) -> None:
-        """Go back to before the steps that diverged, and leave their samples out; collective.
-
-        Raises:
-            NonFiniteError: the configuration does not allow it, or there is no such checkpoint.
-        """
+        """Go back to before the steps that diverged, and leave their samples out; collective."""
         monitor = self.state.divergence_monitor
         step = int(status.step)
         problem = monitor.describe(step, status.verdict)
@@ -435,11 +417,7 @@ class Engine(RunState):
         self._open_input()
 
     def _go_back(self, step: int, problem: str, also: str = "") -> None:
-        """Restore the newest checkpoint of `step` or before, and show why; collective.
-
-        Raises:
-            NonFiniteError: there is none.
-        """
+        """Restore the newest checkpoint of `step` or before, and show why; collective."""
         self.channel.line(f"{problem[0].upper()}{problem[1:]}; rolling back{also}")
         self.finish_save()
         self.reporter.close()
@@ -487,11 +465,7 @@ class Engine(RunState):
             self._test_last_and_best(self.make_test_evaluator())
 
     def _test_last_and_best(self, evaluator: Evaluator) -> None:
-        """Evaluate the test split with the last weights, and with the best; collective.
-
-        Raises:
-            Stopped: a stop was requested of some process.
-        """
+        """Evaluate the test split with the last weights, and with the best; collective."""
         self._test(evaluator, self.step)
         group = self.process_group
         best = next(iter(self.checkpointer.best()), self.step) if group.is_chief else 0

@@ -24,15 +24,7 @@ class LoopParts:
     """The parts of a training loop.
 
     Attributes:
-        experiment: the effective configuration.
-        run_dir: the run directory.
-        channel: messages to the supervisor.
-        cluster: the cluster as this process sees it.
-        strategy: TensorFlow's strategy.
-        process_group: the processes that train together.
         state: every variable; also the task.
-        sizes: the batch sizes.
-        options: what all steps have in common.
         learning_rates: the learning rate of each optimizer at a step, by its name in the log.
         with_faults: returns a feed with the faults that are injected there.
     """

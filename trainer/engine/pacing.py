@@ -62,7 +62,6 @@ class PacedCalls:
 
     Args:
         num_steps: batches in the split.
-        process_group: the processes that make the same calls.
         channel: receives a heartbeat before each call.
         max_batches: the most batches in one call; None: no limit.
     """
@@ -86,9 +85,7 @@ class PacedCalls:
         """Yield the first batch and the number of batches of each call, in order; collective.
 
         Args:
-            stop_requested: whether a stop was requested of this process.
             enter: called before each graph call with its phase, `compile` or `evaluate`.
-            start: the first batch.
 
         Raises:
             Stopped: a stop was requested of some process.

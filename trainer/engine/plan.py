@@ -107,7 +107,6 @@ class EveryExamples:
 
     Attributes:
         global_size: examples in one step.
-        count: examples from one multiple to the next.
     """
 
     global_size: int
@@ -192,11 +191,8 @@ class Plan:
     """The steps at which something is due in a run, each as policies of which one suffices.
 
     Attributes:
-        total_steps: length of the whole training.
         epochs: the reporting epochs.
-        summarize: when training metrics are written.
         evaluate: when the split that selects is evaluated; empty: a sidecar process evaluates it.
-        save: when the state is saved.
         histograms: when histograms of weights and gradients are shown; may be empty.
         images: when input images are shown; may be empty.
         call_ends: when a graph call ends besides: there is a snapshot, a profile or a fault.
@@ -223,9 +219,6 @@ def make_plan(
     """Return the plan of a run.
 
     Args:
-        experiment: the run's configuration.
-        num_examples: examples in one pass over the data.
-        global_size: examples in one step.
         boundaries: further steps at which a graph call ends.
         asynchronous: whether workers wait for one another where something is due, and only there.
     """

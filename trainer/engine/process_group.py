@@ -29,7 +29,6 @@ class ProcessGroup:
 
     Attributes:
         index: this process's number among them.
-        count: the number of processes.
         is_chief: whether this is the one process that writes files.
     """
 
@@ -90,7 +89,6 @@ class ProcessGroup:
         """Return the bytes of process `source`, [n] uint8, sent in sums of integers.
 
         Args:
-            source: the number of the process.
             content: its bytes; of no interest in the others.
         """
         own = np.frombuffer(content if self.index == source else b"", np.uint8)
@@ -126,7 +124,6 @@ class ProcessGroup:
         """Raise unless all processes have the same digests as the chief.
 
         Args:
-            what: what is compared, for the message.
             get_digests: returns name -> hash; not called in a single process.
 
         Raises:
@@ -175,7 +172,6 @@ class ProcessGroup:
         return self._gather_flags(self.is_chief).index(1)
 
     def _gather_flags(self, flag: bool) -> list[int]:
-        """Return the flag of each process, in the order of their numbers."""
         return [value for (value,) in self.gather(int(flag))]
 
     @tf.function(autograph=False)

@@ -37,11 +37,9 @@ _WIDTH = 5  # of other metrics: most are between 0 and 1
 
 @dataclass(frozen=True)
 class ExchangeTime:
-    """How long a process has spent in exchanges of gradients.
+    """The seconds that a process has spent in exchanges of gradients, since its start.
 
-    Attributes:
-        read: returns the seconds since its start.
-        includes_travel: whether the travel of the gradients is in them, not only the wait.
+    If it `includes_travel`, the gradients' travel is in them, not only the wait.
     """
 
     read: Callable[[], float]
@@ -272,14 +270,7 @@ class Reporter:
 
     Attributes:
         writers: the open summary writers; none in a process that writes nothing.
-        plan: at which steps something is due.
-        loop: the training loop, whose metrics are reported.
-        open_writers: opens the summary writers at a step.
-        channel: sends progress and lines to the user.
-        lines: makes the lines of epochs and evaluations.
-        ledger: accounts for the wall time.
         profiler: records a window of steps; None: it is not recorded in this process.
-        clock: measures how long this process works, and waits for others.
     """
 
     plan: Plan

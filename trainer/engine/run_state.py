@@ -31,10 +31,6 @@ class RunState(ABC):
         memory: keeps it in memory besides, for a restart; None: nothing does.
         save_timer: also asks for a save, by the chief's clock.
         pacer: how many steps are run between two decisions; the chief's counts.
-        ledger: accounts for the wall time.
-        channel: sends lines to the user.
-        process_group: the processes that run every step together.
-        faults: the faults to inject.
         step: number of steps made. The host keeps its own count: reading a variable costs as much
             as a small step.
     """

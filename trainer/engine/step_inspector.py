@@ -38,7 +38,6 @@ class StepInspector:
         compiled: whether a step has been shown, so that the next one needs no compilation.
 
     Args:
-        plan: the steps at which histograms and images are due.
         features: specification of a batch's features, a nest.
 
     Raises:
@@ -158,7 +157,6 @@ class GradientOnlyStep(Step):
     def _apply(
         self, optimizer: Optimizer, variables: list[tf.Variable], gradients: Gradients, sums: Sums
     ) -> None:
-        """Keep the gradients."""
         dense = [as_dense(x, v.shape) for x, v in zip(gradients, variables, strict=True)]
         self.updates.append((variables, dense))
 

@@ -80,8 +80,6 @@ class Checkpointer:
     process takes part in a save. The chief alone writes files.
 
     Attributes:
-        directory: the folder of the checkpoints.
-        reader: captures what is saved.
         skipped: why checkpoints newer than the restored one were not used, one line each.
 
     Args:
@@ -130,7 +128,6 @@ class Checkpointer:
         """Save the state as the checkpoint of `step`, and apply the retention policies; collective.
 
         Args:
-            step: number of updates made.
             metrics: metrics of the evaluation at this step, which rank the checkpoints; None: there
                 was none.
             hold: called in the chief before a write in the background; keeps what is written until
@@ -156,31 +153,19 @@ class Checkpointer:
         return self._writing is not None
 
     def check(self) -> None:
-        """Raise the error of a background write that has failed, if that is known by now.
-
-        Raises:
-            CheckpointError: a checkpoint could not be written.
-        """
+        """Raise the CheckpointError of a failed background write, if that is known by now."""
         if self._writing is not None and self._writing.done():
             self.wait()
 
     def wait(self) -> None:
-        """Return when the last checkpoint is committed.
-
-        Raises:
-            CheckpointError: it could not be written.
-        """
+        """Return when the last checkpoint is committed; raise a CheckpointError if it failed."""
         writing = self._writing
         self._writing = None
         if writing is not None:
             writing.result()
 
     def finish(self, snapshot: Snapshot, step: int, metrics: Mapping[str, float] | None) -> None:
-        """Write a checkpoint that a kill has interrupted, in the chief alone.
-
-        Raises:
-            CheckpointError: it could not be written.
-        """
+        """Write a checkpoint that a kill has interrupted, in the chief alone."""
         recover(self.directory)
         self._write(snapshot, step, metrics)
 

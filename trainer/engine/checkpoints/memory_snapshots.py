@@ -55,7 +55,6 @@ class Restored:
     """What was restored from memory.
 
     Attributes:
-        position: of the state.
         process: whose memory it was.
         again: steps that had been made after it, as far as is known.
         is_saved: whether the newest checkpoint is of the same step.
@@ -77,9 +76,7 @@ class MemorySnapshots:
     """Writes the state to this process's memory, and restores the newest of all processes.
 
     Args:
-        reader: captures the state.
         files: where it goes, and where a restart finds it.
-        process_group: the processes that restore together.
         every_steps: the number of steps from one snapshot to the next; None: as many as keep the
             cost at one percent.
         limited: whether little memory is a reason to do without.
@@ -124,7 +121,6 @@ class MemorySnapshots:
         """Write the state, if that is due by now.
 
         Args:
-            position: of the state.
             force: whether it is due in any case.
             before: called first, if it is; brings variables up to date.
         """
@@ -146,11 +142,6 @@ class MemorySnapshots:
     ) -> Callable[[], None] | None:
         """Keep a state until its checkpoint is written, for a restart to write it if it is not.
 
-        Args:
-            position: of the state.
-            metrics: what is saved beside it; None: nothing.
-            snapshot: its content.
-
         Returns:
             What to call when the checkpoint is written; None: the state could not be kept.
         """
@@ -163,11 +154,7 @@ class MemorySnapshots:
         return self._files.own.release
 
     def held(self) -> tuple[Snapshot, int, Mapping[str, float] | None] | None:
-        """Return what `hold` has kept for an earlier chief whose checkpoint was not written.
-
-        Returns:
-            Its content, step and metrics; None: there is nothing.
-        """
+        """Return what `hold` has kept for an earlier chief whose checkpoint was not written."""
         self._files.begin()
         for memory in self._files.by_process.values():  # another process may have been the chief
             if (held := memory.held()) is not None:

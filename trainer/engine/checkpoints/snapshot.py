@@ -33,9 +33,6 @@ class SnapshotReader:
     `_restore_from_tensors`: the public `write` would write at once, gather anew each time, and
     write the variables of other processes on their machines, and the public `read` reads files.
     tests/engine/checkpoints/test_snapshot.py fails when a name moves.
-
-    Args:
-        checkpoint: the objects to save.
     """
 
     def __init__(self, checkpoint: tf.train.Checkpoint) -> None:
@@ -100,7 +97,6 @@ class Snapshot:
     snapshot allocates new memory. So variables that the next steps leave alone are not copied.
 
     Attributes:
-        entries: what each value is.
         values: the tensors, on the CPU of this process.
     """
 

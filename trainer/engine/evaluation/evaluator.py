@@ -66,7 +66,6 @@ class Evaluator(Protocol):
         """Evaluate the whole split; collective.
 
         Args:
-            stop_requested: whether a stop was requested of this process.
             enter: called before each graph call with its phase, `compile` or `evaluate`.
 
         Raises:
@@ -91,8 +90,6 @@ class ExtraMetrics:
     Attributes:
         judge: returns the values and images of a step from all predicted rows, and writes files;
             called in the chief with blocks of rows, name -> [n, ...].
-        predictor: predicts the rows.
-        process_group: the processes that predict together.
     """
 
     judge: Judge
@@ -103,11 +100,6 @@ class ExtraMetrics:
         self, step: int, stop_requested: Callable[[], bool], enter: Callable[[str], None]
     ) -> Evaluation:
         """Return the values of the metrics after `step` updates; collective.
-
-        Args:
-            step: number of updates made.
-            stop_requested: whether a stop was requested of this process.
-            enter: called before each graph call with its phase, `compile` or `evaluate`.
 
         Raises:
             Stopped: a stop was requested of some process.
@@ -126,12 +118,7 @@ class SplitEvaluator:
     """Evaluates a split with the averaged weights, if averages are kept.
 
     Attributes:
-        state: the state whose models are evaluated.
-        loop: the compiled evaluation loop.
-        source: the split.
-        process_group: the processes that evaluate together.
         channel: receives a heartbeat before each graph call.
-        extra_metrics: compute further metrics.
         parts: in how many parts a replica evaluates its batch.
         rest_size: how many examples of the last batch are evaluated at a time; None: as many as
             there are in a part.
@@ -210,7 +197,6 @@ def blocks(
 
     Args:
         chunks: name -> [n, ...], with a `weight`.
-        size: rows in each block but the last.
     """
     pending: dict[str, np.ndarray] = {}
     for chunk in chunks:

@@ -66,14 +66,7 @@ class Inference:
     """How a process runs its models on a split: what a task makes evaluators and predictors of.
 
     Attributes:
-        experiment: the configuration.
-        run_dir: the run directory.
-        channel: messages to the supervisor.
-        dataset: the data.
-        metrics: the configured metrics by name.
         state: whose models are evaluated.
-        loops: makes the compiled loops.
-        process_group: the processes that evaluate together.
         global_size: examples in one step of the training.
     """
 
@@ -111,11 +104,7 @@ class Inference:
         return None if task.predict_step is None else self.predict(source)
 
     def evaluator(self, source: Source, predictor: Predictor | None) -> Evaluator:
-        """Return what evaluates a split: the task's own, or the data's, or that of its metrics.
-
-        Args:
-            predictor: predicts it; None: nothing does.
-        """
+        """Return what evaluates a split: the task's own, or the data's, or that of its metrics."""
         if not source.split.num_examples:
             return NoEvaluator()
         make = (
@@ -137,7 +126,6 @@ class Inference:
         """Return what evaluates a split by the task's `eval_step`, and further metrics, if any.
 
         Args:
-            extra: further metrics; None: none.
             parts: in how many parts a replica evaluates its batch, of a task with `eval_part`.
             rest_size: examples of the last batch at a time; None: as in a part.
         """
@@ -158,7 +146,6 @@ class Inference:
         """Return the configured metrics and figures of predicted labels; None: there are none.
 
         Args:
-            predictor: predicts them; None: nothing does.
             others: names of what else is evaluated.
 
         Raises:
@@ -205,7 +192,6 @@ class Inference:
         """Return what draws some examples of a split, spread evenly, with their predictions.
 
         Args:
-            draw: draws them.
             count: how many examples at most.
         """
         split = SpreadExamples(source.split, count)
@@ -243,7 +229,6 @@ class Inference:
         Args:
             step: has both.
             source: says in which batches.
-            split: what is predicted.
             decode: returns the text of tokens, if texts are predicted.
         """
         return self._predictor(replace(source, split=split), step, step, decode=decode)

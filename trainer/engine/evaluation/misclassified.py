@@ -37,10 +37,8 @@ class MisclassifiedExamples:
     """Collects the examples that are misclassified with the greatest probability.
 
     Args:
-        count: how many examples are kept.
         dataset: the dataset, whose test split has the examples. White is its `max_value`, if it has
             that attribute.
-        class_names: names of the classes.
 
     Raises:
         ConfigError: the examples are not images.

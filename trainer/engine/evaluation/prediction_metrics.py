@@ -45,9 +45,7 @@ class PredictionMetrics:
     """Computes metrics and figures from the predictions for a split.
 
     Attributes:
-        metrics: the metrics by name.
         misclassified: collects misclassified examples; None: they are not shown.
-        kind: what the labels are.
         run_dir: the run directory, for the tables of metrics with figures.
     """
 
@@ -134,11 +132,6 @@ def validate_metrics(
 
     So an incompatible metric fails before training, not at the first evaluation.
 
-    Args:
-        num_classes: the number of classes.
-        task_metrics: the names of the task's own metrics.
-        kind: what the labels are.
-
     Raises:
         ConfigError: a metric of Keras does not accept such examples or returns no numbers, or two
             values have the same name.
@@ -222,7 +215,6 @@ def require_evaluated(experiment: Experiment, names: Sequence[str], directions: 
     """Raise unless every metric that selects is evaluated, and its direction is known.
 
     Args:
-        names: all metrics of an evaluation.
         directions: what the task and the metrics declare.
 
     Raises:

@@ -25,13 +25,9 @@ class Predictor:
     padded: the same batch size gives the same bits on every strategy.
 
     Attributes:
-        num_examples: examples in the split.
         batch_size: examples that a replica predicts at a time.
         state: the state whose models predict; between two chunks it must hold the trained weights,
             not their averages.
-        loop: the compiled prediction loop.
-        source: the split.
-        process_group: the processes that predict together.
         channel: receives a heartbeat before each graph call.
         class_names: names of the classes; empty if the dataset has none.
         decode: returns the text of tokens, if texts are predicted.
@@ -64,8 +60,6 @@ class Predictor:
         Each chunk is collective: every process must consume all of them.
 
         Args:
-            start: the first example.
-            stop_requested: whether a stop was requested of this process.
             enter: called before each graph call with its phase, `compile` or `evaluate`.
 
         Yields:

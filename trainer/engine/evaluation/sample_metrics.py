@@ -58,12 +58,7 @@ class Generates(Protocol):
 
 @dataclass
 class NumberedSplit:
-    """A split whose examples are their numbers alone.
-
-    Attributes:
-        num_examples: how many.
-        in_memory: always: there is nothing to read.
-    """
+    """A split whose examples are their numbers alone."""
 
     num_examples: int
     in_memory: bool = True
@@ -78,9 +73,6 @@ class Sampler:
     """Predicts for each number one generated example, always from the same random vector.
 
     It stands for the task and for the dataset of a prediction loop.
-
-    Attributes:
-        task: the task that generates.
     """
 
     task: Generates

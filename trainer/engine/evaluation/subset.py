@@ -12,15 +12,7 @@ from trainer.protocols import Batch, Split, SplitDefaults, with_defaults
 
 
 class SpreadExamples:
-    """Examples that are spread evenly over a split: those of an ordered one are of every kind.
-
-    Attributes:
-        num_examples: how many there are.
-        in_memory: as the split's.
-
-    Args:
-        count: how many examples at most.
-    """
+    """At most `count` examples, spread evenly over a split: an ordered one gives every kind."""
 
     def __init__(self, split: Split, count: int) -> None:
         self.num_examples = min(split.num_examples, count)
@@ -36,9 +28,6 @@ class ChosenExamples:
     """Examples of a split that were chosen by their numbers.
 
     Attributes:
-        num_examples: how many there are.
-        in_memory: as the split's.
-        augments: as the split's.
         labels: the labels of these examples, [N, ...]; None: the split does not know them.
         parts: those of the split, with the number of chosen examples.
 
@@ -61,12 +50,7 @@ class ChosenExamples:
         self._constant: tf.Tensor | None = None
 
     def fetch(self, indices: tf.Tensor, draws: tf.Tensor | None = None) -> Batch:
-        """Return the examples at `indices`, [B] int64, of these.
-
-        Args:
-            indices: which.
-            draws: as the split takes them.
-        """
+        """Return the examples at `indices`, [B] int64, of these."""
         if self._constant is None:
             # At first use, and not in the graph: no older than the strategy, and captured once.
             with tf.init_scope(), tf.device("CPU:0"):

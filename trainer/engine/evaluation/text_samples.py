@@ -36,22 +36,11 @@ class WritesText(Protocol):
             prompts: [B, T] int32, the tokens of prompts and then any others.
             sizes: how many tokens a prompt has, [B] int32 in [1, T].
             numbers: [B] int64; texts of different numbers have different random numbers.
-            sampling: how tokens are chosen.
         """
 
 
 class SplitPrompts:
-    """The first tokens of a split's examples, as prompts.
-
-    Attributes:
-        num_examples: how many.
-        in_memory: as the split.
-
-    Args:
-        split: has `features` [B, T] int32.
-        num_examples: how many of its first examples to take.
-        size: how many tokens a prompt has.
-    """
+    """The first `size` tokens of a split's first `num_examples`, features [B, T] int32."""
 
     def __init__(self, split: Split, num_examples: int, size: int) -> None:
         self.num_examples = num_examples
@@ -67,10 +56,6 @@ class SplitPrompts:
 
 class FilePrompts:
     """Prompts in a text file, one on each line.
-
-    Attributes:
-        num_examples: how many.
-        in_memory: True, there are few.
 
     Args:
         path: the file, UTF-8; empty lines are left out.
@@ -112,10 +97,6 @@ class TextWriter:
     """Predicts for each prompt the tokens that follow it.
 
     It stands for the task and for the dataset of a prediction loop.
-
-    Attributes:
-        task: the task that continues texts.
-        sampling: how tokens are chosen.
     """
 
     task: WritesText

@@ -142,8 +142,7 @@ def _restore_models(prefix: str, models: Mapping[str, tf.keras.Model]) -> None:
 def find_foreign(source: Path) -> str | None:
     """Return the prefix of a checkpoint that no run has written, or None.
 
-    Args:
-        source: the prefix of a checkpoint, or a folder of a `tf.train.CheckpointManager`.
+    `source` is such a prefix, or a folder of a `tf.train.CheckpointManager`.
     """
     if source.is_dir():
         prefix: str | None = tf.train.latest_checkpoint(str(source))
@@ -182,11 +181,7 @@ def restore_foreign(prefix: str, model: tf.keras.Model) -> None:
 
 
 def _assign_in_order(prefix: str, names: list[str], model: tf.keras.Model) -> None:
-    """Assign the variables of numbered layers to the model's layers in their order.
-
-    Raises:
-        ValueError: there are other layers, names or shapes.
-    """
+    """Assign the variables of numbered layers to the model's layers in their order."""
     saved: dict[int, dict[str, str]] = {}
     for key in names:
         if match := _KERAS_3.fullmatch(key):
@@ -222,7 +217,6 @@ def take_by_name(
     model with another head takes what it has in common with the one that was saved.
 
     Args:
-        source: what is read, for messages.
         saved: the saved weights by name; with several models, the model's name comes first.
         allow: patterns of paths; weights that they match may be missing.
         rename: patterns in the names of saved weights, and what replaces them, one after the

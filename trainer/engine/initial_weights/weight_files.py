@@ -28,12 +28,7 @@ _IS_STATE = re.compile(r"^(optimizer|metrics)\b|\bseed_generator$")
 
 @dataclass(frozen=True)
 class Saved:
-    """A weight that was saved.
-
-    Attributes:
-        shape: its shape.
-        read: returns its value.
-    """
+    """A weight that was saved."""
 
     shape: tuple[int, ...]
     read: Callable[[], np.ndarray]
@@ -88,8 +83,6 @@ def _numbered(
     name that the layer has.
 
     Args:
-        path: the file, for messages.
-        file: its content.
         model: the model that the weights are for, whose layers have names where the file does not.
         configured: the names of layers by place, where a configuration has them.
     """

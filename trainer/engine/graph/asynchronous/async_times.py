@@ -49,11 +49,7 @@ class Staleness(NamedTuple):
 
 
 class AsyncInterval:
-    """Adds up what the chunks of a log interval have measured.
-
-    Args:
-        num_workers: number of workers.
-    """
+    """Adds up what the chunks of a log interval have measured."""
 
     def __init__(self, num_workers: int) -> None:
         self._secs = 0.0
@@ -68,7 +64,6 @@ class AsyncInterval:
 
         Args:
             chunks: of each its number of steps and what it wrote, [WIDTH].
-            secs: how long the call took.
         """
         self._secs += secs
         for count, (worker, busy, stale, stalest, *counts) in chunks:

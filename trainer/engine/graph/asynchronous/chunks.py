@@ -27,13 +27,7 @@ _CHUNK_SECS = 0.15
 
 @dataclass(frozen=True)
 class ChunkResult:
-    """What a chunk of steps wrote.
-
-    Attributes:
-        start: its first step.
-        count: number of its steps.
-        values: what it wrote, [width].
-    """
+    """What a chunk of `count` steps from step `start` on wrote, [width]."""
 
     start: int
     count: int
@@ -59,11 +53,7 @@ class ResultBuffer:
 
 
 class ChunkScheduler:
-    """Schedules chunks on the workers.
-
-    Attributes:
-        num_workers: how many there are.
-    """
+    """Schedules chunks on the workers."""
 
     def __init__(self, strategy: tf.distribute.Strategy, num_workers: int) -> None:
         self._strategy = strategy
@@ -96,10 +86,6 @@ class ChunkScheduler:
         Args:
             chunk: a tf.function of (iterator, row of the buffer, first step, number of steps), the
                 last three int64.
-            iterator: what each worker was sent.
-            result_buffer: where the chunks write their results.
-            start: the first step.
-            count: number of steps.
 
         Returns:
             The results of the chunks, in order of steps.

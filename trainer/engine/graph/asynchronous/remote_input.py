@@ -26,7 +26,6 @@ class RemoteFeed(Feed):
     """Feeds a split that resides in memory: every step gathers its batch.
 
     Args:
-        source: assembles the batches.
         send: sends tensors to every worker, and returns the iterator that a chunk takes them from.
     """
 
@@ -67,8 +66,6 @@ class RemoteFeed(Feed):
         """Make the steps' calls into Python here, if any of their examples did not count.
 
         Args:
-            first: the first step.
-            count: how many steps.
             weight: the sum of their examples' weights.
 
         Raises:
@@ -135,14 +132,7 @@ class RemotePipelineFeed(RemoteFeed):
 
 
 def _remove_python_calls(graph: Any) -> bool:
-    """Remove the calls into Python from a GraphDef.
-
-    Returns:
-        Whether there were any.
-
-    Raises:
-        ConfigError: one of them returns something.
-    """
+    """Remove the calls into Python from a GraphDef; return whether there were any."""
     functions = graph.library.function
     nodes = [*graph.node, *(node for function in functions for node in function.node_def)]
     calls = [node for node in nodes if node.op in _PYTHON_CALLS]

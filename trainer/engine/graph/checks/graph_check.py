@@ -244,9 +244,6 @@ def check_losses(graphs: Sequence[tf.Graph]) -> None:
     It would train something else, without an error: most examples of Keras end in a softmax or a
     sigmoid.
 
-    Args:
-        graphs: those of what was traced.
-
     Raises:
         ConfigError: one is; names the layer.
     """
@@ -264,7 +261,6 @@ def check_losses(graphs: Sequence[tf.Graph]) -> None:
 
 
 def _logits(operation: tf.Operation) -> tf.Tensor | None:
-    """Return the input of an operation that is logits, if there is one."""
     if operation.type in _LOSSES:
         return operation.inputs[0]
     if operation.type == "Log1p" and operation.inputs[0].op.type == "Exp":

@@ -54,8 +54,6 @@ def connect(
 
     Args:
         addresses: name -> `<host>:<port>` of all processes, in order, as the cluster has them.
-        index: which of them this process is.
-        secs: how long that may take.
         patience: how long a process is waited for afterward.
         in_tree: see `groups_of_hosts`.
 

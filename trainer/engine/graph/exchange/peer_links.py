@@ -44,7 +44,6 @@ class PeerLinks:
         waited_secs: how long it has waited for the others to come to an exchange.
 
     Args:
-        rank: see above.
         names: of the peers, in order, for errors.
         host: the address of this process, by which the cluster names it.
         token: the secret of the run.
@@ -106,10 +105,8 @@ class PeerLinks:
         (Patarasuk and Yuan 2009), and one order of additions for all elements.
 
         Args:
-            total: the vector.
             own: what this peer has in its columns, sent from where it lies, or in `total` itself.
                 All peers have the same columns; what is in others is undefined.
-            add_up: adds up vectors of equal length, in order, with a function that adds two.
 
         Raises:
             PeerLostError: a peer has gone, is silent or adds up another vector; `total` has an
@@ -233,7 +230,6 @@ class _Transfer:
     """Vectors to a peer, and others from it, both after the same header.
 
     Attributes:
-        link: the connection.
         met_at: when the peer's header has come, by the monotonic clock.
     """
 
@@ -388,7 +384,6 @@ def _receive(link: socket.socket, size: int) -> bytes:
 
 
 def _without(parts: list[memoryview], count: int) -> list[memoryview]:
-    """Return parts of memory without their first `count` bytes."""
     while parts and count >= len(parts[0]):
         count -= len(parts[0])
         parts = parts[1:]

@@ -57,10 +57,6 @@ class ProcessSum:
 
     Attributes:
         static_shapes: whether shapes must be known before the step.
-
-    Args:
-        peers: the other processes, connected.
-        add_up: see `AddUp`.
     """
 
     static_shapes = False

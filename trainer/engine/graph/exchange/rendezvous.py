@@ -53,12 +53,10 @@ class Rendezvous:
 
     Attributes:
         rank: this process's number among them.
-        count: number of processes.
         waited_secs: how long this process has waited here for the others.
 
     Args:
         address: unique on this machine.
-        rank: see above.
         names: of all processes, in order, for errors.
         patience: how long one is waited for.
     """
@@ -139,7 +137,6 @@ class Rendezvous:
         Args:
             call: number of the sum within the step.
             size: its bytes.
-            mask: of bits.
 
         Returns:
             The bits that are set in the masks of all processes.

@@ -59,7 +59,6 @@ class SharedRows:
 
         Args:
             tensors: those of this process; their shapes are the same in all.
-            add_up: the order in which processes are added.
             over_hosts: writes the sum over the hosts of what is in a part into the part.
         """
         layout = RowLayout.of(tensors)

@@ -21,8 +21,6 @@ class FaultyFeed(Feed):
     are NaN, whatever the layers of a model make of features that are.
 
     Args:
-        feed: the feed that is wrapped.
-        faults: switch the fault on and off.
         delays: rests in steps, from step `at` on, counted from 0.
         worker_index: returns the number of the worker that runs a step; None: this process does.
     """

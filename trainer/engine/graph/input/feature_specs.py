@@ -41,7 +41,6 @@ def batch_specs(
     """Return what a batch holds as the task receives it; nothing is read.
 
     Args:
-        size: examples in the batch.
         split: of which split; None: of the training.
     """
 

@@ -28,7 +28,6 @@ class SampleOrder:
     """The order in which examples are trained.
 
     Attributes:
-        num_examples: examples in the split.
         seed: key of the permutations; each epoch has its own.
         unit: how many consecutive examples stay together; 0: all.
     """
@@ -90,9 +89,7 @@ class Source:
     """Assembles one replica's batch of one step, for every feed, in training and evaluation.
 
     Attributes:
-        split: where examples come from.
         per_replica: examples on each replica.
-        num_replicas: replicas that share a step.
         order: the order of training; None: evaluation, each example once in the split's order.
         num_draws: random numbers for each example's augmentation.
     """

@@ -18,7 +18,6 @@ def add_adapters(model: Any, rank: int, patterns: Sequence[str]) -> None:
 
     Args:
         model: a built model of Keras 3.
-        rank: the rank of the adapters.
         patterns: layers whose kernel one of them matches have adapters, if Keras can add any.
 
     Raises:

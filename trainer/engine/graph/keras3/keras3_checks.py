@@ -24,11 +24,7 @@ _current = threading.local()
 
 
 def check_model(model: keras.Model) -> None:
-    """Refuse a model that cannot be trained here, as far as its layers tell.
-
-    Raises:
-        ConfigError: it is one.
-    """
+    """Raise a ConfigError if a model cannot be trained here, as far as its layers tell."""
     layers = list(model._flatten_layers())
     # The table of a TextVectorization is never called itself; it has no variables.
     unbuilt = [x.name for x in layers if not (x.built or hasattr(x, "lookup_table"))]
@@ -72,11 +68,7 @@ def checked_call() -> Iterator[None]:
 
 
 def refuse(problem: str) -> NoReturn:
-    """Refuse, from code that Keras calls, what a model does within `checked_call`.
-
-    Raises:
-        ConfigError: always.
-    """
+    """Raise a ConfigError, from code that Keras calls, on what a model does in `checked_call`."""
     _current.refusal = ConfigError(problem)
     raise _current.refusal
 

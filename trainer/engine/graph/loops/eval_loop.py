@@ -27,7 +27,6 @@ class EvalLoop:
     `eval_part`: the loop is for whole batches then, and `rest` evaluates what remains.
 
     Attributes:
-        feed: how batches reach the replicas.
         check: as in `TrainLoop`.
 
     Args:
@@ -64,7 +63,6 @@ class EvalLoop:
         Args:
             batch: what the dataset has fetched of them.
             share: the share of the examples that are evaluated together.
-            total: [num_sums] float64.
         """
         eval_part: Any = self._eval_part
 
@@ -87,7 +85,6 @@ class EvalLoop:
         """Add the sums of the batches [start, start + count) to `total`, batch by batch.
 
         Args:
-            iterator: the opened feed.
             total: [num_sums] float64.
             start: the first batch, scalar int64.
             count: number of batches, scalar int64.

@@ -38,7 +38,6 @@ class PredictLoop:
     form.
 
     Attributes:
-        feed: how batches reach the replicas.
         check: as in `TrainLoop`.
     """
 
@@ -115,7 +114,6 @@ class PredictLoop:
 
 
 def _labels(batch: Batch) -> dict[str, tf.Tensor]:
-    """Return the labels of a batch by name, without texts, which replicas cannot exchange."""
     label = batch.get("label", {})
     leaves = zip(paths(label, "label", "_"), tf.nest.flatten(label), strict=True)
     return {name: value for name, value in leaves if value.dtype != tf.string}

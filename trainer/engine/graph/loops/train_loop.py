@@ -35,10 +35,6 @@ class TrainLoop:
     """Runs training steps and adds their metrics to the state's sums.
 
     Attributes:
-        strategy: TensorFlow's strategy.
-        feed: how batches reach the replicas.
-        state: what the steps change.
-        options: what all steps have in common.
         on_traced: called with the graph of a step whenever one is traced.
         check: called when a graph has been traced, with what it computes; see `GraphCheck`.
         collectives: the collectives of this process's replicas in a step; known when `run` has
@@ -76,7 +72,6 @@ class TrainLoop:
         """Run steps.
 
         Args:
-            iterator: the opened feed.
             count: number of steps, scalar int64.
 
         Returns:

@@ -172,9 +172,6 @@ class LayerDraws:
 
         Args:
             shape: static, ends with that of the parameter.
-            parameter: of the distribution.
-            draw: draws.
-            dtype: of the draws.
         """
         part = current_part()
         seed = fold_seed(part.seed_here(), self._number, part.count(self._number))

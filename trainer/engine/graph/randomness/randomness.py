@@ -213,7 +213,6 @@ def uniform(seed: int, epochs: tf.Tensor, indices: tf.Tensor, num_draws: int) ->
     Args:
         epochs: [B] int64.
         indices: [B] int64, example indices.
-        num_draws: numbers for each example.
 
     Returns:
         [B, num_draws] float32 in [0, 1).
@@ -235,7 +234,6 @@ def normal_of(numbers: tf.Tensor, size: int) -> tf.Tensor:
 
     Args:
         numbers: [B] int64.
-        size: length of a vector.
 
     Returns:
         [B, size] float32, from the standard normal distribution.

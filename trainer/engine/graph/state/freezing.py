@@ -34,7 +34,6 @@ def freeze_layers(models: Mapping[str, Any], patterns: Sequence[str]) -> None:
 
 
 def _whole_layers(selected: Sequence[Weight], weights: Sequence[Weight]) -> list[Any]:
-    """Return the layers that selected weights belong to."""
     chosen = {id(weight) for weight in selected}
     layers = {id(weight.layer): weight.layer for weight in selected}
     for layer in layers.values():

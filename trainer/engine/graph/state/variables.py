@@ -17,7 +17,6 @@ class SplitParameters(tf.distribute.ParameterServerStrategy):
     of the shard's size.
 
     Args:
-        resolver: resolves the cluster.
         split: returns the number of shards in each dimension of a variable, from its shape and
             type; one of `tf.distribute.experimental.partitioners`.
     """

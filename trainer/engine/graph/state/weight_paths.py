@@ -30,7 +30,6 @@ class Weight:
     Attributes:
         path: the names of the layers that contain it, and its own.
         number: which one of the layer's it is, as Keras counts and saves them, from 0.
-        layer: the layer that it belongs to.
         variables: its variable; of one that is in pieces, all of them.
         container: what a checkpoint knows: the variable, or that of all pieces.
     """
@@ -81,7 +80,6 @@ def select(key: str, pattern: str, weights: Sequence[Weight]) -> list[Weight]:
     Args:
         key: the configuration's key, for the message.
         pattern: a regular expression.
-        weights: the weights to select from.
 
     Raises:
         ConfigError: there is none; the message names those that are near.

@@ -27,8 +27,6 @@ def note_update(variable: tf.Variable, value: tf.Tensor, old: tf.Tensor) -> None
     Nothing else happens: outside of a step no forward pass may change a model.
 
     Args:
-        variable: the variable.
-        value: its new value.
         old: the value that the forward pass has read.
     """
     capturing: CapturedUpdates | None = getattr(_current, "capturing", None)

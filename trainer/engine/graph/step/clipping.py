@@ -29,11 +29,7 @@ class Clip:
     each: float | None = None
 
     def apply(self, gradients: list[Gradient], norm: tf.Tensor | None = None) -> list[Gradient]:
-        """Return the clipped gradients.
-
-        Args:
-            norm: their global norm, if it is known.
-        """
+        """Return the clipped gradients; `norm` is their global norm, if it is known."""
         if self.norm is not None:
             return list(tf.clip_by_global_norm(gradients, self.norm, norm)[0])
         if self.each is not None:

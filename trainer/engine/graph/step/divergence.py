@@ -113,10 +113,6 @@ class DivergenceMonitor:
         skipped: updates that were dropped, int64.
         left_out: numbers of the blocks of samples that are left out, [MAX_SKIPS] int64, ascending.
         windows: for each optimizer, by name, the losses of its updates.
-
-    Args:
-        config: what happens when a step diverges.
-        optimizers: the task's optimizers by name.
     """
 
     def __init__(self, config: Divergence, optimizers: Mapping[str, Any]) -> None:

@@ -86,9 +86,7 @@ def accumulate_gradients(
 
     Args:
         loss_fn: returns the loss and metrics of each example of a (micro-)batch.
-        batch: this replica's batch.
         model: the model whose trainable variables the gradients are of.
-        options: what all steps have in common.
         collectives: this replica's; a loss function may use them if the batch is not cut.
         scale: what the loss is multiplied by; None: it is not scaled.
 
@@ -130,10 +128,6 @@ def forward_parts(
 
     Args:
         fn: returns a nest of tensors, [b, ...], of a part of the batch.
-        batch: this replica's batch.
-        model: what `fn` calls.
-        options: what all steps have in common.
-        num_replicas: replicas that share the step.
     """
     num_shards = (options.shards or num_replicas) // num_replicas
     size = int(batch["weight"].shape[0]) // num_shards
@@ -261,7 +255,6 @@ class _Passes:
         return sum_over_shards(compute_shard, count, specs)
 
     def _over_micro_batches(self, batch: Batch) -> list[Gradient]:
-        """Add up the micro-batches, one after the other."""
         count = self._options.accumulate
         if count == 1:
             return self._pass(batch)

@@ -47,10 +47,6 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
     Attributes:
         clips: how the gradients of some weights are clipped, each with the keys of its variables.
         updates_per_step: updates that it makes in a step.
-
-    Args:
-        rules: the groups.
-        make: makes the optimizer of a group.
     """
 
     def __init__(self, rules: GroupRules, make: MakeMember) -> None:
@@ -100,11 +96,7 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
         return list(dict.fromkeys(names))
 
     def get_slot(self, var: tf.Variable, slot_name: str) -> tf.Variable:
-        """Return a slot of a variable.
-
-        Raises:
-            KeyError: it has none of this name.
-        """
+        """Return a slot of a variable; raise a KeyError if it has none of this name."""
         return self.member_of(var).get_slot(var, slot_name)
 
     def variables(self) -> list[tf.Variable]:

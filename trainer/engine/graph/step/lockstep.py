@@ -28,11 +28,7 @@ _current = threading.local()
 
 
 def meet(brought: Any) -> Any:
-    """Wait until all shards have come here; return what this one is given.
-
-    Args:
-        brought: what it brings to the function that they meet in.
-    """
+    """Wait until all shards have come here, with what each `brought`; return what this one gets."""
     arrive: Callable[[Any], Any] = _current.arrive
     return arrive(brought)
 
@@ -91,8 +87,6 @@ class _Shard:
     """One shard and its thread.
 
     Attributes:
-        has_ended: whether it has returned.
-        result: what it has returned.
         brought: what it has brought to the meeting that it waits in.
         given: what it is given there.
     """
@@ -112,11 +106,7 @@ class _Shard:
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"shard-{number}")
 
     def go_on(self) -> None:
-        """Trace until the next meeting, or to the end.
-
-        Raises:
-            Exception: that of `compute`.
-        """
+        """Trace until the next meeting, or to the end; raise what `compute` raises."""
         if not self._thread.is_alive():
             self._thread.start()
         self._turn.release()

@@ -27,8 +27,6 @@ class MovingStatistics:
     Made before the forward passes, which change the variables of most models.
 
     Args:
-        options: what all steps have in common.
-        num_replicas: replicas that share the step.
         noted: whether what the step would assign is noted, and not assigned; None: as the model
             does.
     """
@@ -85,11 +83,7 @@ class MovingStatistics:
             assign_alike(self._means())
 
     def end(self, dropped: tf.Tensor) -> None:
-        """Finish an update that has been made, or dropped: then no variable changes.
-
-        Args:
-            dropped: whether the update was dropped, bool scalar.
-        """
+        """Finish an update that was made, or `dropped` (bool scalar): then no variable changes."""
         for variable, old in self._before:
             variable.assign(tf.where(dropped, old, variable.read_value()))
         if not self._noted:
@@ -109,7 +103,6 @@ class MovingStatistics:
         assign_alike(means, adds=adds)
 
     def _means(self) -> Values:
-        """Return the variables, and the means over all forward passes."""
         passes = (self._options.shards or self._num_replicas) * self._options.accumulate
         means = [total / passes for total in self._totals]
         return list(zip(self._variables, means, strict=True))
@@ -173,8 +166,6 @@ def soft_update(
 
     Args:
         replica: the current replica; all of them must call this.
-        target: the model that is moved.
-        source: the model that it moves to.
         tau: the share of the way, in [0, 1].
         dropped: whether the step's update was dropped, bool scalar, the same on all replicas; then
             nothing moves.

@@ -28,7 +28,6 @@ class Assigned(NamedTuple):
 
     Attributes:
         variable: the variable, which has not changed.
-        value: its newest value.
         old: the value that it has.
     """
 

@@ -36,7 +36,6 @@ def stays_in_rows(gradient: Gradient, shape: tf.TensorShape, lookups: int) -> bo
 
     Args:
         gradient: that of one pass, as the tape returns it.
-        shape: that of the variable.
         lookups: how many rows the global batch looks up, a row that comes again included.
     """
     is_in_rows = isinstance(gradient, tf.IndexedSlices) and may_have_rows(shape)
@@ -142,7 +141,6 @@ def flat(values: Sequence[Gradient], variable: Sequence[bool]) -> list[tf.Tensor
     """Return values as the state of a loop.
 
     Args:
-        values: the values.
         variable: for each, whether it may be in rows; such a one is two tensors: its indices, none
             if it is dense, and its values.
     """
@@ -238,7 +236,6 @@ def for_optimizer(
     """Return gradients as an optimizer takes them: in rows if it `updates_rows` of a variable.
 
     Args:
-        optimizer: the optimizer.
         note_rows: called with it and each variable whose gradient is in rows.
     """
     by_rows = getattr(optimizer, "updates_rows", lambda variable: False)

@@ -79,9 +79,6 @@ def keep_apart(operations: Sequence[tf.Operation]) -> None:
     oneDNN does so where it sees both with one and the same input, which depends on what else is on
     the device; and the sum for the bias is then in another order. A snapshot of the input hides it,
     and copies nothing.
-
-    Args:
-        operations: the backward pass, in the graph that is still being made.
     """
     for operation in operations:
         if operation.type == "BiasAddGrad":
@@ -126,7 +123,6 @@ def sum_over_shards(
     subtree of each height: 1 + log2(count) at most.
 
     Args:
-        compute: returns the tensors of a shard from its number.
         specs: shapes and types of the tensors; a dimension may be unknown. What has an unknown
             number of rows may be a gradient in rows: it is known when a shard has been traced.
     """

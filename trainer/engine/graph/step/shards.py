@@ -33,7 +33,6 @@ def transform_shards(
     """Apply a dataset's transform to each of `count` shards of a replica's batch.
 
     Args:
-        transform: turns a fetched batch and its draws into model input.
         batch: name -> [B, ...].
         draws: [B, num_draws] float32.
 

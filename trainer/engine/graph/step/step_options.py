@@ -38,7 +38,6 @@ class StepOptions:
         accumulate: micro-batches in a replica's batch, or in each of its shards.
         shards: parts that the global batch is always computed in; None: one for each replica, and
             sums are in no fixed order.
-        clip: how the global batch's gradient is clipped.
         jit: whether forward and backward pass are compiled by XLA.
         loss_scale: the loss scale of mixed_float16; None: not needed.
         optimizer_reduces: whether the optimizer's own reduction cannot be left out; it is then

@@ -44,7 +44,6 @@ class Step(Collectives):
         index: number of the step, scalar int64, from 0.
         worker: number of the process that this replica belongs to, from 0; a scalar tensor where
             one trace is for all replicas.
-        options: what all steps have in common.
         verdict: the verdict on the first update that is bad, or else on the last update.
         dropped: whether an update was dropped, bool scalar.
 
@@ -91,8 +90,6 @@ class Step(Collectives):
         Args:
             loss_fn: returns the loss and metrics of each example of a (micro-)batch.
             batch: this replica's batch, or a part of it from `split`.
-            model: the model whose trainable variables are updated.
-            optimizer: the optimizer that updates them.
 
         Returns:
             `loss` (without regularization) and the other metrics as sums and weights over all
@@ -130,8 +127,6 @@ class Step(Collectives):
 
         Args:
             fn: returns a nest of tensors, [b, ...], of a part of the batch.
-            batch: this replica's batch.
-            model: what `fn` calls.
         """
         return forward_parts(fn, batch, model, self.options, self.num_replicas)
 
@@ -147,8 +142,6 @@ class Step(Collectives):
         """Update variables by the mean of the gradients of all equal parts of the global batch.
 
         Args:
-            optimizer: updates them.
-            variables: what is updated.
             parts: the gradients of each part on this replica, in order.
             losses: what each was derived from, float32 scalars.
             is_sum: whether it is their sum instead, and that of the losses.
@@ -181,7 +174,6 @@ class Step(Collectives):
 
         Args:
             target: the model that is moved; it is saved if it is one of the task's models.
-            source: the model that it moves to, of the same variables.
             tau: the share of the way, in [0, 1].
 
         Raises:
