@@ -44,7 +44,6 @@ class Job:
         optimizer: a key of `LEARNING_RATES`.
         data: an .npz file in MNIST's layout.
         steps_per_loop: steps in one graph call, for contenders that have such a thing.
-        batch_size: examples in a step.
     """
 
     model: str

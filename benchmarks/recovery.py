@@ -50,9 +50,7 @@ class Recovery:
     """What one kill has cost.
 
     Attributes:
-        process: the process that was killed.
         total: seconds.
-        parts: seconds of each part.
         is_ready: whether a standby had compiled everything when the kill came.
     """
 
@@ -68,7 +66,6 @@ class Run:
 
     Attributes:
         cold: seconds of the cold start.
-        recoveries: of each kill.
         steps_again: steps that were made again, in all.
     """
 

@@ -29,7 +29,6 @@ class ArrayRecordSource:
         """Open the files.
 
         Args:
-            files: the files.
             parse: makes a record out of its bytes.
 
         Raises:

@@ -128,11 +128,7 @@ def _weight(weight: Any, split: str) -> np.ndarray:
 
 
 def _nest(value: Any, title: str) -> Any:
-    """Return a nest of arrays; a list of arrays is a tuple of them.
-
-    Raises:
-        ValueError: something in it is no array.
-    """
+    """Return a nest of arrays, where a list of them is a tuple; raise a ValueError for others."""
     if isinstance(value, Mapping):
         if strangers := [key for key in value if not isinstance(key, str) or not key]:
             raise ValueError(f"data: {title} has the key {strangers[0]!r}, keys must be texts")

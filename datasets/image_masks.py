@@ -173,7 +173,6 @@ def decode_mask(content: tf.Tensor, num_classes: int) -> tf.Tensor:
 
     Args:
         content: the bytes of a PNG file, scalar string.
-        num_classes: how many classes there are.
 
     Returns:
         The numbers of the classes, [H, W, 1] uint8. If it is no such mask, TensorFlow raises

@@ -73,7 +73,6 @@ class Sources:
     """The objects that a dataset reads from, and what they know of their records.
 
     Attributes:
-        train: the object to train on.
         test: the object to test on; None: a part of `train`, or with `validation` nothing.
         test_fraction: which part.
         validation: the object that selects checkpoints; None: `test` does.
@@ -118,11 +117,7 @@ class Sources:
         return self.names.get(split, f"{split}_source")
 
     def identity(self, split: str) -> str:
-        """Return a text that changes with the records of a split.
-
-        Raises:
-            ValueError: nothing tells.
-        """
+        """Return a text that changes with the records of a split, or raise a ValueError."""
         if self.files:
             return f"{files_identity(self.files)} {split} {self.name(split)}"
         source: Any = self.present.get(split, self.train)
@@ -208,11 +203,8 @@ class SourceSplit(RecordSplit):
     """A split of a source's records.
 
     Args:
-        reader: knows the source and its records.
         rows: their numbers, [N] int64; None: all of them.
         read: reads records of the source, with `reader`.
-        framing: how encoded images are brought to their size.
-        corrupt: counts the images that cannot be decoded.
         source_identity: returns a text that changes with the source's records.
     """
 

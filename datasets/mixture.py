@@ -27,8 +27,6 @@ class Part:
     """A source's part of a split.
 
     Attributes:
-        name: of the source.
-        size: how many examples it has.
         share: how many positions of each period of training it has.
     """
 
@@ -41,7 +39,6 @@ class MixtureSplit:
     """The same split of all sources, one after the other.
 
     Attributes:
-        num_examples: how many examples there are in all.
         in_memory: False: fetching preprocesses.
         augments: True: `fetch` takes the random numbers of the sources' augmentations.
         parts: the parts of the sources, in the order in which they lie in the split. The engine
@@ -135,7 +132,6 @@ class MixtureDataset:
     Attributes:
         train: the training splits, mixed.
         test: the test splits, one after the other.
-        input_shape: shape of one example's features.
         num_classes: how many classes `label` counts.
         num_draws: random numbers per example: of the source that takes the most.
         class_names: their names, in order; None: they have none but their numbers.

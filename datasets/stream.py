@@ -41,10 +41,6 @@ class StreamSplit:
         num_examples: examples in one pass.
         in_memory: False, examples are read one after the other.
         batches: see `SplitDefaults`; None: it comes in single examples.
-
-    Args:
-        source: the user's function.
-        num_examples: the length of a pass.
     """
 
     in_memory = False
@@ -140,9 +136,7 @@ class _Source:
         is_column: whether `examples` makes a number of the label, a vector of length 1.
 
     Args:
-        make: the function.
         batched: whether its elements are batches; None: it must be seen.
-        split: the name of the split.
 
     Raises:
         ValueError: the elements are no examples.
@@ -218,11 +212,7 @@ class _Source:
         return examples if is_same else examples.map(shaped)
 
     def num_examples(self) -> int:
-        """Return how many examples one pass has.
-
-        Raises:
-            ValueError: the dataset does not know.
-        """
+        """Return how many examples one pass has, or raise a ValueError if nothing tells."""
         size = num_examples(self._raw) if self.batched else int(self._raw.cardinality())
         if size < 1:
             reason = "has no end" if size == tf.data.INFINITE_CARDINALITY else "does not know"

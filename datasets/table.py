@@ -129,12 +129,9 @@ class TableDataset:
     category is one number.
 
     Attributes:
-        table_files: the files.
-        labels: the columns of labels.
         label_kind: `class`: `label` is [B] int64; `number`: [B, targets] float32, in the unit of
             the table; `multilabel`: [B, labels] int64, 0 or 1.
         kinds: kinds of columns that are known.
-        max_categories: how many categories of a column are kept.
         strict: whether a missing value is an error.
         num_draws: random numbers per example; none.
         train: the split that is trained on, after `fit` or `restore`.

@@ -41,7 +41,6 @@ class TextSplit:
     """A split of texts, as tokens in memory: 1 or 2 bytes each, 4 of a large vocabulary.
 
     Attributes:
-        num_examples: how many texts there are.
         in_memory: True, `fetch` only indexes memory.
         labels: their classes, [N] int64; None: there are none.
     """
@@ -92,8 +91,6 @@ class TextDataset:
     """Texts and labels.
 
     Attributes:
-        train: the split that is trained on.
-        test: the split that is evaluated.
         input_shape: (length,).
         num_classes: how many classes `label` counts.
         class_names: their names, in order.

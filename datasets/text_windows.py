@@ -71,8 +71,6 @@ class WindowDataset:
     """Windows of two sequences of tokens.
 
     Attributes:
-        train: the split that is trained on.
-        test: the split that is evaluated.
         input_shape: (length,).
         num_classes: how many different tokens there are; `label` is one for each of `features`.
         vocabulary_size: the same.

@@ -155,15 +155,7 @@ def _contents(
     num_classes: int | None,
     class_names: list[str] | None,
 ) -> Features:
-    """Return what is in the records, checked against the first one.
-
-    Args:
-        index: the records.
-        features: as in `tfrecord`, like the others.
-        label: the class.
-        num_classes: how many classes.
-        class_names: their names.
-    """
+    """Return what is in the records, checked against the first; options are those of `tfrecord`."""
     num_classes = num_classes or len(class_names or ()) or None
     first = index.files[0]
     record = _first_record(index)

@@ -24,13 +24,7 @@ class ConfigError(ValueError):
 
 
 class DamagedError(ConfigError):
-    """A file of a run does not hold what was written there, and nothing stands in for it.
-
-    Args:
-        path: the file.
-        reason: what is wrong with it.
-        fix: what to do.
-    """
+    """A file of a run does not hold what was written there, and nothing stands in for it."""
 
     def __init__(
         self, path: object, reason: str, fix: str = "move it away, or bring it back from a copy"

@@ -61,11 +61,7 @@ def component(name: object) -> str:
 
 
 def inner_path(name: object) -> str:
-    """Return a path, as written in POSIX, of which each part is a `component`.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return a path as written in POSIX, or raise a ValueError: each part must be a `component`."""
     return "/".join(map(component, name.split("/") if isinstance(name, str) else [name]))
 
 
@@ -86,9 +82,6 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
     Args:
         path: the file, or the directory of the files that are written.
         others: further exceptions that the block raises when the file cannot be written.
-
-    Raises:
-        StorageError: instead of an OSError or one of the others.
     """
     try:
         yield
@@ -101,11 +94,7 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def making_temporary_files() -> Iterator[None]:
-    """Turn an error of `tempfile` into a StorageError that says what to do.
-
-    Raises:
-        StorageError: instead of an OSError.
-    """
+    """Turn an error of `tempfile` into a StorageError that says what to do."""
     try:
         yield
     except OSError as error:
@@ -122,8 +111,6 @@ def write_atomically(
     """Replace a file at once: a reader, or a restart after a power cut, sees the old or the new.
 
     Args:
-        path: the file.
-        content: what it is to hold.
         mode: who may read and write it, less what the process's mask takes away.
         durable: whether it must survive a power cut; False: for a file that is soon written again.
 

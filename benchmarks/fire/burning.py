@@ -25,7 +25,6 @@ def kill_times(every_secs: float | None, seed: int) -> Iterator[float]:
     Args:
         every_secs: the mean time between two, which is half of it to one and a half; None: for
             ever.
-        seed: the same times come of the same seed.
     """
     numbers = random.Random(f"{seed} {every_secs}")
     mean = every_secs or float("inf")

@@ -14,10 +14,7 @@ class Job:
     """A training of the tutorial's CNN with RMSprop, in whole epochs.
 
     Attributes:
-        folder: where the run leaves everything.
         data: an .npz file with `x_train` and `y_train` in MNIST's layout.
-        epochs: how often each example is trained on.
-        steps_per_epoch: steps in one pass over the examples.
         batch_size: examples in a step, of all processes together.
         save_every: steps between two checkpoints; None: one at the end of each epoch.
     """

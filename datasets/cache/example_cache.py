@@ -38,7 +38,6 @@ def with_cache(dataset: _Dataset, kind: str) -> _Dataset:
     """Return the dataset with a cache of each split, whose `identity` names its contents.
 
     Args:
-        dataset: the dataset.
         kind: `none` or `disk`.
 
     Raises:
@@ -66,7 +65,6 @@ class CachedSplit:
     """A split whose examples are kept once they were fetched.
 
     Attributes:
-        num_examples: how many examples there are.
         in_memory: False, `fetch` may have to read.
         augments: False, `fetch` takes no random numbers.
     """
@@ -75,11 +73,7 @@ class CachedSplit:
     augments = False
 
     def __init__(self, split: Any) -> None:
-        """Take the split, and open its cache.
-
-        Raises:
-            ValueError: it does not fit.
-        """
+        """Take the split, and open its cache; raise a ValueError if it does not fit."""
         self._split = split
         self.num_examples: int = split.num_examples
         traced = tf.function(split.fetch).get_concrete_function(tf.TensorSpec([1], tf.int64))

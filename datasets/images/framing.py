@@ -76,9 +76,8 @@ def random_box(
 
     Args:
         height: of the image in pixels, int32.
-        width: width of the result, in pixels.
+        width: of the image in pixels, int32.
         size: (height, width) of the result.
-        min_area: least share of the image.
         draws: [..., 4] float32 in [0, 1): for area, proportions, down and across.
     """
     area = _float(height) * _float(width) * (min_area + (1.0 - min_area) * draws[..., 0])

@@ -184,8 +184,6 @@ def decode_batch(
     Args:
         examples: the arguments of `decode` for each image, each [B, ...].
         decode: returns the pixels of one image, or raises InvalidArgumentError at run time.
-        image_shape: their shape.
-        dtype: their type.
 
     Returns:
         The images, [B, *image_shape], black where they are damaged, and whether each is good, [B]
@@ -214,7 +212,6 @@ class FileSplit:
     """A split of image files. Nothing is read before `fetch`.
 
     Attributes:
-        num_examples: how many files there are.
         in_memory: False, `fetch` reads files.
         augments: whether `fetch` takes the random numbers of the augmentation.
     """
@@ -237,9 +234,6 @@ class FileSplit:
             paths: the files, [N].
             labels: their labels, [N]; None: they have none.
             image_shape: (height, width, channels), as in `decode`.
-            framing: as in `decode`.
-            corrupt: counts the files that cannot be read.
-            max_value: as in `decode`.
         """
         self.num_examples = len(paths)
         self._paths = np.array([os.fsencode(path) for path in paths], bytes)
@@ -270,7 +264,6 @@ class FileSplit:
         """Read the files at `indices`, [B] int64.
 
         Args:
-            indices: which.
             draws: random numbers for training, [B, num_draws] float32 in [0, 1).
 
         Returns:

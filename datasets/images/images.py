@@ -63,8 +63,6 @@ class ImageDataset:
     It resizes, augments and normalizes. Every random change of place moves a mask with its image.
 
     Attributes:
-        train: the split that is trained on.
-        test: the split that is evaluated.
         validation: the split that selects checkpoints; None: `test` does.
         by_name: whether the names of files in one folder have chosen the splits.
         image_shape: (height, width, channels) of what `fetch` of the splits returns.
@@ -75,7 +73,6 @@ class ImageDataset:
         max_value: the stored value that stands for white; pixels are divided by it.
         image_size: resize to (height, width), or None. All that follows counts resized pixels.
         framing: which part of an image file becomes an example.
-        augment: random changes in training; None: none.
         normalize: what is subtracted and divided by last; None: nothing.
 
     Raises:
@@ -185,20 +182,12 @@ def resize(images: tf.Tensor, size: Sequence[int]) -> tf.Tensor:
 
 
 def check_channels(channels: int) -> None:
-    """Raise unless images are gray or have colors.
-
-    Raises:
-        ValueError: they have another number of channels.
-    """
+    """Raise a ValueError unless images are gray or have colors."""
     if channels not in (1, 3):
         raise ValueError(f"channels ({channels}) must be 1 or 3")
 
 
 def check_size(size: Sequence[int]) -> None:
-    """Raise if an `image_size` is not two positive numbers.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Raise a ValueError if an `image_size` is not two positive numbers."""
     if len(size) != 2 or min(size) < 1:
         raise ValueError(f"image_size ({list(size)}) must be [height, width], both at least 1")

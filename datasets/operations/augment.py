@@ -131,7 +131,6 @@ class Augmentation:
         """Return the images, [B, H, W, C] float32 in [0, 1], with every change of single images.
 
         Args:
-            images: [B, H, W, C] float32 in [0, 1].
             draws: those of one view, float32 in [0, 1).
             is_cut: whether the images are random boxes already.
             fill: what `crop` pads with, one number or one per channel.
@@ -151,11 +150,7 @@ class Augmentation:
         return images
 
     def check_masks(self) -> None:
-        """Raise if a change moves the pixels of an image, and cannot move those of a mask alike.
-
-        Raises:
-            ValueError: one does.
-        """
+        """Raise a ValueError if a change moves pixels of an image, but not those of a mask."""
         unusable = {
             "min_area": self._min_area,
             "two_views": self._num_views > 1,
@@ -173,7 +168,6 @@ class Augmentation:
         """Return masks, [B, H, W] integers, moved as `apply` moves images with the same draws.
 
         Args:
-            masks: the class of each pixel.
             draws: [B, num_draws] float32 in [0, 1).
             fill: the class of the pixels that `crop` pads with.
         """
@@ -190,7 +184,6 @@ class Augmentation:
         Args:
             batch: with `features` [B, H, W, C] float32, B even, and `label` [B] integers.
             draws: [B, num_draws] float32 in [0, 1).
-            num_classes: how many classes there are.
 
         Returns:
             If they are chosen, `label` is [B, num_classes] float32, the share of each class.
@@ -247,9 +240,7 @@ def crop(
     The image is padded, and a window of its own size is cut out at random.
 
     Args:
-        images: the images.
         draws: [B, num_draws] float32 in [0, 1).
-        margin: pixels.
         fill: what it is padded with, one number or one per channel. The mean of all images is 0
             once they are normalized, as He et al. (2016) pad them.
     """

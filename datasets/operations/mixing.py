@@ -38,7 +38,6 @@ class Mixing:
         Args:
             batch: with `features` [B, H, W, C], B even, and `label` [B] integers.
             draws: [B, DRAWS] float32 in [0, 1).
-            num_classes: how many classes there are.
 
         Returns:
             `label` is [B, num_classes] float32; its rows add up to 1.

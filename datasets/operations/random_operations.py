@@ -57,7 +57,6 @@ def operate(
 
     Args:
         images: [B, H, W, C] float32 in [0, 1].
-        choice: which.
         is_negative: [B] bool, whether to turn, shift or change to the other side.
         magnitude: strength, 0 to MAX_MAGNITUDE.
     """

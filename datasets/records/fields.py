@@ -93,7 +93,6 @@ class Fields:
         """Return the layout of records, found from the first one.
 
         Args:
-            record: the first record.
             name: the source's name, for messages.
 
         Raises:
@@ -174,11 +173,7 @@ def _label_kind(value: Any) -> tuple[str, tuple[int, ...]]:
 
 
 def part(record: Any, key: str | int | None) -> Any:
-    """Return a part of a record.
-
-    Raises:
-        RecordError: it has no such part.
-    """
+    """Return a part of a record; raise a RecordError if it has none."""
     if key is None:
         return record
     try:
@@ -271,7 +266,6 @@ def class_of(value: Any, class_names: Mapping[str, int] | None, num_classes: int
     Args:
         value: an integer, also as an array of one, or the name of a class.
         class_names: name -> class.
-        num_classes: how many there are.
 
     Raises:
         RecordError: it is none.
@@ -315,10 +309,7 @@ class RecordReader:
     The log has the traceback.
 
     Attributes:
-        source: returns records.
         name: the source's name, for messages.
-        layout: what records look like.
-        num_classes: how many classes there are.
         class_names: name -> class; None: labels are integers.
     """
 

@@ -56,7 +56,6 @@ class ReadingProcesses:
 
         Args:
             readers: each process gets a copy of them.
-            count: of the processes.
 
         Raises:
             ValueError: a source cannot be pickled.

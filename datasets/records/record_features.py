@@ -94,7 +94,6 @@ class Features:
     """All features that are read, by name.
 
     Attributes:
-        by_name: the features.
         label: name of the one that is the class.
         num_classes: how many classes there are.
         class_names: their names; needed if the label is a string.

@@ -15,15 +15,11 @@ class RecordSplit:
     """A split of records. Nothing is read before `fetch`.
 
     Attributes:
-        num_examples: how many records there are.
         in_memory: False, `fetch` reads them.
         augments: whether `fetch` takes the random numbers of the augmentation.
 
     Args:
-        num_examples: how many records there are.
         image_shape: (height, width, channels) of images that are decoded; None: there are none.
-        framing: which part of an image becomes an example.
-        corrupt: counts the records that cannot be read.
     """
 
     in_memory = False
@@ -67,7 +63,6 @@ class RecordSplit:
         """Read the records at `indices`, [B] int64.
 
         Args:
-            indices: which.
             draws: random numbers for training, [B, num_draws] float32 in [0, 1).
 
         Returns:

@@ -41,7 +41,6 @@ class RecordIndex:
     """Every record of some files, in order.
 
     Attributes:
-        files: the files.
         counts: records of each file, [F] int64.
         offsets: where each record begins in its file, [N] int64.
     """
@@ -224,11 +223,7 @@ class TFRecordSplit(RecordSplit):
     """A split of TFRecord files. Records are read and parsed in the graph, without Python.
 
     Args:
-        index: where the records are.
-        features: what is in them.
         image_shape: (height, width, channels) of decoded images; None: there are none.
-        framing: which part of an image becomes an example.
-        corrupt: counts the records that cannot be read.
     """
 
     def __init__(

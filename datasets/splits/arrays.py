@@ -20,7 +20,6 @@ class ArraySplit:
     """A split held in host memory in its own dtype (uint8 images stay uint8: a quarter of float32).
 
     Attributes:
-        num_examples: how many examples there are.
         in_memory: True, `fetch` only indexes memory.
         arrays: features and labels, by name.
         hashes: [N] in [0, 1), by which examples go into a validation split; None: by their numbers.
@@ -110,10 +109,7 @@ def check_pair(
 
     Args:
         source: where the arrays come from, for the message.
-        features: the images.
         labels: their classes, of any integer dtype.
-        shape: the shape of one image.
-        num_classes: how many classes there are.
 
     Raises:
         ValueError: they are not; the line starts with `source`.

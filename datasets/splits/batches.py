@@ -158,7 +158,6 @@ def passes(make: Callable[[], Any], seed: int) -> Iterator[Any]:
 
     Args:
         make: returns a sequence, which lasts, or a generator, of which each pass has another.
-        seed: of random numbers.
     """
     value = make()
     number = 0

@@ -161,7 +161,6 @@ class Batching(NamedTuple):
 
     Attributes:
         source: the dataset of examples.
-        size: of a batch.
         is_mapped: whether a function follows, which may change the sizes.
     """
 

@@ -30,7 +30,6 @@ class NestSplit:
     """A split held in host memory: nests (dict, tuple) of arrays, each in its own dtype.
 
     Attributes:
-        num_examples: how many examples there are.
         in_memory: True, `fetch` only indexes memory.
         arrays: features, labels and weights, by name.
         unit: how many stay together in training; 0: all.
@@ -180,7 +179,6 @@ def cast_alike(batch: Mapping[str, Any], own: Mapping[str, Any], split: str) -> 
     Args:
         batch: nests of arrays by name.
         own: the specification of a training example by name.
-        split: the name of the split.
 
     Raises:
         ValueError: features or labels are others.

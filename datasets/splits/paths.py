@@ -64,8 +64,6 @@ class Splits(NamedTuple):
         are added later move no other. With files to validate alone, none are tested on.
 
         Args:
-            test_fraction: about which fraction to test on.
-            name: returns the name of a file.
             what: the files' name, for messages.
 
         Raises:

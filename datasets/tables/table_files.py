@@ -42,7 +42,6 @@ class Rows:
     Attributes:
         columns: name -> [N], of texts (dtype object, "" is missing), float64 (NaN is missing) or
             datetime64 (NaT is missing).
-        file: the file.
         numbers: [N], the line of each row in a CSV file, or its number in a Parquet file, from 1.
     """
 
@@ -61,7 +60,6 @@ class TableFiles:
     """The files of a table, and how they are read.
 
     Attributes:
-        train: the files to train on.
         test: the files to test on; empty: a part of the others.
         delimiter: between the fields of a line of CSV.
         decimal_comma: whether a comma is before the fraction of a number of CSV.
@@ -185,7 +183,6 @@ def csv_lines(
 
     Args:
         file: a CSV file, also compressed.
-        delimiter: between the fields of a line.
         has_texts: whether values are texts, which may have spaces at the start and line breaks;
             otherwise a warning reports line breaks, for a quotation mark in the wrong place makes
             one row of several.

@@ -33,7 +33,6 @@ class Column:
     """A column, as fitted to the training rows.
 
     Attributes:
-        name: its name.
         kind: one of KINDS.
         mean: of numbers; those that are missing get it. Dates are days since 1970.
         std: their standard deviation, 1 where they are all the same.
@@ -192,12 +191,8 @@ def fit_table(
     """Fit to the training rows.
 
     Args:
-        read: reads them.
         names: all columns, but for those of labels.
         kinds: the kinds that are known; all others are found.
-        max_categories: how many categories of a column are kept.
-        labels: the columns of labels.
-        label_kind: what they hold.
 
     Raises:
         ValueError: a row is damaged, or no column is left.

@@ -164,7 +164,6 @@ def kept_corpus(cache: str | Path | None, key: str, build: Callable[[], Corpus])
     Args:
         cache: the folder where it is kept; None: ~/.cache/steadfast.
         key: as `cache_key` makes it.
-        build: makes it.
     """
     file = Path(cache or FOLDER).expanduser() / f"text-{key}.npz"
     try:

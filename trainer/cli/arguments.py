@@ -26,7 +26,6 @@ class Arguments:
 
     Attributes:
         overrides: every argument that is not a flag.
-        help: whether to print help.
         multirun: whether it is a sweep.
         config_dir: the user's own directory of choices, as an absolute path.
         cfg: whether to print the composed configuration instead of a run.

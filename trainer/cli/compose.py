@@ -154,11 +154,7 @@ class Composition:
         return container
 
     def load(self) -> Experiment:
-        """Check the configuration and return it as an experiment.
-
-        Raises:
-            ConfigError: with every problem found.
-        """
+        """Return the checked experiment, or raise a ConfigError with every problem found."""
         # `${hydra:runtime.choices.model}` and the like are looked up here.
         HydraConfig.instance().cfg = cast(HydraConf, self.hydra_config)
         overrides = [(override_key(item), item.partition("=")[2]) for item in self.overrides]
@@ -170,8 +166,6 @@ def _compose_choices(chosen: tuple[str, ...], config_dir: str | None, files: _Fi
     """Return what choices in groups compose to, pickled: a fifth of the time of a deep copy.
 
     Args:
-        chosen: the overrides that choose.
-        config_dir: a directory with more choices.
         files: their states, so that an edited file is read again.
     """
     with reading_configuration(), config_loader(config_dir) as loader:
@@ -314,8 +308,6 @@ def _drop_replaced(config: DictConfig, overrides: Sequence[str], loader: Any) ->
 
     Args:
         config: what the overrides compose to; changed in place.
-        overrides: those that choose.
-        loader: Hydra's loader of configurations.
     """
     recipe = [item for item in overrides if override_key(item) == "experiment"]
     if not recipe or len(recipe) == len(overrides):
@@ -335,7 +327,6 @@ def _drop_unknown(
 
     Args:
         config: the configuration; changed in place.
-        key: the key of the node.
         kept: keys that stay, with what is in them.
         unread: whether a target whose source does not tell has no options.
     """

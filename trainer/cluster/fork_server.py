@@ -66,9 +66,6 @@ class ForkServer:
 
     The name of the socket is a hash of the environment that the server was started with, as far as
     libraries read it when they are imported: with another one nothing is found there.
-
-    Args:
-        directory: the folder of the socket.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -137,7 +134,6 @@ class ForkServer:
 
         Args:
             command: module and arguments, see `Fork`.
-            variables: its environment.
             scratch: the directory of its temporary files, removed with it; empty: it has none.
             descriptors: its socket, standard output, standard error, and network namespaces.
 

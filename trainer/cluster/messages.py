@@ -56,7 +56,6 @@ class Phase:
 
     Attributes:
         phase: join, serve, wait, connect, act, start, compile, train, evaluate or save.
-        step: number of steps made.
     """
 
     phase: str
@@ -68,8 +67,6 @@ class Progress:
     """The position of the training, or of the prediction.
 
     Attributes:
-        step: number of steps made.
-        total: number of steps in all.
         rate: examples per second; 0 while unknown.
         secs_left: seconds until the end; None while unknown.
         metrics: the last values of the training's metrics.
@@ -137,7 +134,6 @@ class SignalRequest:
 
     Attributes:
         process: its name, such as `ps-0`.
-        number: the signal.
     """
 
     process: str
@@ -178,9 +174,6 @@ class Outcome:
     """How the work of the process has ended: its last message.
 
     A number is no proof: code of the user's can leave with any exit code.
-
-    Attributes:
-        code: its exit code.
     """
 
     code: int
@@ -240,7 +233,6 @@ class Channel:
 
     Attributes:
         name: what the process is to the user, if it crashes.
-        send: delivers one message.
     """
 
     name = "the worker"
@@ -306,9 +298,6 @@ class Channel:
         """Send the metrics of the split that selects; keep all of them in the log.
 
         Args:
-            step: number of steps made.
-            metrics: what was evaluated.
-            split: the split.
             text: the line for the user.
         """
         _log.info(evaluation_text(step, metrics, split))

@@ -44,12 +44,7 @@ def work_folder(work_dir: str, address: str) -> Path:
 
 
 def problem(key: str, address: str) -> str | None:
-    """Return why no run can be kept at an address, or None if one can.
-
-    Args:
-        key: the key that has the address.
-        address: the address.
-    """
+    """Return why no run can be kept at an address, or None if one can."""
     scheme, bucket, path = split(address)
     classes = store_classes()
     if scheme not in classes:

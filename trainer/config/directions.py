@@ -52,8 +52,6 @@ class Directions:
         """Return why a metric cannot select, if its direction is not known.
 
         Args:
-            key: the key that names it.
-            metric: its name.
             mode_key: the key that overrules the declaration.
             configured: the value of that key.
         """

@@ -104,7 +104,6 @@ def _problem(cause: BaseException, target: str) -> str | None:
     """Return why a target cannot be called; None: the error is of what it does.
 
     Args:
-        cause: the error.
         target: its key and dotted path, for messages.
     """
     # TensorFlow is not imported here.
@@ -132,11 +131,7 @@ def _from_a_library(error: BaseException) -> bool:
 
 
 def _check_options(target: Callable[..., Any], key: str, names: set[str]) -> None:
-    """Refuse unknown options of targets whose source the parent could not read.
-
-    Raises:
-        ConfigError: the target has no such option.
-    """
+    """Raise a ConfigError for unknown options of targets whose source the parent could not read."""
     signature = _signature(target)
     if signature is None or targets.takes_any(signature):
         return

@@ -111,7 +111,6 @@ def _check_nested_groups(container: Mapping[str, Any], choices: Mapping[str, Any
     """Return the groups within groups whose choice a plain value has replaced; null is allowed.
 
     Args:
-        container: the configuration.
         choices: as in `load`: `dataset/normalize`, or `model/block@model.stem` for another key.
     """
     problems = []

@@ -63,13 +63,7 @@ _KEYS = {
 
 
 def choice_hint(group: str, choice: str, options: Iterable[str]) -> str:
-    """Return what a choice is called here: "; that is strategy=mirrored here", or "".
-
-    Args:
-        group: its group.
-        choice: what was written.
-        options: the choices of the group.
-    """
+    """Return what a choice is called here: "; that is strategy=mirrored here", or ""."""
     if group == "loop" and (hint := key_hint(choice)):
         return hint
     if group == "strategy":

@@ -43,7 +43,6 @@ def check(text: str, name: str = "<text>") -> None:
     """Refuse a text whose aliases would make too many values.
 
     Args:
-        text: YAML.
         name: its file, for the error.
 
     Raises:

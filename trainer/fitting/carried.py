@@ -93,11 +93,7 @@ def _found(function: types.FunctionType) -> Any:
 
 
 def _check_keras(module: str) -> None:
-    """Refuse a user's module of `tf.keras` where that is Keras 3: those that train have tf_keras.
-
-    Raises:
-        ConfigError: it is such a module.
-    """
+    """Refuse a user's module of `tf.keras` if that is Keras 3: those that train have tf_keras."""
     file = getattr(sys.modules.get(module), "__file__", None)
     roots = (*_ROOTS, str(Path(__file__).parents[1]))
     if file is None or not is_keras3() or any(Path(file).is_relative_to(root) for root in roots):

@@ -31,7 +31,6 @@ def digest_of(item: Any, what: str, reduce: Callable[[Any], Any]) -> str:
     Comments, docstrings, line numbers and the order of sets are no part of it.
 
     Args:
-        item: the object.
         what: its name in messages.
         reduce: returns how an object is pickled; NotImplemented: as it says itself.
 
@@ -48,8 +47,6 @@ def not_passed(what: str, item: Any, error: Exception, place: str = "it") -> Con
 
     Args:
         what: the name of all that is passed.
-        item: the object.
-        error: what pickling it has raised.
         place: where the object is.
     """
     return ConfigError(

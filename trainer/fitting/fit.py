@@ -141,7 +141,6 @@ def _model(
         model: as `fit` takes it.
         first: the first example or batch, by name.
         options: the keys of the data, which change for a function that asks for their classes.
-        folder: where it is kept.
 
     Raises:
         ConfigError: it is no compiled model, or cannot be carried.
@@ -243,9 +242,7 @@ def _data(
     Args:
         data: as `fit` takes them.
         validation: likewise.
-        folder: where they are kept.
         steps: in an epoch; None: as many as make one pass.
-        epochs: of the training.
 
     Returns:
         The first example or batch, nests of arrays by name; the size of the batches, if the data
@@ -305,7 +302,6 @@ def restored(model: Any, run_dir: Path, checkpoint: str | int) -> Any:
 
     Args:
         model: built as that of the run.
-        run_dir: the run directory.
         checkpoint: latest, best, or a step.
 
     Raises:
@@ -407,11 +403,7 @@ def _override(key: str, value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a value in the grammar of overrides.
-
-    Raises:
-        ConfigError: it is nothing that a configuration holds.
-    """
+    """Return a value in the grammar of overrides; raise a ConfigError if that cannot express it."""
     if hasattr(value, "dtype") and not value.shape:  # a number of NumPy
         value = value.item()
     if value is None or isinstance(value, bool):

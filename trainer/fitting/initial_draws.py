@@ -32,7 +32,6 @@ class Draw:
     """Values of an initializer: other ones in each process that loads it, the same in all copies.
 
     Attributes:
-        initializer: what draws them.
         arguments: what it is called with: the shape, and maybe the dtype.
         keywords: the same, by name.
     """

@@ -89,7 +89,6 @@ def describe(
     """Return what is known of data that the processes which train make too.
 
     Args:
-        value: the data.
         name: theirs in messages.
         steps: in an epoch; None: what does not know its length is read once, to count.
 
@@ -255,7 +254,6 @@ def _in_one_order(columns: list[Any], unit: int) -> list[Any]:
     """Return rows in an order that their content gives: each pass shuffles them otherwise.
 
     Args:
-        columns: the rows.
         unit: how many stay together.
     """
     starts = range(0, len(columns[0]), unit)
@@ -347,7 +345,6 @@ class KeptData:
         Args:
             data: as `kept_data.read` takes them.
             name: theirs in messages.
-            folder: where.
             steps: of the whole training, for data without an end; None: unknown.
 
         Raises:

@@ -320,7 +320,6 @@ def identity(item: Any, reduced: Any) -> Any:
     """Return how an object is pickled, without what differs between processes or depends on chance.
 
     Args:
-        item: the object.
         reduced: how it is pickled; not NotImplemented.
     """
     tensorflow = sys.modules.get("tensorflow")

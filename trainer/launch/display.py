@@ -118,7 +118,6 @@ class Screen:
         """Show a line above the block.
 
         Args:
-            text: the line.
             is_whole: whether it is not wrapped where the terminal is too narrow: a command to copy,
                 or what the user's code prints.
         """
@@ -140,7 +139,6 @@ class _Member:
 
     Attributes:
         detail: more about its end.
-        is_restarted: whether it was restarted.
     """
 
     at: float
@@ -210,9 +208,7 @@ class Console:
         """Show how a process ended.
 
         Args:
-            process_id: the process.
             state: done, stopped, ended, left, lost, stalled or failed.
-            detail: more about it.
         """
         self._members[process_id] = replace(
             self._members[process_id], at=self._clock(), end=state, detail=detail
@@ -237,7 +233,6 @@ class Console:
         """Show one message of the run as a whole.
 
         Args:
-            message: the message.
             log: the log of the process that sent it.
         """
         match message:
@@ -344,7 +339,6 @@ def _progress_line(progress: Progress, activity: str = "", detail: str = "") -> 
     """Return the bar, and behind it as much of the progress as there is room for.
 
     Args:
-        progress: what to show.
         activity: what the run does instead of training steps; shown in place of the examples.
         detail: how long it has been silent.
     """

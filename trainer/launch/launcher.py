@@ -54,7 +54,6 @@ def run(
     """Run an experiment to its end, or continue it.
 
     Args:
-        command: the experiment and its command line.
         console: shows messages; None: to the user of this process.
         stop_requests: those that come otherwise than by a signal; None: there are none.
 
@@ -140,11 +139,7 @@ def _run(context: RunContext, began: float) -> int:
 
 
 def _prepare_training(context: RunContext) -> None:
-    """Check that the run can be continued with these replicas, and record that it is.
-
-    Raises:
-        ConfigError: it cannot.
-    """
+    """Check that the run can be continued with these replicas, and record that it is."""
     command, directory = context.command, context.directory
     for scheduler in () if context.cluster.is_declared else schedulers():
         if warning := scheduler.warning(environment.current()):

@@ -44,8 +44,6 @@ def check(experiment: Experiment, strategy: Strategy, declared: str | None) -> N
     """Refuse what needs one folder for all machines of a cluster.
 
     Args:
-        experiment: the checked configuration.
-        strategy: its strategy.
         declared: who declares the cluster, such as TF_CONFIG; None: its processes are local.
 
     Raises:
@@ -78,10 +76,8 @@ class RemoteRun:
     folder of the store's last lease has everything that the store has, and perhaps more.
 
     Args:
-        experiment: the checked configuration.
         address: where its run is.
         cluster: the cluster as this process sees it.
-        console: shows messages.
         requests: a stop among them ends the wait for the store.
     """
 
@@ -116,9 +112,6 @@ class RemoteRun:
 
         Args:
             run: runs it in its directory on this machine; returns the exit code.
-
-        Returns:
-            The exit code.
 
         Raises:
             ConfigError: another process uses the run, it must not be continued, or the store

@@ -37,7 +37,6 @@ class Command:
     """What the user has typed.
 
     Attributes:
-        experiment: the checked configuration.
         overrides: those of the command line, for the run's record and for `resume=`.
         config_dir: the user's own folder of choices, for the record.
         argv: the words of the command.
@@ -56,10 +55,7 @@ class RunContext:
     """A command and what its run uses.
 
     Attributes:
-        command: what the user has typed.
         strategy: the strategy, decided as far as that is possible without TensorFlow.
-        directory: the run directory.
-        console: shows messages to the user.
         stop_requests: the requests to save or to stop.
         cluster: the cluster as this process sees it; a local one without jobs if none is declared.
         namespace: the network of the processes that are started here, which nothing outside can
@@ -104,11 +100,7 @@ def select_run(experiment: Experiment) -> tuple[Strategy, Cluster]:
 
 
 def resolve(experiment: Experiment) -> tuple[Strategy, Cluster]:
-    """Select strategy and cluster, and check that the experiment works with them.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Select strategy and cluster; raise a ConfigError if the experiment does not fit them."""
     strategy, cluster = select_run(experiment)
     return strategy, check(experiment, strategy, cluster)
 
@@ -118,9 +110,6 @@ def check(experiment: Experiment, strategy: Strategy, cluster: Cluster) -> Clust
 
     Returns:
         The cluster; of a process that joins no other one, a cluster of that process alone.
-
-    Raises:
-        ConfigError: it does not.
     """
     if strategy.hosts:
         return cluster
@@ -284,7 +273,6 @@ def open_directory(
     """Find or create the run directory; in a job of a scheduler, wait until nobody else uses it.
 
     Args:
-        command: what the user has typed.
         cluster: says whether this process is the chief's, which uses the directory alone.
         console: shows what is waited for.
         requests: a stop among them ends the wait.

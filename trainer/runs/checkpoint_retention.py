@@ -86,9 +86,7 @@ class KeepBest(RetentionPolicy):
     """Keeps the best checkpoints by a metric of the evaluations.
 
     Attributes:
-        metric: its name.
         mode: whether larger (`max`) or smaller (`min`) is better.
-        count: how many.
     """
 
     label: ClassVar[str] = "best"

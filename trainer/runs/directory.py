@@ -157,7 +157,6 @@ class RunDirectory:
     """The directory of one run, locked by this object and by the workers that inherit the lock.
 
     Attributes:
-        path: the directory.
         name: how the user names it: the path, or the address of what it mirrors.
         is_new: whether this command has created the run.
         lock: the lock, held until `release`.
@@ -196,11 +195,7 @@ class RunDirectory:
         self.lock.close()
 
     def check_lock(self) -> None:
-        """Do nothing if this command still has the lock.
-
-        Raises:
-            ConfigError: it was given to another host.
-        """
+        """Raise a ConfigError if the lock was given to another host."""
         if self.holder:
             check_holder(lock_file(self.path), self.holder)
 
@@ -282,11 +277,7 @@ def recorded_result(path: Path) -> dict[str, Any] | None:
 
 
 def write_result(path: Path, experiment: Experiment, result: Mapping[str, Any]) -> None:
-    """Write result.json of a finished run.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
+    """Write result.json of a finished run, or raise a StorageError."""
     # With the length of this command: one that asks for more steps is not finished by it.
     length = {"steps": experiment.train.steps, "epochs": experiment.train.epochs}
     write_json(path / "result.json", {**result, "train": length})
@@ -439,11 +430,7 @@ def _repair(path: Path, experiment: Experiment) -> list[str]:
 
 
 def _check_same(path: Path, experiment: Experiment) -> list[Change]:
-    """Return the changes from the run to an experiment.
-
-    Raises:
-        ConfigError: one of them is not allowed.
-    """
+    """Return the changes from the run to an experiment; raise a ConfigError at a forbidden one."""
     begun = read_experiment(path)
     before = _with_changes(path, begun)
     now = identity.leaves(experiment)

@@ -128,7 +128,6 @@ class Change:
     """A key that differs between a run and the command that continues it; None: it is missing.
 
     Attributes:
-        key: its dotted key.
         before: its value in the run.
         now: its value in the command.
         role: the key that has the same effect: `model.width` for `task.generator.width` where the
@@ -262,12 +261,7 @@ def trained_choice(experiment: Experiment) -> str:
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
-    """Return every key that differs, except those that concern a single command.
-
-    Args:
-        before: the values by key with which the run was trained.
-        now: the values by key with which it is continued.
-    """
+    """Return every key that differs, except those that concern a single command."""
     before, now = completed(before), completed(now)
     keys = [key for key in dict.fromkeys([*before, *now]) if not _within(key, _COMMAND_KEYS)]
     # An empty section counts as missing: its first key is the change.

@@ -273,7 +273,6 @@ class TimeSummary:
 
     Attributes:
         secs: seconds in each category.
-        attempts: number of attempts.
         sizes: numbers of workers, each with the step from which on there were so many.
         workers: what the workers did, steps that were lost included.
         restarts: the steps from which attempts went on after a failure.

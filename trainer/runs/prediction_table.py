@@ -51,11 +51,7 @@ class PredictionTable:
         return content if content.get("inputs") == self.inputs else {}
 
     def is_finished(self) -> bool:
-        """Return whether the table exists.
-
-        Raises:
-            ConfigError: another file has its name.
-        """
+        """Return whether the table exists; raise a ConfigError if another file has its name."""
         if self.path.exists() and not self.recorded():
             raise ConfigError(
                 f"{self.path} is there, and is not what this command makes; remove it, "

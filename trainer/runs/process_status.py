@@ -33,7 +33,6 @@ class ProcessStatus:
     Attributes:
         name: its name, such as `worker-0`.
         phase: as in `trainer.cluster.messages.Phase`; empty until its first message.
-        step: number of steps made.
         quiet_secs: seconds since its last sign of life.
         end: how it ended, in a word; empty while it lives.
         host: the name of its host; None: that of the command.
@@ -52,11 +51,9 @@ class HostStatus:
     """What the processes of one command do.
 
     Attributes:
-        host: the host's name.
         pid: the process id of the command there.
         number: how many records it has written before.
         cluster: the names of all processes, where each has a command of its own; else empty.
-        processes: its own processes.
         code: its exit code; None while it runs.
     """
 

@@ -63,11 +63,7 @@ def create(
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the record of a run, empty if there is none.
-
-    Raises:
-        DamagedError: it cannot be read.
-    """
+    """Return the record of a run, empty if there is none; raise a DamagedError at a bad one."""
     try:
         return read_json(path / "run.json")
     except FileNotFoundError:

@@ -52,8 +52,6 @@ class RunSummary:
     """A run in a few numbers.
 
     Attributes:
-        path: its directory.
-        state: its state.
         step: number of updates made, those since the newest checkpoint included while it trains.
         total: number of steps it is to train; None: not known yet.
         config: its configuration by dotted key; empty: it cannot be read.

@@ -194,9 +194,6 @@ class StateMemory:
         Args:
             holds: whether it is held; known before it counts, so that no kill comes between.
 
-        Returns:
-            What was written.
-
         Raises:
             OSError: there is not so much memory.
         """

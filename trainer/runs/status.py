@@ -34,7 +34,6 @@ class RunStatus:
     """The status of a run.
 
     Attributes:
-        state: its state.
         step: updates in its newest checkpoint, or in its result.
         metrics: the newest metrics of the split by which is selected, by name.
         error: what happened to a failed run, one line.

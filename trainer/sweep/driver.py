@@ -195,8 +195,6 @@ class PointProcess(CommandProcess):
     """A process that runs one point.
 
     Args:
-        point: the point to run.
-        share: the cores and GPUs it may use.
         config_dir: the user's own folder of choices, for the run's record.
         messages: receives the messages of the point, the last of which is `Exit`.
         server: forks it and its workers.

@@ -53,7 +53,6 @@ class LiveTable:
     """Shows the points of a sweep.
 
     Args:
-        total: number of points in the sweep.
         sweep: has the metric to show, and its direction.
         out: where the table and lines go.
         err: where failures go.

@@ -52,7 +52,6 @@ class Point:
         varied: key -> value of the overrides in which the points differ, as written on a
             command line.
         overrides: all overrides of this point, as for a command of its own.
-        experiment: the checked configuration.
         path: its run directory, which no other point has.
         pruned: its outcome, if an earlier command has pruned it.
     """
@@ -145,8 +144,6 @@ class NumberRange:
     """Numbers from low to high: `interval(0,1)`, `int(interval(1,9))`, `range(1,10,2)`.
 
     Attributes:
-        low: smallest number.
-        high: largest number.
         step: distance of neighbors; None for a continuous range of floats.
         log: whether to sample on a log scale, `tag(log,...)`.
     """
@@ -303,11 +300,7 @@ def _parse_range(override: Override) -> ParameterRange:
 
 
 class PointFactory:
-    """Creates points, no two of them with the same run directory.
-
-    Args:
-        compose: composes the experiment of a point.
-    """
+    """Creates points, no two of them with the same run directory."""
 
     def __init__(self, space: SearchSpace, compose: Compose) -> None:
         self._space = space

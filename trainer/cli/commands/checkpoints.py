@@ -22,14 +22,7 @@ _ALIGN = "><><<<"
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the checkpoints of the run that the arguments name.
-
-    Returns:
-        The exit code: 0, or 1 if a checkpoint is damaged.
-
-    Raises:
-        ConfigError: there is no such run.
-    """
+    """Print the checkpoints of the run that the arguments name; return 1 if one is damaged."""
     parser = Parser("checkpoints", "exit code: 0, or 1 if a checkpoint is damaged")
     parser.add_argument(
         "run", nargs="?", help="a run directory; the newest of runs, unless one is named"

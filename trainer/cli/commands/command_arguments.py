@@ -30,11 +30,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Raise argparse's error with the usage.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Raise argparse's error, with the usage, as a ConfigError."""
         usage = " ".join(self.format_usage().split())
         prefix, _, rest = message.partition(": ")
         if prefix == "unrecognized arguments" and rest.startswith("-"):
@@ -46,11 +42,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def run_at(command: str, argument: str | None) -> Path:
-    """Return the run directory that an argument of a command names; None: the newest in `runs`.
-
-    Raises:
-        ConfigError: there is no run.
-    """
+    """Return the run that an argument names, or the newest in `runs`; else raise a ConfigError."""
     if argument is None:
         return default_runs(command)[0]
     if addresses.is_remote(argument):
@@ -68,11 +60,7 @@ def run_at(command: str, argument: str | None) -> Path:
 
 
 def default_runs(command: str) -> list[Path]:
-    """Return the runs in `runs`, for a command that names none, those last written first.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Return the runs in `runs`, those last written first; raise a ConfigError if there is none."""
     paths = runs_in(DEFAULT_FOLDER)
     if not paths:
         state = "has no run yet" if DEFAULT_FOLDER.is_dir() else "does not exist here"

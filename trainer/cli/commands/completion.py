@@ -37,11 +37,7 @@ _SCRIPTS = importlib.resources.files(__package__).joinpath("shells")
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the script of a shell, or the completions that a script asks for.
-
-    Raises:
-        ConfigError: there is no such shell.
-    """
+    """Print the script of a shell, or the completions that a script asks for."""
     if arguments[:1] == [_QUERY]:
         commands = {**dict.fromkeys(COMMANDS, ()), "completion": _SHELLS}
         for word in completions(arguments[1:], commands):

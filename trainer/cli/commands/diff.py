@@ -24,9 +24,6 @@ def run(arguments: Sequence[str]) -> int:
 
     Returns:
         The exit code, as diff(1) has it: 0 if they are the same, 1 if they differ.
-
-    Raises:
-        ConfigError: there is no such run, or only one is named.
     """
     parser = Parser("diff", "exit code: 0 if they are the same, 1 if they differ")
     parser.add_argument(

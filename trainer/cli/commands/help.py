@@ -62,20 +62,12 @@ Row = tuple[str, Any, str]
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the page that `help` with these arguments asks for.
-
-    Raises:
-        ConfigError: there is no such topic.
-    """
+    """Print the page that `help` with these arguments asks for."""
     return show(parse(["--help", *arguments]))
 
 
 def show(args: Arguments) -> int:
-    """Print the overview, or a page about each topic of a command line.
-
-    Raises:
-        ConfigError: there is no such topic.
-    """
+    """Print the overview, or a page about each topic of a command line."""
     chosen, config_dir = rewrite([item for item in args.overrides if "=" in item], args.config_dir)
     composition = compose_config(chosen, config_dir)
     topics = dict.fromkeys(
@@ -137,11 +129,7 @@ class _Pages:
         return "\n".join(lines)
 
     def topic(self, topic: str) -> str:
-        """Explain a group, a section of keys, a key, a command, or all.
-
-        Raises:
-            ConfigError: there is no such topic.
-        """
+        """Explain a group, a section, a key, a command, or all; raise a ConfigError at others."""
         if topic == ALL:
             return self._all()
         if topic in COMMANDS:

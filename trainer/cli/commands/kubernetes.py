@@ -36,11 +36,7 @@ _WORKERS = "strategy.workers"
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the Service and the Job of an experiment, after checking it as a pod will.
-
-    Raises:
-        ConfigError: an option or an override is wrong.
-    """
+    """Print the Service and the Job of an experiment, after checking it as a pod will."""
     args = _parser().parse_intermixed_args(arguments)
     if args.image is None:
         raise ConfigError("--image (missing) must name the container image of the pods")
@@ -187,7 +183,6 @@ def _check(experiment: Experiment, sized: Experiment, name: str) -> tuple[int, b
     Args:
         experiment: what the pods are given.
         sized: the same with the number of workers.
-        name: of the Job.
 
     Returns:
         The number of pods, and whether they reach each other.

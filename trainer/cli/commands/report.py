@@ -30,7 +30,6 @@ def run(arguments: Sequence[str]) -> int:
     """Write the page about the runs that the arguments name, and print its path.
 
     Raises:
-        ConfigError: there is no such run, or no such directory for the page.
         StorageError: the page cannot be written.
     """
     parser = Parser("report", "exit code: 0, also if runs have failed")

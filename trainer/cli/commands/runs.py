@@ -29,11 +29,7 @@ _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the runs of a folder, sorted by their last activity or by a metric.
-
-    Raises:
-        ConfigError: there is no such folder, or no run has the metric.
-    """
+    """Print the runs of a folder, sorted by their last activity or by a metric."""
     parser = Parser("runs", "exit code: 0, also if runs have failed")
     parser.add_argument(
         "folder",
@@ -109,7 +105,6 @@ def _table(
     """Return the rows and the alignment of the table, without columns that have no value.
 
     Args:
-        runs: the runs in order.
         differing: what tells each from the others, by short key.
         metric: the one that is asked for; None: the best value of the primary one.
     """

@@ -37,14 +37,7 @@ _WORKERS = "strategy.workers"
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the job script of a run, or of the points of a sweep, or submit it.
-
-    Returns:
-        The exit code: 0, or that of sbatch.
-
-    Raises:
-        ConfigError: a run cannot work, or an option contradicts it.
-    """
+    """Print the job script of a run or a sweep, or submit it and return the exit code of sbatch."""
     args = _parse(arguments)
     script = _sweep_script(args) if args.multirun else _run_script(args)
     if not args.submit or not script:
@@ -165,10 +158,7 @@ def _script(
     """Return a job script.
 
     Args:
-        args: the options.
-        name: of the job.
         experiments: the runs of the job, each in a task of its own if there are several.
-        command: starts a run.
         point: the lines that set the overrides of a task's run.
     """
     if any(experiment.resume == "never" for experiment in experiments):

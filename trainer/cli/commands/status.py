@@ -43,11 +43,7 @@ class _Row:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the processes of a run and the state of the run as a whole.
-
-    Raises:
-        ConfigError: there is no such run.
-    """
+    """Print the processes of a run and the state of the run as a whole."""
     parser = Parser(
         "status",
         "It reads the run directory, or what an object store has of it, so any host that sees that "

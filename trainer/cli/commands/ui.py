@@ -19,11 +19,7 @@ _PORTS = range(7070, 7120)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serve the page of a folder's runs until Ctrl-C, and print its address.
-
-    Raises:
-        ConfigError: there is no such folder, or the port cannot be used.
-    """
+    """Serve the page of a folder's runs until Ctrl-C, and print its address."""
     parser = Parser("ui", "exit code: 130, when Ctrl-C ends it; the runs do not notice it")
     parser.add_argument(
         "folder",
@@ -72,11 +68,7 @@ def _listing(argument: str) -> dict[str, Path]:
 
 
 def _bound(port: int | None, bind: Callable[[int], PageServer]) -> PageServer:
-    """Return a server at a port, or at the first free one.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Return a server at a port, or at the first free one; raise a ConfigError if there is none."""
     for number in _PORTS if port is None else [port]:
         try:
             return bind(number)

@@ -41,7 +41,6 @@ def report_page(title: str, data: Mapping[str, Any]) -> str:
     """Return the page that holds its data and needs no network.
 
     Args:
-        title: its title.
         data: `folder`, `now`, `runs`, and by id `series` and `details`.
     """
     nonce = secrets.token_urlsafe(16)
@@ -88,11 +87,7 @@ _HEADERS = {
 
 
 class _RefusedError(Exception):
-    """A request that is not answered.
-
-    Attributes:
-        status: the status of HTTP.
-    """
+    """A request that is not answered, with the status of HTTP."""
 
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
@@ -103,12 +98,10 @@ class PageServer(ThreadingHTTPServer):
     """Serves the page of the runs of a folder until it is closed.
 
     Attributes:
-        summaries: the runs.
         token: what each request must have.
 
     Args:
         port: of this machine's own address; 0: any that is free.
-        summaries: the runs.
 
     Raises:
         OSError: the port is in use, or may not be used.

@@ -117,7 +117,6 @@ def details(path: Path, place: str | None = None) -> dict[str, Any]:
     """Return what the page shows of a run, which may still be running, or be damaged.
 
     Args:
-        path: its directory.
         place: where it is, if that is not its directory.
     """
     problems: list[str] = []
@@ -347,7 +346,6 @@ def read_series(path: Path, position: str = "0", most: int = MOST_POINTS) -> dic
     """Return the points of all curves after a position, as the page takes them.
 
     Args:
-        path: the run directory.
         position: the `offset` of the last answer; `0`: the beginning.
         most: about how many points of a curve are returned; of more, the smallest and the largest
             in each of equal spans of steps.
@@ -383,7 +381,6 @@ def thin(points: Sequence[_Point], most: int) -> Sequence[_Point]:
     Args:
         points: ascending by step; a value that is not finite interrupts the curve, and one of a
             span is kept.
-        most: how many.
     """
     if len(points) <= most:
         return points

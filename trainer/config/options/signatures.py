@@ -55,11 +55,7 @@ class _Module:
         return Names(self.assigned)
 
     def definition(self, expression: ast.expr) -> tuple[ast.stmt | None, _Module]:
-        """Return the statement that defines what a name in this module stands for, if it is read.
-
-        Returns:
-            It, and the module that it is in.
-        """
+        """Return the statement that defines what a name here stands for, if read, and where."""
         name = expression.id if isinstance(expression, ast.Name) else ""
         statement = self.bound.get(name)
         if not isinstance(statement, ast.ImportFrom) or statement.level:
@@ -96,8 +92,6 @@ def constant(target: str, name: str, default: Any = None, *, inherited: bool = T
     """Return the attribute that a class, or one that it extends, assigns as a literal.
 
     Args:
-        target: the class.
-        name: the attribute.
         default: what is returned if the class assigns none.
         inherited: whether those of the classes that it extends count.
 

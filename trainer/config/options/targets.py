@@ -45,7 +45,6 @@ def check(node: Any, path: str, group: str = "") -> list[str]:
     """Check a `_target_` node and the nodes in its options; return the problems, one line each.
 
     Args:
-        node: the node, as plain containers.
         path: its dotted key.
         group: the group of its choices, or another key of `ENGINE_ARGUMENTS`.
     """
@@ -144,7 +143,6 @@ def unknown_options(node: Mapping[str, Any], path: str, *, unread: bool = False)
     """Return the options of a node that its target does not have, as far as its source tells.
 
     Args:
-        node: a node with a `_target_`.
         path: its dotted key.
         unread: whether a target whose source does not tell has none.
     """

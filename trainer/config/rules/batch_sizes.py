@@ -144,7 +144,6 @@ def check_same_global_batch(batch: Batch, before: int | None, now: int) -> None:
     """Check that a resumed run keeps its global batch if that depends on the number of replicas.
 
     Args:
-        batch: the sizes as configured.
         before: number of replicas of the run so far; None: not known.
         now: number of replicas from now on.
 

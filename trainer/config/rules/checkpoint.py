@@ -77,7 +77,6 @@ def biased_selection(experiment: Experiment, *others: str) -> list[str]:
     """Return a line if something selects by test data, whose results then look too good.
 
     Args:
-        experiment: the configuration.
         *others: what selects besides best checkpoints and callbacks.
     """
     if not experiment.trains or experiment.dataset is None:

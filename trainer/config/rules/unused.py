@@ -18,7 +18,6 @@ def check(experiment: Experiment, overrides: Iterable[tuple[str, str]]) -> Itera
     """Yield a line for each override that sets an unused key; null is allowed.
 
     Args:
-        experiment: the configuration.
         overrides: key and value of each override of the command line.
     """
     reasons = _reasons(experiment)

@@ -33,9 +33,7 @@ class JobSpec:
 
     Attributes:
         name: of the Job and the Service.
-        image: the container image.
         arguments: of the program in each pod; the same for all.
-        pods: number of pods.
         has_cluster: whether they reach each other: they get addresses.
         claim: the PersistentVolumeClaim of the run directories, which must exist; None: each pod
             has an empty volume of its own.

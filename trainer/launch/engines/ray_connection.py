@@ -26,8 +26,6 @@ def check(experiment: Experiment, strategy: Strategy, declared: Cluster | None) 
     """Check that an experiment can run on Ray.
 
     Args:
-        experiment: the configuration.
-        strategy: the resolved strategy.
         declared: the cluster that the environment declares; None: it declares none.
 
     Raises:

@@ -43,9 +43,7 @@ def supervise(
     """Run an experiment on Ray; call it in `ray_connection.connected`.
 
     Args:
-        context: the command's run.
         beside: processes that run beside the training, on the machine of the command.
-        ledger: records the restarts.
 
     Returns:
         The exit code, and the failure of the last attempt that failed, or None.
@@ -84,7 +82,6 @@ class _Placement:
     """The actors of one attempt, and where they are.
 
     Attributes:
-        group: the placement group.
         actors: their handles.
         answers: references to their places.
         places: where they are, as far as they have started.
@@ -100,7 +97,6 @@ class RayEngine:
     """Starts the processes of a run's attempts.
 
     Args:
-        context: the command's run.
         sizes: with how many workers the run may go on, the most first.
         beside: processes that run beside the training, on the machine of the command.
     """

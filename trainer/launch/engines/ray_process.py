@@ -39,7 +39,6 @@ class Place:
 
     Attributes:
         address: host:port for the process, free at this moment; an IPv6 host in brackets.
-        host: the host's name.
         sees_run: whether it sees the files of the run.
     """
 
@@ -65,7 +64,6 @@ class RayHost:
 
         Args:
             working_dir: the directory of the command, in which relative paths are resolved.
-            run_dir: the run directory.
             holder: what the lock of the run directory holds, as the command sees it.
         """
         node_ip = _own_ip()
@@ -118,7 +116,6 @@ class RayProcess:
 
     Args:
         actor: the handle of a `RayHost`.
-        host: the name of its host.
     """
 
     def __init__(self, actor: Any, host: str | None) -> None:

@@ -37,9 +37,6 @@ from trainer.text import printable
 def run(command: Command) -> int:
     """Verify an experiment, in a directory of its own that is kept if something differs.
 
-    Args:
-        command: the experiment and its command line.
-
     Returns:
         The exit code: 0 equal, 1 not, 2 wrong input, 130 or 143 stopped.
 
@@ -117,13 +114,7 @@ def _num_steps(experiment: Experiment) -> int:
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs of one check.
-
-    Attributes:
-        command: the experiment and its command line.
-        runs_dir: where the runs are.
-        server: forks their processes.
-    """
+    """The runs of one check."""
 
     command: Command
     runs_dir: Path

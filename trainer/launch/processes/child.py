@@ -160,7 +160,6 @@ class Child:
         """Pass on its messages in other threads; the last is `Exit`.
 
         Args:
-            put: takes a message.
             name: what the process is to the user, for a crash if it leaves without a report; empty:
                 there is none, its output is in `Exit`.
             read_output: reads what it prints until it ends.
@@ -276,7 +275,6 @@ class Answer:
     """What a module has answered.
 
     Attributes:
-        code: its exit code.
         value: the last line of its output, which is JSON, or None if there is no output.
         errors: its standard error.
     """

@@ -55,7 +55,6 @@ class CommandProcess(Child):
     Args:
         command: what it runs; its server forks the process and its workers, or None: the process
             gets one for its workers.
-        variables: its environment.
         put: takes its messages, the last of which is `Exit`.
         cores: the processor cores that it may use; empty for all.
     """
@@ -97,11 +96,7 @@ class CommandProcess(Child):
 
 
 class ForwardingConsole(Console):
-    """Sends what a console would print to the process that has started this one.
-
-    Args:
-        send: delivers one message.
-    """
+    """Sends what a console would print to the process that has started this one."""
 
     def __init__(self, send: Send) -> None:
         super().__init__()

@@ -19,9 +19,6 @@ from trainer.runs.process_status import log_of
 def run(context: RunContext) -> tuple[int, Failure | None]:
     """Run the experiment in this process.
 
-    Args:
-        context: the command's run.
-
     Returns:
         The exit code, and the failure if it crashed, or None.
     """

@@ -207,7 +207,6 @@ class Attempt:
         failure: why the attempt failed, or None.
 
     Args:
-        experiment: the configuration.
         strategy: names the jobs that serve, and those that may be restarted alone.
         members: the processes to start; the messages of the first are shown to the user.
         requests: decides what a stop or save request means, given those before it.

@@ -19,9 +19,6 @@ class StatusWriter:
 
     In a thread of its own, so that a slow disk stops nothing else.
 
-    Args:
-        context: the command's run.
-
     Attributes:
         code: the exit code of the command; set it before the end of the block.
     """

@@ -141,10 +141,7 @@ class Processes(dict[ProcessId, ManagedProcess]):
         phases: the last phase of each process that has sent one.
 
     Args:
-        context: the command's run.
-        members: see above.
         create: starts one process that has no assignment yet.
-        memories: the memory of each process.
     """
 
     def __init__(
@@ -163,11 +160,7 @@ class Processes(dict[ProcessId, ManagedProcess]):
         self._memories = memories
 
     def start(self, process_id: ProcessId, *, is_standby: bool = False) -> None:
-        """Start a process, perhaps again.
-
-        Raises:
-            OSError: it could not be started.
-        """
+        """Start a process, perhaps again; raise an OSError if that fails."""
         self[process_id] = process = self._create(process_id)
         self._memories.add(process_id)
         process.assign(
@@ -180,11 +173,7 @@ class Processes(dict[ProcessId, ManagedProcess]):
         )
 
     def begin(self, process_id: ProcessId) -> None:
-        """Have a process take part, which is started unless it was started ahead.
-
-        Raises:
-            OSError: it could not be started.
-        """
+        """Have a process take part; start it if it was not started ahead, or raise an OSError."""
         if process_id not in self:
             self.start(process_id)
         process = self[process_id]
@@ -221,10 +210,8 @@ class Supervisor:
         failure: that of the last attempt that failed, or None.
 
     Args:
-        context: the command's run.
         members: returns the processes of an attempt.
         create: starts one process that has no assignment yet.
-        ledger: records the restarts.
     """
 
     def __init__(

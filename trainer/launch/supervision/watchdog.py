@@ -47,7 +47,6 @@ class Heartbeat:
 
     Attributes:
         phase: its phase; `import` before its first message.
-        step: number of steps made.
         at: when it came, in seconds, monotonic.
     """
 
@@ -135,7 +134,6 @@ class Watch:
             stopped: the processes that are stopped, see `examine`.
             stacks: the stacks of the others.
             logs: the logs that have all stacks.
-            now: the time.
         """
         snapshots = {
             process_id: ProcessSnapshot(
