@@ -192,7 +192,6 @@ class _ShownOptimizer:
 
     Attributes:
         learning_rate: that of the last step; `lr` is the same.
-        iterations: the number of updates.
 
     Args:
         optimizer: what the model has; None: it was not compiled.

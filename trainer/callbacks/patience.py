@@ -20,7 +20,6 @@ class Patience:
 
     Args:
         name: name of the callback, for messages.
-        metric: the metric that is monitored.
         mode: whether a larger (max) or a smaller (min) value is better; auto: as the metric
             declares.
         patience: the number of evaluations without improvement that exhausts the patience.
@@ -43,7 +42,6 @@ class Patience:
         """Return whether this evaluation exhausts the patience.
 
         Args:
-            metrics: the metrics of the evaluation.
             counts: whether an evaluation without improvement counts; if not, the count is reset.
 
         Raises:

@@ -29,7 +29,6 @@ class Session(RunState):
     """The run that a user's steps belong to.
 
     Attributes:
-        total_steps: the length of the training.
         save_policies: at which steps to save, besides `save_timer`.
         make_checkpointer: makes the checkpointer of named objects.
         make_memory: makes what keeps its state in memory; it may return None.

@@ -28,8 +28,6 @@ class Stream:
     """One stream of a run.
 
     Attributes:
-        function: makes the dataset.
-        iterator: the opened dataset.
         steps: number of steps that have read from it.
     """
 
@@ -45,7 +43,6 @@ class InputPipeline:
     Attributes:
         context: the number of pipelines, and which one this is.
         num_replicas: replicas of this process, which read one element each in a step.
-        seed: the experiment's seed.
     """
 
     context: tf.distribute.InputContext
@@ -84,7 +81,6 @@ class Streams:
             from it, [MAX_STREAMS, 2] int64. It is up to date after `record`.
 
     Args:
-        pipeline: the part that this process reads.
         announce: shows a line to the user.
     """
 

@@ -42,11 +42,8 @@ class UserStep:
         collectives: the collectives of this process's replicas; known when `run` has been traced.
         function: called on each replica with its element, or with nothing without an input;
             returns a nest of numbers or dense tensors of static shapes, or None.
-        strategy: TensorFlow's strategy.
         options: of the sums over the replicas.
-        seed: the experiment's seed.
         averaged: variables that each replica updates by itself, such as moving statistics.
-        check: checks what has been traced.
     """
 
     function: Callable[..., Any]
@@ -157,10 +154,6 @@ class SharedOptimizer:
 
     The gradient is clipped after it was reduced, so clipping does not depend on the number of
     replicas. The idea of `wrap_optimizer` is TF-Replicator's (Buchlovsky et al. 2019).
-
-    Attributes:
-        optimizer: the optimizer that is wrapped.
-        variables: the variables that it updates.
 
     Args:
         reduce: mean or sum, over the replicas.

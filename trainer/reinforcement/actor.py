@@ -36,9 +36,7 @@ def act(place: Any, data: EnvironmentData, task: Task, stop: Callable[[], bool])
 
     Args:
         place: this process, a `trainer.worker.context.WorkerContext`.
-        data: makes the environments.
         task: the task, on one device of this process.
-        stop: whether a stop was requested of it.
 
     Returns:
         Whether the training is finished; if not, it was stopped on request, or this process was.
@@ -60,9 +58,7 @@ class Actor:
 
     Args:
         policy: the task's, with the weights that the learner sends.
-        data: makes the environments.
         place: this process, a `trainer.worker.context.WorkerContext`.
-        stop: whether a stop was requested of it.
     """
 
     def __init__(

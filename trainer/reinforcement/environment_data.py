@@ -31,7 +31,6 @@ class EpisodeEvaluator:
 
     Args:
         inference: says how many episodes there are; as many environments are stepped side by side.
-        make: makes an environment.
     """
 
     names = ("return", "episode_length")
@@ -94,13 +93,6 @@ class EnvironmentData:
     """Describes an environment as a dataset; its splits hold nothing.
 
     It has the members of `trainer.protocols.LoopDefaults`.
-
-    Attributes:
-        make: makes one more environment.
-        env: its observations and actions.
-
-    Args:
-        make: makes one environment.
 
     Raises:
         ConfigError: it has observations or actions that are no arrays.

@@ -26,7 +26,6 @@ class ChiefBatches:
     """Takes batches from the server in this process, and publishes weights through it.
 
     Args:
-        server: the server.
         beat: called while it waits for unrolls.
         patience_secs: how long without an unroll the wait still counts as progress.
     """
@@ -88,10 +87,7 @@ class ActorFeed:
     Before each step the chief's process publishes the weights of the models that act.
 
     Attributes:
-        strategy: TensorFlow's strategy.
-        batches: where the parts come from.
         specs: name -> shape and type of an array of one replica's part, [B, ...].
-        num_replicas: replicas that share a step.
         models: those that act.
         counts: the frames, in the order of `LearnerServer.COUNTS`, as of the last step: int64; it
             is in every checkpoint.
@@ -173,7 +169,6 @@ class ActorTrainLoop(TrainLoop):
     """Runs training steps on unrolls, and tells what became of the frames.
 
     Args:
-        parts: what a loop is built from.
         data: stands for the dataset.
         actor_feed: how unrolls reach the replicas, without what wraps it.
         frames_per_step: frames in the batch of a step.

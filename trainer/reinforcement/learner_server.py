@@ -70,8 +70,6 @@ class LearnerServer:
     """Receives unrolls, and hands out batches and weights.
 
     Args:
-        buffer: keeps the unrolls.
-        layout: what is in a batch.
         host: the address to listen at, by which other processes reach this one.
     """
 
@@ -106,7 +104,6 @@ class LearnerServer:
         Args:
             step: number of updates made.
             counts: as in the checkpoint, in the order of `COUNTS`, int64.
-            weights: the weights that act.
         """
         with self._changed:
             self._buffer.begin(self._layout.size)
@@ -153,11 +150,7 @@ class LearnerServer:
             return self._parts.pop(key)
 
     def close(self, *, finished: bool) -> None:
-        """Tell all actors that the training is over.
-
-        Args:
-            finished: whether it was trained to its end.
-        """
+        """Tell all actors that the training is over."""
         with self._changed:
             self._over = finished
             self._changed.notify_all()

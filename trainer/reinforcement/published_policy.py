@@ -17,7 +17,6 @@ class PublishedPolicy:
 
     Args:
         task: has been built.
-        spec: the environment's observations.
 
     Raises:
         ConfigError: the task does not act.

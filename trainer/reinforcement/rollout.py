@@ -51,7 +51,6 @@ class EnvironmentGroup:
         observations: the newest of each environment, [E, ...].
 
     Args:
-        environments: the environments.
         seed: of the first episodes; the environments go on from there.
     """
 

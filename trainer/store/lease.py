@@ -117,11 +117,7 @@ def read_manifest(store: Store) -> tuple[Manifest, str | None]:
 def is_renewed(
     store: Store, version: str | None, lease_secs: float, sleep: Callable[[float], None]
 ) -> bool:
-    """Return whether the holder of a lease shows within `lease_secs` that it lives.
-
-    Raises:
-        StoreError: the store fails.
-    """
+    """Return whether the holder of a lease shows within `lease_secs` that it lives."""
     try:
         _watch(store, version, lease_secs, sleep)
     except LeaseHeldError:

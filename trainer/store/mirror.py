@@ -31,7 +31,6 @@ class Mirror:
     """Uploads what a run writes, while it runs, and renews its lease.
 
     Args:
-        path: the run directory on this machine.
         retry_secs: how long the store may fail before the run continues without it.
         warn: tells the user that it does; called in a thread of this object.
         on_loss: called in such a thread when another process has taken over the run.

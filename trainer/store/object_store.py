@@ -62,7 +62,6 @@ class Store(Protocol):
         """Replace one version of an object; only one of all who try succeeds.
 
         Args:
-            content: what it is to hold.
             version: the version to replace; None: there must be none.
 
         Returns:

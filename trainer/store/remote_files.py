@@ -115,9 +115,6 @@ def download(store: Store, manifest: Manifest, path: Path) -> list[str]:
 
     Returns:
         What is wrong with the checkpoints that could not be brought, one line each.
-
-    Raises:
-        StoreError: the store fails.
     """
     for name in manifest.files:
         file = path / name
@@ -135,11 +132,7 @@ def download(store: Store, manifest: Manifest, path: Path) -> list[str]:
 
 
 def download_checkpoint(store: Store, folder: str, directory: Path, step: int) -> str | None:
-    """Bring a checkpoint; return what is wrong with it, or None.
-
-    Raises:
-        StoreError: the store fails.
-    """
+    """Bring a checkpoint; return what is wrong with it, or None."""
     directory.mkdir(parents=True, exist_ok=True)
     for _ in range(_TRIES):
         problem = _download_once(store, folder, directory, step)

@@ -34,7 +34,6 @@ class RemoteView:
 
     Attributes:
         path: a folder of this machine with its records, but no weights; locked if it is in use.
-        manifest: its manifest.
         in_use: whether a process renews its lease.
     """
 
@@ -120,11 +119,7 @@ def read_remote(address: str) -> dict[str, Any]:
 
 
 def download_record(store: Store, path: Path) -> None:
-    """Make the record of a run in a folder what it is in the store.
-
-    Raises:
-        StoreError: the store fails.
-    """
+    """Make the record of a run in a folder what it is in the store."""
     path.mkdir(parents=True, exist_ok=True)
     manifest, _ = read_manifest(store)
     for name in _OF_PROCESSES:

@@ -32,7 +32,6 @@ class Context:
     """What a rule may depend on besides the configuration.
 
     Attributes:
-        strategy: the strategy.
         cluster: the cluster as this process sees it; without jobs if none is declared.
         models: all models; none while they have not been built.
     """

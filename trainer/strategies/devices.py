@@ -59,9 +59,6 @@ def existing(key: str, names: Sequence[str]) -> list[str]:
     """Return the short names of devices that must exist.
 
     TensorFlow itself would silently train on the CPU instead of a missing device.
-
-    Raises:
-        ConfigError: one does not exist here, or is written wrongly.
     """
     choices = present()
     short_names = canonical(key, names)
@@ -164,7 +161,6 @@ def check_placement(devices_per_replica: int, placement: Mapping[str, int] | str
     """Check what can be known of a placement without the model.
 
     Args:
-        devices_per_replica: number of logical devices.
         placement: regular expression -> logical device; or "balanced".
 
     Raises:
@@ -193,8 +189,6 @@ def num_replicas(key: str, num_devices: int, devices_per_replica: int) -> int:
 
     Args:
         key: the option that says how many devices there are, for the message.
-        num_devices: number of devices.
-        devices_per_replica: number of devices of each replica.
 
     Raises:
         ConfigError: some devices would be left over.

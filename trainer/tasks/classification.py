@@ -85,7 +85,6 @@ class Classification(Supervised):
 
 
 def _weights(weights: list[float] | str, parts: TaskParts) -> tuple[float, ...]:
-    """Return the weight of each class."""
     if not isinstance(weights, str):
         if len(weights) != parts.num_classes:
             raise ConfigError(

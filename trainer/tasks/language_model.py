@@ -156,7 +156,6 @@ def continue_tokens(
         sizes: how many tokens a prompt has, [B] int32 in [1, T].
         numbers: [B] int64, of each text; its random numbers follow from this, the seed, and the
             position in the text.
-        sampling: how tokens are chosen.
     """
     length = prompts.shape[1]
 

@@ -53,7 +53,6 @@ class OneModel(ABC):
 
         Args:
             features: [B, ...].
-            training: whether this is a step of the training.
             shape: shape of the outputs of one example; None: any.
             fix: what to do about a model of other outputs, for the message.
         """

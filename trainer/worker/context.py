@@ -18,7 +18,6 @@ class WorkerContext:
 
     Attributes:
         experiment: the effective configuration.
-        run_dir: the run directory.
         channel: messages to the supervisor.
         cluster: the cluster as this process sees it; by default it is alone.
         is_stopping: whether this process was asked to save and leave, not to go on otherwise.

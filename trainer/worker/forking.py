@@ -46,7 +46,6 @@ class ForkedProcess:
     """A forked process, seen from the server.
 
     Attributes:
-        pid: its process.
         connection: to the command that asked for it.
         scratch: removed if nobody else does.
     """
@@ -70,7 +69,6 @@ class Server:
     It has one thread, and waits in one place.
 
     Args:
-        listener: where requests arrive.
         owner: its other end belongs to the command that has started this process.
     """
 
@@ -226,7 +224,6 @@ def become_process(task: Task, server: int) -> None:
     """Make this forked child what a fresh process of the requested module is, and work.
 
     Args:
-        task: what it is to be.
         server: the process that has forked it, which it does not outlive.
     """
     request, (directory, connection, output, errors, *namespaces) = task

@@ -51,7 +51,6 @@ def run(context: WorkerContext, signals: Signals, began: float) -> int:
     """Run one attempt and report how it ended.
 
     Args:
-        signals: stop and save requests.
         began: Unix time when the process was started.
 
     Returns:
@@ -88,7 +87,6 @@ def _report_error(error: Exception, channel: Channel, *, is_known: bool = False)
     """Report how the attempt failed; return the process's exit code.
 
     Args:
-        error: what has ended it.
         is_known: whether the supervisor itself has lost a process of which this one lost contact.
     """
     import tensorflow as tf

@@ -48,9 +48,7 @@ def run_checkpointer(
     """Return what saves and restores the state of a training.
 
     Args:
-        process_group: the processes that run every step together.
         objects: what is saved, by name.
-        directions: which direction of each metric is better.
     """
     from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
 

@@ -38,7 +38,6 @@ def writers_opener(
     """Return what opens the writers of this process at a position; collective.
 
     Args:
-        process_group: the processes that run every step together.
         task: its first model is drawn; None: there is none to draw.
     """
     from trainer.summaries.run_introduction import writer_factory
@@ -68,7 +67,6 @@ def complete_log(path: Path, position: int, process_group: ProcessGroup) -> None
     Args:
         path: the log, or the copy of this process, which is whole up to its last line.
         position: number of updates already reported; lines of later steps do not count.
-        process_group: the processes whose logs are compared.
     """
     own = [line for line in read_lines(path)[0] if line["step"] <= position]
     end = max((line["step"] for line in own), default=-1)

@@ -197,13 +197,7 @@ class D4PG:
 
 
 class Support:
-    """The values, *atoms*, that a return can have (Bellemare, Dabney and Munos 2017).
-
-    Args:
-        value_min: the smallest.
-        value_max: the largest.
-        num_atoms: how many.
-    """
+    """The values, *atoms*, that a return can have (Bellemare, Dabney and Munos 2017)."""
 
     def __init__(self, value_min: float, value_max: float, num_atoms: int) -> None:
         self._min = value_min
@@ -257,8 +251,6 @@ def n_step_returns(
         terminated: [B, T] float32, 1: a terminal state follows the row.
         is_step: [B, T] float32, 0: the row only resets the environment; its observation is the last
             one of the episode before. What is returned of such a row means nothing.
-        discount: the discount of one step.
-        num_steps: most steps.
 
     Returns:
         The discounted sum of rewards, [B, T] float32; the factor of the value that follows, [B, T]

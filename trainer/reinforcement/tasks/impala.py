@@ -195,7 +195,6 @@ def vtrace(
         discounts: gamma, and 0 where the episode has terminated, [B, T].
         values: V(x), [B, T + 1].
         is_step: 0 for rows that only reset the environment, else 1, [B, T].
-        clips: where the weights are clipped.
     """
     ratios = tf.exp(log_ratios) * is_step
     rho = tf.minimum(clips.rho, ratios)

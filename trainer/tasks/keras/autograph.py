@@ -16,7 +16,6 @@ def converted(function: Callable[..., Any], library: Any) -> Callable[..., Any]:
 
     Args:
         function: a function or a bound method.
-        library: the Keras of the model.
     """
     module = getattr(function, "__module__", None) or ""
     if library is not tf.keras or module.partition(".")[0] in _LIBRARIES:

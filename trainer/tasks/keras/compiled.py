@@ -36,9 +36,6 @@ def compiled_with(model: Any) -> Compiled:
     """Return what a model was compiled with; of one that was not, nothing.
 
     Touches private names of both Kerases; tests/tasks/keras/test_as_fit.py fails when they move.
-
-    Args:
-        model: the user's model, of either Keras.
     """
     if not is_compiled(model):
         return Compiled()

@@ -56,7 +56,6 @@ def build(
     """Build the configured optimizer; without one that which does what a compiled one does.
 
     Args:
-        parts: builds it.
         optimizer: that of the model, of either Keras; None: it has none.
         name: its name in the log, if the model has several.
         updates: updates that it makes in a step.

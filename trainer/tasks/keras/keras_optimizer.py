@@ -38,13 +38,11 @@ class KerasOptimizer:
     """Has the interface of a fused optimizer that the engine uses.
 
     Attributes:
-        iterations: the number of updates.
         learning_rate: returns the learning rate of an update, from its number.
         updates_per_step: updates that it makes in a step.
 
     Args:
         optimizer: the optimizer, of either Keras.
-        rate: returns the learning rate of an update.
         weights: the trainable variables as the optimizer knows them: those of Keras 3 by the
             variable of TensorFlow that they consist of.
     """
@@ -109,11 +107,7 @@ class KerasOptimizer:
         grads_and_vars: Iterable[tuple[Any, tf.Variable]],
         experimental_aggregate_gradients: bool = False,
     ) -> None:
-        """Update variables, in replica context, by gradients that all replicas have alike.
-
-        Raises:
-            ConfigError: they are not alike.
-        """
+        """Update variables, in replica context, by gradients that all replicas have alike."""
         if experimental_aggregate_gradients:
             raise ConfigError(
                 f"model: compiled with {self._name}, which runs as Keras' own, and parameter "

@@ -185,8 +185,6 @@ class Keras:
         """Return what some examples add to an evaluation.
 
         Args:
-            batch: the examples.
-            step: the step's collectives.
             share: the share of the evaluated batch that they are.
             states: what was added so far, [num_states] float32.
         """
@@ -310,8 +308,6 @@ class Keras:
         """Return what a part adds to the metrics.
 
         Args:
-            side: training or evaluation.
-            made: of the part.
             count: examples in the part.
             number: 0: it was trained on, 1: it was evaluated.
             share: of the batch.
@@ -487,11 +483,7 @@ class Keras:
         return _Side(trial.names)
 
     def _refuse_unused(self, steps: Collection[str]) -> None:
-        """Refuse options that a model's own steps do not read.
-
-        Raises:
-            ConfigError: one is set.
-        """
+        """Refuse options that a model's own steps do not read."""
         trains, tests = not _TRAINS.isdisjoint(steps), not _TESTS.isdisjoint(steps)
         unused = {"class_weights": self._class_weights} if trains else {}
         if trains and tests:

@@ -27,7 +27,6 @@ class MetricStates:
 
     Attributes:
         metrics: each once.
-        variables: theirs.
 
     Args:
         model: the user's, of either Keras, whose metrics have their variables.

@@ -95,7 +95,6 @@ class OwnSteps:
         proxies: what stands for its optimizers, by the attribute of the model.
 
     Args:
-        program: the model.
         optimizer: what it was compiled with; None: the group `optimizer` decides.
     """
 
@@ -118,9 +117,6 @@ class OwnSteps:
         """Trace the step once, which updates nothing; return what it does.
 
         In the strategy's scope.
-
-        Args:
-            specs: of a batch.
 
         Raises:
             ConfigError: it cannot be traced.
@@ -159,7 +155,6 @@ class OwnSteps:
         """Run `train_step` on this replica's batch; return what the global batch has made.
 
         Args:
-            batch: the batch.
             step: a `trainer.engine.graph.step.train_step.Step`.
             optimizers: by the attribute that they stand for.
             kinds: how the numbers of a batch follow from those of its parts.
@@ -232,11 +227,7 @@ def names_of(run: Callable[[Batch], Pass], specs: Mapping[str, Any]) -> list[str
 
 
 def _refuse(options: StepOptions) -> None:
-    """Refuse options of the engine's own pass, which a step of a model's own does not go through.
-
-    Raises:
-        ConfigError: one is set.
-    """
+    """Refuse options of the engine's own pass, which a model's own step does not go through."""
     for is_set, option, fix in (
         (options.jit, "jit (true)", "jit=false"),
         (options.accumulate > 1, f"batch.accumulate ({options.accumulate})", "batch.accumulate=1"),

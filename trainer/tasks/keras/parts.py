@@ -39,7 +39,6 @@ class Kinds:
     """How the numbers of a batch follow from those of equal parts of it.
 
     Attributes:
-        loss: the loss.
         objective: what is derived: the loss, or the sum of one that is not reduced.
         logs: what is returned besides the values of metrics.
         states: the variables of the metrics, in order; empty: they are sums. What is carried
@@ -90,7 +89,6 @@ def kinds_of(
             gradients of each update.
         model: as the engine knows it.
         examples: training examples, [2 n, ...].
-        states: the metrics.
         logs: the names of what is reported besides them.
         noted: whether the program notes what it would assign.
 
@@ -172,7 +170,6 @@ def trial_batch(examples: Callable[[int], Batch], global_size: int) -> Batch:
 
     Args:
         examples: returns so many.
-        global_size: of a batch.
     """
     batch = examples(min(global_size, _EXAMPLES))
     count = num_examples(batch) // 2 * 2

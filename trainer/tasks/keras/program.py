@@ -118,10 +118,8 @@ class Program:
         """Compute loss and metrics of a whole batch from the outputs that its parts have had.
 
         Args:
-            batch: the whole batch.
             outputs: of the model for all of its examples.
             added: what the layers add to the loss.
-            training: whether it is a training step's.
         """
         with self._part() as assigned:
             return self._judged(batch, outputs, assigned, training=training, added=added)
@@ -131,8 +129,6 @@ class Program:
 
         Args:
             name: `train_step` or `test_step`.
-            batch: the part.
-            index: number of the training step.
         """
         scope: AbstractContextManager[Any] = nullcontext()
         if self._is_keras3:

@@ -30,7 +30,6 @@ def loss_of_names(model: Any, loss: Any, from_logits: bool | None, features: Any
     """Return losses in which those named are Keras' own; cross-entropies know if they take logits.
 
     Args:
-        model: the user's.
         loss: a name, a function or an object, or a dict or list of such by output.
         from_logits: whether cross-entropies take logits; None: of the outputs of a linear layer.
         features: specification of what the model is called with.
@@ -136,8 +135,6 @@ def predictions(model: Any, outputs: Any, label_kind: LabelKind | None) -> dict[
     """Return the outputs by name; of a single one what metrics of such labels compare.
 
     Args:
-        model: the user's.
-        outputs: what it returned.
         label_kind: what the labels are; None: they are not compared.
     """
     flat = tf.nest.flatten(outputs)

@@ -392,10 +392,6 @@ def build_auditor(
 ) -> Auditor | None:
     """Return what audits the run, with what keeps a checkpoint to go back to; None: nothing does.
 
-    Args:
-        process_group: the processes that train together.
-        total_steps: length of the whole training.
-
     Raises:
         ConfigError: there is one replica.
     """
@@ -454,8 +450,6 @@ def build_loop(parts: LoopParts, dataset: Dataset, loops: Loops, train: Source) 
     """Return the training loop.
 
     Args:
-        parts: what it is built from.
-        loops: makes the loops of a dataset.
         train: the training split; not used where the data makes the loop.
 
     Raises:

@@ -124,11 +124,7 @@ def _fitted(dataset: Fitted, context: WorkerContext | None, group: ProcessGroup 
 
 
 def _check_examples(dataset: Dataset, context: WorkerContext, group: ProcessGroup) -> None:
-    """Check that the training examples are those of all processes, and of the checkpoints.
-
-    Raises:
-        ConfigError: they are others.
-    """
+    """Check that the training examples are those of all processes, and of the checkpoints."""
     own_digest = with_defaults(dataset, DatasetDefaults).digest
     if own_digest is None:
         return

@@ -39,8 +39,6 @@ class CheckpointEvaluation:
     """What evaluates the checkpoints of a run.
 
     Attributes:
-        checkpointer: restores one.
-        evaluator: evaluates what was restored.
         epochs: the training's epochs, for the log.
         lines: makes the lines of evaluations; also knows the split, `validation` or `test`.
     """

@@ -58,9 +58,6 @@ class Learner:
     """What is trained, on what, and for how long.
 
     Attributes:
-        dataset: the data.
-        plan: when things happen.
-        sizes: the batch sizes of the training.
         learning_rates: the learning rate of each optimizer at a step, by its name in the log.
         state: every variable; also the task.
         placement: path of a layer -> logical device; empty if replicas have one device each.

@@ -64,11 +64,7 @@ def check_dataset(dataset: Dataset) -> None:
 
 
 def check_has(key: str, value: object, names: Sequence[str]) -> None:
-    """Check that an object has some members.
-
-    Raises:
-        ConfigError: it lacks one.
-    """
+    """Check that an object has some members."""
     if problems := lacking(key, value, names):
         raise ConfigError(*problems)
 
@@ -128,11 +124,7 @@ def _takes(method: Any, count: int) -> bool:
 
 
 def check_built_task(task: Task, dataset: Dataset) -> None:
-    """Check that a task can be evaluated, and has every attribute that `build` must leave.
-
-    Raises:
-        ConfigError: it lacks a member.
-    """
+    """Check that a task can be evaluated, and has every attribute that `build` must leave."""
     is_evaluated_otherwise = (
         with_defaults(task, TaskDefaults).make_evaluator
         or with_defaults(dataset, LoopDefaults).make_evaluator
@@ -144,11 +136,7 @@ def check_built_task(task: Task, dataset: Dataset) -> None:
 
 
 def check_label_kind(task: Task, kind: LabelKind | None) -> None:
-    """Check that a task can learn labels of a kind; None: they may be anything.
-
-    Raises:
-        ConfigError: it learns others.
-    """
+    """Check that a task can learn labels of a kind; None: they may be anything."""
     wanted = with_defaults(task, TaskDefaults).label_kind or kind
     if wanted != kind:
         raise ConfigError(
@@ -191,11 +179,7 @@ def check_features(task: Task, dataset: Dataset, experiment: Experiment) -> None
 
 
 def check_labels(task: Task, dataset: Dataset) -> None:
-    """Check that both splits have the labels that a task is trained and evaluated on.
-
-    Raises:
-        ConfigError: one has none.
-    """
+    """Check that both splits have the labels that a task is trained and evaluated on."""
     if with_defaults(task, TaskDefaults).label_kind is None:
         return
     splits = {

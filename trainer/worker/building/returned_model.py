@@ -34,9 +34,7 @@ def adapted(
     """Build a model; one of Keras 3 is wrapped in what the engine uses of a model.
 
     Args:
-        build: makes the model.
         key: the key of the node of the function that makes it.
-        node: that node.
         features: specification of a batch's features, a nest; a model without variables is called
             with such.
 
@@ -85,11 +83,7 @@ def _set_policy(precision: str) -> None:
 
 
 def check_optimizer(key: str, optimizer: Any) -> None:
-    """Refuse an optimizer whose updates are not fused.
-
-    Raises:
-        ConfigError: it is one.
-    """
+    """Refuse an optimizer whose updates are not fused."""
     if type(optimizer).__module__.startswith("keras."):
         raise ConfigError(
             f"{key} ({type(optimizer).__name__}) is an optimizer of Keras 3, which clips before "
@@ -146,9 +140,6 @@ def check(model: Any, key: str, target: str, *, runs_steps: bool) -> None:
     """Check what a model function has returned.
 
     Args:
-        model: what it returned.
-        key: the key of its node.
-        target: its dotted path.
         runs_steps: whether the task may run a step of the model's own.
 
     Raises:

@@ -50,17 +50,13 @@ class Parts:
     """Builds what a task asks for; see `trainer.protocols.TaskParts`.
 
     Attributes:
-        dataset: the data.
         learning_rates: the learning rate of each optimizer that was built, by its name in the log.
         worker: number of this process.
         num_workers: processes that run every step together.
         is_chief: whether this process writes the files of the run.
-        label_kind: what the labels of the dataset are.
 
     Args:
-        plan: the length of the training and of an epoch.
         callbacks: some may adjust learning rates.
-        process_group: the processes that run every step together.
         adapted: what the layers of the run were adapted to; None: nothing is kept.
     """
 
@@ -182,11 +178,7 @@ class Parts:
         return model
 
     def check_models(self) -> None:
-        """Check that the models are built, by the task if it calls them otherwise.
-
-        Raises:
-            ConfigError: one is not.
-        """
+        """Check that the models are built, by the task if it calls them otherwise."""
         for key, model, failure in self._models:
             # A call that fails leaves the model itself built.
             if failure and not (model.variables and all(x.built for x in model._flatten_layers())):
@@ -319,7 +311,6 @@ class Parts:
 
 
 def _optimizer(options: Mapping[str, Any], key: str, rate: Schedule) -> Any:
-    """Build an optimizer of these options, which follows a learning rate."""
     optimizer = instantiate(options, key, rate, leave_out=tuple(ENGINE_KEYS["optimizer"]))
     returned_model.check_optimizer(key, optimizer)
     if options.get("lazy"):

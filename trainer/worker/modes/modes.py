@@ -43,10 +43,7 @@ class Job:
     """One command that needs an engine.
 
     Attributes:
-        context: this process.
         engine: the engine, built and not restored.
-        stop: whether a stop is requested.
-        save: whether a save is requested.
     """
 
     context: WorkerContext
@@ -59,7 +56,6 @@ def run(context: WorkerContext, signals: Signals, began: float) -> bool:
     """Do this process's part of the command.
 
     Args:
-        signals: stop and save requests.
         began: Unix time when the process was started.
 
     Returns:

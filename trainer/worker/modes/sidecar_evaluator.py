@@ -78,7 +78,6 @@ class Sidecar:
         """Evaluate until the run is over.
 
         Args:
-            stop: whether a stop was requested.
             dismissed: whether the supervisor ends this process when the training was stopped; it
                 then waits for that.
 

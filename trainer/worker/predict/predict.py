@@ -89,11 +89,7 @@ def _follow_chief(
 
 
 class PredictionWriter:
-    """Keeps the predicted rows in a file, and writes the table from it.
-
-    Args:
-        predictor: where the rows come from.
-    """
+    """Keeps the predicted rows in a file, and writes the table from it."""
 
     def __init__(self, table: PredictionTable, predictor: Predictor, channel: Channel) -> None:
         self._table = table
@@ -188,9 +184,6 @@ def columns_of(values: Mapping[str, np.ndarray]) -> Columns:
 class RowFile:
     """Rows of a fixed size; a last row that a kill has cut off is removed.
 
-    Attributes:
-        count: how many rows there are.
-
     Args:
         path: the file; created if it does not exist.
         columns: the values of a row.
@@ -251,7 +244,6 @@ def write_images(table: Path, name: str, rows: np.ndarray, ids: Sequence[Any]) -
 
     Args:
         table: the file of the table, in whose folder they are.
-        name: of the prediction.
         rows: a structured array, [n]; of rows of weight 0 nothing is written.
         ids: of the examples, [n].
 

@@ -40,7 +40,6 @@ def columns(
 
     Args:
         rows: a structured array, [n], with `weight`, maybe `label`, and the predictions.
-        ids: the examples' ids.
         class_names: the names of the classes; may be empty.
         paths: the files of the predictions that are written to files, name -> [n].
     """
@@ -69,7 +68,6 @@ def _place(fields: Sequence[str]) -> Callable[[str], tuple[bool, int]]:
 
 
 def _labels(labels: np.ndarray, class_names: Sequence[str]) -> dict[str, Column]:
-    """Return the columns of labels of any kind."""
     mask = np.ones(len(labels), bool)
     if labels.dtype.kind == "f":
         return _numbers("target", labels.reshape(len(labels), -1), mask, class_names)
@@ -115,8 +113,6 @@ def text_columns(
     Args:
         rows: a structured array, [n], with tokens `prompt`, of which the first `prompt_size` count,
             and `text`, those that follow.
-        ids: the examples' ids.
-        decode: returns the text of tokens.
     """
     prompts = [decode(row["prompt"][: row["prompt_size"]].tolist()) for row in rows]
     texts = [decode(row["text"].tolist()) for row in rows]
