@@ -51,8 +51,6 @@ WITHOUT_TENSORFLOW = {
 
 HEAVY = {"tensorflow", "tf_keras", "keras", "tensorboard", "numpy", "h5py", "PIL"}
 
-MAX_LINES, MAX_LINES_OF_FUNCTION, MAX_POSITIONAL = 800, 60, 7
-
 
 def parse(folder):
     return {path: ast.parse(path.read_text()) for path in sorted((ROOT / folder).rglob("*.py"))}
@@ -252,26 +250,6 @@ def test_environment_is_read_in_one_module():
     }
     # Models and datasets import nothing of the engine; the variable names Keras' folder.
     assert found == {"trainer/cluster/environment.py", "trainer/keras_objects.py"}
-
-
-def test_modules_functions_and_signatures_are_short():
-    wrong = set()
-    for path, tree in EVERYTHING.items():
-        name = str(path.relative_to(ROOT))
-        if len(path.read_text().splitlines()) > MAX_LINES:
-            wrong.add(name)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                if node.end_lineno - node.lineno + 1 > MAX_LINES_OF_FUNCTION:
-                    wrong.add(f"{name} {node.name}")
-                if num_positional(node) > MAX_POSITIONAL:
-                    wrong.add(f"{name} {node.name}()")
-    assert sorted(wrong) == []
-
-
-def num_positional(function):
-    parameters = function.args.posonlyargs + function.args.args
-    return len([parameter for parameter in parameters if parameter.arg not in ("self", "cls")])
 
 
 def test_every_path_in_the_guide_and_in_sources_exists():

@@ -2,12 +2,10 @@
 
 import os
 import shutil
-import signal
 
 import pytest
 
 from tests.support import training
-from tests.support.processes import OPTIONS, final_variables, finished, only_run, run, signaler
 from tests.support.training import assert_same_bits
 from trainer.errors import CheckpointError
 
@@ -81,28 +79,3 @@ def test_run_with_a_truncated_first_checkpoint_begins_again(run_dir):
             file.unlink() if file.is_file() else shutil.rmtree(file)
     no_markers(run_dir / "checkpoints")
     assert_same_bits(training.train(run_dir, *SAVING), training.trained(*SAVING).variables)
-
-
-@pytest.mark.long
-def test_real_processes_skip_a_damaged_checkpoint(tmp_path):
-    options = [*OPTIONS, "checkpoint.keep=2", "strategy=multi_worker"]
-    stopper = signaler(tmp_path, [8], signal.SIGTERM, "supervisor")
-    code, out, err = run(tmp_path, *options, stopper)
-    assert code == 143, out + err
-    place = only_run(tmp_path) / "checkpoints"
-    kept = shutil.copytree(place, tmp_path / "kept")
-    no_markers(place)
-    code, out, err = run(tmp_path, *options, stopper)
-    assert code == 1, out + err
-    assert "no checkpoint in" in err
-    assert "skipped the checkpoint of step 8: it has no marker" in err
-    assert err.count("can be trusted") == 1
-    shutil.copytree(kept, place, dirs_exist_ok=True)
-    truncate(place, 8)
-    code, out, err = run(tmp_path, *options, stopper)
-    assert code == 0, out + err
-    assert (
-        "warning: skipped the checkpoint of step 8: ckpt-8.data-00000-of-00001 has 10 bytes" in out
-    )
-    assert "Continuing from the checkpoint of step 6." in out
-    assert_same_bits(final_variables(only_run(tmp_path)), final_variables(finished(*options)))

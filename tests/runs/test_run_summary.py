@@ -94,25 +94,6 @@ def test_time_and_workers_are_those_of_the_whole_ledger(run):
         assert summary.sizes == whole.sizes, seed
 
 
-@pytest.mark.parametrize(
-    "garbage", [b"", b"\xff\x00{", b"[" * 20_000, b'{"step": [], "lineage": 1}\n']
-)
-def test_damaged_file_raises_nothing(run, garbage):
-    for name in ("config.yaml", "run.json", "ledger.jsonl", "metrics.jsonl", "result.json"):
-        file = run.path / name
-        content = file.read_bytes() if file.exists() else None
-        file.write_bytes(garbage)
-        assert summarize(run.path).path == run.path
-        if content is None:
-            file.unlink()
-            file.mkdir()
-            summarize(run.path)
-            file.rmdir()
-        else:
-            file.write_bytes(content)
-    assert summarize(run.path / "missing").state is State.WAITING
-
-
 def labels(*commands):
     configs = [leaves(compose(command.split())) for command in commands]
     return [label(each) for each in differences(configs)]

@@ -89,6 +89,16 @@ def test_every_yaml_lists_options_with_defaults(group: str, choice: str) -> None
     assert listed == expected
 
 
+@pytest.mark.parametrize("group", ["dataset", "model"])
+def test_every_function_of_a_module_of_its_name_has_a_choice(group: str) -> None:
+    functions = {
+        path.stem
+        for path in (ROOT / f"{group}s").glob("*.py")
+        if f"\ndef {path.stem}(" in path.read_text()
+    }
+    assert functions <= {file.stem for file in (CONF / group).glob("*.yaml")}
+
+
 def defaults(target: str) -> dict[str, Any]:
     """Return the defaults of keyword-only parameters; those that have none get an empty list."""
     signature = signatures.read(target)

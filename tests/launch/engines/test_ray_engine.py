@@ -7,12 +7,11 @@ import pytest
 
 from tests.support.fake_ray import Actor, FakeRay, Pending, RayError
 from trainer.cli.compose import compose
-from trainer.cluster.spec import EVALUATOR, RAY, Cluster, ProcessId
 from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import ConfigError
 from trainer.launch.engines import ray_connection, ray_engine
 from trainer.launch.engines.ray_engine import PlacementError, RayEngine
-from trainer.launch.engines.ray_process import Place, RayProcess
+from trainer.launch.engines.ray_process import Place
 from trainer.launch.run_context import Command, RunContext
 from trainer.strategies.select import select_strategy
 
@@ -75,19 +74,6 @@ def cloud(tmp_path, monkeypatch):
     return Cloud(tmp_path, monkeypatch)
 
 
-def test_addresses_come_from_the_actors(cloud):
-    cloud.nodes = [Place("10.0.0.1:5", "n5"), Place("10.0.0.2:6", "n6")]
-    engine = cloud.engine(beside=[Cluster(ProcessId(EVALUATOR, 0))])
-    first, second, evaluator = engine.members()
-    assert first.jobs == second.jobs == {"worker": ["10.0.0.1:5", "10.0.0.2:6"]}
-    assert [str(first.process_id), str(second.process_id)] == ["worker-0", "worker-1"]
-    assert first.source == RAY
-    assert evaluator.is_local
-    process = engine.start(second.process_id)
-    assert isinstance(process, RayProcess)
-    assert process.host == "n6"
-
-
 def test_node_that_does_not_see_the_run_is_wrong_input(cloud, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     cloud.nodes = [Place("a:5", "n5"), Place("b:6", "n6", sees_run=False)]
@@ -128,17 +114,6 @@ def test_actor_that_never_starts_is_named_with_its_error(cloud):
     )
     assert len(cloud.groups) > 1
     assert set(cloud.groups) == {None}
-
-
-def test_elastic_run_takes_the_places_that_there_are(cloud):
-    cloud.nodes = [Place("a:5", "n5")]
-    engine = cloud.engine(*ELASTIC, sizes=(2, 1))
-    (member,) = engine.members()
-    assert member.jobs == {"worker": ["a:5"]}
-    assert cloud.lines == ["warning: going on with 1 of 2 workers"]
-    cloud.nodes.append(Place("b:6", "n6"))
-    assert len(engine.members()) == 2
-    assert cloud.lines[1:] == ["going on with all 2 workers"]
 
 
 def test_user_is_told_of_a_long_wait(cloud, monkeypatch):

@@ -45,30 +45,12 @@ def run_dir(tmp_path):
     return str(tmp_path / "run")
 
 
-def test_place_has_address_of_node_and_free_port(run_dir, tmp_path):
-    place = RayHost().find_place(str(tmp_path), run_dir, "17")
-    host, _, port = place.address.rpartition(":")
-    assert host == "10.0.0.1"
-    assert 0 < int(port) < 65536
-    assert place.host == "n1"
-    assert place.node == "10.0.0.1"
-    assert place.sees_run
-
-
 @pytest.mark.parametrize(
     ("folder", "run", "holder"), [(".", "run", "18"), (".", "other", "17"), ("none", "run", "17")]
 )
 def test_node_that_does_not_see_the_run_says_so(run_dir, tmp_path, folder, run, holder):
     place = RayHost().find_place(str(tmp_path / folder), str(tmp_path / run), holder)
     assert not place.sees_run
-
-
-def test_messages_are_received_once(run_dir):
-    host = RayHost()
-    host.start(run_dir, asdict(compose([])), MEMBER.to_dict())
-    assert host.receive() == [Line("worker-0 of Ray"), Exit(0)]
-    assert host.receive() == []
-    host.call("kill")
 
 
 def test_process_waits_for_that_of_an_earlier_command(run_dir):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.fake_ray import Actor, FakeRay, RayError, RayTaskError
 from trainer.cli.compose import compose
-from trainer.cluster.messages import Dismiss, Exit, Line, Phase, SignalReceived
+from trainer.cluster.messages import Exit, Line
 from trainer.cluster.spec import RAY, Cluster, ProcessId
 from trainer.launch.engines.ray_process import RayProcess
 
@@ -38,15 +38,6 @@ def follow(actor, directory):
     return received
 
 
-def test_messages_of_process_arrive_in_order_until_its_exit(tmp_path):
-    actor = Actor(receive=[[Phase("join", 0)], [], [Line("a"), Exit(0)]])
-    assert follow(actor, tmp_path) == [Phase("join", 0), Line("a"), Exit(0)]
-    (start,) = [arguments for name, arguments in actor.calls if name == "start"]
-    assert start[0] == str(tmp_path)
-    assert Cluster.from_dict(start[2]) == MEMBER
-    assert actor.is_killed
-
-
 def test_lost_actor_is_a_process_killed_by_sigkill(tmp_path):
     actor = Actor(
         receive=[[Line("a")], RayError("The actor died: node 1\nmore")],
@@ -60,18 +51,3 @@ def test_actor_that_cannot_start_its_process_is_named(tmp_path):
     actor = Actor(start=[RayTaskError(OSError("locked by process 7"))])
     warning = Line("warning: its Ray actor failed: locked by process 7")
     assert follow(actor, tmp_path) == [warning, Exit(-signal.SIGKILL)]
-
-
-def test_requests_and_signals_reach_the_actor():
-    actor = Actor(call=[None, None, None, True, RayError("lost")])
-    process = RayProcess(actor, "n2")
-    process.send(SignalReceived(signal.SIGTERM))
-    process.signal(signal.SIGQUIT)
-    process.send(Dismiss())
-    assert process.is_stopped()
-    assert not process.is_stopped()
-    assert actor.calls[:3] == [
-        ("call", ("send", SignalReceived(signal.SIGTERM))),
-        ("call", ("signal", signal.SIGQUIT)),
-        ("call", ("send", Dismiss())),
-    ]
