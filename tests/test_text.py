@@ -4,13 +4,7 @@ import math
 
 import pytest
 
-from trainer.text import (
-    format_bytes,
-    format_duration,
-    format_metric,
-    printable,
-    printable_lines,
-)
+from trainer.text import format_bytes, format_duration, format_metric, printable, printable_lines
 
 
 @pytest.mark.parametrize(

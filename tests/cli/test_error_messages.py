@@ -126,8 +126,7 @@ def test_resume_allow_refuses_unknown_keys(run: Path, work: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "command",
-    ["model=mobilnet", "-m search=random", "diff a b", "kubernetes --imgae a"],
+    "command", ["model=mobilnet", "-m search=random", "diff a b", "kubernetes --imgae a"]
 )
 def test_separate_process_reports_the_same_without_tensorflow(command: str, work: Path) -> None:
     assert_reports(run_apart(*command.split(), cwd=work), WRONG[command], work)
@@ -220,12 +219,3 @@ def test_multirun_calls_sweep(work: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(driver, "run_sweep", lambda *arguments: calls.extend(arguments) or 143)
     assert run_here("-m", "model=cnn,softmax", "train.steps=1,2").code == 143
     assert calls == [["model=cnn,softmax", "train.steps=1,2", "train.epochs=null"], None]
-
-
-def test_internal_error_has_traceback(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    launches(monkeypatch, RuntimeError("ours"))
-    outcome = run_here()
-    assert outcome.code == 1
-    assert outcome.err.startswith("Traceback")
-    assert "hydra" not in outcome.err
-    assert outcome.err.endswith("RuntimeError: ours\n")

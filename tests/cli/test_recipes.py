@@ -16,12 +16,6 @@ def composed(*overrides: str) -> Any:
     return compose(list(overrides), CONF)
 
 
-def test_recipe_alone_sets_its_options() -> None:
-    experiment = composed("experiment=smooth_recipe")
-    assert experiment.task["label_smoothing"] == 0.1
-    assert experiment.optimizer["learning_rate"] == 0.05
-
-
 def test_option_that_a_chosen_task_lacks_is_left_out() -> None:
     experiment = composed("experiment=smooth_recipe", "task=toy_gan", "~model", "~optimizer")
     assert "label_smoothing" not in experiment.task
@@ -39,10 +33,7 @@ def test_option_that_a_chosen_target_has_is_kept() -> None:
 def test_option_that_a_chosen_node_lacks_is_left_out() -> None:
     assert composed("experiment=toy_recipe").task["generator"]["width"] == 32
     experiment = composed("experiment=toy_recipe", "model@task.generator=softmax")
-    assert experiment.task["generator"] == {
-        "_target_": "trainer.models.softmax.softmax",
-        "l2": 0.0,
-    }
+    assert experiment.task["generator"] == {"_target_": "trainer.models.softmax.softmax", "l2": 0.0}
     assert experiment.task["updates"] == 1
 
 

@@ -10,13 +10,13 @@ import signal
 
 import pytest
 
-from tests.support.training import assert_same_bits, train
+from tests.support.training import train
 from trainer.cli.compose import compose
 from trainer.cluster.fault_injection import Faults, check
 from trainer.cluster.messages import Channel, SignalRequest
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.config.schema import Fault
-from trainer.errors import CheckpointError, ConfigError, NonFiniteError
+from trainer.errors import ConfigError, NonFiniteError
 from trainer.runs.checkpoint_marker import commit, verify
 
 WITHOUT_MODEL_KEYS = [
@@ -201,15 +201,6 @@ def test_fault_that_could_never_happen_is_refused(fault, processes, declared, li
         assert problem.endswith(line)
 
 
-@pytest.mark.slow
-def test_rest_in_steps_changes_no_bit(tmp_path):
-    options = ["strategy=mirrored", "strategy.virtual_devices=2"]
-    assert_same_bits(
-        train(tmp_path / "a", *options),
-        train(tmp_path / "b", "+fault.mine={action:slow,at:3,delay_secs:1e-6}", *options),
-    )
-
-
 def test_process_whose_steps_rest_does_not_rest_between_them(tmp_path, signals):
     slow = Fault("slow", at=3, delay_secs=0.5)
     faults = faults_of(tmp_path, slow)
@@ -238,15 +229,6 @@ def test_injected_nan_reaches_loss_of_its_step(tmp_path, options):
         train(tmp_path, "+fault.mine={action:nan,at:5}", *options)
 
 
-@pytest.mark.slow
-def test_run_with_nan_fault_has_same_bits_until_its_step(tmp_path):
-    stopped = {"train.steps=4"}
-    assert_same_bits(
-        train(tmp_path / "a", *stopped),
-        train(tmp_path / "b", *stopped, "+fault.mine={action:nan,at:7}"),
-    )
-
-
 def test_bit_is_flipped_once_by_its_process(tmp_path):
     flips = []
     for process in ("worker-0", "worker-1", "worker-0"):
@@ -254,19 +236,6 @@ def test_bit_is_flipped_once_by_its_process(tmp_path):
         faults.on_flip_bit(lambda process=process: flips.append(process))
         reach_steps(faults)
     assert flips == ["worker-0"]
-
-
-@pytest.mark.slow
-def test_full_disk_fails_its_save_once(tmp_path):
-    with pytest.raises(
-        CheckpointError, match=r"the checkpoint of step 4 .* No space left on device"
-    ):
-        train(
-            tmp_path, "checkpoint.every_steps=2", "+fault.mine={action:full_disk,phase:save,at:2}"
-        )
-    assert train(
-        tmp_path, "checkpoint.every_steps=2", "+fault.mine={action:full_disk,phase:save,at:2}"
-    )
 
 
 def test_fault_is_recorded_before_it_happens(tmp_path, monkeypatch):

@@ -7,13 +7,7 @@ from contextlib import closing
 import pytest
 
 from trainer.cluster import fork_server
-from trainer.cluster.fork_server import (
-    Fork,
-    connect,
-    listen,
-    receive,
-    send,
-)
+from trainer.cluster.fork_server import Fork, connect, listen, receive, send
 
 MESSAGES = [
     Fork(

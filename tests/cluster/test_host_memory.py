@@ -27,10 +27,7 @@ def available(tmp_path):
         ((), None),
         (("MemTotal: 9 kB\nMemAvailable:    8 kB\n",), 8192),
         ((None, SECOND, ("5000\n", "2000\n", "anon 900\ninactive_file 1000\n")), 4000),
-        (
-            (None, FIRST, ("5000\n", "2000\n", "inactive_file 1\ntotal_inactive_file 500\n")),
-            3500,
-        ),
+        ((None, FIRST, ("5000\n", "2000\n", "inactive_file 1\ntotal_inactive_file 500\n")), 3500),
         (("MemAvailable: 8 kB\n", SECOND, ("max\n", "2000\n", "inactive_file 1000\n")), 8192),
         (("MemAvailable: 8 kB\n", SECOND, ("5000\n", "2000\n", "")), 3000),
         (("MemAvailable: 1 kB\n", SECOND, ("5000\n", "2000\n", "")), 1024),

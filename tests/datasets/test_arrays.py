@@ -113,14 +113,8 @@ def test_digest_changes_with_what_is_trained_on():
             "sample_weight of the train part must be numbers",
         ),
         ((numbers(), None, [np.nan] * 6), "has numbers that are not finite"),
-        (
-            ((numbers(), np.arange(6)), (numbers(),)),
-            "label of test must .* and not missing",
-        ),
-        (
-            ((numbers(),), (numbers() * 1.0,)),
-            r"as of train, int64\[2\], and not fl",
-        ),
+        (((numbers(), np.arange(6)), (numbers(),)), "label of test must .* and not missing"),
+        (((numbers(),), (numbers() * 1.0,)), r"as of train, int64\[2\], and not fl"),
         (((columns(),), (numbers(),)), r"as of train, \{age: float32\[\], name: string\[\]\}, and"),
     ],
 )

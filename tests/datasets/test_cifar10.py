@@ -174,7 +174,6 @@ def test_truncated_archive_is_refused(folder: Path) -> None:
     archive = pack(folder, folder.parent / "cifar-10-python.tar.gz")
     os.truncate(archive, 2000)
     with pytest.raises(
-        ValueError,
-        match=r"cannot be read as a tar archive: .*; was the download of .* cut short",
+        ValueError, match=r"cannot be read as a tar archive: .*; was the download of .* cut short"
     ):
         cifar10(path=str(archive))

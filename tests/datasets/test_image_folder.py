@@ -90,13 +90,6 @@ def test_hash_split_keeps_files_when_others_are_added(tmp_path: Path) -> None:
     } == tested
 
 
-def test_train_folder_without_test_is_divided(tree: Path) -> None:
-    (tree / "test").rename(tree.parent / f"{tree.name}-away")
-    data = image_folder(path=str(tree), image_size=SIZE, test_fraction=0.5)
-    assert data.train.num_examples + data.test.num_examples == 8
-    assert data.num_classes == 2
-
-
 def test_hidden_loose_and_other_files_are_ignored(
     tree: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -184,12 +177,3 @@ def test_image_folder_refuses_other_layouts(tmp_path: Path) -> None:
         match=r"path \(.*test\) has the classes \['dog'\], which are not in .*train; rename",
     ):
         image_folder(path=str(tmp_path))
-
-
-def test_empty_test_split_is_refused(tmp_path: Path) -> None:
-    write(tmp_path / "cat" / "0.png", 0)
-    with pytest.raises(
-        ValueError,
-        match=r"test_fraction \(1e-06\) leaves none of the 1 images of .* in the test split; ch",
-    ):
-        image_folder(path=str(tmp_path), test_fraction=1e-6)

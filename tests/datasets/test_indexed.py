@@ -45,10 +45,7 @@ IMAGES: dict[str, Callable[[int], Any]] = {
     "a tuple": lambda n: (np.full((4, 4, 1), n, np.uint8), np.int32(n % 3)),
     "encoded": lambda n: {"image": png(n), "label": np.array([n % 3])},
     "a picture of Pillow": lambda n: (picture(n), n % 3),
-    "as Hugging Face stores images": lambda n: (
-        {"bytes": png(n), "path": None},
-        n % 3,
-    ),
+    "as Hugging Face stores images": lambda n: ({"bytes": png(n), "path": None}, n % 3),
 }
 
 

@@ -255,10 +255,7 @@ def test_function_draws_the_same_without_a_seed():
         ({"train": mapped(lambda x, y: (x, x[0]))}, r"an integer, or float32\[3\], .*; cast it"),
         ({"train": mapped(lambda x, y: (x, x)), "label_kind": "number"}, "a number, or 3 of them"),
         ({"label_kind": "multilabel"}, r"the label must be 3 integers \(dataset.label_kind=multil"),
-        (
-            {"test": mapped(lambda x, y: (x, x))},
-            r"label of test .* and not float32\[2\]",
-        ),
+        ({"test": mapped(lambda x, y: (x, x))}, r"label of test .* and not float32\[2\]"),
         ({"test": mapped(lambda x, y: (x, y + 1))}, r"labels go from 1 to 3, .* in 0..2 \(datas"),
         ({"train": mapped(lambda x, y: (tf.RaggedTensor.from_tensor([x]), y))}, r"by .to_tensor"),
         ({"train": mapped(lambda x, y: (tf.sparse.from_dense(x), y))}, "tf.sparse.to_dense"),

@@ -253,15 +253,6 @@ def test_records_that_are_not_as_described_are_refused(images: Path, vectors: Pa
         open_vectors(vectors, image_size=[8, 8])
 
 
-def test_missing_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"path \(null\)"):
-        tfrecord()
-    with pytest.raises(FileNotFoundError, match=r"path \(no/\*\): no such file"):
-        tfrecord(path="no/*")
-    with pytest.raises(FileNotFoundError, match=r"no \.tfrecord file in it"):
-        tfrecord(path=str(tmp_path))
-
-
 def test_deleted_file_is_named(images: Path) -> None:
     split = open_images(images).train
     (images / "train-00001-of-00002").unlink()

@@ -35,11 +35,7 @@ def builder(*words: str, secs: float = SECS, code: int = 0) -> str:
     """Return what a command of the builder prints; it ends with the exit code."""
     assert BUILDER is not None
     done = subprocess.run(
-        [BUILDER, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=secs,
+        [BUILDER, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=secs
     )
     assert done.returncode == code, done.stdout[-5000:]
     return done.stdout

@@ -209,9 +209,3 @@ def test_run_with_faults_ends_like_the_straight_run(tmp_path, strategy, action, 
     assert result(run_dir) == result(expected)
     assert log(run_dir) == log(expected)
     assert_same_bits(final_variables(run_dir), final_variables(expected))
-
-
-def test_fault_matrix_has_enough_cells():
-    matrix = list(cells())
-    assert len(matrix) == len(set(matrix)) >= 40
-    assert {cell[:3] for cell in matrix} >= SLOW

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,13 +135,6 @@ def result_of(process: subprocess.Popen[str]) -> dict[str, Any]:
     return {**result, "output": output}
 
 
-def command(folder: Path, *words: str) -> str:
-    program: Sequence[str] = [sys.executable, str(ROOT / "train.py"), *words]
-    return subprocess.run(
-        program, cwd=folder, capture_output=True, text=True, timeout=240, check=True
-    ).stdout
-
-
 @pytest.mark.slow
 def test_script_trains_its_own_classes_and_the_same_call_finds_the_run(tmp_path: Path) -> None:
     first = result_of(start(tmp_path, {}))
@@ -155,16 +147,6 @@ def test_script_trains_its_own_classes_and_the_same_call_finds_the_run(tmp_path:
     assert "Already finished" in again["output"]
     assert again["directory"] == first["directory"]
     assert again["history"] == history
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_killed_training_has_the_history_of_one_that_was_not(tmp_path: Path) -> None:
-    whole = result_of(start(tmp_path / "whole", {}))
-    fault = {"process": "chief", "at": 15}
-    killed = result_of(start(tmp_path / "killed", {"fault__mine": fault}))
-    assert "in 2 attempts" in killed["output"]
-    assert killed["history"] == whole["history"]
 
 
 @pytest.mark.slow
@@ -203,12 +185,3 @@ def kill(folder: Path, keys: dict[str, Any], text: str = SCRIPT) -> tuple[Path, 
         assert time.monotonic() < deadline
         time.sleep(0.1)
     return directory, status
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_killed_script_continues_on_the_command_line(tmp_path: Path) -> None:
-    directory, status = kill(tmp_path, {"train__epochs": 100_000})
-    text = command(tmp_path, f"resume={directory}", f"train.steps={status.step + 5}")
-    assert "Continuing from the checkpoint of step" in text
-    assert f"Done: step {status.step + 5}" in text

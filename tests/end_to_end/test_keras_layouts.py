@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import keras
@@ -87,19 +86,6 @@ def test_every_program_has_the_same_bits_on_every_strategy(tmp_path, name, libra
     for layout, overrides in SYNCHRONOUS.items():
         assert_equal(one, final(tmp_path / layout, *options, *overrides))
     final(tmp_path / "servers", *program(name, library), "strategy=parameter_server")
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize("name", ["vae", "gan", "averaging"])
-def test_killed_program_continues_to_the_same_bits(tmp_path, name, library):
-    options = program(name, library)
-    kill = ("fault=kill_chief_at_50", "fault.kill_chief_at_50.at=6", "restart.backoff_secs=0")
-    killed = final(tmp_path / "killed", *options, *kill)
-    result = json.loads((only_run(tmp_path / "killed") / "result.json").read_text())
-    assert result["attempts"] == 2
-    assert_equal(final(tmp_path / "alone", *options), killed)
 
 
 @pytest.mark.slow

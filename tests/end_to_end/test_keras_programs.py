@@ -10,11 +10,7 @@ from trainer.errors import ConfigError
 
 TWO = ("strategy=mirrored", "strategy.virtual_devices=2")
 PROGRAM = ("model=softmax", "~model.l2", "dataset=digits")
-STREAM = (
-    "model=softmax",
-    "dataset=stream",
-    "dataset.num_classes=10",
-)
+STREAM = ("model=softmax", "dataset=stream", "dataset.num_classes=10")
 SHORT = ("train.steps=2", "batch.global_size=16", "writers=[jsonl]")
 
 REFUSED = {

@@ -42,15 +42,6 @@ def test_parameter_servers_are_sent_rows(tmp_path, servers):
 
 
 @pytest.mark.slow
-def test_model_of_keras_3_has_the_same_bits_on_two_devices():
-    options = ["model._target_=tests.support.toy_tables.keras_3", "batch.shards=2"]
-    one = finished(*OPTIONS, *options, "strategy=one_device")
-    two = finished(*OPTIONS, *options, "strategy=mirrored", "strategy.virtual_devices=2")
-    assert_same_bits(final_variables(one), final_variables(two))
-    assert log(one) == log(two)
-
-
-@pytest.mark.slow
 def test_first_lines_name_the_table_and_what_the_optimizer_does(tmp_path):
     _, out, _ = run(tmp_path, *OPTIONS)
     assert f"{TABLE}\n" in out

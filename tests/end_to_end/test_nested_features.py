@@ -1,12 +1,10 @@
 """Features and labels that are several arrays, texts among them, in every part of a run."""
 
-import csv
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.processes import ROOT, only_run, run, start, wait_until
+from tests.support.processes import ROOT, run
 from tests.support.training import assert_same_bits, recipe, variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
@@ -95,28 +93,6 @@ def test_workers_of_different_examples_are_refused(tmp_path, monkeypatch):
     code, out, err = run(tmp_path, *ARRAYS, *workers, f"dataset.data._target_={OWN}.drawn")
     assert code == 2, f"{out}\n{err}"
     assert "the training examples are not the same in all processes; its function" in err
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("data", [ARRAYS, STREAM], ids=["arrays", "stream"])
-def test_killed_cluster_ends_with_the_same_table(tmp_path, monkeypatch, data):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    tables = []
-    for name, options in (("one", ()), ("two", ("strategy=multi_worker", "strategy.workers=2"))):
-        directory = tmp_path / name
-        directory.mkdir()
-        command = (*data, *IN_PARTS, *options, "train.steps=40")
-        if options:
-            process = start(directory, *command)
-            wait_until(lambda found=directory: list(found.glob("runs/*/checkpoints/ckpt-4.json")))
-            process.kill()
-            process.communicate()
-        assert run(directory, *command)[0] == 0
-        assert run(directory, *command, "mode=predict")[0] == 0
-        with next(only_run(directory).glob("predictions/*.csv")).open() as file:
-            tables.append(list(csv.reader(file)))
-    assert tables[0] == tables[1]
 
 
 @pytest.mark.slow

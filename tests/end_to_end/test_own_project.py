@@ -95,9 +95,3 @@ def test_search_of_a_project_ends_a_sweep(project):
     outcome = run_here("-m", "search=until_good", *options)
     assert outcome.code == 0, outcome
     assert "2 points: 1 done, 1 waiting" in outcome.out
-
-
-def test_every_part_is_short():
-    for file in sorted((PROJECT / "parts").glob("*.py")):
-        code = [line for line in file.read_text().split('"""', 2)[2].splitlines() if line.strip()]
-        assert len(code) <= 15, file.name

@@ -140,16 +140,3 @@ def test_own_project_trains_with_the_installed_command(installed: Path, project:
     assert json.loads((path / "result.json").read_text())["step"] == 20
     again = yaml.safe_load(steadfast(f"resume={path}", "--cfg", "job"))
     assert (again["model"]["filters"], again["train"]["steps"]) == (8, 20)
-
-
-@pytest.mark.slow
-def test_error_in_own_project_is_one_line(installed: Path, project: Path) -> None:
-    command = [installed / "steadfast", "experiment=first_try"]
-    done = subprocess.run(
-        [*command, "model.filtres=2"],
-        cwd=project, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    problem = "unknown key 'model.filtres'; did you mean 'model.filters'?"
-    assert (done.returncode, done.stderr) == (2, f"error: {problem}\n")
-    assert done.stdout == "Choices of your own: conf\n"
-    assert not (project / "runs").exists()

@@ -6,14 +6,7 @@ import sys
 
 import pytest
 
-from tests.support.processes import (
-    OPTIONS,
-    ROOT,
-    TIMEOUT_SECS,
-    only_run,
-    run,
-    wait_gone,
-)
+from tests.support.processes import OPTIONS, ROOT, TIMEOUT_SECS, only_run, run, wait_gone
 from tests.support.terminal import in_terminal
 
 PROBE = '''

@@ -12,13 +12,7 @@ from botocore.stub import Stubber
 import trainer.store.schemes.s3
 from tests.support.faulty_proxy import FaultyProxy
 from tests.support.gcs_server import gcs_server
-from tests.support.object_stores import (
-    MemoryStore,
-    free_port,
-    s3_environment,
-    s3_server,
-    server,
-)
+from tests.support.object_stores import MemoryStore, free_port, s3_environment, s3_server, server
 from trainer.store.lease import Lease, LeaseLostError, read_manifest
 from trainer.store.object_store import (
     ConflictError,

@@ -121,10 +121,7 @@ def test_run_that_has_saved_nothing_is_none_unless_it_is_in_use(stores, monkeypa
         assert run_status(view.path).state is State.RUNNING
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["../../x/logs/status-1.json", "/etc/x/logs/status-1.json", ""],
-)
+@pytest.mark.parametrize("name", ["../../x/logs/status-1.json", "/etc/x/logs/status-1.json", ""])
 def test_names_of_a_manifest_that_leave_the_run_are_refused(stores, run_dir, monkeypatch, name):
     lease = upload_run(stores[ADDRESS], run_dir, HOLDER)
     lease.change(lambda manifest: replace(manifest, files={**manifest.files, name: 1}))

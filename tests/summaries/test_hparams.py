@@ -76,11 +76,7 @@ def test_tab_lists_each_run_with_typed_values_and_the_last_metrics(tmp_path):
             compose([f"optimizer.learning_rate={rate}", *words])
         )
         assert metrics(groups[name]) == pytest.approx(
-            {
-                "metrics/loss/train": 4.0,
-                "metrics/loss/test": rate,
-                "metrics/accuracy/test": 0.125,
-            }
+            {"metrics/loss/train": 4.0, "metrics/loss/test": rate, "metrics/accuracy/test": 0.125}
         )
 
 

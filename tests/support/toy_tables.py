@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -22,15 +19,6 @@ def examples() -> tuple[np.ndarray, np.ndarray]:
 
 def model(input_shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
     """Build a classifier of the rows that are looked up."""
-    return _model(tf.keras, input_shape, num_classes)
-
-
-def keras_3(input_shape: tuple[int, ...], num_classes: int) -> keras.Model:
-    """Build the same model of Keras 3."""
-    return _model(keras, input_shape, num_classes)
-
-
-def _model(library: Any, input_shape: tuple[int, ...], num_classes: int) -> Any:
-    inputs = library.Input(input_shape, dtype="int32")
-    layers = [library.layers.Embedding(ROWS, 8, name="embedding"), library.layers.Flatten()]
-    return library.Sequential([inputs, *layers, library.layers.Dense(num_classes, name="logits")])
+    layers = [tf.keras.layers.Embedding(ROWS, 8, name="embedding"), tf.keras.layers.Flatten()]
+    inputs = tf.keras.Input(input_shape, dtype="int32")
+    return tf.keras.Sequential([inputs, *layers, tf.keras.layers.Dense(num_classes, name="logits")])

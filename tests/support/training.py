@@ -26,12 +26,7 @@ SMALL = (
     "summary.every_steps=50",  # graph calls of several steps
     "writers=[jsonl]",
 )
-RANDOM = (
-    "model.dropout=0.3",
-    "model.batch_norm=true",
-    "augment.crop=1",
-    "augment.brightness=0.2",
-)
+RANDOM = ("model.dropout=0.3", "model.batch_norm=true", "augment.crop=1", "augment.brightness=0.2")
 """Everything that is random or keeps statistics."""
 
 ROUNDING = 2.0 * 6 * 32 * 2.0**-24

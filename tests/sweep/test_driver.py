@@ -361,11 +361,7 @@ def test_parallel_points_divide_cores_but_not_threads() -> None:
         ResourceShare((0, 1), None, 4),
         ResourceShare((4, 5), None, 4),
     ]
-    assert [share.cores for share in divide(3, [0, 1, 2, 3, 4], [])] == [
-        (0,),
-        (1, 2),
-        (3, 4),
-    ]
+    assert [share.cores for share in divide(3, [0, 1, 2, 3, 4], [])] == [(0,), (1, 2), (3, 4)]
     assert [share.cores for share in divide(5, [3, 7], [])] == [(3,), (7,), (3,), (7,), (3,)]
     assert divide(2, [], []) == [ResourceShare(), ResourceShare()]
     assert divide(1, [0, 1, 2], ["0"]) == [ResourceShare()]
@@ -382,12 +378,7 @@ def test_parallel_points_divide_gpus_and_do_not_share_one() -> None:
 
 @pytest.mark.parametrize(
     ("visible", "gpus"),
-    [
-        (None, ["0", "1", "10"]),
-        ("1, 0", ["1", "0"]),
-        ("", []),
-        ("GPU-ab,-1,1", ["GPU-ab"]),
-    ],
+    [(None, ["0", "1", "10"]), ("1, 0", ["1", "0"]), ("", []), ("GPU-ab,-1,1", ["GPU-ab"])],
 )
 def test_gpus_are_those_visible_to_this_process(
     visible: str | None, gpus: list[str], monkeypatch: pytest.MonkeyPatch

@@ -146,10 +146,7 @@ def test_ranges_follow_hydras_sweep_syntax(text, values, values_to_check):
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        (
-            "interval(5,1)",
-            "must have finite bounds, the smaller first; write interval(low,high)",
-        ),
+        ("interval(5,1)", "must have finite bounds, the smaller first; write interval(low,high)"),
         (
             "tag(log,interval(0,1))",
             "must be > 0 to be sampled on a log scale; raise its lower bound",

@@ -78,11 +78,7 @@ def test_summary_is_a_table_as_text_csv_and_json(tmp_path):
 
 @pytest.mark.parametrize(
     ("metric", "mode", "expected"),
-    [
-        ("accuracy", "min", "15324"),
-        ("loss", "min", "31524"),
-        ("f1", "max", "12345"),
-    ],
+    [("accuracy", "min", "15324"), ("loss", "min", "31524"), ("f1", "max", "12345")],
 )
 def test_summary_is_sorted_by_the_metric(tmp_path, metric, mode, expected):
     assert order(tmp_path, Sweep(metric=metric, mode=mode), RESULTS) == list(expected)

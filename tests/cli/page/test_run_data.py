@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.fake_runs import make_runs
 from trainer.cli.page import run_data
-from trainer.cli.page.run_data import Summaries, details, finite_only, read_series, thin
+from trainer.cli.page.run_data import Summaries, details, read_series, thin
 from trainer.files import MAX_RECORD_BYTES
 from trainer.runs import recorded_metrics
 from trainer.runs.ledger import Ledger
@@ -40,11 +40,6 @@ def test_damaged_or_missing_run_has_a_summary(tmp_path):
     damaged, empty = Summaries("x", lambda: listing).payload()["runs"]
     assert damaged["id"] == "a"
     assert (empty["state"], empty["best"], empty["value"]) == ("waiting", None, None)
-
-
-def test_values_for_json_are_finite():
-    value = {"a": [float("nan"), (1.5, float("inf"))], 3: None}
-    assert finite_only(value) == {"a": [None, [1.5, None]], "3": None}
 
 
 @pytest.fixture(scope="module")

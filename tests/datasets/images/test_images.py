@@ -135,10 +135,7 @@ def test_transform_compiles_under_xla() -> None:
             {"normalize": Normalization(mean=[0.1, 0.2])},
             r"normalize\.mean \(\[0\.1, 0\.2\]\) must have one number, or one for each of the 3 ch",
         ),
-        (
-            {"normalize": Normalization(std=[])},
-            r"normalize\.std \(\[\]\) must have one number",
-        ),
+        ({"normalize": Normalization(std=[])}, r"normalize\.std \(\[\]\) must have one number"),
         (
             {"normalize": Normalization(std=[0.5, 0.0, 0.5])},
             r"normalize\.std \(\[0\.5, 0\.0, 0\.5\]\) must be positive",

@@ -16,15 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.reading_sources import (
-    Absent,
-    Bound,
-    Broken,
-    Deadly,
-    OnceDeadly,
-    Pictures,
-    Told,
-)
+from tests.support.reading_sources import Absent, Bound, Broken, Deadly, OnceDeadly, Pictures, Told
 from tests.support.toy_sources import everything
 from trainer.datasets.indexed import indexed
 from trainer.datasets.records.fields import Fields

@@ -1,14 +1,8 @@
 """Packages that only some datasets need, and the one line that names a missing one."""
 
-import json
-
 import pytest
 
 from trainer.datasets.splits.extras import import_extra
-
-
-def test_import_extra_returns_the_module() -> None:
-    assert import_extra("json", "any", "dataset=any") is json
 
 
 def test_import_extra_names_what_needs_the_missing_package() -> None:
