@@ -68,7 +68,6 @@ def huggingface(
 
 
 def _splits(path: str | None, test_path: str | None, train: str, test: str) -> dict[str, Any]:
-    """Return the data set of each split that there is."""
     loaded = _load(path, "path", divides=test_path is None)
     found = {"train": _pick(loaded, train, "train")}
     if test_path is not None:

@@ -63,7 +63,13 @@ def image_masks(
         ValueError: the folder has no such files, or an option is wrong.
     """
     check_size(image_size)
-    class_names = _check(channels, class_names)
+    check_channels(channels)
+    if not class_names or len(class_names) > IGNORED:
+        raise ValueError(
+            f"class_names ({'null' if class_names is None else len(class_names)}) must name the 1 "
+            f"to {IGNORED} classes of the masks, in the order of their numbers; "
+            "add dataset.class_names=[background,...]"
+        )
     splits = find_splits(path, None, _scan)
     files = splits.divide(test_fraction, lambda image: image.name, "images")
     shape = (image_size[0], image_size[1], channels)
@@ -80,18 +86,6 @@ def image_masks(
         normalize=options.normalize,
     )
     return with_cache(dataset, options.cache)
-
-
-def _check(channels: int, class_names: list[str] | None) -> list[str]:
-    """Return the names of the classes."""
-    check_channels(channels)
-    if not class_names or len(class_names) > IGNORED:
-        raise ValueError(
-            f"class_names ({'null' if class_names is None else len(class_names)}) must name the 1 "
-            f"to {IGNORED} classes of the masks, in the order of their numbers; "
-            "add dataset.class_names=[background,...]"
-        )
-    return class_names
 
 
 class CorruptPairs(CorruptFiles):
@@ -139,7 +133,6 @@ class MaskFileSplit(FileSplit):
         return hash_texts(image.name for image in self._images)
 
     def identity(self) -> str:
-        """Return a text that changes with what `fetch` returns."""
         return f"{super().identity()} {files_identity(map(_mask_of, self._images))}"
 
     def fetch(self, indices: tf.Tensor, draws: tf.Tensor | None = None) -> dict[str, tf.Tensor]:

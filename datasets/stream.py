@@ -63,16 +63,16 @@ class StreamSplit:
         first = self._source.first
         with seeded():
             again = list(self._source.elements().take(len(first)).as_numpy_iterator())
-        digests = {self._digest(nests) for nests in (first, again)}
+        digests = {
+            digest_of(dict(enumerate(map(_as_arrays, nests))), self.num_examples)
+            for nests in (first, again)
+        }
         if len(digests) > 1:
             raise ValueError(
                 "the function of train makes other examples each time, so that a run could not be "
                 "continued; give its random numbers a seed"
             )
         return digests.pop()
-
-    def _digest(self, first: Sequence[Any]) -> str:
-        return digest_of(dict(enumerate(map(_as_arrays, first))), self.num_examples)
 
 
 def stream(

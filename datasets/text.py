@@ -111,7 +111,6 @@ class TextDataset:
     num_draws: int = 0
 
     def transform(self, batch: dict[str, Any], draws: tf.Tensor | None) -> dict[str, Any]:
-        """Return the batch as it is; `draws` is not used."""
         return batch
 
     @property

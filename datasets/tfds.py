@@ -43,7 +43,9 @@ def tfds(
     fields = fields or Fields()
     library, builder = _builder(path)
     root = str(path)
-    label = _known(builder.info.features, fields.label, LABELS)
+    features = builder.info.features
+    name = fields.label or next((key for key in LABELS if key in features), None)
+    label = dict(features.items()).get(name)
     return from_sources(
         Sources(
             _source(library, builder, train),
@@ -92,12 +94,6 @@ def _source(library: Any, builder: Any, split: str) -> Any:
         return builder.as_data_source(split=split, decoders=skip or None)
     except Exception as error:  # whatever the library raises
         raise ValueError(f"the split {split} cannot be opened: {first_line(error)}") from error
-
-
-def _known(features: Any, name_or_number: str | int | None, usual: tuple[str, ...]) -> Any:
-    """Return the description of the label, if there is one."""
-    name = name_or_number or next((key for key in usual if key in features), None)
-    return dict(features.items()).get(name)
 
 
 def _names(label: Any) -> list[str] | None:

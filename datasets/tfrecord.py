@@ -140,7 +140,6 @@ def _check_numbers(size: list[int] | None, augment: Augmentation | None) -> None
 def _open(
     path: str | list[str] | None, test_path: str | list[str] | None, test_fraction: float
 ) -> dict[str, RecordIndex]:
-    """Return the records of each split."""
     splits = find_splits(path, test_path, find_record_files)
     found = {name: open_index(split.files) for name, split in splits.present.items()}
     if not splits.is_whole:

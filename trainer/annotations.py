@@ -32,7 +32,6 @@ class Bound:
     symbol: ClassVar[str]
 
     def holds(self, value: float) -> bool:
-        """Return whether a number is within the limit."""
         return bool(_COMPARISONS[self.symbol](value, self.limit))
 
     def __str__(self) -> str:

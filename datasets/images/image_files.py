@@ -276,15 +276,11 @@ class FileSplit:
         """
         with tf.device("CPU:0"):
             paths, *labels = (tf.gather(constant, indices) for constant in self._tensors)
-            images, good = self._read(paths, draws)
+            examples = (paths,) if draws is None else (paths, draws)
+            dtype = tf.uint8 if self._max_value == 255 else tf.float32
+            images, good = decode_batch(examples, self._decode, self._image_shape, dtype)
             batch = self._corrupt.count(images, good, paths)
             return {**batch, "label": labels[0]} if labels else batch
-
-    def _read(self, paths: tf.Tensor, draws: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the images at `paths`, [B] string, and whether each is good, [B] bool."""
-        examples = (paths,) if draws is None else (paths, draws)
-        dtype = tf.uint8 if self._max_value == 255 else tf.float32
-        return decode_batch(examples, self._decode, self._image_shape, dtype)
 
     def _decode(self, path: tf.Tensor, draws: tf.Tensor | None = None) -> tf.Tensor:
         content = tf.io.read_file(path)

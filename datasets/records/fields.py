@@ -339,7 +339,6 @@ class RecordReader:
 
     @property
     def label_dtype(self) -> Any:
-        """Type of the labels."""
         return np.float32 if self.layout.label_kind == "number" else np.int64
 
     def _records(self, rows: list[int]) -> Sequence[Any]:

@@ -162,7 +162,6 @@ class _Process:
         return value
 
     def end(self) -> None:
-        """End the process."""
         self._process.kill()
         self._process.wait()
 

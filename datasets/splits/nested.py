@@ -126,7 +126,6 @@ class NestDataset:
         return tf.nest.map_structure(lambda spec: tuple(spec.shape), self.feature_specs)
 
     def transform(self, batch: dict[str, Any], draws: tf.Tensor | None) -> dict[str, Any]:
-        """Return the batch as it is; `draws` is not used."""
         return batch
 
     def digest(self) -> str:

@@ -254,7 +254,6 @@ class ColumnFit:
     """Fits a column of a known kind to training rows, a block at a time."""
 
     def __init__(self, name: str, kind: str) -> None:
-        """Take the column's name and kind."""
         self.name = name
         self.kind = kind
         self.counts: Counter[str] = Counter()

@@ -114,17 +114,12 @@ def _no_choice(error: MissingConfigException) -> str:
     options = sorted([*choices, *words])
     if not options:
         return f"{error.missing_cfg_file}: no such configuration file"
-    own = _in_own_folder(group, choice)
+    path = Path("conf", group, f"{choice}.yaml")
+    own = f"; {path} is one: add --config-dir=conf" if path.is_file() else ""
     hint = own or choice_hint(group, choice, options) or did_you_mean(choice, options)
     # The hint first: a list can be long.
     rest = f"{hint} Choose" if hint.endswith("?") else f"{hint}; choose"
     return f"{group}={choice}: no such choice{rest} one of {', '.join(options)}"
-
-
-def _in_own_folder(group: str, choice: str) -> str:
-    """Return what to add if the choice lies in `conf/` of the working directory, or ""."""
-    file = Path("conf", group, f"{choice}.yaml")
-    return f"; {file} is one: add --config-dir=conf" if file.is_file() else ""
 
 
 def _hydra_text(text: str) -> str:

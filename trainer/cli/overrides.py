@@ -127,8 +127,9 @@ def _is_for_hydra(override: str) -> bool:
     value = _value(override)
     if not key:
         raise ConfigError(f"'{override}' is not an override; write key=value or group=choice")
-    if key.startswith("hydra."):
-        _check_hydra(key)
+    # Hydra composes only: the keys with which it runs jobs are refused.
+    if key.startswith("hydra.") and (fix := _INEFFECTIVE.get(key.split(".")[1])):
+        raise ConfigError(f"{key} does nothing here; {fix}")
     group = key.partition("@")[0]
     # A choice may be one of the user's own.
     if group not in GROUPS and (gone := removal(override)):
@@ -145,12 +146,6 @@ def _is_for_hydra(override: str) -> bool:
             f"{key} ({value}) must be the name of a choice; see --help for the choices"
         )
     return False
-
-
-def _check_hydra(key: str) -> None:
-    """Refuse the keys with which Hydra runs jobs: here it composes only."""
-    if fix := _INEFFECTIVE.get(key.split(".")[1]):
-        raise ConfigError(f"{key} does nothing here; {fix}")
 
 
 def _sets_one(override: str) -> bool:

@@ -26,7 +26,6 @@ class StandardStream(io.TextIOWrapper):
             return len(text)
 
     def flush(self) -> None:
-        """Pass on what is buffered."""
         try:
             super().flush()
         except OSError as error:

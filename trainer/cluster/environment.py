@@ -105,8 +105,10 @@ def worker_environment(scratch: str | None = None) -> dict[str, str]:
     # The log is read during the run and after a kill: it must not stay in a buffer.
     environment["PYTHONUNBUFFERED"] = "1"
     paths = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    # So that a worker imports the same package.
+    root = os.path.dirname(os.path.dirname(os.path.abspath(trainer.__file__)))
     # Once, however many processes have started each other.
-    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([_import_root(), *paths]))
+    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([root, *paths]))
     return environment
 
 
@@ -244,8 +246,3 @@ def set_tf_config(cluster: Cluster) -> None:
         os.environ["TF_CONFIG"] = cluster.tf_config()
         # A refused connection fails at once where TensorFlow expects that, and waits elsewhere.
         os.environ["GRPC_FAIL_FAST"] = "use_caller"
-
-
-def _import_root() -> str:
-    """Return the folder that this package was imported from, so that a worker imports the same."""
-    return os.path.dirname(os.path.dirname(os.path.abspath(trainer.__file__)))

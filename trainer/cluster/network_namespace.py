@@ -137,7 +137,6 @@ def open_ports_warning(jobs: Mapping[str, Sequence[str]], reason: str) -> str:
 
 
 def _leaves(node: object, path: str) -> Iterator[tuple[str, object]]:
-    """Yield the dotted key and the value of every leaf."""
     items = list(node.items()) if isinstance(node, Mapping) else []
     if isinstance(node, list | tuple):
         items = list(enumerate(node))

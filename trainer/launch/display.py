@@ -126,7 +126,6 @@ class Screen:
             self._out.show_line(text, is_whole=is_whole)
 
     def error(self, text: str, *, is_whole: bool = False) -> None:
-        """Show a line of an error; see `line`."""
         if self.is_live and self._err.is_terminal:  # only standard output knows where the block is
             self.line(text, is_whole=is_whole)
         else:
@@ -266,7 +265,6 @@ class Console:
             self._screen.line(text, is_whole=is_whole)
 
     def error(self, text: str) -> None:
-        """Show an error."""
         self.cause = self.cause or text
         self._screen.error(f"error: {text}")
 
@@ -278,7 +276,10 @@ class Console:
 
     def __rich__(self) -> RenderableType:
         """Return the live view: the progress, and a line for each of several processes."""
-        rows, progress = self._rows(), self._progress
+        members = {str(process_id): member for process_id, member in list(self._members.items())}
+        silent = [name for name, member in members.items() if not member.phase and not member.end]
+        rows = [self._row(name, member, silent) for name, member in members.items()]
+        progress = self._progress
         if len(rows) != 1:
             return Group(*([_progress_line(progress)] if progress else []), process_table(rows))
         (row,) = rows
@@ -286,12 +287,6 @@ class Console:
             return Text(f"{row.activity} ... {row.detail}".rstrip())
         activity = row.activity if row.activity != "training" else ""
         return _progress_line(progress, activity, row.detail)
-
-    def _rows(self) -> list[Row]:
-        """Return the processes, in the order in which they were started first."""
-        members = {str(process_id): member for process_id, member in list(self._members.items())}
-        silent = [name for name, member in members.items() if not member.phase and not member.end]
-        return [self._row(name, member, silent) for name, member in members.items()]
 
     def _row(self, name: str, member: _Member, silent: list[str]) -> Row:
         if member.end:

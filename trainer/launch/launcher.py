@@ -280,7 +280,6 @@ def _beside(context: RunContext) -> list[Cluster]:
 
 
 def _print_host_commands(strategy: Strategy, hosts: list[str], argv: Sequence[str]) -> int:
-    """Print the command to type on each host."""
     python = [Path(sys.executable).name] if argv[0].endswith(".py") else []
     process_ids = strategy.process_ids(len(hosts))
     for address, line in discovery.start_commands(hosts, process_ids, [*python, *argv]):

@@ -249,7 +249,6 @@ class RemoteRun:
             raise RunInUseError(self._address, holder) from None
 
     def _acquire(self, store: Store) -> Lease:
-        """Take the lease of the run."""
         number, holders = self._read_note()
         if self._experiment.resume == "never" and read_manifest(store)[0].has_run:
             raise ConfigError(

@@ -52,19 +52,6 @@ _SEAL = "# crc32 of what follows: "
 _LOCK_WAIT_SECS = 5.0  # a worker whose supervisor was killed needs a moment to notice
 
 
-def _set_aside_damaged(run_dir: Path) -> list[str]:
-    """Rename what is damaged in a run directory, which must be locked; return a line for each.
-
-    Checkpoints stay where they are: a run resumes from the newest that is whole. And nothing
-    replaces what the data and the layers were fitted to or, in a command that names the run by its
-    path, `config.yaml`.
-    """
-    return [
-        f"{path}: {problem}; it is {_set_aside(path).name} now, and the run continues without it"
-        for path, problem in _damaged(run_dir)
-    ]
-
-
 def _set_aside(path: Path) -> Path:
     """Rename a file or a folder; return its new path."""
     names = (path.with_name(f"{path.name}.damaged-{number}") for number in range(1, 1_000_000))
@@ -410,10 +397,17 @@ def _with_changes(path: Path, begun: Experiment) -> dict[str, Any]:
 def _repair(path: Path, experiment: Experiment) -> list[str]:
     """Repair an existing run, which must be locked; return a line for each damaged file.
 
+    What is damaged is renamed. Checkpoints stay where they are: a run resumes from the newest that
+    is whole. And nothing replaces what the data and the layers were fitted to or, in a command that
+    names the run by its path, `config.yaml`.
+
     Raises:
         DamagedError: the run is named by its path, and its config.yaml cannot be read.
     """
-    repairs = _set_aside_damaged(path)
+    repairs = [
+        f"{file}: {problem}; it is {_set_aside(file).name} now, and the run continues without it"
+        for file, problem in _damaged(path)
+    ]
     config = path / "config.yaml"
     try:
         read_config(path)

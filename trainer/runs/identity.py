@@ -316,17 +316,13 @@ def change_problems(path: Path, differing: Sequence[Change], experiment: Experim
     is_named = experiment.resume not in ("auto", "never")
     keep = f"leave {pronoun} as {old}" if is_named else f"go on as it was with resume={path} alone"
     resume = "" if is_named else f"resume={path} "
-    sections = ",".join(_sections(semantic))
-    allow = "" if structural else f"allow {pronoun} with {resume}resume_allow=[{sections}], "
+    # A section instead of its keys where its choice has changed.
+    sections = [key.removesuffix("._target_") for key in semantic if key.endswith("._target_")]
+    allowing = ",".join([*sections, *(key for key in semantic if not _within(key, sections))])
+    allow = "" if structural else f"allow {pronoun} with {resume}resume_allow=[{allowing}], "
     condition = ", if the model is the same" if structural else ""
     new = f"start a new run (init_from={path} takes its weights{condition})"
     return [f"{path} was trained with other values:", *lines, f"{keep}, {allow}or {new}"]
-
-
-def _sections(keys: Sequence[str]) -> list[str]:
-    """Return the keys, with a section instead of its keys where its choice has changed."""
-    sections = [key.removesuffix("._target_") for key in keys if key.endswith("._target_")]
-    return [*sections, *(key for key in keys if not _within(key, sections))]
 
 
 def _within(key: str, parents: Sequence[str]) -> bool:

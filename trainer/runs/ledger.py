@@ -86,7 +86,6 @@ class WorkerTime:
         return self.step_secs + self.wait_secs
 
     def __add__(self, other: WorkerTime) -> WorkerTime:
-        """Return the time of two intervals."""
         return WorkerTime(
             self.step_secs + other.step_secs,
             self.wait_secs + other.wait_secs,
@@ -120,7 +119,6 @@ class WorkerRecord:
         return waited / total if total else 0.0
 
     def __add__(self, other: WorkerRecord) -> WorkerRecord:
-        """Return the record of two intervals."""
         times = dict(self.times)
         for name, spent in other.times.items():
             times[name] = times[name] + spent if name in times else spent

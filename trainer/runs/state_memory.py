@@ -199,7 +199,8 @@ class StateMemory:
         """
         import numpy as np
 
-        description = _describe(tensors, metrics)
+        described = [[*tensor[:3], list(tensor.shape), len(tensor.content)] for tensor in tensors]
+        description = json.dumps({"metrics": metrics, "tensors": described}).encode()
         length = sum(_aligned(len(tensor.content)) for tensor in tensors)
         newest = self.newest()
         slot = self._free_slot(newest)
@@ -232,7 +233,6 @@ class StateMemory:
                 self._clear_header(slot)
 
     def fileno(self) -> int:
-        """Return the file descriptor."""
         return self._file
 
     def close(self) -> None:
@@ -357,11 +357,6 @@ def _fill(target: Any, tensors: Sequence[StoredTensor]) -> None:
         target[at:end] = tensor.content
         at += _aligned(len(tensor.content))
         target[end:at] = 0  # the same state has the same checksum in all processes
-
-
-def _describe(tensors: Sequence[StoredTensor], metrics: Mapping[str, float] | None) -> bytes:
-    described = [[*tensor[:3], list(tensor.shape), len(tensor.content)] for tensor in tensors]
-    return json.dumps({"metrics": metrics, "tensors": described}).encode()
 
 
 def _description(header: Header, content: Any) -> dict[str, Any]:

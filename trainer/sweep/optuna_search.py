@@ -201,7 +201,6 @@ class OptunaSearch(Search):
         return point
 
     def _create_trial(self, point: Point) -> Trial:
-        """Return a new trial with the values of a point."""
         params = {
             key: value if isinstance(self._space.ranges[key], Choice) else float(value)
             for key, value in point.varied.items()

@@ -131,7 +131,6 @@ class Choice:
 
     @property
     def size(self) -> float:
-        """Number of values."""
         return len(self.values)
 
     def sample(self, random: Random) -> str:
@@ -223,7 +222,6 @@ class SearchSpace:
         return math.prod(values.size for values in self.ranges.values())
 
     def overrides(self, varied: Mapping[str, str]) -> list[str]:
-        """Return all overrides of a point."""
         return [*self.fixed, *(f"{key}={value}" for key, value in varied.items())]
 
     def sample(self, random: Random) -> dict[str, str]:

@@ -137,7 +137,6 @@ def _key_values(name: str, before: Sequence[str], config_dir: str | None) -> Seq
 
 
 def _rules(key: str) -> tuple[Rule, ...]:
-    """Return the rules of a key of the schema."""
     schema: Any = Experiment
     item: Field[Any] | None = None
     for part in key.split("."):
@@ -193,7 +192,6 @@ def _composed(
 
 
 def _config_dir(before: Sequence[str]) -> str | None:
-    """Return the user's directory of choices, if there is one."""
     directory = None
     for index, word in enumerate(before):
         if word.startswith("--config-dir="):

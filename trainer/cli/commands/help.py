@@ -291,7 +291,6 @@ def _recipe_rows(composed: Mapping[str, Any], choices: Choices) -> list[Row]:
 
 
 def _leaves(node: Any, path: str) -> list[tuple[str, Any]]:
-    """Return the dotted keys of a mapping with their values."""
     if not isinstance(node, Mapping):
         return []
     leaves: list[tuple[str, Any]] = []

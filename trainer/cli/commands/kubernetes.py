@@ -54,7 +54,12 @@ def run(arguments: Sequence[str]) -> int:
             sized = compose([*overrides, f"{_WORKERS}={args.workers}"], args.config_dir)
     name = args.name or re.sub(r"[^a-z0-9-]", "-", run_path(experiment).name.lower())
     pods, has_cluster = _check(experiment, sized, name)
-    _check_grace(experiment, args.grace_secs)
+    needed = experiment.preemption.grace_secs
+    if needed is not None and args.grace_secs <= needed:
+        raise ConfigError(
+            f"--grace-secs ({args.grace_secs}) must be longer than preemption.grace_secs "
+            f"({needed:g})"
+        )
     options = ["--config-dir", args.config_dir] if args.config_dir else []
     spec = JobSpec(
         name,
@@ -210,12 +215,3 @@ def _check(experiment: Experiment, sized: Experiment, name: str) -> tuple[int, b
     check(experiment, strategy, cluster)
     remote_run.check(experiment, strategy, cluster.source if count else None)
     return count or 1, count > 0
-
-
-def _check_grace(experiment: Experiment, grace_secs: int) -> None:
-    """Refuse a pod that is killed before the run gives up to save."""
-    needed = experiment.preemption.grace_secs
-    if needed is not None and grace_secs <= needed:
-        raise ConfigError(
-            f"--grace-secs ({grace_secs}) must be longer than preemption.grace_secs ({needed:g})"
-        )

@@ -69,8 +69,10 @@ def run(arguments: Sequence[str]) -> int:
     else:
         terminal = Terminal()
         terminal.show_table(*_table(listed, differing, args.sort), _FEWEST)
-        for note in _notes(listed):
-            terminal.show_line(note)
+        for run in listed:
+            sizes = format_sizes(run.sizes)
+            if note := run.why or (sizes and f"workers: {sizes}"):
+                terminal.show_line(f"{run.path.name}: {note}")
     return DONE
 
 
@@ -143,15 +145,6 @@ def _row(run: RunSummary, label: str, metric: str | None, *, with_name: bool) ->
         "" if run.eta_secs is None else format_duration(run.eta_secs),
         age(time.time() - run.active),
     )
-
-
-def _notes(runs: Sequence[RunSummary]) -> list[str]:
-    """Return a line for each run that has failed, or has changed its number of workers."""
-    texts = (
-        (run, run.why or (f"workers: {sizes}" if (sizes := format_sizes(run.sizes)) else ""))
-        for run in runs
-    )
-    return [f"{run.path.name}: {text}" for run, text in texts if text]
 
 
 def age(secs: float) -> str:

@@ -87,7 +87,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _run_script(args: argparse.Namespace) -> str:
-    """Return the job script of one run."""
     experiment = _experiment(args)
     if _needs_one_worker(args, experiment):
         experiment = _experiment(args)

@@ -44,7 +44,10 @@ def report_page(title: str, data: Mapping[str, Any]) -> str:
         data: `folder`, `now`, `runs`, and by id `series` and `details`.
     """
     nonce = secrets.token_urlsafe(16)
-    return _page(title, nonce, f"{_POLICY.format(nonce)}; base-uri 'none'", _json(data))
+    # All of it ASCII, without the signs of HTML, for a script element.
+    text = json.dumps(finite_only(data), separators=(",", ":"), allow_nan=False)
+    policy = f"{_POLICY.format(nonce)}; base-uri 'none'"
+    return _page(title, nonce, policy, Markup(text.translate(_UNSAFE)))
 
 
 def _page(title: str, nonce: str, policy: str, data: Markup | None) -> str:
@@ -65,12 +68,6 @@ def _page(title: str, nonce: str, policy: str, data: Markup | None) -> str:
 
 def _text(name: str) -> str:
     return _TEMPLATES.joinpath(name).read_text(encoding="utf-8")
-
-
-def _json(data: Mapping[str, Any]) -> Markup:
-    """Return data as JSON for a script element: all of it ASCII, without the signs of HTML."""
-    text = json.dumps(finite_only(data), separators=(",", ":"), allow_nan=False)
-    return Markup(text.translate(_UNSAFE))
 
 
 _ADDRESS = "127.0.0.1"
@@ -134,7 +131,6 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _IDLE_SECS
 
     def do_GET(self) -> None:
-        """Answer a request."""
         try:
             self._send(HTTPStatus.OK, *self._answer())
         except _RefusedError as error:

@@ -493,10 +493,7 @@ def _settled(points: Sequence[_Point], most: int) -> list[_Point]:
 def _columns(points: Sequence[_Point]) -> dict[str, list[Any]]:
     return {
         "step": [step for step, _ in points],
-        "value": [_rounded(value) if math.isfinite(value) else None for _, value in points],
+        "value": [
+            float(f"{value:.{_DIGITS}g}") if math.isfinite(value) else None for _, value in points
+        ],
     }
-
-
-def _rounded(value: float) -> float:
-    """Return a number with the digits that a chart shows."""
-    return float(f"{value:.{_DIGITS}g}")

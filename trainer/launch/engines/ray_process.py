@@ -144,7 +144,6 @@ class RayProcess:
         self._follower.start()
 
     def send(self, message: Message) -> None:
-        """Send a message to the process."""
         self._actor.call.remote("send", message)
 
     def signal(self, number: int) -> None:
@@ -152,7 +151,6 @@ class RayProcess:
         self._actor.call.remote("signal", int(number))
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended."""
         return self._follower is not None and not self._follower.is_alive()
 
     def resident_bytes(self) -> int:

@@ -52,7 +52,6 @@ class Outcome:
 
     @property
     def step(self) -> int:
-        """The number of steps made."""
         return int(self.result["step"])
 
     def __str__(self) -> str:

@@ -100,7 +100,6 @@ class Child:
         return self._connection is not None
 
     def has_ended(self) -> bool:
-        """Return whether the process has ended."""
         return self._has_ended.is_set()
 
     def wait(self, secs: float | None = None) -> int | None:

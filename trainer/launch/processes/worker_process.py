@@ -133,7 +133,6 @@ class WorkerProcess(Child):
         self.follow(put, str(process_id), read_output, end_output)
 
     def resident_bytes(self) -> int:
-        """Return the memory that the process takes."""
         return resident_bytes(self.pid) if self.pid else 0
 
     def is_stopped(self) -> bool:
@@ -183,7 +182,6 @@ class Log:
             self._file = open(path, "ab", buffering=0, opener=regular_file)  # noqa: SIM115
 
     def fileno(self) -> int:
-        """Return the file descriptor."""
         return self._file.fileno()
 
     def write(self, content: bytes) -> None:
@@ -196,5 +194,4 @@ class Log:
             self._warned = True
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()

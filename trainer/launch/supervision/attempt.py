@@ -570,7 +570,6 @@ class JoinWait:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether any process waits."""
         return bool(self._since)
 
     def enter_phase(self, process_id: ProcessId, phase: str, now: float) -> bool:

@@ -121,7 +121,6 @@ class Memories(dict[ProcessId, StateMemory]):
         return max((position.step for _, position in self._positions()), default=0)
 
     def close(self) -> None:
-        """Close the files."""
         for memory in self.values():
             memory.close()
         self.clear()
@@ -320,7 +319,6 @@ class Supervisor:
         return machine.code, machine.failure
 
     def _next(self, machine: Attempt, processes: Processes) -> Event:
-        """Wait for the next event."""
         timeout = None if machine.due_at == NEVER else max(0.0, machine.due_at - time.monotonic())
         try:
             received = processes.messages.get(timeout=timeout)

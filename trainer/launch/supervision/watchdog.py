@@ -91,7 +91,6 @@ class Watch:
         self._heartbeats[process_id] = Heartbeat(_BEFORE, 0, now)
 
     def end(self, process_id: ProcessId) -> None:
-        """Stop watching a process."""
         self._heartbeats.pop(process_id, None)
 
     def update(self, process_id: ProcessId, message: Phase | Progress, now: float) -> None:
