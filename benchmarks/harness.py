@@ -69,11 +69,7 @@ class Child:
 
 
 def run_child(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Child:
-    """Run a command in this checkout to its end.
-
-    Raises:
-        SystemExit: it failed; the end of its output has been printed.
-    """
+    """Run a command in this checkout; if it fails, print the end of its output and exit."""
     # tf_keras for the peers as well: the same models, and the faster of the two Keras lines.
     own = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
     env = os.environ | own | dict(environment or {})

@@ -24,11 +24,7 @@ _CHOOSE = "write +dataset@dataset.sources.<name>=<choice>"
 
 @dataclass(frozen=True)
 class Part:
-    """A source's part of a split.
-
-    Attributes:
-        share: how many positions of each period of training it has.
-    """
+    """A source's part of a split; `share`: its positions in each period of training."""
 
     name: str
     size: int

@@ -55,11 +55,7 @@ class StreamSplit:
         return self._source.examples().repeat()
 
     def digest(self) -> str:
-        """Return a text that changes with the length and the first examples.
-
-        Raises:
-            ValueError: a second call of the function makes others.
-        """
+        """Return a text of length and first examples; a ValueError if they do not repeat."""
         first = self._source.first
         with seeded():
             again = list(self._source.elements().take(len(first)).as_numpy_iterator())
@@ -239,11 +235,7 @@ class _Source:
         return min(low for low, _ in ranges), max(high for _, high in ranges)
 
     def blocks(self, size: int | None = None) -> Iterator[dict[str, Any]]:
-        """Read the dataset from its start, many examples at once: nests of arrays [N, ...].
-
-        Args:
-            size: how many examples, in whole batches; None: all.
-        """
+        """Read the dataset, or `size` examples in whole batches: nests of arrays [N, ...]."""
         elements = self.elements()
         if not self.batched:
             elements = elements.take(-1 if size is None else size).batch(_READ_AT_ONCE)

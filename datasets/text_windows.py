@@ -41,11 +41,7 @@ class WindowSplit:
         self._length = length
 
     def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the windows `indices`, [B] int64.
-
-        Returns:
-            `features` [B, length] int32 and `label` [B, length] int64, the token after each.
-        """
+        """Return `features`, [B, length] int32, and `label`, int64: the token after each."""
         if self.in_memory:
             with tf.device("CPU:0"):
                 tokens = tf.gather(self._tensor, self._places(indices))

@@ -196,11 +196,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def parse_json(content: bytes, name: object) -> dict[str, Any]:
-    """Return a record from its content.
-
-    Raises:
-        DamagedError: it is not what `write_json` has written under this name.
-    """
+    """Return a record from what `write_json` has written as `name`, or raise a DamagedError."""
     try:
         record = json.loads(content.decode())
     except UnicodeDecodeError as error:

@@ -54,11 +54,7 @@ def keras_home() -> Path:
 
 
 def read_archive(path: Path) -> Archive:
-    """Read a `.keras` file.
-
-    Raises:
-        Exception: one of `READ_ERRORS`: it is none, or declares more than it holds.
-    """
+    """Read a `.keras` file; raise one of `READ_ERRORS` if it is none, or declares too much."""
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         declared = sum(member.file_size for member in members)
@@ -148,11 +144,7 @@ def optimizer_options(optimizer: Any) -> dict[str, Any]:
 
 
 def check_precision(model: Any, path: str) -> None:
-    """Refuse a precision that the layers, which have their own, would not follow.
-
-    Raises:
-        ValueError: that of the run is another.
-    """
+    """Raise a ValueError at a precision that the layers, which have their own, would not follow."""
     wanted = import_module("tensorflow").keras.mixed_precision.global_policy().compute_dtype
     layers = [x for x in model._flatten_layers() if x.weights and not hasattr(x, "layers")]
     dtypes = {layer.compute_dtype for layer in layers}

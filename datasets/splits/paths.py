@@ -180,11 +180,7 @@ def find_files(
 
 
 def files_identity(paths: Iterable[Path]) -> str:
-    """Return a text that changes with files: with their names, sizes or times of modification.
-
-    Args:
-        paths: files, and folders with all that is in them.
-    """
+    """Return a text that changes with the names, sizes or times of files, also those in folders."""
     digest = hashlib.sha256()
     for path in paths:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:

@@ -158,11 +158,7 @@ def as_texts(values: np.ndarray) -> list[str]:
 
 
 def column_names(file: Path, delimiter: str = ",") -> list[str]:
-    """Return the names of the columns of a file.
-
-    Raises:
-        ValueError: it cannot be read, or a name stands twice.
-    """
+    """Return the names of columns; raise a ValueError if unreadable or one stands twice."""
     if file.suffix == ".parquet":
         return _checked(list(_open_parquet(file).schema_arrow.names), file)
     return next(csv_lines(file, delimiter))[1]
@@ -231,11 +227,7 @@ def _warn_of_line_break(file: Path, number: int) -> None:
 
 
 def parquet_batches(file: Path, names: Sequence[str] | None) -> Iterator[Any]:
-    """Yield batches of the rows of a Parquet file, of some columns; None: of all.
-
-    Raises:
-        ValueError: the file is damaged, or pyarrow is missing.
-    """
+    """Yield batches of rows of a Parquet file, of some columns or all, or raise a ValueError."""
     arrow = import_extra("pyarrow", "parquet", str(file))
     done = 0
     try:

@@ -303,11 +303,7 @@ def _warn_of_decimal_commas(fits: Iterable[ColumnFit]) -> None:
 
 
 def _to_numbers(name: str, kind: str, rows: Rows) -> np.ndarray:
-    """Return a column as numbers, [N] float64, NaN where a value is missing.
-
-    Raises:
-        ValueError: a value is none; the message names file and line.
-    """
+    """Return a column as numbers, [N] float64, NaN where missing; raise a ValueError at another."""
     values = rows.columns[name]
     try:
         numbers = _parse(values, kind)

@@ -143,11 +143,7 @@ class Composition:
         return dict(self.hydra_config.hydra.runtime.choices)
 
     def container(self) -> dict[str, Any]:
-        """Return the keys of the experiment as plain containers, unresolved and not checked.
-
-        Raises:
-            ConfigError: an override could not be applied.
-        """
+        """Return unresolved, unchecked containers, or raise a ConfigError at a bad override."""
         if self.problems:
             raise ConfigError(*self.problems)
         container: Any = OmegaConf.to_container(self.config)

@@ -90,11 +90,7 @@ def found_directory() -> str | None:
 
 
 def resume_override(run: Path | str) -> str:
-    """Return the override that continues a run, quoted where Hydra needs it.
-
-    Args:
-        run: its directory, or its address in an object store.
-    """
+    """Return the override that continues a run, at a path or address, quoted as Hydra needs it."""
     text = str(run)
     quoted = text if _PLAIN.fullmatch(text) else '"' + text.replace('"', '\\"') + '"'
     return f"resume={quoted}"

@@ -178,11 +178,7 @@ class ForkServer:
 
 
 def _locked(folder: Path) -> int:
-    """Return a descriptor that locks a folder until this process ends.
-
-    Raises:
-        OSError: it is locked, or no folder of this user's.
-    """
+    """Lock a folder of this user's until this process ends, or raise an OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         if os.fstat(descriptor).st_uid != os.getuid():
@@ -216,11 +212,7 @@ def is_supported() -> bool:
 
 
 def listen(path: Path) -> socket.socket:
-    """Return a socket that takes requests at a path that does not exist yet.
-
-    Raises:
-        OSError: there is something, or the file system has no sockets.
-    """
+    """Return a socket that takes requests at a new path, or raise an OSError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         with _short_path(path) as address:
@@ -255,11 +247,7 @@ def peer_uid(connection: socket.socket) -> int:
 
 
 def send(connection: socket.socket, message: Fork | int, descriptors: Sequence[int] = ()) -> None:
-    """Send a request, or an answer.
-
-    Raises:
-        OSError: the other end is gone, or the message is too long.
-    """
+    """Send a request or an answer; raise an OSError if the other end is gone or it is too long."""
     content = message if isinstance(message, int) else asdict(message)
     socket.send_fds(connection, [json.dumps(content).encode()], list(descriptors))
 

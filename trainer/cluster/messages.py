@@ -130,11 +130,7 @@ class FaultNotice:
 
 @dataclass(frozen=True)
 class SignalRequest:
-    """A fault: the supervisor is to send a signal to a process.
-
-    Attributes:
-        process: its name, such as `ps-0`.
-    """
+    """A fault: the supervisor is to send a signal to a process, such as `ps-0`."""
 
     process: str
     number: int
@@ -295,11 +291,7 @@ class Channel:
         self.send(Progress(step, total, rate, secs_left, dict(metrics), epoch))
 
     def evaluated(self, step: int, metrics: Mapping[str, float], split: str, text: str) -> None:
-        """Send the metrics of the split that selects; keep all of them in the log.
-
-        Args:
-            text: the line for the user.
-        """
+        """Send the metrics of the split that selects; keep all in the log, and show `text`."""
         _log.info(evaluation_text(step, metrics, split))
         self.send(Evaluated(step, dict(metrics), text))
 

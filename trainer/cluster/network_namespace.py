@@ -62,11 +62,7 @@ class Namespace:
         self._files = [open(file, "rb", buffering=0) for file in descriptors]  # noqa: SIM115
 
     def command(self, argv: Sequence[str]) -> list[str]:
-        """Return a command that runs another inside, under the same process id.
-
-        Args:
-            argv: the other command; a child of this process must run it.
-        """
+        """Return a command for a child, which runs another inside under the same process id."""
         paths = [f"/proc/{os.getpid()}/fd/{file}" for file in self.descriptors()]
         return [*_PROGRAM, "join", *paths, "--", *argv]
 

@@ -38,11 +38,7 @@ def survive_saves() -> None:
 
 
 def stop_with(caller: int) -> None:
-    """Ask this process to save and stop when the one that has called it ends.
-
-    Args:
-        caller: a descriptor that can be read from when that one ends.
-    """
+    """Ask this process to save and stop when the one ends that `caller`, a descriptor, is of."""
 
     def wait() -> None:
         os.read(caller, 1)

@@ -138,11 +138,7 @@ def _of_object(metric: Any) -> Any:
 
 
 def of_keras_name(name: str) -> str | None:
-    """Return the better direction of a metric by its name or class in Keras; None: it tells none.
-
-    Args:
-        name: such as `AUC`, `accuracy`, `mean_absolute_error` or `mae`.
-    """
+    """Return the better direction of a metric of Keras (`AUC`, `mae`, ...); None: it tells none."""
     word = name.lower().replace("_", "")
     if word in _KERAS_SHORT_MIN or word.endswith(_KERAS_MIN):
         return "min"

@@ -101,11 +101,7 @@ def _take_nodes(options: dict[str, Any], key: str) -> dict[str, Node]:
 
 
 def _problem(cause: BaseException, target: str) -> str | None:
-    """Return why a target cannot be called; None: the error is of what it does.
-
-    Args:
-        target: its key and dotted path, for messages.
-    """
+    """Return why a target (key and path) cannot be called; None: the error is of what it does."""
     # TensorFlow is not imported here.
     if isinstance(cause, MemoryError) or type(cause).__name__ == "ResourceExhaustedError":
         memory = first_line(cause).partition(" and type ")[0]

@@ -65,11 +65,7 @@ def load(
 
 
 def restore(container: Mapping[str, Any]) -> Experiment:
-    """Return the experiment of plain containers as `plain` returns them; drop unknown keys.
-
-    Raises:
-        ConfigError: a value has another type than its key.
-    """
+    """Return the experiment of `plain`, without unknown keys; raise a ConfigError at a bad type."""
     reader = Reader(container)
     experiment = _read(reader, container)
     if reader.wrong:

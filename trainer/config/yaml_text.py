@@ -15,11 +15,7 @@ _MAX_FAST_CHARS = 16_000
 
 
 def load(text: str) -> Any:
-    """Return what a YAML text holds, as plain containers.
-
-    Raises:
-        yaml.YAMLError: it is none, or has too many values; see `check`.
-    """
+    """Return what a YAML text holds, as plain containers, or raise a YAMLError as `check` does."""
     check(text)
     return yaml.safe_load(text)
 

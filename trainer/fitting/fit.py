@@ -211,12 +211,7 @@ def _build(model: Any, first: Mapping[str, Any]) -> Any:
 
 
 def _forget_calls(model: Any, first: Mapping[str, Any]) -> None:
-    """Remove tensors that a call leaves in layers, such as attention scores: they name no run.
-
-    Args:
-        model: of either Keras, built.
-        first: the first example or batch, by name.
-    """
+    """Remove tensors that a call leaves in layers, as attention scores are: they name no run."""
     tensorflow = import_module("tensorflow")
     layers = list(model._flatten_layers())
 
@@ -383,7 +378,11 @@ def overrides_of(keys: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[s
         for key, value in defaults.items()
         if key not in chosen and others.get(key) not in chosen
     }
-    return [_override(key, value) for key, value in {**left, **chosen}.items()]
+    # Nodes with a _target_ have options that no file mentions.
+    return [
+        f"{'++' if '.' in key else ''}{key}={_text(value)}"
+        for key, value in {**left, **chosen}.items()
+    ]
 
 
 def _flat(keys: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -394,12 +393,6 @@ def _flat(keys: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from ((f"{key}.{inner}", item) for inner, item in value.items())
         else:
             yield key, value
-
-
-def _override(key: str, value: Any) -> str:
-    # Nodes with a _target_ have options that no file mentions.
-    plus = "++" if "." in key else ""
-    return f"{plus}{key}={_text(value)}"
 
 
 def _text(value: Any) -> str:

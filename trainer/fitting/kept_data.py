@@ -251,11 +251,7 @@ def _kind(stage: Any) -> str:
 
 
 def _in_one_order(columns: list[Any], unit: int) -> list[Any]:
-    """Return rows in an order that their content gives: each pass shuffles them otherwise.
-
-    Args:
-        unit: how many stay together.
-    """
+    """Return rows, `unit` together, in an order of their content: each pass shuffles otherwise."""
     starts = range(0, len(columns[0]), unit)
     digests = [
         hashlib.sha256(

@@ -134,11 +134,7 @@ class Screen:
 
 @dataclass(frozen=True)
 class _Member:
-    """The last known state of a process, by the clock; see `ProcessStatus`.
-
-    Attributes:
-        detail: more about its end.
-    """
+    """The last known state of a process and how it ended, by the clock; see `ProcessStatus`."""
 
     at: float
     is_restarted: bool
@@ -204,11 +200,7 @@ class Console:
         )
 
     def end(self, process_id: ProcessId, state: str, detail: str = "") -> None:
-        """Show how a process ended.
-
-        Args:
-            state: done, stopped, ended, left, lost, stalled or failed.
-        """
+        """Show how a process ended: done, stopped, ended, left, lost, stalled or failed."""
         self._members[process_id] = replace(
             self._members[process_id], at=self._clock(), end=state, detail=detail
         )
@@ -229,11 +221,7 @@ class Console:
         ]
 
     def show(self, message: Message, log: Path) -> None:
-        """Show one message of the run as a whole.
-
-        Args:
-            log: the log of the process that sent it.
-        """
+        """Show one message of the run as a whole; `log` is that of the sender."""
         match message:
             case Opening(text) if text in self._openings:
                 return

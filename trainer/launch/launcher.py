@@ -222,11 +222,7 @@ def _trained(experiment: Experiment, directory: RunDirectory) -> str | None:
 
 
 def _supervise(context: RunContext, ledger: Ledger) -> tuple[int, Failure | None]:
-    """Run the experiment in worker processes.
-
-    Returns:
-        The exit code, and the failure of the last attempt that failed, or None.
-    """
+    """Run the experiment in workers; return the exit code and the last failure, or None."""
     if context.experiment.launch.uses_ray:
         return ray_engine.supervise(context, _beside(context), ledger)
     server = context.command.server or ForkServer.acquire()

@@ -162,11 +162,7 @@ def verify(directory: Path, step: int) -> str | None:
 
 
 def marker_digest(directory: Path, step: int) -> str:
-    """Return the SHA-256 of a marker: it names this checkpoint and no other of the same step.
-
-    Raises:
-        OSError: there is no such checkpoint.
-    """
+    """Return the SHA-256 of a marker, which names this checkpoint alone, or raise an OSError."""
     return hashlib.sha256(marker_file(directory, step).read_bytes()).hexdigest()
 
 

@@ -80,11 +80,7 @@ def _damaged(run_dir: Path) -> Iterator[tuple[Path, str]]:
 
 
 def read_experiment(path: Path) -> Experiment:
-    """Return the experiment of a run directory, as the command that began it had it.
-
-    Raises:
-        DamagedError: config.yaml is missing, or cannot be read.
-    """
+    """Return the experiment as the command that began it had it, or raise a DamagedError."""
     file = path / "config.yaml"
     try:
         config = read_config(path)
@@ -187,11 +183,7 @@ class RunDirectory:
             check_holder(lock_file(self.path), self.holder)
 
     def record_continuation(self, overrides: list[str], config_dir: str | None) -> list[str]:
-        """Record in run.json that a command continues the run.
-
-        Returns:
-            Messages for the user: changed keys, and differences of code and versions.
-        """
+        """Record a continuation in run.json; return lines: changed keys, other code or versions."""
         self._continued_at = self._newest()
         self._recorded = True
         lines = provenance.add_entry(
@@ -378,11 +370,7 @@ def _lock(path: Path) -> Lock:
 
 
 def trained_config(path: Path) -> dict[str, Any]:
-    """Return the configuration of a run by dotted key, with the changes of later commands.
-
-    Raises:
-        DamagedError: config.yaml is missing, or it or run.json cannot be read.
-    """
+    """Return the values of a run by dotted key, with later changes, or raise a DamagedError."""
     return _with_changes(path, read_experiment(path))
 
 

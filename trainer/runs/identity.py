@@ -191,11 +191,7 @@ def effect_of(key: str, target: Any = None) -> Effect:
 
 
 def names_run(key: str, values: Mapping[str, Any]) -> bool:
-    """Return whether another value of a key names another run directory.
-
-    Args:
-        values: the configuration by dotted key.
-    """
+    """Return whether another value of a key, of all by dotted key, names another run directory."""
     effect = effect_of(key, values.get(f"{_node(key)}._target_"))
     return not isinstance(effect, Free) or effect.names_run
 
@@ -286,11 +282,7 @@ def _change(
 
 
 def change_problems(path: Path, differing: Sequence[Change], experiment: Experiment) -> list[str]:
-    """Return which changes are not allowed and the ways out, one line each, or nothing.
-
-    Args:
-        experiment: the configuration that continues the run.
-    """
+    """Return which changes `experiment` must not make, and the ways out, one line each."""
     loop_name = loop.name_of(experiment)
     if loop_name is not None and any(
         _within(change.key, ["strategy"]) and change.effect == Free(names_run=True)

@@ -61,11 +61,7 @@ class PredictionTable:
 
 
 def check(experiment: Experiment) -> None:
-    """Check what mode=predict needs, before anything is written.
-
-    Raises:
-        ConfigError: a package or an image is missing.
-    """
+    """Raise a ConfigError if a package or an image that mode=predict needs is missing."""
     options = experiment.predict
     if options.format == "parquet" and importlib.util.find_spec("pyarrow") is None:
         raise ConfigError(
@@ -141,11 +137,7 @@ def predicted_split(experiment: Experiment, dataset: Dataset) -> Split:
 
 
 def find_images(folder: str) -> list[Path]:
-    """Return the image files below a folder, sorted by `image_id`; hidden files are left out.
-
-    Raises:
-        ConfigError: there are none.
-    """
+    """Return the images below a folder by `image_id`, no hidden ones, or raise a ConfigError."""
     root = Path(folder).expanduser()
     paths = [
         Path(directory, name)

@@ -66,11 +66,7 @@ class HostStatus:
 
 
 def write(run_dir: Path, name: str, status: HostStatus) -> None:
-    """Replace the record of a command; what cannot be written is left out.
-
-    Args:
-        name: of the command's own process.
-    """
+    """Replace the record of a command, named by its own process, if it can be written."""
     with suppress(StorageError):
         write_json(_path(run_dir, name), asdict(status), durable=False)
 

@@ -43,11 +43,7 @@ _MAX_NAMES = 5
 def create(
     path: Path, overrides: list[str], config_dir: str | None, *, with_diff: bool = True
 ) -> None:
-    """Write run.json of a new run.
-
-    Args:
-        with_diff: whether the uncommitted changes are recorded themselves, not only their hash.
-    """
+    """Write run.json of a new run; without `with_diff` it has but a hash of uncommitted changes."""
     git = _git()
     _write(
         path,
@@ -241,11 +237,7 @@ def _differences(
 
 
 class ImportedCode:
-    """The user's modules that this process has imported, each as it was when it was first seen.
-
-    Attributes:
-        fingerprints: file and SHA-256 of each module by its name.
-    """
+    """The user's modules, by name, as they were when first seen: their files and SHA-256."""
 
     def __init__(self) -> None:
         self.fingerprints: dict[str, dict[str, str]] = {}

@@ -81,11 +81,7 @@ def read_evaluations(path: Path, *splits: str) -> list[tuple[int, Mapping[str, f
 
 
 def read_curves(path: Path) -> dict[tuple[str, str], Points]:
-    """Return the points of each metric by split and name; of a step the last line counts.
-
-    Args:
-        path: the run directory; a file that cannot be read has no points.
-    """
+    """Return the points by split and metric, of a step the last; an unreadable file has none."""
     curves: dict[tuple[str, str], dict[int, float]] = {}
     for name in FILES:
         with suppress(DamagedError):
@@ -131,11 +127,7 @@ def epoch_metrics(path: Path) -> dict[str, list[float]]:
 
 
 def newest_metrics(path: Path, steps: Sequence[int]) -> tuple[str, Mapping[str, float]]:
-    """Return the split by which is selected, and its newest metrics.
-
-    Args:
-        steps: the steps of its checkpoints, ascending.
-    """
+    """Return the split by which is selected and its newest metrics; `steps` ascend."""
     for split in _SPLITS:
         lines = [line for name in FILES if (line := next(_lines(path / name, split), None))]
         if lines:
@@ -145,11 +137,7 @@ def newest_metrics(path: Path, steps: Sequence[int]) -> tuple[str, Mapping[str, 
 
 
 def read_directions(path: Path) -> Directions:
-    """Return the directions of a run's metrics: as recorded, or as the source declares them now.
-
-    Args:
-        path: the run directory; what cannot be read declares nothing.
-    """
+    """Return the directions as recorded, or as the source declares them; none if unreadable."""
     try:
         record = provenance.read(path).get("metrics")
     except ConfigError:

@@ -90,11 +90,7 @@ class RunSummary:
         return name if name in self.metrics or self.best else "loss"
 
     def plain(self, differing: Mapping[str, str]) -> dict[str, Any]:
-        """Return what JSON has of it.
-
-        Args:
-            differing: what `differences` says of the run.
-        """
+        """Return what JSON has of it, and of what `differences` says of it."""
         best_step, best = self.best or (None, None)
         return {
             "label": label(differing),
@@ -200,12 +196,9 @@ def _attempt(read: Callable[[], _Any], default: _Any) -> _Any:
 
 
 def _config(path: Path, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {**_written_config(path, *_stamp(path)), **provenance.changed_values(record)}
-
-
-def _stamp(path: Path) -> tuple[int, int]:
     status = (path / "config.yaml").stat()
-    return status.st_mtime_ns, status.st_size
+    written = _written_config(path, status.st_mtime_ns, status.st_size)
+    return {**written, **provenance.changed_values(record)}
 
 
 @functools.lru_cache(1000)

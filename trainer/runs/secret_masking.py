@@ -63,11 +63,7 @@ _NO_VALUES = {"null", "none", "true", "false", ""}
 
 
 def shown(value: Any, key: str = "") -> Any:
-    """Return a value of the configuration as it is recorded, shown and sent.
-
-    Args:
-        value: a value, or a mapping, nested or by dotted key.
-    """
+    """Return a value, or a (nested or dotted) mapping, as it is recorded, shown and sent."""
     if isinstance(value, Mapping):
         return {name: shown(item, f"{key}.{name}") for name, item in value.items()}
     if value in (None, "", [], ()) or isinstance(value, bool):

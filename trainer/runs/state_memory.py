@@ -106,11 +106,7 @@ class Held(NamedTuple):
 
 
 class StateMemory:
-    """The memory of one process.
-
-    Args:
-        file: descriptor of the memory file; this object closes it.
-    """
+    """The memory of one process, in the file of a descriptor, which this object closes."""
 
     def __init__(self, file: int) -> None:
         self._file = file

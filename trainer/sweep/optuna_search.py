@@ -73,11 +73,7 @@ class OptunaSearch(Search):
         self._trials: dict[int, Trial] = {}
 
     def begin(self) -> None:
-        """Open the study.
-
-        Raises:
-            ConfigError: the folder has the study of another search, or another process uses it.
-        """
+        """Open the study, or raise a ConfigError: another search has it, or another process."""
         self._lock = lock_folder(self._context.folder)  # for as long as this object lives
         with writing(self._path, *_DATABASE_ERRORS):
             self._study = self._open_study()

@@ -113,11 +113,7 @@ def compose_point(overrides: Sequence[str], config_dir: str | None = None) -> Ex
 
 @dataclass(frozen=True)
 class Choice:
-    """Values without an order: `a,b`, `choice(a,b)`.
-
-    Attributes:
-        values: the values as written on a command line.
-    """
+    """Values without an order, as on a command line: `a,b`, `choice(a,b)`."""
 
     values: tuple[str, ...]
 
@@ -385,11 +381,7 @@ class SearchContext:
     folder: Path
 
     def space(self) -> SearchSpace:
-        """Return the ranges of the command line, their bounds checked.
-
-        Raises:
-            ConfigError: with all problems of all ranges.
-        """
+        """Return the ranges of the command line, or raise a ConfigError for all wrong bounds."""
         if (resume := self.base.resume) not in ("auto", "never"):
             raise ConfigError(
                 f"resume ({resume}) is one run, and a search has many; "

@@ -281,11 +281,7 @@ def _check_time(limit: str | None, signal: str) -> None:
 
 
 def _seconds(limit: str) -> int:
-    """Return a time limit of sbatch in seconds: minutes, minutes:seconds, days-hours and so on.
-
-    Raises:
-        ConfigError: it is none of them.
-    """
+    """Return a limit of sbatch (minutes, days-hours, ...) in seconds, or raise a ConfigError."""
     match = re.fullmatch(r"(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?", limit)
     if match is None:
         raise ConfigError(f"--time ({limit}) must be a time, such as 90 (minutes), 8:00:00 or 2-12")

@@ -114,11 +114,7 @@ _reading = threading.Lock()
 
 
 def details(path: Path, place: str | None = None) -> dict[str, Any]:
-    """Return what the page shows of a run, which may still be running, or be damaged.
-
-    Args:
-        place: where it is, if that is not its directory.
-    """
+    """Return what the page shows of a run, at `place` or `path`, which may run or be damaged."""
     problems: list[str] = []
     attempt: Callable[..., Any] = partial(_attempt, problems)
     state = attempt("its status", lambda: run_status(path).state, State.WAITING)

@@ -78,11 +78,7 @@ def allocation(environment: Mapping[str, str], count: int) -> Allocation | None:
 def integer(
     source: str, environment: Mapping[str, str], name: str, default: str = "missing"
 ) -> int:
-    """Return a variable that must be a whole number.
-
-    Raises:
-        ConfigError: it is none; the message names the scheduler, `source`.
-    """
+    """Return a variable as an integer, or raise a ConfigError that names `source`."""
     value = environment.get(name, default)
     if not re.fullmatch(r"[0-9]+", value):
         raise ConfigError(f"{source}: {name} ({value}) must be an integer")

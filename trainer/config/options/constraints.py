@@ -93,7 +93,10 @@ def paths_elsewhere(folder: PurePath) -> Iterator[None]:
 
 def check_value(name: str, value: Any, *rules: Rule) -> str | None:
     """Return an error line with the key and its value if the value violates a rule, else None."""
-    rest = _overflow(value) or violation(value, rules)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:  # no tensor holds it
+        rest: str | None = " must be an integer of 64 bits, at most 9223372036854775807"
+    else:
+        rest = violation(value, rules)
     return rest and f"{name} ({value}){rest}"
 
 
@@ -178,13 +181,6 @@ def _dotted(node: Mapping[str, Any], path: str = "") -> list[str]:
         if isinstance(value, Mapping):
             keys += _dotted(value, f"{path}{name}.")
     return keys
-
-
-def _overflow(value: Any) -> str | None:
-    """Return what is wrong with an integer that no tensor holds, or None."""
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return " must be an integer of 64 bits, at most 9223372036854775807"
-    return None
 
 
 def _is_number(value: Any) -> bool:

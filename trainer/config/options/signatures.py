@@ -150,11 +150,7 @@ def source(module: str) -> Path | None:
 
 
 def _locate(target: str) -> tuple[ast.stmt | None, _Module]:
-    """Return the statement that defines `target`, if it can be read, and its module.
-
-    Raises:
-        TargetError: it does not exist.
-    """
+    """Return the statement, if read, and the module of `target`, or raise a TargetError."""
     parts = target.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         raise TargetError(" must be a dotted path; write package.module.name")

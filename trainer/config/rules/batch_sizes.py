@@ -116,11 +116,7 @@ def divides(batch: Batch, num_replicas: int) -> bool:
 
 
 def _check_shards(shards: int, num_replicas: int) -> None:
-    """Check that each replica can have a subtree of the sum over the shards.
-
-    Raises:
-        ConfigError: it cannot; suggests the nearest numbers.
-    """
+    """Raise a ConfigError with the nearest numbers unless each replica has a subtree of the sum."""
     counts = sorted({1, *_halved(shards)})
     if num_replicas in counts:
         return

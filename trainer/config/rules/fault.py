@@ -17,7 +17,13 @@ def check(experiment: Experiment) -> Iterator[str]:
     """Yield the problems of an experiment, one line each."""
     yield from _check_faults(experiment)
     yield from _check_divergence(experiment)
-    yield from _check_audit(experiment)
+    every = experiment.watchdog.audit_every_steps
+    if every is not None and experiment.divergence.action == "skip":
+        yield (
+            f"watchdog.audit_every_steps ({every}) cannot be used with divergence.action (skip): "
+            "to skip an update does not repair a variable that is wrong; add "
+            "divergence.action=rollback or stop"
+        )
 
 
 def _check_faults(experiment: Experiment) -> Iterator[str]:
@@ -43,16 +49,6 @@ def _check_faults(experiment: Experiment) -> Iterator[str]:
             )
         if fault.kind == "slow" and not fault.delay_secs:
             yield f"{path}.delay_secs ({fault.delay_secs}) must be > 0 where {action}"
-
-
-def _check_audit(experiment: Experiment) -> Iterator[str]:
-    every = experiment.watchdog.audit_every_steps
-    if every is not None and experiment.divergence.action == "skip":
-        yield (
-            f"watchdog.audit_every_steps ({every}) cannot be used with divergence.action (skip): "
-            "to skip an update does not repair a variable that is wrong; add "
-            "divergence.action=rollback or stop"
-        )
 
 
 def _check_divergence(experiment: Experiment) -> Iterator[str]:

@@ -120,11 +120,7 @@ def is_protected() -> bool:
 
 
 def create_actors(settings: Ray, count: int) -> tuple[Any, list[Any]]:
-    """Ask Ray for places, and for an actor in each; they start when there are all places.
-
-    Returns:
-        The placement group, and the handles of the actors.
-    """
+    """Ask for places and an actor in each, which start together; return the group and handles."""
     import ray
     from ray.util.placement_group import placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy

@@ -76,11 +76,7 @@ class RayHost:
         return Place(f"{host}:{ports.free_port()}", socket.gethostname(), sees_run)
 
     def start(self, run_dir: str, experiment: Mapping[str, Any], member: Mapping[str, Any]) -> None:
-        """Start the process; its messages come from `receive`.
-
-        Raises:
-            LockedError: this process of an earlier command is still alive.
-        """
+        """Start the process, or raise a LockedError if that of an earlier command lives."""
         path = Path(run_dir)
         cluster = Cluster.from_dict(member)
         # The command holds the lock of the run; on its death the process of this node has to end
@@ -112,11 +108,7 @@ def _own_ip() -> str:
 
 
 class RayProcess:
-    """A process that an actor runs.
-
-    Args:
-        actor: the handle of a `RayHost`.
-    """
+    """A process that an actor, the handle of a `RayHost`, runs."""
 
     def __init__(self, actor: Any, host: str | None) -> None:
         self.host = host

@@ -137,11 +137,7 @@ class Child:
                     self._connection.shutdown(socket.SHUT_RDWR)
 
     def kill(self, secs: float = END_SECS) -> str:
-        """Kill the process.
-
-        Returns:
-            What has not ended within `secs`; empty if the process has.
-        """
+        """Kill the process; return what has not ended within `secs`, or an empty text."""
         self.signal(signal.SIGKILL)
         has_ended = self.wait(secs) is not None
         if has_ended and self._follower is not None:

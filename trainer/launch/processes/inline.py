@@ -17,11 +17,7 @@ from trainer.runs.process_status import log_of
 
 
 def run(context: RunContext) -> tuple[int, Failure | None]:
-    """Run the experiment in this process.
-
-    Returns:
-        The exit code, and the failure if it crashed, or None.
-    """
+    """Run the experiment in this process; return the exit code, and the failure if it crashed."""
     from trainer.worker import process  # imports TensorFlow when it runs
     from trainer.worker.context import WorkerContext
 
