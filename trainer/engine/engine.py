@@ -123,13 +123,13 @@ class Engine(RunState):
         # yet. What a checkpoint is to hold comes before the save.
         self.actions = [
             Action(plan.evaluate, self._evaluate, changes_state=True),
-            Action(plan.summarize, self._write_train_metrics),
+            Action(plan.summarize, lambda _: self.reporter.write_train_metrics(self.step)),
             Action([plan.epochs], self._end_epoch, changes_state=True),
             Action([*plan.evaluate, plan.epochs], self._show_results),
             Action(call, self._call_callbacks),
             Action(inspect, self._inspect, changes_state=True),
             Action(every, self._complete),
-            Action(plan.save, self._save_results, changes_state=True),
+            Action(plan.save, lambda event: self._save(event.metrics), changes_state=True),
         ]
 
     @property
@@ -304,9 +304,6 @@ class Engine(RunState):
         event.evaluation = self.evaluator.evaluate(self._stop_requested, self.enter)
         self._metrics = event.metrics
 
-    def _write_train_metrics(self, event: Event) -> None:
-        self.reporter.write_train_metrics(self.step)
-
     def _end_epoch(self, event: Event) -> None:
         event.epoch_metrics = self.reporter.end_epoch(self.step)
 
@@ -345,9 +342,6 @@ class Engine(RunState):
     def before_save(self) -> None:
         """Write what precedes a checkpoint and is never reported again."""
         self.reporter.flush()
-
-    def _save_results(self, event: Event) -> None:
-        self._save(event.metrics)
 
     def _save(self, metrics: Mapping[str, float] | None = None) -> None:
         """Save the state, unless nothing has changed since the last save; collective."""

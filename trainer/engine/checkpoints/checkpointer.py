@@ -209,7 +209,11 @@ class Checkpointer:
         for damaged in self._damaged - {step}:
             remove(self.directory, damaged)
         self._damaged.clear()
-        self._retain()
+        for obsolete in [
+            *steps_to_remove(self._saved(), self._keep),
+            *unfinished_steps(self.directory),
+        ]:
+            remove(self.directory, obsolete)
 
     def restore_latest(self, at_most: int | None = None) -> int | None:
         """Restore the newest checkpoint that verifies; collective.
@@ -349,13 +353,6 @@ class Checkpointer:
         return [
             SavedCheckpoint(step, self.metrics(step)) for step in committed_steps(self.directory)
         ]
-
-    def _retain(self) -> None:
-        for step in [
-            *steps_to_remove(self._saved(), self._keep),
-            *unfinished_steps(self.directory),
-        ]:
-            remove(self.directory, step)
 
 
 def describe_mismatch(error: BaseException) -> str:

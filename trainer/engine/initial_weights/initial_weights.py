@@ -76,11 +76,8 @@ def restore_weights(
                 f"{describe_mismatch(error)} {_pattern_names(prefix, models)}"
             ) from error
         return name, skipped
-    raise _no_checkpoint(source, "" if steps else _checkpoint_below(source))
-
-
-def _no_checkpoint(source: Path, hint: str) -> CheckpointError:
-    return CheckpointError(f"init_from ({source}): there is no checkpoint that verifies{hint}")
+    hint = "" if steps else _checkpoint_below(source)
+    raise CheckpointError(f"init_from ({source}): there is no checkpoint that verifies{hint}")
 
 
 def _pattern_names(prefix: str, models: Mapping[str, tf.keras.Model]) -> str:

@@ -38,7 +38,9 @@ class CompressedExchange:
         """Sum float32 tensors over the replicas, only the gradients rounded; in replica context."""
         if self._dtype != tf.float16 or not gradients:
             return packed(gradients, lambda x: self._sum(replica, x)), flat_sum(replica, others)
-        largest = [on_own_device(_largest, gradient) for gradient in gradients]
+        largest = [
+            on_own_device(lambda x: tf.reduce_max(tf.abs(x)), gradient) for gradient in gradients
+        ]
         *exact, bound = flat_sum(replica, [*others, tf.reduce_max(tf.stack(largest))])
         # The power of two of the bound; infinite if the bound is not finite.
         power = tf.bitcast(
@@ -51,7 +53,3 @@ class CompressedExchange:
         return tf.cast(
             replica.all_reduce(tf.distribute.ReduceOp.SUM, tf.cast(flat, self._dtype)), tf.float32
         )
-
-
-def _largest(gradient: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_max(tf.abs(gradient))

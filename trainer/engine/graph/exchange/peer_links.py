@@ -68,9 +68,8 @@ class PeerLinks:
         self._received: list[Any] = []
         self._links: dict[int, socket.socket] = {}
         self._calls = 0
-        self._listener = socket.create_server(
-            (host, 0), family=_family(host), backlog=max(1, self.count)
-        )
+        family = socket.getaddrinfo(host, None)[0][0]
+        self._listener = socket.create_server((host, 0), family=family, backlog=max(1, self.count))
         self.port: int = self._listener.getsockname()[1]
 
     def open(self, addresses: Mapping[int, tuple[str, int]], secs: float) -> None:
@@ -91,7 +90,8 @@ class PeerLinks:
             self._links |= arrivals.wait(deadline)
         finally:
             arrivals.close()
-        if missing := [name for i, name in enumerate(self._names) if self._is_missing(i)]:
+        here = {self.rank, *self._links}
+        if missing := [name for i, name in enumerate(self._names) if i not in here]:
             raise PeerLostError(f"{', '.join(missing)} did not connect within {secs:g} s")
         for link in self._links.values():
             link.setblocking(False)
@@ -144,9 +144,6 @@ class PeerLinks:
         for link in self._links.values():
             with contextlib.suppress(OSError):
                 link.shutdown(socket.SHUT_RDWR)
-
-    def _is_missing(self, rank: int) -> bool:
-        return rank != self.rank and rank not in self._links
 
     def _connect(self, rank: int, address: tuple[str, int], deadline: float) -> socket.socket:
         name = self._names[rank]
@@ -388,7 +385,3 @@ def _without(parts: list[memoryview], count: int) -> list[memoryview]:
         count -= len(parts[0])
         parts = parts[1:]
     return [parts[0][count:], *parts[1:]] if parts else []
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.getaddrinfo(host, None)[0][0]

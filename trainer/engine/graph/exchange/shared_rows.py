@@ -71,7 +71,9 @@ class SharedRows:
         for others in (slice(0, part.start), slice(part.stop, layout.size)):
             for columns, values in within(pieces, others):
                 row[columns] = values
-        number = self._agree_on_sum(layout.size)
+        # All have written: take a free sum, or the one never given away.
+        mask = self._wait(layout.size, _free_rows(self._given))
+        number = (mask & -mask).bit_length() - 1 if mask else _NUM_SUMS
         total = self._rows[self._count + number]
         own = within(pieces, part)
         if self._count > 1 or over_hosts is None:
@@ -91,11 +93,6 @@ class SharedRows:
             return [view.copy() for view in views]
         self._given[number] = [weakref.ref(view) for view in views]
         return views
-
-    def _agree_on_sum(self, size: int) -> int:
-        """Wait until all have written; return which sum is free, or the one never given away."""
-        mask = self._wait(size, _free_rows(self._given))
-        return (mask & -mask).bit_length() - 1 if mask else _NUM_SUMS
 
     def _wait(self, size: int, mask: int = -1) -> int:
         if self._rendezvous is None:

@@ -171,9 +171,8 @@ class Keras3Model(tf.Module):
     def losses(self) -> list[tf.Tensor]:
         """The regularization of the weights, and what the last call added to the loss; scalars."""
         graph = tf.compat.v1.get_default_graph()
-        added = [
-            loss for loss in getattr(self._traced, "losses", ()) if _graph_of(loss) in (None, graph)
-        ]
+        losses = getattr(self._traced, "losses", ())
+        added = [x for x in losses if tf.executing_eagerly() or x.graph is graph]
         regularization = [
             v.regularizer(self._value(v))
             for v in self._model.trainable_variables
@@ -263,10 +262,6 @@ class _OwnStepScope(keras.StatelessScope):
     def get_current_value(self, variable: keras.Variable) -> Any:
         value = super().get_current_value(variable)
         return variable._value if value is None else value
-
-
-def _graph_of(tensor: tf.Tensor) -> Any:
-    return None if tf.executing_eagerly() else tensor.graph
 
 
 def _give_constraint(weight: Any) -> None:

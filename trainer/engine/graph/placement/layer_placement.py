@@ -159,7 +159,8 @@ class _Walk:
     def _layer(self, layer: Layer, path: str, inherited: int | None, entry: int) -> int | None:
         self.placed.layers[path] = layer
         own = own_variables(layer)
-        said = self._said(own, path)
+        requests = (self._requested.get(id(variable)) for variable in own)
+        said = next((index for index in requests if index is not None), self._choose(path))
         said = inherited if said is None else said
         source = self._source(layer, entry)
         if said is None and own:
@@ -173,11 +174,6 @@ class _Walk:
         if said is None and source is not None:
             self.placed.devices[path] = source
         return source if said is None else said
-
-    def _said(self, own: list[tf.Variable], path: str) -> int | None:
-        chosen = self._choose(path)
-        requests = (self._requested.get(id(variable)) for variable in own)
-        return next((index for index in requests if index is not None), chosen)
 
     def _source(self, layer: Layer, entry: int) -> int | None:
         """Return the device of a layer's first input; None where the graph of layers is unknown."""

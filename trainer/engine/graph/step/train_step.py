@@ -12,7 +12,7 @@ from trainer.engine.graph.exchange.collectives import Collectives
 from trainer.engine.graph.placement.step_devices import on_own_device
 from trainer.engine.graph.randomness.random_layers import task_draws
 from trainer.engine.graph.step.clipping import clip
-from trainer.engine.graph.step.divergence import DivergenceMonitor, Verdict, no_verdict
+from trainer.engine.graph.step.divergence import no_verdict
 from trainer.engine.graph.step.gradients import (
     Contribution,
     accumulate_gradients,
@@ -282,7 +282,10 @@ class Step(Collectives):
             # With a loss scale, gradients that are not finite are to be expected.
             judged = norm if loss_scale is None else tf.where(tf.math.is_finite(norm), norm, 0.0)
             verdict = monitor.check(optimizer, *sums["loss"], judged)
-            self._note(verdict._replace(norm=tf.where(verdict.is_bad, judged, norm)), monitor)
+            verdict = verdict._replace(norm=tf.where(verdict.is_bad, judged, norm))
+            self.verdict = self.verdict.where(self.verdict.is_bad, verdict)
+            if monitor.skips:
+                self.dropped = self.verdict.is_bad
         gradients = clip(gradients, norm, variables, optimizer, self.options.clip)
         if monitor is not None and monitor.skips:
             conditions.append(tf.logical_not(self.dropped))
@@ -293,11 +296,6 @@ class Step(Collectives):
         if loss_scale is not None:
             # The scale is not to blame for a bad loss.
             loss_scale.update(conditions[0] | self.dropped)
-
-    def _note(self, verdict: Verdict, monitor: DivergenceMonitor) -> None:
-        self.verdict = self.verdict.where(self.verdict.is_bad, verdict)
-        if monitor.skips:
-            self.dropped = self.verdict.is_bad
 
     def _update_if(
         self,
