@@ -122,12 +122,3 @@ def test_batch_normalization_is_synchronized_or_not() -> None:
         assert {(x.momentum, x.synchronized, x.fused) for x in norms} == {
             (0.5, synchronized, not synchronized)
         }
-
-
-def test_images_that_are_too_small_are_refused() -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"^Xception takes images of at least 71 x 71 pixels, the dataset gives "
-        r"\[32, 80, 3\]; add dataset\.image_size=\[71,71\], or choose another name$",
-    ):
-        keras_application((32, 80, 3), 10, name="Xception")

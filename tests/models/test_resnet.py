@@ -1,5 +1,3 @@
-from typing import Any
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -77,22 +75,3 @@ def test_options_reach_every_layer() -> None:
     assert len(kernels) == len(model.losses) == 8
     expected = sum(0.25 * np.square(kernel.numpy()).sum() for kernel in kernels)
     np.testing.assert_allclose(sum(map(float, model.losses)), expected, rtol=2e-5)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"depth": 18}, r"^depth \(18\) must be 6n \+ 2 where variant is cifar; use 14 or 20$"),
-        (
-            {"variant": "imagenet", "depth": 34, "v1_5": False},
-            r"^v1_5 \(false\) needs bottlenecks, which imagenet of depth 34 does not have; leave",
-        ),
-        (
-            {"variant": "imagenet"},
-            r"^depth \(20\) must be one of 18, 34, 50, 101, 152 where variant is imagenet$",
-        ),
-    ],
-)
-def test_other_depths_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        resnet((32, 32, 3), 10, **options)

@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from trainer.models.text_cnn import text_cnn
@@ -15,8 +14,3 @@ def test_logits_are_the_maxima_over_the_text() -> None:
     embedded = tf.nn.embedding_lookup(model.get_layer("embedding").embeddings, tokens[0])
     maxima = tf.reduce_max(model.get_layer("conv0")(embedded[None]), axis=1)
     np.testing.assert_allclose(model.get_layer("logits")(maxima)[0], logits[0], atol=1e-6)
-
-
-def test_features_that_are_no_tokens_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"text_cnn takes tokens \[length\], the dataset gives"):
-        text_cnn((8, 8, 1), 10)

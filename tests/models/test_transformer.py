@@ -54,12 +54,3 @@ def test_saved_model_of_keras_is_the_same_model(tmp_path: Path, build: Any) -> N
     model.save(tmp_path / "model.h5")
     loaded = tf.keras.models.load_model(tmp_path / "model.h5", compile=False)
     np.testing.assert_allclose(loaded(TOKENS), model(TOKENS), atol=1e-6)
-
-
-def test_wrong_sizes_are_refused_in_one_line() -> None:
-    with pytest.raises(ValueError, match=r"transformer takes tokens \[length\], .*=text_windows$"):
-        transformer((8, 8, 1), 10)
-    with pytest.raises(ValueError, match=r"transformer_encoder takes tokens .*; use dataset=text$"):
-        transformer_encoder((8, 8, 1), 10)
-    with pytest.raises(ValueError, match=r"heads \(3\) must divide width \(8\)"):
-        transformer((8,), 10, width=8, heads=3)

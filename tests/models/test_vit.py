@@ -1,7 +1,4 @@
-from typing import Any
-
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from trainer.models.vit import vit
@@ -23,18 +20,3 @@ def test_patches_are_told_apart_by_their_positions() -> None:
     assert np.abs(model(image) - model(turned)).max() > 1e-6
     model.get_layer("positions").positions.assign(tf.zeros([4, 16]))
     np.testing.assert_allclose(model(image), model(turned), atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("shape", "options", "message"),
-    [
-        ((64,), {}, r"^vit takes images \[height, width, channels\], the dataset gives \[64\]"),
-        ((8, 10, 1), {}, r"^patch \(4\) must divide the sides of the images, the dataset gives"),
-        ((8, 8, 1), {"heads": 3}, r"^heads \(3\) must divide width \(128\); change one of them$"),
-    ],
-)
-def test_wrong_shapes_are_refused(
-    shape: tuple[int, ...], options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        vit(shape, 10, **options)

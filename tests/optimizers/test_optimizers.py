@@ -243,15 +243,6 @@ def test_layers_of_zeros_move_at_the_plain_rate(build):
     assert variable.numpy().max() < -0.05
 
 
-@pytest.mark.parametrize("shape", [(3, 3, 2, 2), (3,), ()])
-def test_adamw_decays_matrices_and_kernels_alone(shape):
-    variable = tf.Variable(tf.fill(shape, 2.0))
-    optimizer = build_adamw(0.1, weight_decay=0.5)
-    optimizer.apply_gradients([(tf.zeros(shape), variable)])
-    expected = 2.0 * (1 - 0.1 * 0.5) if len(shape) > 1 else 2.0
-    np.testing.assert_allclose(variable.numpy(), np.full(shape, expected, np.float32), rtol=1e-7)
-
-
 def test_weight_decay_follows_the_schedule():
     variable = tf.Variable([[1.0]])
     schedule = step_schedule(0.5, 9, 1.0, boundaries=[1], factor=0.5)

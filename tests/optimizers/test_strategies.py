@@ -9,14 +9,12 @@ import tensorflow as tf
 
 from tests.support.choices import listed
 from tests.support.processes import only_run, run
-from tests.support.training import assert_same_bits, variables
+from tests.support.training import assert_same_bits, finish, recipe
 from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster
 from trainer.errors import ConfigError
 from trainer.optimizers.lion import lion
 from trainer.strategies import compatibility, select
-from trainer.worker.building import build
 
 ELSEWHERE = ("adam", "adamw", "rmsprop", "sgd")
 """Trained on several replicas by other tests."""
@@ -34,10 +32,7 @@ LAYOUTS = {
 
 
 def trained(run_dir, *overrides):
-    run_dir.mkdir()
-    training = build.engine(compose([*SHORT, *overrides]), run_dir, Channel(lambda message: None))
-    training.train(lambda: False)
-    return variables(training)
+    return finish(recipe(run_dir, *SHORT, *overrides))
 
 
 @pytest.mark.slow
@@ -47,16 +42,6 @@ def test_replicas_have_the_bits_of_one_device(tmp_path, optimizer):
     one = trained(tmp_path / "one", *options)
     for name, layout in LAYOUTS.items():
         assert_same_bits(one, trained(tmp_path / name, *options, *layout))
-
-
-@pytest.mark.slow
-def test_groups_may_keep_different_slots(tmp_path):
-    """The kernel's are not the bias's; grouped by an option that changes nothing."""
-    options = ("train.steps=2", "optimizer=muon")
-    groups = "optimizer.groups={bias: {weight_decay: 0.0}}"
-    plain = trained(tmp_path / "plain", *options)
-    grouped = trained(tmp_path / "grouped", *options, groups)
-    assert_same_bits(plain, grouped)
 
 
 def test_no_update_is_lost_where_workers_do_not_wait_for_each_other():

@@ -246,20 +246,3 @@ def added(input_shape, num_classes, *, library: str = "tf_keras"):
     model = K.Model(inputs, outputs)
     model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
-
-
-def ranked(input_shape, num_classes, *, library: str = "tf_keras"):
-    """A model with a loss of its own, compiled with a metric that is no mean."""
-    K: Any = importlib.import_module(library)
-
-    class Ranked(K.Model):
-        def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, **options):
-            return tf.reduce_mean(tf.square(y_pred - tf.one_hot(y, num_classes)))
-
-    inputs, *layers = _layers(K, input_shape, num_classes)
-    outputs = inputs
-    for layer in layers:
-        outputs = layer(outputs)
-    model = Ranked(inputs, outputs)
-    model.compile("adam", metrics=[K.metrics.MeanIoU(num_classes, name="iou", sparse_y_pred=False)])
-    return model

@@ -3,7 +3,6 @@ import tensorflow as tf
 
 from tests.support.training import (
     ROUNDING,
-    assert_same_bits,
     distance,
     engine,
     train,
@@ -34,24 +33,6 @@ def test_central_storage_trains_the_weights_of_one_device(tmp_path):
     central = ["strategy=central_storage", "strategy.virtual_devices=2"]
     other = train(tmp_path / "other", *central, *TWENTY_STEPS, *EVERYTHING)
     assert distance(one, other, initial) <= ROUNDING
-
-
-@pytest.mark.slow
-def test_stopped_run_continues_to_the_bit(tmp_path):
-    options = [
-        "strategy=central_storage",
-        "strategy.virtual_devices=2",
-        "model.dropout=0.3",
-        "model.batch_norm=true",
-    ]
-    straight = train(tmp_path / "straight", *options)
-    train(
-        tmp_path / "stopped",
-        *options,
-        "train.steps_per_loop=1",
-        stop=lambda engine: engine.step >= 3,
-    )
-    assert_same_bits(straight, train(tmp_path / "stopped", *options))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import keras
 import pytest
 import tensorflow as tf
 from tensorflow.python.framework import config as tensorflow_config
-from tf_keras.src.mixed_precision import autocast_variable
 
 from tests.support import keras3_models, toy_models
 from tests.support.processes import ROOT
@@ -19,7 +18,6 @@ from trainer.config.instantiate import instantiate
 from trainer.engine.graph.keras3.keras3_model import Keras3Model
 from trainer.errors import ConfigError
 from trainer.strategies import compatibility, devices, select
-from trainer.strategies.multi_worker import MultiWorker
 from trainer.strategies.strategy import Strategy
 
 STRATEGIES = {
@@ -73,14 +71,18 @@ NO_JIT = (
     "jit (true) cannot be used with strategy={}: XLA compiles only what has its variables on the "
     "device that computes, and there they are on another; add jit=false"
 )
-LATE = {
-    ("mirrored", "jit, synchronized normalization"): JIT_NORM,
-    # A function from elsewhere may return a model of Keras 3, for which this rule does not hold.
-    ("central_storage", "jit, normalization"): NO_JIT,
-    ("one_device", "deterministic, jit, max pooling"): POOLED,
-}
-"""What the worker refuses once the model is built; what the parent does is in wrong_commands.txt.
-"""
+WITHOUT_THE_CHECK = [
+    ("central_storage", "mixed_float16"),
+    *(
+        pytest.param(*case, marks=pytest.mark.slow)
+        for case in (
+            ("central_storage", "jit"),
+            ("mirrored", "jit, synchronized normalization"),
+            ("one_device", "deterministic, jit, max pooling"),
+        )
+    ),
+]
+"""What is refused inside this process, a combination for each rule."""
 
 REFUSED = {
     "one_device": {
@@ -108,17 +110,6 @@ REFUSED = {
     },
 }  # fmt: skip
 """Strategy -> the features that it does not have."""
-
-WITHOUT_THE_CHECK = [
-    ("central_storage", "mixed_float16"),
-    pytest.param("central_storage", "jit", marks=pytest.mark.slow),
-    *(
-        pytest.param(*case, marks=[pytest.mark.slow] if "jit" in case[1] else [])
-        for case in LATE
-        if case != ("central_storage", "jit, normalization")
-    ),
-]
-"""What is refused inside this process, a combination for each rule."""
 
 
 @pytest.fixture
@@ -159,15 +150,6 @@ def refusal(experiment, *, cluster=None, models=()):
     return []
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("restored_settings")
-@pytest.mark.parametrize(("name", "feature"), LATE)
-def test_worker_refuses_what_depends_on_the_model(tmp_path, name, feature):
-    with pytest.raises(ConfigError) as caught:
-        engine(tmp_path, *options(name, feature))
-    assert caught.value.problems == (LATE[name, feature].format(name),)
-
-
 @pytest.mark.usefixtures("restored_settings")
 @pytest.mark.parametrize(("name", "feature"), WITHOUT_THE_CHECK)
 def test_refused_combinations_fail_without_the_check(tmp_path, monkeypatch, name, feature):
@@ -179,32 +161,12 @@ def test_refused_combinations_fail_without_the_check(tmp_path, monkeypatch, name
     assert not isinstance(caught.value, ConfigError)
 
 
-@pytest.mark.usefixtures("restored_settings")
-def test_eager_execution_would_silently_compile_nothing():
-    tf.config.run_functions_eagerly(True)
-    seen: list[bool] = []
-    tf.function(lambda: seen.append(tf.executing_eagerly()), jit_compile=True)()
-    assert seen == [True]
-
-
-def test_inline_multi_worker_silently_has_one_worker():
-    strategy = MultiWorker()
-    assert strategy.workers == 2
-    assert strategy.create(Cluster()).num_replicas_in_sync == 1
-
-
 def test_inline_is_allowed_for_a_single_process():
     declared = Cluster(
         ProcessId("worker", 0), {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}, "TF_CONFIG"
     )
     assert refusal(compose(["strategy=multi_worker", "launch=inline"]), cluster=declared) == []
     assert refusal(compose(["strategy=multi_worker", "strategy.workers=1", "launch=inline"])) == []
-
-
-def test_partitioned_variables_cannot_be_cast():
-    pieces = tf.__internal__.distribute.ShardedVariable([tf.Variable([1.0]), tf.Variable([2.0])])
-    with pytest.raises(ValueError, match="ShardedVariable"):
-        autocast_variable.create_autocast_variable(pieces)
 
 
 KERAS_3 = ["model=softmax", "~model.l2", "model._target_=tests.support.keras3_models.conv_net"]

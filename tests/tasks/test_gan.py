@@ -8,12 +8,7 @@ import tensorflow as tf
 from PIL import Image
 
 from tests.support import keras3_models
-from tests.support.training import (
-    ROUNDING,
-    assert_same_bits,
-    distance,
-    variables,
-)
+from tests.support.training import assert_same_bits, finish, recipe, variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster, ProcessId
@@ -35,26 +30,15 @@ GAN = [
     "evaluate.every_steps=null",
     "writers=[jsonl]",
 ]
-# Adam divides gradients by their size, and so a rounding error by that of a vanishing one.
-SGD = [
-    "task.discriminator_steps=1",
-    "train.steps=2",
-    *(f"optimizer@task.{name}_optimizer=sgd" for name in ("generator", "discriminator")),
-]
-
-
 TWO = ["strategy=mirrored", "strategy.virtual_devices=2"]
 
 
 def gan_engine(run_dir, *overrides):
-    run_dir.mkdir(parents=True, exist_ok=True)
-    return build.engine(compose([*GAN, *overrides]), run_dir, Channel(lambda message: None))
+    return recipe(run_dir, *GAN, *overrides)
 
 
 def trained(run_dir, *overrides, stop=lambda run: False):
-    run = gan_engine(run_dir, *overrides)
-    run.train(lambda: stop(run))
-    return variables(run)
+    return finish(gan_engine(run_dir, *overrides), stop)
 
 
 def toy(loss):
@@ -110,18 +94,6 @@ def test_step_updates_discriminator_more_often_and_its_vectors_with_it(tmp_path)
     # One for each layer, of length 1 since the first iteration.
     assert len(vectors) == 4
     np.testing.assert_allclose([np.linalg.norm(vector) for vector in vectors], 1.0, rtol=1e-6)
-
-
-@pytest.mark.long
-def test_16_micro_batches_are_2_replicas_with_8_to_the_bit_and_like_one_batch(tmp_path):
-    whole_batch = [*SGD, "task.generator.batch_norm=false"]
-    cut = [*whole_batch, "batch.shards=2", "batch.accumulate=8"]
-    initial = variables(gan_engine(tmp_path / "initial", *whole_batch))
-    whole = trained(tmp_path / "whole", *whole_batch)
-    one = trained(tmp_path / "one", *cut)
-    two = trained(tmp_path / "two", *cut, "strategy=mirrored", "strategy.virtual_devices=2")
-    assert_same_bits(one, two)
-    assert distance(whole, one, initial) <= ROUNDING
 
 
 SOFTMAX = ["model=softmax", "train.steps=20", "train.epochs=null", "writers=[jsonl]"]

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
+from tests.support.training import recipe
 from trainer.engine.engine import Engine
 from trainer.engine.graph.step.metric_sums import metric_names, unpack
 from trainer.errors import ConfigError
 from trainer.tasks.language_model import LanguageModel
-from trainer.worker.building import build
 
 SMALL = [
     "task=language_model",
@@ -31,12 +29,10 @@ SMALL = [
     "train.epochs=null",
     "writers=[jsonl]",
 ]
-TWO = ["strategy=mirrored", "strategy.virtual_devices=2"]
 
 
 def engine(run_dir: Path, *overrides: str) -> Engine:
-    run_dir.mkdir(parents=True, exist_ok=True)
-    return build.engine(compose([*SMALL, *overrides]), run_dir, Channel(lambda message: None))
+    return recipe(run_dir, *SMALL, *overrides)
 
 
 def test_loss_and_accuracy_are_means_over_tokens() -> None:

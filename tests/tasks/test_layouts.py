@@ -1,8 +1,7 @@
-"""Runs of each task that are killed, compiled by XLA, or made by several processes."""
+"""Runs of each task that are killed, or compiled by XLA."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 from tests.support import small_runs
 from tests.support.marks import first_only
-from tests.support.processes import only_run, run
+from tests.support.processes import run
 from trainer.cli.compose import compose
 
 TEXTS = ["dataset.characters=2000", "dataset.length=8"]
@@ -61,26 +60,6 @@ def test_killed_run_ends_with_the_same_bits(tmp_path: Path, task: str) -> None:
     code, out, err = run(tmp_path, *options(tmp_path, task), *verify)
     assert code == 0, err + out
     assert "Equal: step 4" in out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("task", "metric"), first_only([("language_model", "perplexity"), ("segmentation", "mean_iou")])
-)
-def test_two_processes_evaluate_as_one(tmp_path: Path, task: str, metric: str) -> None:
-    """The sums of a derived metric come from both, each with a part of the test split."""
-    found = {}
-    for strategy in ("one_device", "multi_worker"):
-        folder = tmp_path / strategy
-        folder.mkdir()
-        code, out, err = run(folder, *options(folder, task), f"strategy={strategy}")
-        assert code == 0, err + out
-        lines = (only_run(folder) / "metrics.jsonl").read_text().splitlines()
-        (last,) = [line for line in map(json.loads, lines) if line["split"] == "test"]
-        found[strategy] = last
-    one, two = found.values()
-    assert one[metric] == pytest.approx(two[metric], rel=1e-5)
-    assert one["loss"] == pytest.approx(two["loss"], rel=1e-5)
 
 
 @pytest.mark.slow

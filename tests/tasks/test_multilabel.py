@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.small_runs import engine, train
+from tests.support.small_runs import engine
 from tests.support.toy_sources import write_npy
-from tests.support.training import assert_same_bits
 from trainer.errors import ConfigError
 from trainer.tasks.multilabel import Multilabel
 
@@ -84,17 +83,6 @@ def options(folder: Path) -> list[str]:
         "optimizer.learning_rate=0.02",
         "train.steps=24",
     ]
-
-
-@pytest.mark.slow
-def test_run_continues_and_divides_to_the_bit(tmp_path: Path) -> None:
-    overrides = options(tmp_path)
-    straight = train(tmp_path / "straight", *overrides)
-    stopped = tmp_path / "stopped"
-    train(stopped, *overrides, "train.steps_per_loop=1", stop=lambda run: run.step >= 5)
-    assert_same_bits(straight, train(stopped, *overrides))
-    mirrored = ["strategy=mirrored", "strategy.virtual_devices=2"]
-    assert_same_bits(straight, train(tmp_path / "two", *overrides, *mirrored))
 
 
 @pytest.mark.slow

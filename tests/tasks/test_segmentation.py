@@ -6,7 +6,7 @@ import tensorflow as tf
 from PIL import Image
 
 from tests.support.outputs import exported_outputs, predicted_rows
-from tests.support.training import ROUNDING, assert_same_bits, distance, variables
+from tests.support.training import recipe
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.engine.graph.step.metric_sums import pack, sums_of, unpack
@@ -32,18 +32,10 @@ TINY = [
     "evaluate.every_epochs=null",
     "writers=[jsonl]",
 ]
-TWO = ["strategy=mirrored", "strategy.virtual_devices=2"]
 
 
 def make(run_dir, *overrides):
-    run_dir.mkdir(parents=True, exist_ok=True)
-    return build.engine(compose([*TINY, *overrides]), run_dir, Channel(lambda message: None))
-
-
-def trained(run_dir, *overrides, stop=lambda run: False):
-    run = make(run_dir, *overrides)
-    run.train(lambda: stop(run))
-    return variables(run)
+    return recipe(run_dir, *TINY, *overrides)
 
 
 def toy(num_classes):
@@ -120,16 +112,6 @@ def test_metrics_are_those_of_the_predictions_and_the_picture_is_written(tmp_pat
     # Eight rows of image, mask and prediction, enlarged to 32 pixels, with lines between them.
     assert picture.shape == (8 * 33 - 1, 3 * 33 - 1, 3)
     np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "masks.png")), picture)
-
-
-@pytest.mark.long
-def test_two_replicas_agree_with_one_and_to_the_bit_with_shards(tmp_path):
-    initial = variables(make(tmp_path / "initial"))
-    one = trained(tmp_path / "one")
-    assert distance(one, trained(tmp_path / "two", *TWO), initial) <= ROUNDING
-    shards = ["batch.shards=2", "model.synchronized=false"]
-    sharded = trained(tmp_path / "sharded", *shards)
-    assert_same_bits(sharded, trained(tmp_path / "sharded two", *TWO, *shards))
 
 
 @pytest.mark.slow

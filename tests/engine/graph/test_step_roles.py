@@ -1,28 +1,15 @@
-"""What a step tells of its replica and process, and a task of its process."""
+"""What a step tells of its replica and process, and the parts of a task of its process."""
 
 from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
 
-from tests.support.training import engine
 from trainer.engine.graph.exchange.collective_log import CollectiveLog
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.graph.step.train_step import Step
 from trainer.engine.process_group import ProcessGroup
-from trainer.protocols import TaskParts
-from trainer.tasks.classification import Classification
 from trainer.worker.building.task_parts import Parts
-
-SEEN: list[tuple[int, int, bool]] = []
-
-
-class Asking(Classification):
-    """Asks for its process."""
-
-    def build(self, parts: TaskParts) -> None:
-        SEEN.append((parts.worker, parts.num_workers, parts.is_chief))
-        super().build(parts)
 
 
 @pytest.mark.parametrize(
@@ -40,13 +27,6 @@ def test_step_tells_its_replica_and_its_process(monkeypatch, number, local_devic
     step = Step(tf.constant(0, tf.int64), StepOptions(), CollectiveLog())
     assert (step.replica, step.worker) == expected
     assert step.num_replicas == 8
-
-
-def test_task_is_told_its_process(tmp_path):
-    SEEN.clear()
-    drop = ["~task.label_smoothing", "~task.class_weights", "~task.focal_gamma"]
-    engine(tmp_path, f"task._target_={__name__}.Asking", *drop)
-    assert SEEN == [(0, 1, True)]
 
 
 def test_parts_tell_the_process_of_a_cluster():

@@ -86,23 +86,8 @@ def test_load_weights_refuses_missing_and_foreign_files(
         load_weights(resnet, tmp_path / "empty.h5")
 
 
-def test_resnet50_scales_images_as_its_weights_expect(resnet: tf.keras.Model) -> None:
-    images = np.random.RandomState(0).uniform(size=(2, 32, 32, 3)).astype(np.float32)
-    expected = tf.keras.applications.resnet50.preprocess_input(images * 255)
-    np.testing.assert_allclose(features_of(resnet, "scale")(images), expected, atol=1e-3)
-    logits = resnet(images)
-    assert (logits.shape, logits.dtype) == ((2, 10), tf.float32)
+def test_resnet50_has_the_published_number_of_parameters(resnet: tf.keras.Model) -> None:
     assert resnet.count_params() == 23_587_712 + 2048 * 10 + 10
-
-
-@pytest.mark.parametrize("build", [mobilenet, keras_application])
-@pytest.mark.parametrize("input_shape", [(64,), (32, 32, 2)])
-def test_backbones_refuse_other_inputs(
-    build: Callable[..., tf.keras.Model], input_shape: tuple[int, ...]
-) -> None:
-    message = r"^\w+ takes images \[height, width, 1 or 3 channels\], the dataset gives \["
-    with pytest.raises(ValueError, match=message):
-        build(input_shape, 10)
 
 
 @pytest.mark.slow

@@ -151,12 +151,6 @@ def test_training_changes_all_weights_and_evaluates_whole_episodes(tmp_path):
     assert -1.0 <= line["return"] <= 1.0
 
 
-@pytest.mark.slow
-def test_mirrored_learner_counts_the_same_frames(tmp_path):
-    run = train(tmp_path / "run", "strategy=mirrored", "strategy.virtual_devices=2")
-    assert run.result()["frames"] == 8 * BATCH * LENGTH
-
-
 @pytest.mark.parametrize(
     ("env", "problem"),
     [

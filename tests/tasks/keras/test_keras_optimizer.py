@@ -9,7 +9,6 @@ import pytest
 
 from tests.programs import compiled_optimizers
 from tests.support.choices import listed
-from tests.support.processes import final_variables, only_run, run
 from tests.support.training import assert_same_bits, recipe, variables
 from trainer.errors import ConfigError
 
@@ -140,26 +139,6 @@ def test_stopped_run_on_replicas_has_the_bits_of_one_device(
     _, resumed = trained(tmp_path / "two", *two)
     assert resumed.step == STEPS
     assert_same_bits(variables(one), variables(resumed))
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("library", ["keras", "tf_keras"])
-def test_killed_processes_end_with_the_bits_of_one_device(tmp_path, library):
-    program = (
-        *overrides(library, "Nadam", updates=2, decays=True), "batch.shards=2", "train.steps=20",
-        "checkpoint.every_steps=4",
-    )  # fmt: skip
-    kill = ("fault=kill_chief_at_50", "fault.kill_chief_at_50.at=10", "restart.backoff_secs=0")
-    states = []
-    for name, layout in (("one", ()), ("two", ("strategy=multi_worker", *kill))):
-        (tmp_path / name).mkdir()
-        code, out, err = run(tmp_path / name, *program, *layout)
-        assert code == 0, out + err
-        states.append(final_variables(only_run(tmp_path / name)))
-    assert json.loads((only_run(tmp_path / "two") / "result.json").read_text())["attempts"] == 2
-    assert states[0].keys() == states[1].keys()
-    assert [name for name in states[0] if not np.array_equal(*(s[name] for s in states))] == []
 
 
 def test_optimizer_that_cannot_run_asynchronously_is_refused(tmp_path):

@@ -53,23 +53,6 @@ def test_model_without_a_loss_is_refused(tmp_path):
         recipe(tmp_path, *options)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("library", ["tf_keras", "keras"])
-def test_metric_that_is_no_mean_is_reported_as_fit_does_on_any_layout(tmp_path, library):
-    options = ["task=keras", "model._target_=tests.programs.keras_steps.ranked", "dataset=digits",
-               "train.steps=4", "batch.global_size=32", "writers=[jsonl]"]  # fmt: skip
-    values = []
-    for name, layout in (("one", ()), ("two", ("strategy=mirrored", "strategy.virtual_devices=2"))):
-        engine = recipe(tmp_path / name, *options, f"+model.library={library}", *layout)
-        assert engine.train(lambda: False)
-        values.append(engine.evaluator.evaluate(lambda: False).metrics)
-        values.append(unpack(engine.state.task, engine.state.epoch_sums.numpy()))
-    assert values[0].keys() == values[1].keys() == {"loss", "iou"}
-    for one, two in zip(values[:2], values[2:], strict=True):
-        assert one == pytest.approx(two, rel=1e-4)
-    assert 0.0 < values[0]["iou"] < 1.0
-
-
 def test_loss_that_is_not_finite_is_reported_as_such(tmp_path):
     options = ["task=keras", "model._target_=tests.programs.keras_steps.compiled", "dataset=digits"]
     task = recipe(tmp_path, *options).state.task

@@ -223,42 +223,23 @@ def test_what_was_logged_and_saved_is_complete_after_an_error(tmp_path):
     assert saved(tmp_path / "run")["variable/.ATTRIBUTES/VARIABLE_VALUE"] == 3.0
 
 
-def run_before_checkpoint(replicator):
-    replicator.run(lambda: tf.constant(1.0))
-
-
-def two_streams_of_one_name(replicator):
-    replicator.checkpoint()
-    for _ in range(2):
-        replicator.run(lambda_free_step, lambda context: stream(context))
-
-
-def lambda_free_step(batch):
+def total(batch):
     return tf.reduce_sum(batch)
 
 
-def new_step_each_time(replicator):
-    replicator.checkpoint()
-    for _ in range(2):
-        replicator.run(lambda batch: tf.reduce_sum(batch), stream)
+def once(context):
+    return tf.data.Dataset.from_tensors(BATCH)
 
 
-def no_dataset(replicator):
-    replicator.checkpoint()
-    replicator.run(lambda_free_step, lambda context: [1, 2, 3])
+def running(make):
+    """Return a loop that runs what `make` returns, made anew for each of two steps."""
 
+    def main(replicator):
+        replicator.checkpoint()
+        for _ in range(2):
+            replicator.run(*make())
 
-def ended(replicator):
-    def once(context):
-        return tf.data.Dataset.from_tensors(BATCH)
-
-    replicator.checkpoint()
-    while True:
-        replicator.run(lambda_free_step, once)
-
-
-def outside(replicator):
-    replicator.checkpoint(variable=tf.Variable(1.0))
+    return main
 
 
 def unwrapped(replicator):
@@ -267,61 +248,47 @@ def unwrapped(replicator):
     replicator.checkpoint(optimizer=optimizer)
 
 
-def new_optimizer(replicator):
-    replicator.wrap_optimizer(tf.keras.optimizers.Adam(0.1), [])
+def probabilities():
+    shares = tf.nn.softmax(tf.ones([1, 2]))
+    return tf.nn.sparse_softmax_cross_entropy_with_logits([0], shares)
 
 
-def old_optimizer(replicator):
-    replicator.wrap_optimizer(tf.compat.v1.train.AdagradOptimizer(0.1), [])
-
-
-def probabilities(replicator):
-    replicator.checkpoint()
-    shares = tf.nn.softmax
-    replicator.run(
-        lambda: tf.nn.sparse_softmax_cross_entropy_with_logits([0], shares(tf.ones([1, 2])))
-    )
-
-
-def wrong_reduce(replicator):
-    replicator.wrap_optimizer(tf.keras.optimizers.legacy.SGD(0.1), [], reduce="average")
-
-
-def random_numbers(replicator):
-    replicator.checkpoint()
-    replicator.run(lambda: tf.random.normal([2]))
-
-
-def nothing_to_save(replicator):
-    replicator.checkpoint(history=[])
+SGD, ADAM = tf.keras.optimizers.legacy.SGD(0.1), tf.keras.optimizers.Adam(0.1)
+OLD = tf.compat.v1.train.AdagradOptimizer(0.1)
+MISTAKES = {
+    "call replicator.checkpoint": lambda loop: loop.run(lambda: tf.constant(1.0)),
+    "two input functions are called <lambda>": running(lambda: (total, lambda x: stream(x))),
+    "two step functions are called <lambda>": running(lambda: (lambda x: total(x), stream)),
+    "<lambda> must return a tf.data.Dataset; it returns list": running(
+        lambda: (total, lambda context: [1, 2, 3])
+    ),
+    "the dataset of once has ended at step 0; add .repeat": running(lambda: (total, once)),
+    "variable variable was made outside of replicator.context": lambda loop: loop.checkpoint(
+        variable=tf.Variable(1.0)
+    ),
+    "optimizer is not wrapped": unwrapped,
+    "Adam is none, use one such as tf.keras.optimizers.legacy.Adam": lambda loop: (
+        loop.wrap_optimizer(ADAM, [])
+    ),
+    "AdagradOptimizer is none, use one such as .*.legacy.Adagrad$": lambda loop: (
+        loop.wrap_optimizer(OLD, [])
+    ),
+    "given the probabilities of a softmax": running(lambda: (probabilities,)),
+    "reduce .'?average'?. must be": lambda loop: loop.wrap_optimizer(SGD, [], reduce="average"),
+    "RandomStandardNormal .*draws random numbers": running(
+        lambda: (lambda: tf.random.normal([2]),)
+    ),
+    r"history \(list\) must be a model, a wrapped optimizer or a tf.Variable": lambda loop: (
+        loop.checkpoint(history=[])
+    ),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("main", "message"),
-    [
-        (run_before_checkpoint, "call replicator.checkpoint"),
-        (two_streams_of_one_name, "two input functions are called <lambda>"),
-        (new_step_each_time, "two step functions are called <lambda>"),
-        (no_dataset, "<lambda> must return a tf.data.Dataset; it returns list"),
-        (ended, "the dataset of once has ended at step 0; add .repeat"),
-        (outside, "variable variable was made outside of replicator.context"),
-        (unwrapped, "optimizer is not wrapped"),
-        (new_optimizer, "Adam is none, use one such as tf.keras.optimizers.legacy.Adam"),
-        (old_optimizer, "AdagradOptimizer is none, use one such as .*.legacy.Adagrad$"),
-        (probabilities, "given the probabilities of a softmax"),
-        (wrong_reduce, "reduce .'?average'?. must be"),
-        (random_numbers, "RandomStandardNormal .*draws random numbers"),
-        (
-            nothing_to_save,
-            r"history \(list\) must be a model, a wrapped optimizer or a tf.Variable",
-        ),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_mistake_is_one_line(tmp_path, main, message):
+@pytest.mark.parametrize("message", MISTAKES)
+def test_mistake_is_one_line(tmp_path, message):
     with pytest.raises(ConfigError, match=message) as caught:
-        run_loop(main, tmp_path / "run", *MIRRORED)
+        run_loop(MISTAKES[message], tmp_path / "run", *MIRRORED)
     assert len(caught.value.problems) == 1
     assert "\n" not in str(caught.value)
 

@@ -199,50 +199,30 @@ def test_flat_sum_adds_each_tensor_in_its_own_type(strategy_and_layers):
         ]
 
 
+SLICES = tf.IndexedSlices([[1.0]], [0])
 REFUSED = {
-    "op": (
-        lambda step: step.all_reduce(1.0, "maen"),
-        r"all_reduce: op \(maen\) must be one of sum, mean, min, max; did you mean 'mean'\?",
+    r"all_reduce: op \(maen\) must be one of sum, mean, .*; did you mean 'mean'\?": (
+        lambda step: step.all_reduce(1.0, "maen")
     ),
-    "integers": (
-        lambda step: step.all_reduce([1.0, [2]], "mean"),
-        r"all_reduce\(mean\): the mean of int32\[\] is not defined; cast it",
+    r"all_reduce\(mean\): the mean of int32\[\] is not": lambda step: step.all_reduce([2], "mean"),
+    r"broadcast\(source=0\): string\[\] is not of a number type": lambda step: step.broadcast("a"),
+    r"all_reduce\(sum\): IndexedSlices is no dense tensor": lambda step: step.all_reduce(SLICES),
+    r"all_reduce\(sum\): the shape of float32\[None\]": (
+        lambda step: step.all_reduce(tf.boolean_mask([1.0], [True]))
     ),
-    "text": (
-        lambda step: step.broadcast("a"),
-        r"broadcast\(source=0\): string\[\] is not of a number type",
+    r"all_gather\(axis=3\): axis must be >= -1 and": lambda step: step.all_gather([1.0], axis=3),
+    r"reduce_scatter\(sum, axis=0\): axis must exist": lambda step: step.reduce_scatter(1.0),
+    r"reduce_scatter\(max, axis=1\): axis must be >= -1 and < 1": (
+        lambda step: step.reduce_scatter([tf.zeros([4])], "max", 1)
     ),
-    "slices": (
-        lambda step: step.all_reduce(tf.IndexedSlices([[1.0]], [0])),
-        r"all_reduce\(sum\): IndexedSlices is no dense tensor",
-    ),
-    "dynamic": (
-        lambda step: step.all_reduce(tf.boolean_mask([1.0], [True])),
-        r"all_reduce\(sum\): the shape of float32\[None\]",
-    ),
-    "axis": (
-        lambda step: step.all_gather([[1.0], [2.0]], axis=3),
-        r"all_gather\(axis=3\): axis must be >= -1 and <= 0 for float32\[\]",
-    ),
-    "scalar": (
-        lambda step: step.reduce_scatter(1.0),
-        r"reduce_scatter\(sum, axis=0\): axis must exist, and there is none for float32\[\]",
-    ),
-    "scatter axis": (
-        lambda step: step.reduce_scatter([tf.zeros([4])], "max", 1),
-        r"reduce_scatter\(max, axis=1\): axis must be >= -1 and < 1 for float32\[4\]",
-    ),
-    "source": (
-        lambda step: step.broadcast(1.0, -1),
-        r"broadcast\(source=-1\): source must be >= 0 and < \d, the number of replicas",
-    ),
+    r"broadcast\(source=-1\): source must be >= 0": lambda step: step.broadcast(1.0, -1),
 }
 
 
-@pytest.mark.parametrize(("call", "message"), REFUSED.values(), ids=REFUSED)
-def test_values_that_cannot_be_exchanged_are_refused(strategy_and_layers, call, message):
+@pytest.mark.parametrize("message", REFUSED)
+def test_values_that_cannot_be_exchanged_are_refused(strategy_and_layers, message):
     with pytest.raises(ValueError, match=message):
-        replicas.run(strategy_and_layers("one device")[0], lambda step, *_: call(step))
+        replicas.run(strategy_and_layers("one device")[0], lambda step, *_: REFUSED[message](step))
 
 
 def test_axis_that_replicas_cannot_share_is_refused(strategy_and_layers):
@@ -287,39 +267,16 @@ def one_gradient(step, replica):
     return step.all_reduce(1)
 
 
-END = "the end of the step"
+END, COUNT = "the end of the step", "all_reduce(sum) of int32[]"
 DIFFERENT = {
-    "order": (
-        swapped,
-        1,
-        "all_reduce(sum) of [float32[], float32[]]",
-        "all_gather(axis=0) of [float32[], float32[]]",
-    ),
-    "shape": (
-        lambda step, r: step.all_reduce(tf.zeros([2 + r])),
-        1,
-        "all_reduce(sum) of float32[2]",
-        "all_reduce(sum) of float32[3]",
-    ),
-    "first makes more": (
-        lambda step, r: repeated(step, 2 - r),
-        2,
-        "all_reduce(sum) of int32[]",
-        END,
-    ),
-    "second makes more": (
-        lambda step, r: repeated(step, 1 + r),
-        2,
-        END,
-        "all_reduce(sum) of int32[]",
-    ),
-    "gradient": (
-        one_gradient,
-        2,
-        "gradient of all_reduce(sum) of float32[2]",
-        "all_reduce(sum) of int32[]",
-    ),
-}
+    "order": (swapped, 1, "all_reduce(sum) of [float32[], float32[]]",
+              "all_gather(axis=0) of [float32[], float32[]]"),
+    "shape": (lambda step, r: step.all_reduce(tf.zeros([2 + r])), 1,
+              "all_reduce(sum) of float32[2]", "all_reduce(sum) of float32[3]"),
+    "first makes more": (lambda step, r: repeated(step, 2 - r), 2, COUNT, END),
+    "second makes more": (lambda step, r: repeated(step, 1 + r), 2, END, COUNT),
+    "gradient": (one_gradient, 2, "gradient of all_reduce(sum) of float32[2]", COUNT),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("case", "number", "first", "second"), DIFFERENT.values(), ids=DIFFERENT)
@@ -429,13 +386,6 @@ def test_trained_model_may_communicate_within(tmp_path):
     one, two = train(tmp_path / "one", *CENTERED), train(tmp_path / "two", *CENTERED, *MIRRORED)
     initial = variables(engine(tmp_path / "initial", *CENTERED))
     assert distance(one, two, initial) <= ROUNDING
-
-
-def test_error_names_collective_in_compiled_loss(tmp_path):
-    with pytest.raises(
-        ValueError, match=rf"map_reduce\(mean\) of float32\[8, 8, 1\]{HERE} is inside a tf.function"
-    ):
-        train(tmp_path, *CENTERED, *MIRRORED, "jit=true")
 
 
 @pytest.mark.slow

@@ -1,6 +1,4 @@
-"""The time of TensorFlow's own reduction, measured in the graph; and rests in steps."""
-
-import time
+"""The time of TensorFlow's own reduction, measured in the graph."""
 
 import tensorflow as tf
 
@@ -26,11 +24,3 @@ def test_time_from_ready_to_summed_is_added_up_over_steps():
 
     assert float(steps(tf.constant(3))) == 8.0
     assert timer.read() >= 0.9 * 3 * 0.02 / 2
-
-
-def test_rest_takes_its_time():
-    rest = tf.function(lambda secs: _rest(secs), autograph=False)
-    rest(tf.constant(0.0, tf.float64))
-    began = time.monotonic()
-    rest(tf.constant(0.05, tf.float64))
-    assert time.monotonic() - began >= 0.9 * 0.05

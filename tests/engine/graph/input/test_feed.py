@@ -199,19 +199,6 @@ def test_both_feeds_give_the_same_batches(strategy):
             assert got_draws.tobytes() == draws.tobytes()
 
 
-def test_both_feeds_evaluate_the_same_examples(strategy):
-    replicas = strategy.num_replicas_in_sync
-    source = Source(split(), 4, replicas)
-    for made in (source, dataclasses.replace(source, split=FromFiles(source.split))):
-        batches = [
-            batch for batch, _ in batches_of(feed(made, strategy), strategy, 0, source.num_steps)
-        ]
-        found, weight = (
-            np.concatenate([batch[key] for batch in batches]) for key in ("id", "weight")
-        )
-        assert found[weight == 1].tolist() == list(range(N))
-
-
 class Counted:
     """Examples that are read; it counts the batches."""
 

@@ -5,12 +5,9 @@ import pytest
 import tensorflow as tf
 
 from tests.support.choices import NEEDED
-from tests.support.training import assert_same_bits, variables
-from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
+from tests.support.training import assert_same_bits, finish, recipe
 from trainer.datasets.fit_data import data_of_fit
 from trainer.engine.graph.input.feed import SampleOrder, Source, StreamFeed
-from trainer.worker.building import build
 
 NODES = (
     "dataset=stream", *NEEDED["dataset=stream"], "model=softmax", "train.steps=6",
@@ -108,23 +105,8 @@ def test_ids_count_positions_within_a_pass():
     assert np.concatenate(ids).tolist() == [position % 10 for position in range(24)]
 
 
-def trained(run_dir, *overrides, stop=lambda run: False):
-    """Train, and return every variable of the state by name."""
-    run_dir.mkdir(exist_ok=True)
-    run = build.engine(compose([*NODES, *overrides]), run_dir, Channel(lambda message: None))
-    run.train(lambda: stop(run))
-    return variables(run)
-
-
 @pytest.mark.slow
 def test_continued_run_ends_with_the_bits_of_an_undisturbed_one(tmp_path):
-    straight = trained(tmp_path / "straight")
-    trained(tmp_path / "stopped", stop=lambda run: run.step >= 3)
-    assert_same_bits(straight, trained(tmp_path / "stopped"))
-
-
-@pytest.mark.slow
-def test_sharded_run_has_the_same_bits_on_any_number_of_replicas(tmp_path):
-    one = trained(tmp_path / "one", "batch.shards=2")
-    mirrored = ("strategy=mirrored", "strategy.virtual_devices=2")
-    assert_same_bits(one, trained(tmp_path / "two", "batch.shards=2", *mirrored))
+    straight = finish(recipe(tmp_path / "straight", *NODES))
+    finish(recipe(tmp_path / "stopped", *NODES), lambda run: run.step >= 3)
+    assert_same_bits(straight, finish(recipe(tmp_path / "stopped", *NODES)))

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from tests.engine.graph.keras3.test_keras3_model import TWO, engine, options, train
-from tests.support import processes
 from tests.support.outputs import exported_outputs, predicted_rows
 from trainer.engine.graph.state.weight_paths import weights_of
 from trainer.engine.initial_weights.initial_weights import restore_weights
@@ -48,17 +47,6 @@ def test_export_of_adapters_predicts_what_the_run_predicts(tmp_path):
     outputs, _ = exported_outputs(tmp_path, options("named", *chosen), 16)
     np.testing.assert_allclose(outputs["probabilities"], values, rtol=0, atol=1e-6)
     assert np.std(values, axis=0).max() > 1e-3
-
-
-@pytest.mark.slow
-def test_killed_run_with_adapters_ends_with_the_same_bits(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(processes.ROOT))
-    verify = ["mode=verify", "verify.steps=4", "verify.kills=1", "verify.seed=1"]
-    quick = ["checkpoint.every_steps=2", "restart.backoff_secs=0"]
-    chosen = options("named", *LORA, *TWO, *quick, *verify)
-    code, out, err = processes.run(tmp_path, *chosen)
-    assert code == 0, err + out
-    assert "Equal: step 4" in out
 
 
 @pytest.mark.parametrize(

@@ -143,20 +143,6 @@ def ancestors(operation):
     return found
 
 
-BITS = [
-    "model._target_=tests.support.toy_models.everything", "~model.synchronized",
-    "model.dropout=0.3",
-    "model.batch_norm=true", "model.l2=0.001", "batch.shards=4", "train.clip_norm=0.5",
-    "train.steps=3", "optimizer.learning_rate=0.02",
-]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_divided_model_has_the_bits_of_one_device_with_shards(tmp_path):
-    one = train(tmp_path / "one", *BITS)
-    assert_same_bits(one, train(tmp_path / "divided", *BITS, *layout(2, 2)))
-
-
 @pytest.mark.slow
 def test_checkpoint_fits_any_layout(tmp_path):
     options = [*TWO_LAYERS, "train.steps=8", "batch.shards=4", "checkpoint.every_steps=2"]

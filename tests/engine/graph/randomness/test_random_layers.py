@@ -90,14 +90,6 @@ def test_uniform_and_normal_draws_have_their_distribution():
     assert abs(np.corrcoef(uniform[:-1, 0], uniform[1:, 0])[0, 1]) < 0.08
 
 
-def test_draw_without_the_batch_is_the_same_for_all_parts():
-    def draw(number):
-        with batch_part(part(number, 4)):
-            return LayerDraws(0).random_uniform([5, 6]).numpy()
-
-    np.testing.assert_array_equal(draw(0), draw(3))
-
-
 def test_seed_and_draw_of_unknown_shape_differ_between_parts():
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None]), tf.TensorSpec([])])
     def draw(x, number):
@@ -188,29 +180,6 @@ def test_two_models_of_a_task_differ_by_their_offset():
     make_stateless(same)
     assert different(masks(first)[0], masks(second)[0])
     np.testing.assert_array_equal(masks(first), masks(same))
-
-
-def test_replicas_draw_their_slices():
-    strategy = tf.distribute.MirroredStrategy(
-        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.HierarchicalCopyAllReduce()
-    )
-    with strategy.scope():
-        model = dropout_model()
-    make_stateless(model)
-
-    @tf.function
-    def run(step):
-        def replica_step():
-            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-            with batch_part(BatchPart(lambda: fold_seed(0, step), GLOBAL_SIZE // 2, replica)):
-                return model(tf.ones([GLOBAL_SIZE // 2, 64]), training=True)[0]
-
-        return strategy.experimental_local_results(strategy.run(replica_step))
-
-    mine = [output.numpy() != 0 for output in run(tf.constant(3))]
-    whole = masks(model, fold_seed(0, tf.constant(3)))[0]
-    np.testing.assert_array_equal(np.concatenate(mine), whole)
-    assert different(run(tf.constant(4))[0].numpy() != 0, mine[0])
 
 
 class Block(tf.keras.layers.Layer):
@@ -348,9 +317,3 @@ def test_layers_that_a_dataset_has_draw_statelessly():
     assert np.ptp(first) > 0
     assert first.numpy().tobytes() == again.numpy().tobytes()
     assert make_stateless(layers_of(object())) == 0
-
-
-def test_bounds_of_integers_may_be_tensors():
-    with batch_part(part()):
-        drawn = LayerDraws(1).random_uniform([1000], tf.constant(3), tf.constant(7), tf.int64)
-    assert set(drawn.numpy()) == {3, 4, 5, 6}

@@ -5,11 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tests.support.training import assert_same_bits, variables
-from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
+from tests.support.training import assert_same_bits, finish, recipe
 from trainer.errors import ConfigError
-from trainer.worker.building import build
 
 TARGET = [
     "task._target_=tests.support.toy_targets.WithTarget",
@@ -30,14 +27,11 @@ MIRRORED = ["strategy=mirrored", "strategy.virtual_devices=2"]
 
 
 def engine(run_dir, *overrides):
-    run_dir.mkdir(exist_ok=True)
-    return build.engine(compose([*TARGET, *overrides]), run_dir, Channel(lambda message: None))
+    return recipe(run_dir, *TARGET, *overrides)
 
 
 def train(run_dir, *overrides, stop=lambda run: False):
-    run = engine(run_dir, *overrides)
-    run.train(lambda: stop(run))
-    return variables(run)
+    return finish(engine(run_dir, *overrides), stop)
 
 
 def history(run_dir, *overrides):
@@ -81,14 +75,6 @@ def test_target_follows_its_recurrence_statistics_included(tmp_path, options):
     )
     assert not run.state.task.models["target"].trainable_variables
     assert list(run.state.task.optimizers) == ["model"]
-
-
-@pytest.mark.slow
-def test_shards_give_targets_the_same_bits_on_two_devices(tmp_path):
-    options = ["batch.shards=4"]
-    one = train(tmp_path / "one", *options)
-    two = train(tmp_path / "two", *options, *MIRRORED)
-    assert_same_bits(one, two)
 
 
 @pytest.mark.slow

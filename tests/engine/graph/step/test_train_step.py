@@ -1,7 +1,5 @@
 """One step: precision, loss scale, XLA, averages."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -49,16 +47,6 @@ def test_overflow_drops_update_and_halves_loss_scale(tmp_path):
     assert after["/loss_scale/value"] == pytest.approx(1.5e38)
     assert training.loop.report() == {"gradient_norm": 7.0}  # of the last update
     assert training.step == 1
-
-
-@pytest.mark.slow
-def test_loss_scale_doubles_after_enough_good_steps(tmp_path):
-    training = engine(tmp_path, *PLAIN, "precision=mixed_float16", "train.steps=2")
-    training.state.loss_scale.good_steps.assign(training.state.loss_scale.GROWTH_STEPS - 1)
-    training.train(lambda: False)
-    after = variables(training)
-    assert after["/loss_scale/value"] == 2 * training.state.loss_scale.INITIAL
-    assert after["/loss_scale/good_steps"] == 1
 
 
 def test_averages_follow_their_recurrence_and_are_evaluated(tmp_path):
@@ -112,19 +100,3 @@ def test_early_stopping_ends_run_and_its_memory_survives_a_stop(tmp_path):
     # over both attempts.
     assert second.step == 3
     assert second.result()["step"] == 3
-
-
-def test_learning_rate_scales_with_reference_batch(tmp_path):
-    train(
-        tmp_path,
-        *PLAIN,
-        "schedule.reference_batch=8",
-        "schedule.warmup_steps=4",
-        "train.steps=3",
-        "summary.every_steps=1",
-    )
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    # Batch 16 is twice the reference: the peak is twice 0.05, reached after four steps.
-    assert [line["learning_rate"] for line in lines if line["split"] == "train"] == pytest.approx(
-        [0.025, 0.05, 0.075]
-    )
