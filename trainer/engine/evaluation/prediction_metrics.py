@@ -212,14 +212,7 @@ def _try_metric(name: str, metric: Metric, num_classes: int, kind: LabelKind) ->
 
 
 def require_evaluated(experiment: Experiment, names: Sequence[str], directions: Directions) -> None:
-    """Raise unless every metric that selects is evaluated, and its direction is known.
-
-    Args:
-        directions: what the task and the metrics declare.
-
-    Raises:
-        ConfigError: one is not.
-    """
+    """Raise a ConfigError if a metric that selects is not evaluated or has no known direction."""
     problems = []
     for key, name, mode_key, mode in selections(experiment):
         if name not in names:

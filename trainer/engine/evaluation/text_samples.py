@@ -59,7 +59,6 @@ class FilePrompts:
 
     Args:
         path: the file, UTF-8; empty lines are left out.
-        tokenizer: turns prompts into tokens.
         length: how many tokens a model sees; of longer prompts these are the last.
 
     Raises:

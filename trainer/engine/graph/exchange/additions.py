@@ -21,12 +21,7 @@ _BLOCK = 1 << 15  # float32 numbers: what several rows have of it stays in the p
 
 @dataclass(frozen=True)
 class RowLayout:
-    """Where tensors lie in a row.
-
-    Attributes:
-        size: elements of the row.
-        columns: those of each tensor.
-    """
+    """Where tensors lie in a row of `size` elements: `columns` has those of each tensor."""
 
     size: int
     columns: list[slice] = field(repr=False)
@@ -72,8 +67,6 @@ def add_columns(
         rows: what each process has in all columns; None: this one, which has `own`. The others'
             are changed.
         own: not changed, unless it lies in `total`.
-        total: of all columns.
-        add_up: adds them up.
     """
     buffers = np.empty((2, _BLOCK), np.float32)
     for columns, values in own:

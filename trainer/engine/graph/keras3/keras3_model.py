@@ -268,9 +268,6 @@ def _give_constraint(weight: Any) -> None:
     """Have optimizers of tf_keras apply a weight's constraint, which its variable does not know.
 
     Sets a private attribute of TensorFlow; tests/engine/graph/keras3 fails when it moves.
-
-    Raises:
-        ConfigError: the variable is in pieces; a norm, for example, is of the whole.
     """
     if parts_of(weight.value) != [weight.value]:
         raise ConfigError(

@@ -22,10 +22,9 @@ from trainer.logical_devices import requested_for_variables as requested
 
 @dataclass
 class Draft:
-    """The variables of a draft, in the order in which they were made.
+    """The variables of a draft, on the host, in the order in which they were made.
 
     Attributes:
-        variables: the variables, on the host.
         requested: the logical device that the code requests for a variable, by its id.
     """
 

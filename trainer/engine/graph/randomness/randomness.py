@@ -105,7 +105,6 @@ def evaluated_part(
 
     Args:
         batch: number of the batch, scalar int64.
-        context: the replica.
         size: examples on each replica.
     """
     count = context.num_replicas_in_sync

@@ -86,7 +86,6 @@ def accumulate_gradients(
 
     Args:
         loss_fn: returns the loss and metrics of each example of a (micro-)batch.
-        model: the model whose trainable variables the gradients are of.
         collectives: this replica's; a loss function may use them if the batch is not cut.
         scale: what the loss is multiplied by; None: it is not scaled.
 
@@ -207,7 +206,6 @@ class _Passes:
         self._lookups: list[int] = []  # of a pass, for each weight
 
     def _check_size(self) -> None:
-        """Check that the batch can be cut into its shards and micro-batches."""
         options = self._options
         unit = self._num_shards * options.accumulate
         if self.size % unit:

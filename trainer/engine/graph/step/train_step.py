@@ -209,7 +209,6 @@ class Step(Collectives):
             )
 
     def _count(self, optimizer: Optimizer) -> None:
-        """Count an update of an optimizer in this step."""
         _, count = self._updates.get(id(optimizer), (None, 0))
         self._updates[id(optimizer)] = (optimizer, count + 1)
 
