@@ -1,6 +1,7 @@
 """Real processes and signals: after any kill the run continues and ends the same."""
 
 import json
+import re
 import signal
 import time
 
@@ -167,14 +168,15 @@ def test_stop_without_a_save_does_not_claim_to_have_saved(tmp_path):
         "signaler.Signaler", "breaker.Breaker"
     )
     (tmp_path / "breaker.py").write_text(
-        "import pathlib, shutil\nfrom signaler import Signaler\n\n"
+        "import pathlib\nfrom signaler import Signaler\n\n"
         "class Breaker(Signaler):\n"
         "    def on_evaluate(self, step, metrics):\n        if step == 8:\n"
         "            (place,) = pathlib.Path('runs').glob('*/checkpoints')\n"
-        "            shutil.rmtree(place)\n            place.write_text('no directory')\n"
+        "            place.rename('checkpoints')\n            place.write_text('no directory')\n"
         "        return super().on_evaluate(step, metrics)\n"
     )
     code, out, err = run(tmp_path, *OPTIONS, stopper)
     assert code == 1
     assert "Stopped after saving" not in out
-    assert "the checkpoint of step 8 could not be written" in err
+    # On a busy machine that of step 6, which is written in the background, is not there yet.
+    assert re.search("the checkpoint of step [68] could not be written", err)

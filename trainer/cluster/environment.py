@@ -13,7 +13,6 @@ from pathlib import Path
 
 import trainer
 from trainer.cluster.spec import Cluster
-from trainer.config.options import signatures
 
 _DEFAULTS = {
     "TF_CPP_MIN_LOG_LEVEL": "1",
@@ -81,6 +80,8 @@ def online_writer(writers: object) -> str | None:
     Args:
         writers: the section of the configuration.
     """
+    from trainer.config.options import signatures  # only now: a command starts its server first
+
     for name, node in writers.items() if isinstance(writers, Mapping) else ():
         # What a class adds to one that needs no network may need it: nothing is inherited.
         variable = signatures.constant(node["_target_"], "network", ..., inherited=False)
