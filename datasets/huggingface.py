@@ -53,12 +53,13 @@ def huggingface(
     """
     fields = fields or Fields()
     found = _splits(path, test_path, train, test)
+    label = found["train"].features.get(_column(found["train"], fields.label, LABELS))
     return from_sources(
         Sources(
             **{name: _prepared(data, fields) for name, data in found.items()},
             test_fraction=test_fraction,
             names={"train": f"{path} ({train})", "test": f"{test_path or path} ({test})"},
-            class_names=_class_names(found["train"], fields),
+            class_names=getattr(label, "names", None),
             files=_files(path, test_path),
             by_name=test_path is None and len(found) > 1 and not _is_saved(Path(str(path))),
         ),
@@ -161,9 +162,3 @@ def _prepared(data: Any, fields: Fields) -> Any:
 def _column(data: Any, key: str | int | None, usual: tuple[str, ...]) -> Any:
     """Return the name of a column; None: there is none of the usual ones."""
     return key or next((name for name in usual if name in data.column_names), None)
-
-
-def _class_names(data: Any, fields: Fields) -> list[str] | None:
-    """Return the names that the column of labels has, if any."""
-    column = _column(data, fields.label, LABELS)
-    return getattr(data.features.get(column), "names", None)

@@ -25,7 +25,6 @@ class CachedFile(NamedTuple):
     Attributes:
         used: when it was last used, Unix time.
         size: the bytes that it takes.
-        path: the file.
     """
 
     used: float
@@ -53,10 +52,6 @@ def make_room(path: Path, size: int) -> None:
     """Remove the least recently used files of a cache that would take too much with a new one.
 
     A process that has one open keeps what it has.
-
-    Args:
-        path: the new file.
-        size: its bytes.
     """
     files = [file for file in cached_files(path.parent) if file.path != path]
     status = os.statvfs(path.parent)

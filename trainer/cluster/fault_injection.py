@@ -42,7 +42,6 @@ class Faults:
         changes_steps: whether a step is to have a loss of NaN, or to rest, in any process.
 
     Args:
-        channel: for messages to the user.
         service_jobs: the jobs whose processes count no steps.
     """
 

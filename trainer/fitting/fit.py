@@ -101,7 +101,12 @@ def fit(
     folder = _folder(str(keys.get("runs_dir", "runs")))
     steps = steps_per_epoch or keys.get("train__steps_per_epoch")
     first, made_size, options = _data(data, validation, folder, steps, epochs)
-    _check_share(validation, keys.get("dataset__unit", options.get("dataset.unit", 1)))
+    unit = keys.get("dataset__unit", options.get("dataset.unit", 1))
+    if isinstance(validation, float) and unit != 1:
+        raise ConfigError(
+            f"validation ({validation}) is a share, and the data are batches that stay as they "
+            "are; give the validation data, or shuffle single examples by dataset__unit=1"
+        )
     node, build, name = _model(model, first, options, folder)
     batch_size = batch_size or made_size or 128
     defaults = {"task": "keras", "strategy": strategy, "name": name, "train.epochs": epochs}
@@ -111,15 +116,6 @@ def fit(
         defaults["callbacks.early_stopping.metric"] = "loss"
     trained = run(*overrides_of(keys, defaults), import_from=import_folders())
     return FitRun(trained.directory, trained.exit_code, build)
-
-
-def _check_share(validation: Any, unit: int) -> None:
-    """Refuse a share of batches that stay as they are."""
-    if isinstance(validation, float) and unit != 1:
-        raise ConfigError(
-            f"validation ({validation}) is a share, and the data are batches that stay as they "
-            "are; give the validation data, or shuffle single examples by dataset__unit=1"
-        )
 
 
 def _folder(runs_dir: str) -> Path:

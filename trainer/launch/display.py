@@ -82,8 +82,6 @@ class Screen:
         is_live: whether there is a block: on a terminal whose cursor can be moved.
 
     Args:
-        out: the stream of lines and of the block.
-        err: the stream of errors.
         block: what is shown below the lines, rendered four times a second.
     """
 
@@ -162,8 +160,6 @@ class Console:
         cause: the first error that was shown, in one line; empty while there is none.
 
     Args:
-        out: the stream of lines and of the live view.
-        err: the stream of errors.
         clock: seconds, monotonic.
         is_quiet: whether only warnings and errors are shown.
     """

@@ -70,7 +70,11 @@ def task_groups(values: Mapping[str, Any]) -> dict[str, str]:
 
 def _differing(values: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that are not the defaults, given those of the schema."""
-    values = _without_empty_nodes(values)
+    # A node of a function that names none is None.
+    sections = {key.rpartition(".")[0] for key in values if key.endswith("._partial_")}
+    empty = {section for section in sections if values.get(f"{section}._target_") is None}
+    rest = {key: value for key, value in values.items() if key.rpartition(".")[0] not in empty}
+    values = {**rest, **dict.fromkeys(empty)}
     defaults = {**schema, **_option_defaults(values)}
     normalized = {key: normal(value) for key, value in _completed(values, defaults).items()}
     return {
@@ -78,14 +82,6 @@ def _differing(values: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str
         for key, value in normalized.items()
         if key not in defaults or value != normal(defaults[key])
     }
-
-
-def _without_empty_nodes(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values with None for each node of a function that names none."""
-    sections = {key.rpartition(".")[0] for key in values if key.endswith("._partial_")}
-    empty = {section for section in sections if values.get(f"{section}._target_") is None}
-    rest = {key: value for key, value in values.items() if key.rpartition(".")[0] not in empty}
-    return {**rest, **dict.fromkeys(empty)}
 
 
 def _completed(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,6 @@ class RunSummary:
         step: number of updates made, those since the newest checkpoint included while it trains.
         total: number of steps it is to train; None: not known yet.
         config: its configuration by dotted key; empty: it cannot be read.
-        directions: which direction of its metrics is better.
         metrics: the newest metrics of the split by which is selected, by name.
         split: that split: `validation` or `test`.
         test: with a validation split the newest metrics of the test split.

@@ -57,7 +57,6 @@ class StoredTensor(NamedTuple):
         key: its name in a checkpoint of TensorFlow.
         slice_spec: the slice of it in TensorFlow's notation; '': all.
         dtype: the name of its type; `string`: the content is a serialized tensor.
-        shape: its shape.
         content: its bytes, [n] uint8, in memory that must not change while it is read or written.
     """
 
@@ -74,7 +73,6 @@ class Header:
 
     Attributes:
         number: of the write, from 1.
-        position: of the state.
         description_bytes: length of the description of its tensors.
         content_bytes: length of their contents.
         description_check: CRC-32 of the description.
@@ -95,7 +93,6 @@ class Held(NamedTuple):
     """A snapshot of which a checkpoint is being written.
 
     Attributes:
-        step: number of updates made.
         metrics: what is saved with the state, or None.
         tensors: the state, in the memory itself.
     """

@@ -265,7 +265,8 @@ class Driver:
             ConfigError: the search cannot continue; the running points have saved.
         """
         try:
-            with forward_to(self._enqueue_signal):
+            # A signal handler may interrupt any code: only this kind of queue is safe then.
+            with forward_to(lambda number: self._messages.put((None, SignalReceived(number)))):
                 self._start_points()
                 while self._running:
                     try:
@@ -328,7 +329,10 @@ class Driver:
                 if process.has_lost_server and number not in self._asked_to_stop:
                     self._to_start_again.append(point)
                     return
-                self._handle_exit(point, code, output)
+                outcome = self._outcome_of_exit(point, code, output)
+                self._record_result(point, outcome)
+                if outcome.state is State.FAILED and self._settings.on_error == "stop":
+                    self._stop_all(signal.SIGTERM)
                 return
             case Evaluated(step, metrics):
                 self._prune_if_behind(process, step, metrics)
@@ -374,12 +378,6 @@ class Driver:
             self._asked_to_stop.add(process.point.number)
             process.send(SignalReceived(number))
 
-    def _handle_exit(self, point: Point, code: int, output: str) -> None:
-        outcome = self._outcome_of_exit(point, code, output)
-        self._record_result(point, outcome)
-        if outcome.state is State.FAILED and self._settings.on_error == "stop":
-            self._stop_all(signal.SIGTERM)
-
     def _outcome_of_exit(self, point: Point, code: int, output: str) -> RunStatus:
         outcome = self._recorded_outcome(point)
         if outcome.state in (State.DONE, State.PRUNED):
@@ -423,10 +421,6 @@ class Driver:
             number = self._stop_requests.number
             return 128 + number if number else CRASHED
         return DONE
-
-    def _enqueue_signal(self, number: int) -> None:
-        # A signal handler may interrupt any code: only this kind of queue is safe then.
-        self._messages.put((None, SignalReceived(number)))
 
 
 def available_cores() -> list[int]:

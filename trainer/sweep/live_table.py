@@ -54,8 +54,6 @@ class LiveTable:
 
     Args:
         sweep: has the metric to show, and its direction.
-        out: where the table and lines go.
-        err: where failures go.
         clock: seconds, monotonic.
     """
 

@@ -92,7 +92,6 @@ class _Pages:
         program: the command to show in examples.
         width: the most characters in a line.
         composed: the composed configuration, as plain containers.
-        choices: the choices of each group, and the chosen one.
     """
 
     program: str

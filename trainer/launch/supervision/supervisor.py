@@ -50,7 +50,6 @@ class RestartBudget:
 
     Args:
         newest_step: returns the newest step that a restart can resume from, or 0.
-        max_restarts: how many are allowed.
         clock: seconds, monotonic.
     """
 
