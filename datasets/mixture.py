@@ -132,7 +132,6 @@ class MixtureDataset:
         num_draws: random numbers per example: of the source that takes the most.
         class_names: their names, in order; None: they have none but their numbers.
         vocabulary_size: of sources of tokens: how many different numbers there are; None: not.
-        label_kind: as the sources'.
     """
 
     train: MixtureSplit

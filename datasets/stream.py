@@ -39,7 +39,6 @@ class StreamSplit:
 
     Attributes:
         num_examples: examples in one pass.
-        in_memory: False, examples are read one after the other.
         batches: see `SplitDefaults`; None: it comes in single examples.
     """
 

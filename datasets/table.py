@@ -133,7 +133,6 @@ class TableDataset:
             the table; `multilabel`: [B, labels] int64, 0 or 1.
         kinds: kinds of columns that are known.
         strict: whether a missing value is an error.
-        num_draws: random numbers per example; none.
         train: the split that is trained on, after `fit` or `restore`.
         test: the split that is evaluated, after `fit` or `restore`.
     """

@@ -41,7 +41,6 @@ class TextSplit:
     """A split of texts, as tokens in memory: 1 or 2 bytes each, 4 of a large vocabulary.
 
     Attributes:
-        in_memory: True, `fetch` only indexes memory.
         labels: their classes, [N] int64; None: there are none.
     """
 
@@ -96,7 +95,6 @@ class TextDataset:
         class_names: their names, in order.
         vocabulary_size: how many different numbers features have, the padding included.
         tokenizer_name: what makes the tokens, as in the configuration.
-        num_draws: random numbers per example; none.
     """
 
     train: TextSplit

@@ -30,7 +30,6 @@ class WindowSplit:
 
     Attributes:
         num_examples: how many windows there are; tokens after the last whole one are left out.
-        in_memory: whether `fetch` only indexes memory.
     """
 
     def __init__(self, tokens: np.ndarray, length: int) -> None:
@@ -71,7 +70,6 @@ class WindowDataset:
         num_classes: how many different tokens there are; `label` is one for each of `features`.
         vocabulary_size: the same.
         tokenizer: turns texts into tokens, and tokens into texts.
-        num_draws: random numbers per example; none.
     """
 
     train: WindowSplit

@@ -86,7 +86,6 @@ class Exists:
     """The path of something that exists. A checkpoint is named by the prefix of its files.
 
     Attributes:
-        what: what must be there.
         or_word: a word that is allowed too.
     """
 

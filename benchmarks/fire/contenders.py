@@ -30,7 +30,6 @@ class Contender:
     """A way to train, which is started again whenever one of its processes has ended.
 
     Attributes:
-        title: for people.
         setting: when it saves, for people.
         module: of a peer, beside this one: a process for each worker; None: `train.py`.
         every_epoch: whether it saves at the end of each epoch, not every so many steps.

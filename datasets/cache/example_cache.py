@@ -65,7 +65,6 @@ class CachedSplit:
     """A split whose examples are kept once they were fetched.
 
     Attributes:
-        in_memory: False, `fetch` may have to read.
         augments: False, `fetch` takes no random numbers.
     """
 

@@ -87,7 +87,6 @@ class CorruptFiles:
             features: [B, ...].
             good: [B] bool.
             keys: their files, [B] string; or of any type that `name` takes.
-            name: makes names of keys.
         """
         report = partial(self.report, name=name)
         checked = tf.cond(
@@ -110,7 +109,6 @@ def decode(
     Args:
         content: its bytes, scalar string.
         image_shape: (height, width, channels) that it is resized and converted to.
-        framing: which part of it that is.
         max_value: what stands for white.
         draws: the example's random numbers, [num_draws] float32; None in evaluation.
 
@@ -212,7 +210,6 @@ class FileSplit:
     """A split of image files. Nothing is read before `fetch`.
 
     Attributes:
-        in_memory: False, `fetch` reads files.
         augments: whether `fetch` takes the random numbers of the augmentation.
     """
 

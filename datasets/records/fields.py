@@ -92,9 +92,6 @@ class Fields:
     def layout(self, record: Any, name: str) -> Layout:
         """Return the layout of records, found from the first one.
 
-        Args:
-            name: the source's name, for messages.
-
         Raises:
             ValueError: a part is missing, or cannot be the features.
         """

@@ -15,7 +15,6 @@ class RecordSplit:
     """A split of records. Nothing is read before `fetch`.
 
     Attributes:
-        in_memory: False, `fetch` reads them.
         augments: whether `fetch` takes the random numbers of the augmentation.
 
     Args:

@@ -20,7 +20,6 @@ class ArraySplit:
     """A split held in host memory in its own dtype (uint8 images stay uint8: a quarter of float32).
 
     Attributes:
-        in_memory: True, `fetch` only indexes memory.
         arrays: features and labels, by name.
         hashes: [N] in [0, 1), by which examples go into a validation split; None: by their numbers.
     """
@@ -144,7 +143,6 @@ class ArrayDataset:
         by_name: whether the names of files in one folder have chosen the splits.
         input_shape: shape of one example's features.
         num_classes: how many classes `label` counts; or how many targets or flags it has.
-        num_draws: random numbers per example; none.
         class_names: their names, in order; None: they have none but their numbers.
         label_kind: `class`: `label` is [B] integers; `number`: [B] or [B, targets] float32;
             `multilabel`: [B, labels] integers, 0 or 1.

@@ -30,7 +30,6 @@ class NestSplit:
     """A split held in host memory: nests (dict, tuple) of arrays, each in its own dtype.
 
     Attributes:
-        in_memory: True, `fetch` only indexes memory.
         arrays: features, labels and weights, by name.
         unit: how many stay together in training; 0: all.
 
@@ -104,7 +103,6 @@ class NestDataset:
         validation: the split that selects checkpoints; None: `test` does.
         feature_specs: a nest of tf.TensorSpec of one example's features.
         num_classes: how many classes, targets or flags the label has; 1 where that has no meaning.
-        num_draws: random numbers per example; none.
         class_names: their names, in order; None: they have none but their numbers.
         weighted: whether training examples have `sample_weight`.
         label_kind: see `trainer/protocols/labels.py`; None: anything, or none.

@@ -67,8 +67,6 @@ def have_labels(root: Path, files: list[Path], text: str, label: str) -> bool:
     Args:
         root: the file or folder that they are in.
         files: as `find` returns them, of one kind.
-        text: the key or column of the text.
-        label: that of the label.
     """
     if files[0].suffix == ".txt":
         return any(root not in (path, path.parent) for path in files)
@@ -82,7 +80,6 @@ def read(root: Path, files: list[Path], text: str, label: str | None) -> Iterato
     Args:
         root: what names are relative to.
         files: as `find` returns them, of one kind.
-        text: the key or column of the text.
         label: that of the label, a string or an integer; None: labels are not read.
 
     Raises:

@@ -187,7 +187,6 @@ def kept_sequence(
     Args:
         cache: the folder where it is kept; None: ~/.cache/steadfast.
         key: as `cache_key` makes it.
-        dtype: of its tokens.
         build: yields its parts, which need not fit in memory together.
     """
     file = Path(cache or FOLDER).expanduser() / f"tokens-{key}.bin"

@@ -73,7 +73,6 @@ def compose_config(overrides: list[str], config_dir: str | None) -> Composition:
 
     Args:
         overrides: as `trainer.cli.overrides.rewrite` returns them.
-        config_dir: a directory with more choices.
 
     Raises:
         ConfigError: the command line or a file is wrong.

@@ -76,9 +76,6 @@ def online_writer(writers: object) -> str | None:
     """Return why one of the configured writers may use the network, or None.
 
     The class of a writer says it by its constant `network`, which is read from its source.
-
-    Args:
-        writers: the section of the configuration.
     """
     from trainer.config.options import signatures  # only now: a command starts its server first
 

@@ -63,7 +63,6 @@ class Cluster:
     """All processes that train together, as one of them sees it.
 
     Attributes:
-        process_id: the process that sees it.
         jobs: the addresses, host:port, of the processes of each job; empty for a process that
             trains alone.
         source: what declared it, for messages.

@@ -338,7 +338,6 @@ def _summary(result: Mapping[str, Any], note: str = "") -> str:
 
     Args:
         result: the content of result.json.
-        note: what is said of the step.
     """
     attempts = f" in {result['attempts']} attempts" if result["attempts"] > 1 else ""
     useful = f"useful time {100 * result['goodput']:.0f} %"

@@ -76,7 +76,6 @@ class RemoteRun:
     folder of the store's last lease has everything that the store has, and perhaps more.
 
     Args:
-        address: where its run is.
         cluster: the cluster as this process sees it.
         requests: a stop among them ends the wait for the store.
     """

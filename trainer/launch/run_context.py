@@ -56,7 +56,6 @@ class RunContext:
 
     Attributes:
         strategy: the strategy, decided as far as that is possible without TensorFlow.
-        stop_requests: the requests to save or to stop.
         cluster: the cluster as this process sees it; a local one without jobs if none is declared.
         namespace: the network of the processes that are started here, which nothing outside can
             reach; None: that of the machine.
@@ -274,8 +273,6 @@ def open_directory(
 
     Args:
         cluster: says whether this process is the chief's, which uses the directory alone.
-        console: shows what is waited for.
-        requests: a stop among them ends the wait.
 
     Returns:
         The directory; None: a stop was requested before.

@@ -275,7 +275,6 @@ class TimeSummary:
         workers: what the workers did, steps that were lost included.
         restarts: the steps from which attempts went on after a failure.
         failures: attempts that neither ended nor saved on request, and were followed by another.
-        saves: how often the state was saved.
     """
 
     secs: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0.0))

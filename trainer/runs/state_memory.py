@@ -42,7 +42,6 @@ class Position(NamedTuple):
     """What a state is known by; the larger is the newer.
 
     Attributes:
-        step: number of updates made.
         reported: the last step whose evaluation and log lines are complete.
     """
 

@@ -108,7 +108,6 @@ def link_events(folder: Path, points: Sequence[Point]) -> Path | None:
     """Link the events of a sweep's runs by what differs, so that TensorBoard names them by it.
 
     Args:
-        folder: that of the summary.
         points: all points; those without events get no link.
 
     Returns:

@@ -126,7 +126,6 @@ class _Storage:
 
     Attributes:
         overrides: those of the pods, but for `folder`, which this machine need not have.
-        mount_path: where the volume is mounted.
         claim: of the volume; None: each pod has an empty one of its own.
         address: in an object store; None: the run is in the volume.
     """

@@ -20,7 +20,6 @@ class BatchSizes:
 
     Attributes:
         global_size: examples in one step.
-        num_replicas: replicas that share it.
         accumulate: micro-batches whose gradients each replica, or shard, adds up in a step.
         shards: parts that the global batch is always computed in; None: one for each replica.
     """

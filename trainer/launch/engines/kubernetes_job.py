@@ -37,7 +37,6 @@ class JobSpec:
         has_cluster: whether they reach each other: they get addresses.
         claim: the PersistentVolumeClaim of the run directories, which must exist; None: each pod
             has an empty volume of its own.
-        mount_path: where the volume is mounted.
         cpu: processors that each pod gets at least, a quantity.
         memory: memory that each pod gets, and at most has, a quantity.
         gpus: NVIDIA GPUs of each pod.

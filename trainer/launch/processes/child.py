@@ -39,7 +39,6 @@ class Child:
 
     Args:
         command: the module and its arguments, in which SOCKET stands for its socket.
-        variables: its environment.
         streams: descriptors for its standard output, its standard error, and perhaps its standard
             input.
         server: forks it, or None if it is started afresh, and imports TensorFlow itself.

@@ -558,7 +558,6 @@ class JoinWait:
 
     Args:
         members: the processes that are started here.
-        timeout_secs: how long a process may wait.
     """
 
     def __init__(self, members: Mapping[ProcessId, Cluster], timeout_secs: float) -> None:

@@ -60,9 +60,7 @@ class ProcessSnapshot:
     """The state of a process at the time of an alarm.
 
     Attributes:
-        heartbeat: its last sign of life.
         is_stopped: whether it is stopped by a signal (SIGSTOP), or by a debugger.
-        stacks: the stacks of its Python threads.
     """
 
     heartbeat: Heartbeat
