@@ -114,11 +114,10 @@ def _chooser(
 
 
 def _unmatched(placement: Mapping[str, int], layers: Mapping[str, Layer]) -> list[str]:
+    names = ", ".join(list(layers)[: 2 * _SHOWN])
+    listed = f"; the layers are {names}{', ...' if len(layers) > 2 * _SHOWN else ''}"
     return [
-        f"strategy.placement ({pattern}) matches no layer{did_you_mean(pattern, layers)}"
-        if did_you_mean(pattern, layers)
-        else f"strategy.placement ({pattern}) matches no layer; the layers are "
-        f"{', '.join(list(layers)[: 2 * _SHOWN])}{', ...' if len(layers) > 2 * _SHOWN else ''}"
+        f"strategy.placement ({pattern}) matches no layer{did_you_mean(pattern, layers) or listed}"
         for pattern in placement
         if not any(re.fullmatch(pattern, path) for path in layers)
     ]

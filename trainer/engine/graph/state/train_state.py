@@ -6,7 +6,7 @@ All of it is in every checkpoint.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -150,20 +150,14 @@ class TrainState:
             return
         step = tf.cast(step, tf.float32)
         decay = tf.where(dropped, 1.0, tf.minimum(self.ema_decay, (1.0 + step) / (10.0 + step)))
-        for name, averages in self.averages.items():
-            for average, variable in zip(
-                averages, self.task.models[name].trainable_variables, strict=True
-            ):
-                with beside(variable):
-                    average.assign_add((1.0 - decay) * (variable - average))
+        for average, variable in self._averaged():
+            with beside(variable):
+                average.assign_add((1.0 - decay) * (variable - average))
 
     def reset_averages(self) -> None:
         """Set the averages to the weights, in cross-replica context."""
-        for name, averages in self.averages.items():
-            for average, variable in zip(
-                averages, self.task.models[name].trainable_variables, strict=True
-            ):
-                average.assign(variable.read_value())
+        for average, variable in self._averaged():
+            average.assign(variable.read_value())
 
     def finish(self) -> None:
         """Give the weights the values that they have after the training, in cross-replica context.
@@ -179,13 +173,14 @@ class TrainState:
 
         Called before and after an evaluation, and before an export.
         """
+        for average, variable in self._averaged():
+            value = variable.read_value()
+            variable.assign(average.read_value())
+            average.assign(value)
+
+    def _averaged(self) -> Iterator[tuple[tf.Variable, tf.Variable]]:
         for name, averages in self.averages.items():
-            for average, variable in zip(
-                averages, self.task.models[name].trainable_variables, strict=True
-            ):
-                value = variable.read_value()
-                variable.assign(average.read_value())
-                average.assign(value)
+            yield from zip(averages, self.task.models[name].trainable_variables, strict=True)
 
 
 def named_variables(trackables: Mapping[str, Any]) -> dict[str, tf.Variable]:

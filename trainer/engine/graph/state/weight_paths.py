@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.engine.graph.placement.layer_placement import layers_within, own_variables
-from trainer.engine.graph.state.variables import parts_of
+from trainer.engine.graph.state.variables import parts_of, whole
 from trainer.errors import ConfigError
 
 _SHOWN = 5  # paths in a message
@@ -112,13 +112,7 @@ def near(pattern: str, paths: Sequence[str]) -> str:
 
 
 def _within(layer: Any, prefix: str) -> Iterator[Weight]:
-    containers: dict[int, Any] = {}
-    for variable in _own(layer):
-        container = (
-            variable._sharded_container() if hasattr(variable, "_sharded_container") else variable
-        )
-        containers.setdefault(id(container), container)
-    for number, container in enumerate(containers.values()):
+    for number, container in enumerate(whole(_own(layer))):
         parts = tuple(parts_of(container))
         leaf = scope_name(parts[0]).rpartition("/")[2]
         yield Weight(f"{prefix}{leaf}", number, layer, parts, container)
