@@ -180,12 +180,7 @@ def _key(files: Sequence[Path]) -> str:
 
 
 def read_record(file: Path, offset: int) -> bytes:
-    """Return the data of the record at an offset; its checksum is verified.
-
-    Raises:
-        OSError: the file cannot be read.
-        tf.errors.DataLossError: the record is damaged.
-    """
+    """Return the verified data of a record, or raise an OSError or a DataLossError: damaged."""
     with file.open("rb"):
         pass
     try:

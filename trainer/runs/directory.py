@@ -93,12 +93,7 @@ def read_experiment(path: Path) -> Experiment:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Return config.yaml of a run directory.
-
-    Raises:
-        FileNotFoundError: there is none.
-        DamagedError: it cannot be read.
-    """
+    """Return config.yaml of a run, or raise a FileNotFoundError or a DamagedError."""
     file = path / "config.yaml"
     seal, _, text = (content := read_text(file)).partition("\n")
     is_sealed = seal.startswith(_SEAL)

@@ -59,12 +59,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def script(shell: str, program: Path) -> str:
-    """Return the script that a shell has to evaluate.
-
-    Args:
-        shell: bash, zsh or fish.
-        program: the program that was called: the installed command, or train.py in a checkout.
-    """
+    """Return the script for bash, zsh or fish; `program` is the installed command or train.py."""
     # In a checkout the scripts complete `python`, but only if its first argument is our train.py.
     is_checkout = program.suffix == ".py"
     names = ("python", "python3") if is_checkout else (program.name,)

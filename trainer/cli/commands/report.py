@@ -27,11 +27,7 @@ _POINTS_OF_ALL, _FEWEST_POINTS = 30_000, 100
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write the page about the runs that the arguments name, and print its path.
-
-    Raises:
-        StorageError: the page cannot be written.
-    """
+    """Write a page about the named runs and print its path; raise a StorageError if that fails."""
     parser = Parser("report", "exit code: 0, also if runs have failed")
     parser.add_argument(
         "runs",

@@ -52,11 +52,7 @@ def check(experiment: Experiment, strategy: Strategy, declared: Cluster | None) 
 
 @contextmanager
 def connected(settings: Ray) -> Iterator[None]:
-    """Connect to a Ray cluster while the block lasts; start one of this machine if there is none.
-
-    Raises:
-        ConfigError: Ray is not installed, or the cluster cannot be reached.
-    """
+    """Connect to Ray for the block, or start it here; raise a ConfigError if that fails."""
     try:
         import ray
     except ModuleNotFoundError as error:
