@@ -146,7 +146,7 @@ class KerasCallback:
 
 def _check(callback: Any, every: int | None) -> None:
     """Refuse a callback that changes the training, or of which a method would not be called."""
-    kinds = [kind for kind in type(callback).__mro__ if _is_of_keras(kind)]
+    kinds = [x for x in type(callback).__mro__ if x.__module__.partition(".")[0] in _LIBRARIES]
     base = next((kind for kind in kinds if kind.__name__ == "Callback"), None)
     name = f"callbacks.keras.callback ({type(callback).__name__})"
     if base is None:
@@ -181,10 +181,6 @@ def _check(callback: Any, every: int | None) -> None:
             f"callbacks.keras.every ({every}): {type(callback).__name__} has no {_BATCH_END[0]}; "
             "remove it"
         )
-
-
-def _is_of_keras(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] in _LIBRARIES
 
 
 class _ShownOptimizer:

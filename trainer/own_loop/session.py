@@ -106,11 +106,6 @@ class Session(RunState):
             self.faults.reached("compile")
 
     def _agree(self) -> None:
-        """Save if that is due; stop if all processes agree to; collective.
-
-        Raises:
-            Stopped: see `before_step`.
-        """
         saves = is_due(self.save_policies, self.step)
         if self.step >= self._agreed_until:
             stops, *reasons, num_steps = self.agree(*self.requests())

@@ -58,15 +58,12 @@ class UserStep:
 
     @tf.function(autograph=False)
     def run(self, iterator: Any, index: tf.Tensor) -> Any:
-        """Run one step.
+        """Run one step; return the results of all replicas, stacked along the first dimension.
 
         Args:
             iterator: gives the elements of this process's replicas, one after the other; None:
                 there is no input.
             index: number of the step, scalar int64.
-
-        Returns:
-            The results of all replicas, stacked along the first dimension.
         """
         self.collectives = CollectiveLog()  # of this trace
         count = len(self.strategy.extended.worker_devices)

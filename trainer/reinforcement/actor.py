@@ -83,11 +83,7 @@ class Actor:
         self._phase = "connect"
 
     def run(self) -> bool:
-        """Act until the training is over; in a local cluster wait to be dismissed.
-
-        Returns:
-            Whether the training is finished.
-        """
+        """Act until the training is over (locally: until dismissed); return whether it finished."""
         try:
             self._act_for_ever()
         except Closed as over:

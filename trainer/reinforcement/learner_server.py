@@ -168,7 +168,8 @@ class LearnerServer:
         unrolls = self._buffer.take(self._next_step, layout.size)
         if unrolls is None:
             return False
-        counts = self._counts()
+        frames = [self._generated, self._buffer.dropped, 0, self._buffer.waiting]
+        counts = self._base + layout.length * np.array(frames, np.int64)
         for replica in range(layout.num_replicas):
             own = unrolls[replica * layout.per_replica : (replica + 1) * layout.per_replica]
             staleness = np.array([self._next_step - x.version for x in own], np.float32)
@@ -180,10 +181,6 @@ class LearnerServer:
         self._next_step += 1
         self._changed.notify_all()
         return True
-
-    def _counts(self) -> np.ndarray:
-        now = [self._generated, self._buffer.dropped, 0, self._buffer.waiting]
-        return self._base + self._layout.length * np.array(now, np.int64)
 
     def _listen(self) -> None:
         is_local = self._host == "127.0.0.1"

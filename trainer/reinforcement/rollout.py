@@ -114,11 +114,7 @@ class EnvironmentGroup:
 
 
 def unroll(group: EnvironmentGroup, policy: Policy, length: int) -> dict[str, np.ndarray]:
-    """Step all environments `length` times.
-
-    Returns:
-        Name -> [E, T, ...]; `observation` has a row more.
-    """
+    """Step all environments `length` times; return name -> [E, T, ...], a row more observations."""
     rows: list[dict[str, Any]] = []
     observations = [group.observations]
     for _ in range(length):
@@ -132,15 +128,12 @@ def unroll(group: EnvironmentGroup, policy: Policy, length: int) -> dict[str, np
 def run_episodes(
     group: EnvironmentGroup, act: Callable[[np.ndarray], np.ndarray], check: Callable[[], None]
 ) -> dict[str, np.ndarray]:
-    """Run one episode in each environment.
+    """Run an episode in each environment; return its `return` and `episode_length`, [E] float64.
 
     Args:
         group: the environments, each at the begin of an episode.
         act: returns the actions, [E, ...].
         check: called before each step; may raise an error to end the episodes.
-
-    Returns:
-        `return` and `episode_length`, [E] float64.
     """
     count = len(group.observations)
     returns = np.zeros(count)

@@ -98,11 +98,7 @@ class Mirror:
         return f"left before everything was uploaded; {self._has()}"
 
     def finish(self) -> str | None:
-        """Wait until the store has everything, and give up the lease.
-
-        Returns:
-            What the store lacks and why; None: nothing.
-        """
+        """Upload the rest and give up the lease; return what the store lacks and why, or None."""
         self._ending.set()
         self._join()
         shutil.rmtree(self._staged, ignore_errors=True)

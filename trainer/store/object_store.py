@@ -59,13 +59,10 @@ class Store(Protocol):
         ...
 
     def replace(self, name: str, content: bytes, version: str | None) -> str:
-        """Replace one version of an object; only one of all who try succeeds.
+        """Replace one version of an object, return the new one; only one of all who try succeeds.
 
         Args:
             version: the version to replace; None: there must be none.
-
-        Returns:
-            The new version.
 
         Raises:
             ConflictError: there is another version, or none.

@@ -87,8 +87,7 @@ def folder_of(step: int, digest: str) -> str:
 def stage_checkpoint(directory: Path, step: int, target: Path) -> str | None:
     """Link the files of a checkpoint, so that retention cannot remove them during the upload.
 
-    Returns:
-        The name of the folder of its objects; None: it has been removed or replaced meanwhile.
+    Return the folder of its objects, or None if it has been removed or replaced meanwhile.
     """
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
@@ -111,11 +110,7 @@ def upload_checkpoint(store: Store, staged: Path, step: int, folder: str) -> Non
 
 
 def download(store: Store, manifest: Manifest, path: Path) -> list[str]:
-    """Bring a run to an empty folder.
-
-    Returns:
-        What is wrong with the checkpoints that could not be brought, one line each.
-    """
+    """Bring a run to an empty folder; return a line for each checkpoint that could not be."""
     for name in manifest.files:
         file = path / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -193,7 +188,7 @@ def wait_for_upload(
         return
     folder = checkpoint_folder(directory, newest)
     polls = 0
-    while not (_has(run_dir, folder) or is_stopping()):
+    while {_AWAY, folder}.isdisjoint(_read(run_dir).split()) and not is_stopping():
         time.sleep(_POLL_SECS)
         polls += 1
         if polls % _BEAT_POLLS == 0:
@@ -205,10 +200,6 @@ def wait_for_upload(
 def is_away(run_dir: Path) -> bool:
     """Return whether the store has failed for so long that the run continues without it."""
     return _read(run_dir) == _AWAY
-
-
-def _has(run_dir: Path, folder: str) -> bool:
-    return not {_AWAY, folder}.isdisjoint(_read(run_dir).split())
 
 
 def _read(run_dir: Path) -> str:

@@ -56,10 +56,7 @@ def default() -> list[str]:
 
 
 def existing(key: str, names: Sequence[str]) -> list[str]:
-    """Return the short names of devices that must exist.
-
-    TensorFlow itself would silently train on the CPU instead of a missing device.
-    """
+    """Return the short names of devices, which must exist, or TensorFlow would use the CPU."""
     choices = present()
     short_names = canonical(key, names)
     if missing := [name for name in short_names if name not in choices]:

@@ -70,8 +70,9 @@ class Tpu(Strategy):
             resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
                 tpu=name, zone=self._zone, project=self._project
             )
-            jobs = resolver.cluster_spec().as_dict()
-            _check_reachable([address for addresses in jobs.values() for address in addresses])
+            for addresses in resolver.cluster_spec().as_dict().values():
+                for address in addresses:  # TensorFlow waits for a missing TPU silently and forever
+                    connect(address, _CONNECT_SECS)
             tf.config.experimental_connect_to_cluster(resolver)
             # This clears the TPU's memory, so nothing may be there yet.
             tf.tpu.experimental.initialize_tpu_system(resolver)
@@ -80,9 +81,3 @@ class Tpu(Strategy):
             raise ConfigError(
                 f"strategy.name ({name}): there is no TPU that can be used: {first_line(error)}"
             ) from error
-
-
-def _check_reachable(addresses: list[str]) -> None:
-    """Connect once to each address: TensorFlow waits for a missing TPU silently and forever."""
-    for address in addresses:
-        connect(address, _CONNECT_SECS)

@@ -21,16 +21,13 @@ _MAX_NAME_LENGTH = 16
 
 
 def confusion_matrix(matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Draw a confusion matrix, each cell shaded by its share of the examples of its row.
+    """Draw a confusion matrix, [H, W, 3] uint8, with cells shaded by their share of their row.
 
     Rows are labels, columns are predictions, both in the order of the names at the left.
 
     Args:
         matrix: counts, [C, C].
         names: of the classes; names and counts are drawn for up to 60 classes.
-
-    Returns:
-        [H, W, 3] uint8.
     """
     size = len(matrix)
     font = _font()
@@ -69,14 +66,11 @@ def _shaded_cells(shares: np.ndarray, cell: int) -> np.ndarray:
 
 
 def add_captions(images: np.ndarray, captions: Sequence[str]) -> np.ndarray:
-    """Draw a line of text under each image; small images are enlarged by a whole factor.
+    """Draw a line of text under each image, [N, H', W', 3] uint8.
 
     Args:
-        images: [N, H, W, 1 or 3] uint8, N at least 1.
+        images: [N, H, W, 1 or 3] uint8, N at least 1; small ones are enlarged by a whole factor.
         captions: N lines.
-
-    Returns:
-        [N, H', W', 3] uint8.
     """
     font = _font()
     (height, width) = images.shape[1:3]
@@ -96,14 +90,11 @@ def add_captions(images: np.ndarray, captions: Sequence[str]) -> np.ndarray:
 
 
 def image_grid(images: np.ndarray, columns: int) -> np.ndarray:
-    """Put images side by side, row by row; small ones are enlarged by a whole factor.
+    """Put images side by side, row by row, with a white line between them, [H', W', 3] uint8.
 
     Args:
-        images: [N, H, W, 1 or 3] uint8, N at least 1.
-        columns: how many stand in a row.
-
-    Returns:
-        [H', W', 3] uint8; there is a white line between images, and the last row may be filled up.
+        images: [N, H, W, 1 or 3] uint8, N at least 1; small ones are enlarged by a whole factor.
+        columns: how many stand in a row; the last row may be filled up.
     """
     factor = -(-_MIN_TILE // min(images.shape[1:3]))
     large = np.broadcast_to(images, (*images.shape[:3], 3)).repeat(factor, 1).repeat(factor, 2)
@@ -115,15 +106,10 @@ def image_grid(images: np.ndarray, columns: int) -> np.ndarray:
 
 
 def class_colors(masks: np.ndarray) -> np.ndarray:
-    """Return a color for each class: the palette of Pascal VOC (Everingham et al. 2010).
+    """Return a color for each class, [..., 3] uint8, of [...] uint8.
 
-    Class 0 is black, and 255, which counts nowhere, nearly white.
-
-    Args:
-        masks: [...] uint8.
-
-    Returns:
-        [..., 3] uint8.
+    It is the palette of Pascal VOC (Everingham et al. 2010): class 0 is black, and 255, which
+    counts nowhere, nearly white.
     """
     classes = np.arange(256)
     palette = np.zeros((256, 3), np.uint8)

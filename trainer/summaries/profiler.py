@@ -73,11 +73,7 @@ def boundary_steps(config: Profile) -> frozenset[int]:
 
 
 def resource_metrics() -> dict[str, float]:
-    """Return the memory in MiB, as far as it is known.
-
-    Returns:
-        `memory_mib`: resident now. `gpu_memory_peak_mib`: peak of the GPU that used most.
-    """
+    """Return `memory_mib`, resident now, and `gpu_memory_peak_mib` of the fullest GPU, if known."""
     metrics = {}
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])

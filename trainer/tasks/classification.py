@@ -60,10 +60,7 @@ class Classification(Supervised):
         super().build(parts)
 
     def predict_step(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Return the probability of each class, `probabilities` [B, num_classes] float32.
-
-        Those of the outputs that are no class are left out.
-        """
+        """Return `probabilities`, [B, num_classes] float32, without outputs that are no class."""
         probabilities = tf.nn.softmax(self._outputs(batch, training=False))
         return {"probabilities": probabilities[:, : self.num_outputs]}
 

@@ -48,13 +48,10 @@ _COMMUNICATION_ERROR = re.compile(r"[Cc]ollective|NCCL|RecvBuf")
 
 
 def run(context: WorkerContext, signals: Signals, began: float) -> int:
-    """Run one attempt and report how it ended.
+    """Run one attempt, report how it ended, and return the process's exit code.
 
     Args:
         began: Unix time when the process was started.
-
-    Returns:
-        The process's exit code.
     """
     prepare()
     from trainer.worker.modes import modes

@@ -105,10 +105,9 @@ class Replay:
         self._inserts += 1
 
     def take(self, step: int, count: int) -> list[Unroll] | None:
-        """Draw the unrolls of training step `step`, with replacement.
+        """Draw the unrolls of training step `step`, with replacement; None: the learner must wait.
 
-        Returns:
-            Views of what is kept, valid until the next `add`; None: the learner must wait.
+        They are views of what is kept, valid until the next `add`.
         """
         if self._inserts < self._min_size or self._ahead + self._slack < count:
             return None

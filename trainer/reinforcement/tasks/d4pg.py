@@ -215,7 +215,7 @@ class Support:
         return tf.reduce_sum(tf.nn.softmax(logits) * self.atoms, axis=-1)
 
     def project(self, values: tf.Tensor, probabilities: tf.Tensor) -> tf.Tensor:
-        """Return the distributions over the atoms of values that lie anywhere.
+        """Return the distributions over the atoms, [..., num_atoms] float32, of any values.
 
         A value's probability is shared by the two atoms around it, the nearer one getting more; one
         beyond the atoms goes to the outermost.
@@ -223,9 +223,6 @@ class Support:
         Args:
             values: [..., K] float32.
             probabilities: theirs, [..., K] float32.
-
-        Returns:
-            [..., num_atoms] float32.
         """
         clipped = tf.clip_by_value(values, self._min, self._max)
         distances = tf.abs(clipped[..., None, :] - self.atoms[:, None]) / self._distance
@@ -304,10 +301,7 @@ def _bounds(spec: EnvSpec | None) -> tuple[EnvSpec, Sequence[float], Sequence[fl
 
 
 def _on_rows(model: tf.keras.Model, inputs: tf.Tensor, *, training: bool) -> tf.Tensor:
-    """Apply a model to inputs, [..., size], of any number of dimensions.
-
-    The outputs are float32, whatever the model computes in.
-    """
+    """Apply a model to inputs, [..., size]; the outputs are float32, whatever it computes in."""
     flat = model(tf.reshape(inputs, [-1, inputs.shape[-1]]), training=training)
     flat = tf.cast(flat, tf.float32)
     return tf.reshape(flat, [*tf.unstack(tf.shape(inputs))[:-1], flat.shape[-1]])

@@ -141,15 +141,12 @@ def open_writers(
             # kept) here, for before Python 3.11.8 `ast.parse` fails in two threads at once, and
             # the main one traces the step meanwhile (CPython issue 106905).
             targets.node_groups(node["_target_"])
-            make = partial(_make, name, node, run_dir, position)
+            make: Callable[[], Writer] = partial(
+                instantiate, node, f"writers.{name}", run_dir, position, leave_out=("tracker",)
+            )
             lost = partial(_warn, channel, name) if name in trackers else None
             opened.append(Background(make, lost))
     return opened
-
-
-def _make(name: str, node: Mapping[str, Any], run_dir: Path, position: int) -> Writer:
-    writer: Writer = instantiate(node, f"writers.{name}", run_dir, position, leave_out=("tracker",))
-    return writer
 
 
 def _warn(channel: Channel, name: str, reason: str) -> None:

@@ -195,10 +195,7 @@ def _engine(training: _Training, inference: Inference, evaluated: Source, test: 
 def process_group_of(
     strategy: Strategy, tf_strategy: tf.distribute.Strategy, cluster: Cluster
 ) -> ProcessGroup:
-    """Return the processes that run every step together.
-
-    A chief that hands out steps is alone in this.
-    """
+    """Return the processes that run every step together; a chief that hands out steps is alone."""
     members = [] if strategy.asynchronous else cluster.trainers
     if not members:
         return ProcessGroup(tf_strategy)

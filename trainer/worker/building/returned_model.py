@@ -59,7 +59,11 @@ def adapted(
         # Its own steps call its layers, and not the model.
         model.built, failure = True, ""
     if not is_keras_3:
-        _refuse_adapters(model, lora.rank)
+        if lora.rank is not None:
+            raise ConfigError(
+                f"train.lora.rank ({lora.rank}) needs a model of Keras 3, and {model.name} is of "
+                "tf_keras; add train.lora.rank=null, or train some of its layers with train.freeze"
+            )
         _forget_vocabularies(model)
         return model, failure
     from trainer.engine.graph.keras3.adapters import add_adapters
@@ -95,14 +99,6 @@ def check_optimizer(key: str, optimizer: Any) -> None:
             f"{key} ({type(optimizer).__name__}) is none of tf.keras.optimizers.legacy, whose "
             f"updates are fused; use one such as {fused_class(optimizer)}, or a choice such as "
             "optimizer=adam"
-        )
-
-
-def _refuse_adapters(model: Any, rank: int | None) -> None:
-    if rank is not None:
-        raise ConfigError(
-            f"train.lora.rank ({rank}) needs a model of Keras 3, and {model.name} is of tf_keras; "
-            "add train.lora.rank=null, or train some of its layers with train.freeze"
         )
 
 

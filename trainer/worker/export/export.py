@@ -24,7 +24,6 @@ from trainer.files import fsync_directory, writing
 from trainer.protocols import (
     Dataset,
     DatasetDefaults,
-    Sampling,
     Served,
     Task,
     TaskDefaults,
@@ -59,7 +58,11 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel) -> None:
     path = run_dir / "export" / f"{name}-{step}"
     with writing(path, tf.errors.OpError):
         temporary = _empty_directory_beside(path)
-        served = _served(state.task, dataset, experiment.predict.sampling)
+        serve = with_defaults(state.task, TaskDefaults).serve
+        if serve is None:
+            served = Served(_predicting_functions(state.task, dataset))
+        else:
+            served = serve(dataset, experiment.predict.sampling)
         _save(served.functions, temporary / SAVED_MODEL, state.task.models.values())
         if experiment.export.weights is not None:
             _save_weights(model, temporary / f"model.{experiment.export.weights}")
@@ -91,19 +94,8 @@ def _save(signatures: Mapping[str, Any], path: Path, models: Iterable[Any]) -> N
     tf.saved_model.save(owner, str(path), signatures=signatures)
 
 
-def _served(task: Task, dataset: Dataset, sampling: Sampling) -> Served:
-    """Return what is served: what the task says, or its predictions."""
-    serve = with_defaults(task, TaskDefaults).serve
-    if serve is not None:
-        return serve(dataset, sampling)
-    return Served(_predicting_functions(task, dataset))
-
-
 def _predicting_functions(task: Task, dataset: Dataset) -> dict[str, Any]:
-    """Return functions each from one tensor, or a tensor a column, to name -> tensor.
-
-    They are traced without AutoGraph, as the steps are.
-    """
+    """Return functions of one tensor, or one a column, to name -> tensor, without AutoGraph."""
     own = with_defaults(task, TaskDefaults)
     model = next(iter(task.models.values()))
     specs = _several(feature_specs(dataset))
@@ -228,10 +220,7 @@ def _text_signature(
 
 
 def _decoded_spec(decode: Callable[[tf.Tensor], tf.Tensor]) -> tf.TensorSpec | None:
-    """Return shape and type of a decoded image, without decoding one.
-
-    None if no file holds such images, for example of two channels.
-    """
+    """Return shape and type of a decoded image; None if no file holds such, as of two channels."""
     try:
         traced = tf.function(decode, autograph=False).get_concrete_function(
             tf.TensorSpec([], tf.string)

@@ -53,13 +53,10 @@ class Job:
 
 
 def run(context: WorkerContext, signals: Signals, began: float) -> bool:
-    """Do this process's part of the command.
+    """Do this process's part of the command; return False if it was stopped on request.
 
     Args:
         began: Unix time when the process was started.
-
-    Returns:
-        Whether it was finished; if not, it was stopped on request.
     """
     experiment, cluster = context.experiment, context.cluster
     run_dir, channel = context.run_dir, context.channel

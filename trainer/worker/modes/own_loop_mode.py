@@ -42,10 +42,7 @@ _SAVE_SECS = 60.0
 def run_own_loop(
     context: WorkerContext, strategy: Strategy, faults: Faults, signals: Signals
 ) -> bool:
-    """Call the user's function with a replicator.
-
-    Returns:
-        Whether it was finished; if not, it was stopped on request, and the state is saved.
+    """Call the user's function; return False if it was stopped on request, with its state saved.
 
     Raises:
         ConfigError: the function, or what it does with the replicator, is wrong.

@@ -55,10 +55,8 @@ class ParameterServerControl:
 def serve(cluster: Cluster, run_dir: Path, channel: Channel, stop: Callable[[], bool]) -> bool:
     """Serve until dismissed: by the supervisor in a local cluster, else by the chief's note.
 
-    A request to stop is only passed on to the chief, which still needs the server to save.
-
-    Returns:
-        Whether the run was finished; if not, it was stopped on request.
+    A request to stop is only passed on to the chief, which still needs the server to save. Returns
+    False if the run was stopped on request.
     """
     note = _note(run_dir, cluster.process_id)
     is_local = cluster.is_local

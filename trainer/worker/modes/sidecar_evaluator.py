@@ -75,14 +75,11 @@ class Sidecar:
         self._damaged: set[tuple[int, int]] = set()
 
     def run(self, stop: Callable[[], bool], *, dismissed: bool) -> bool:
-        """Evaluate until the run is over.
+        """Evaluate until the run is over and all of it evaluated; return False after a stop.
 
         Args:
             dismissed: whether the supervisor ends this process when the training was stopped; it
                 then waits for that.
-
-        Returns:
-            Whether the run is over and all of it evaluated; if not, a stop was requested.
         """
         try:
             while True:

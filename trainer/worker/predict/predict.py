@@ -37,10 +37,9 @@ def predict(
     step: int,
     stop: Callable[[], bool],
 ) -> bool:
-    """Predict with the checkpoint of `step`, which has been restored; the chief writes the table.
+    """Predict with the restored checkpoint of `step`; return False if a stop was requested.
 
-    Returns:
-        Whether the table is finished; if not, a stop was requested.
+    The chief writes the table.
 
     Raises:
         ConfigError: the task has no `predict_step`.

@@ -52,7 +52,8 @@ def columns(
     if "probabilities" in fields and "predicted" not in fields:
         predicted = predicted_classes(rows["probabilities"])
         table |= _classes("predicted", predicted, present & (predicted >= 0), class_names)
-    for name in sorted(set(fields) - {"weight", "label"}, key=_place(fields)):
+    others = [name for name in fields if name not in ("weight", "label")]
+    for name in sorted(others, key=lambda name: name != "predicted"):  # first, as of a classifier
         if name in paths:
             table[name] = paths[name], present
             continue
@@ -60,11 +61,6 @@ def columns(
         names = class_names if "predicted" in fields or name == "prediction" else ()
         table |= _numbers(stem, rows[name], present, names)
     return table
-
-
-def _place(fields: Sequence[str]) -> Callable[[str], tuple[bool, int]]:
-    """Return the order of the predictions: `predicted` first, as of a classifier."""
-    return lambda name: (name != "predicted", fields.index(name))
 
 
 def _labels(labels: np.ndarray, class_names: Sequence[str]) -> dict[str, Column]:
