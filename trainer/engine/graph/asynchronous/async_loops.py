@@ -57,7 +57,11 @@ class AsyncTrainLoop(TrainLoop):
         start = int(state.step.numpy())
         begun = int(self._begun.numpy())
         chunks = self._scheduler.run(self._chunk, iterator, self._result_buffer, start, count)
-        self._measure(chunks, self._result_buffer.step_secs * count)
+        if self._interval_is_over:
+            self._interval = AsyncInterval(self._scheduler.num_workers)
+            self._interval_is_over = False
+        measured = [(chunk.count, chunk.values[self._num_status :]) for chunk in chunks]
+        self._interval.add(measured, self._result_buffer.step_secs * count)
         self._check_sound(chunks)
         window = state.summary_sums.numpy()
         epoch = state.epoch_sums.numpy()
@@ -115,22 +119,13 @@ class AsyncTrainLoop(TrainLoop):
                 monitor = self.state.divergence_monitor
                 raise monitor.error(monitor.describe(int(step), Verdict.unpack(np.array(verdict))))
 
-    def _measure(self, chunks: list[ChunkResult], secs: float) -> None:
-        """Add a call of `secs` seconds to the log interval, or begin one."""
-        if self._interval_is_over:
-            self._interval = AsyncInterval(self._scheduler.num_workers)
-            self._interval_is_over = False
-        self._interval.add(
-            [(chunk.count, chunk.values[self._num_status :]) for chunk in chunks], secs
-        )
-
     @tf.function(autograph=False)
     def _chunk(self, iterator: Any, row: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> None:
         """Run a chunk of steps on one worker.
 
         Writes the sums of their metrics, the first step that is not sound and the verdict on it,
-        and what `AsyncInterval` needs. The staleness of an update
-        is how many steps others began between the beginning of its step and the update.
+        and what `AsyncInterval` needs. The staleness of an update is how many steps others began
+        between the beginning of its step and the update.
         """
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
         monitor = self.state.divergence_monitor
