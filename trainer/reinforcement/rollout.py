@@ -114,7 +114,7 @@ class EnvironmentGroup:
 
 
 def unroll(group: EnvironmentGroup, policy: Policy, length: int) -> dict[str, np.ndarray]:
-    """Step all environments `length` times; return name -> [E, T, ...], a row more observations."""
+    """Step all environments `length` times: name -> [E, T, ...]; `observation` has a row more."""
     rows: list[dict[str, Any]] = []
     observations = [group.observations]
     for _ in range(length):

@@ -110,7 +110,7 @@ def upload_checkpoint(store: Store, staged: Path, step: int, folder: str) -> Non
 
 
 def download(store: Store, manifest: Manifest, path: Path) -> list[str]:
-    """Bring a run to an empty folder; return a line for each checkpoint that could not be."""
+    """Bring a run to an empty folder; return what is wrong with each checkpoint that is missing."""
     for name in manifest.files:
         file = path / name
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -95,7 +95,7 @@ def _save(signatures: Mapping[str, Any], path: Path, models: Iterable[Any]) -> N
 
 
 def _predicting_functions(task: Task, dataset: Dataset) -> dict[str, Any]:
-    """Return functions of one tensor, or one a column, to name -> tensor, without AutoGraph."""
+    """Return functions of one tensor, or one a column, to name -> tensor; without AutoGraph."""
     own = with_defaults(task, TaskDefaults)
     model = next(iter(task.models.values()))
     specs = _several(feature_specs(dataset))
