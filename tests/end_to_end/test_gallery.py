@@ -6,13 +6,20 @@ import shutil
 
 import pytest
 
-from tests.support import gallery_a, gallery_b
 from tests.support.marks import first_only
 from tests.support.processes import ROOT, final_variables, only_run, run
 from tests.support.scratch import new_folder
 from tests.support.training import assert_same_bits
 
-PROGRAMS = {**gallery_a.PROGRAMS, **gallery_b.PROGRAMS}
+SEVERAL = {
+    "transfer": ["transfer_base", "transfer_head", "transfer_fine_tune"],
+    "distillation": ["distillation_teacher", "distillation"],
+}
+"""Program -> its recipes: each begins with the weights of the one before."""
+PROGRAMS = [
+    *("mnist_convnet", "cutmix", "transfer", "vae", "wgan_gp", "distillation", "segmentation"),
+    *("text_transformer", "mini_gpt", "structured_data", "recommender", "weather"),
+]
 SHORT = [
     "train.epochs=null", "train.steps=5", "batch.global_size=16", "batch.shards=2",
     "evaluate.every_steps=5", "checkpoint.every_steps=2", "checkpoint.every_epochs=null",
@@ -29,7 +36,7 @@ CASES = [(program, layout) for program in PROGRAMS for layout in LAYOUTS]
 @functools.cache
 def trained(program, layout=""):
     """Train a few steps; return the final variables, the metrics, and what was printed."""
-    *earlier, recipe = PROGRAMS[program] or [program]
+    *earlier, recipe = SEVERAL.get(program, [program])
     weights = []
     for name in earlier:  # with the same weights for all layouts
         weights = [f"init_from={initial(name, *weights)}"]

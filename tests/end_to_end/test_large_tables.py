@@ -2,9 +2,8 @@
 
 import pytest
 
-from tests.support.processes import final_variables, finished, log, only_run, run
+from tests.support.processes import assert_same_run, final_variables, finished, only_run, run
 from tests.support.small_runs import train
-from tests.support.training import assert_same_bits
 from trainer.errors import ConfigError
 
 OPTIONS = [
@@ -24,8 +23,7 @@ TABLE = "embedding/embeddings (40,000 x 8): gradients by rows"
 def test_two_processes_have_the_bits_of_one_device(ring):
     one = finished(*TOGETHER, "strategy=one_device")
     two = finished(*TOGETHER, "strategy=multi_worker", "strategy.workers=2", *ring)
-    assert_same_bits(final_variables(one), final_variables(two))
-    assert log(one) == log(two)
+    assert_same_run(one, two)
 
 
 @pytest.mark.slow

@@ -19,14 +19,12 @@ from tests.support.object_stores import S3_READY, S3_SERVER, s3_environment
 from tests.support.pods import Controller, pods_of
 from tests.support.processes import (
     OPTIONS,
-    final_variables,
+    assert_same_run,
     finish,
     finished,
-    log,
     only_run,
     worker_pids,
 )
-from tests.support.training import assert_same_bits
 
 # A small model, because each pod compiles it anew. With shards the bits do not depend on the number
 # of pods.
@@ -76,8 +74,7 @@ def check_same_end(job: Controller, shared: Path, straight: Path) -> None:
     """Check that a Job completes with the bits of a run never disturbed, and nothing is left."""
     job.wait_for(job.is_done, "completion")
     assert worker_pids(shared) == {}
-    assert_same_bits(final_variables(only_run(shared)), final_variables(straight))
-    assert log(only_run(shared)) == log(straight)
+    assert_same_run(only_run(shared), straight)
 
 
 @pytest.mark.long
@@ -89,7 +86,7 @@ def test_job_with_its_run_in_a_store_goes_on_when_a_pod_is_lost_with_its_disk(
     mounted.mkdir()
     objects = printed(
         "--secret", "keys", "runs_dir=s3://bucket/runs", f"store.work_dir={mounted}",
-        "store.lease_secs=2", hold(Path.cwd(), shared, [fault]),
+        "store.lease_secs=2", hold(Path.cwd(), shared, [fault.step]),
     )  # fmt: skip
     keys = {**s3_environment(0), "AWS_ENDPOINT_URL": "http://10.77.0.1:5000"}
     folder = tmp_path / "pods"
@@ -109,8 +106,7 @@ def test_job_with_its_run_in_a_store_goes_on_when_a_pod_is_lost_with_its_disk(
     assert list(mounted.iterdir()) == []
     # The third pod is the chief that took the place of the first.
     (metrics,) = (folder / "disk-2").rglob("metrics.jsonl")
-    assert_same_bits(final_variables(metrics.parent), final_variables(straight))
-    assert log(metrics.parent) == log(straight)
+    assert_same_run(metrics.parent, straight)
 
 
 def preempt(job: Controller, shared: Path, fault: Fault) -> None:
@@ -160,7 +156,9 @@ KILLED = {"lost pod", "late name"}
 def test_job_with_a_schedule_of_faults_ends_the_same(
     shared: Path, tmp_path: Path, straight: Path, faults: list[Fault]
 ) -> None:
-    objects = printed(f"runs_dir={shared / 'runs'}", hold(Path.cwd(), shared, faults))
+    objects = printed(
+        f"runs_dir={shared / 'runs'}", hold(Path.cwd(), shared, [fault.step for fault in faults])
+    )
     with pods_of(tmp_path / "pods", objects, IMAGE) as pods:
         pods.resolve()
         job = Controller(pods, objects[-1])

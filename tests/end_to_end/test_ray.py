@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.fault_schedules import send_storm
+from tests.support.fault_schedules import hold, send_storm
 from tests.support.marks import first_only
 from tests.support.processes import (
     OPTIONS,
@@ -21,7 +21,6 @@ from tests.support.processes import (
     finished,
     log,
     only_run,
-    pause,
     wait_until,
     worker_pids,
 )
@@ -100,7 +99,7 @@ class Job:
             *("launch=ray", "launch.ray.timeout_secs=900", *options),
         ]
         if steps:
-            self.command.append(pause(directory, list(steps)))
+            self.command.append(hold(directory, directory, steps))
         self.begin()
 
     def begin(self):
@@ -111,7 +110,7 @@ class Job:
         return (self.directory / "output").read_text()
 
     def wait_for_step(self, step):
-        reached = (self.directory / f"paused-{step}").exists
+        reached = (self.directory / f"reached-{step}").exists
         try:
             wait_until(reached, problem=f"step {step} is not reached", secs=SECS)
         except AssertionError as error:

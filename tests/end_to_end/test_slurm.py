@@ -19,7 +19,6 @@ from tests.support.processes import (
     final_variables,
     log,
     only_run,
-    pause,
     worker_pids,
 )
 from tests.support.root_hosts import running
@@ -50,7 +49,7 @@ def cluster(tmp_path_factory):
 
 def submit(cluster, directory, *options):
     """Submit the script that the command writes; return the number of the job."""
-    command = [*COMMAND, pause(directory, STEPS), "--output=job.log", *options]
+    command = [*COMMAND, hold(directory, directory, STEPS), "--output=job.log", *options]
     return submit_words(cluster, directory, command)
 
 
@@ -58,7 +57,7 @@ def pause_only_at(directory, *steps):
     """Let a job that `submit` starts pause at some of its steps alone."""
     for step in STEPS:
         if step not in steps:
-            (directory / f"paused-{step}").touch()
+            (directory / f"reached-{step}").touch()
 
 
 def submit_words(cluster, directory, command):
@@ -148,12 +147,12 @@ def reach_time_limit(cluster, job):
 def test_job_over_its_time_limit_requeued_and_cancelled_ends_the_same(cluster, straight, tmp_path):
     pause_only_at(tmp_path, 4, 16, 20)
     job = submit(cluster, tmp_path, "--time=60")
-    wait_for(tmp_path / "paused-4", cluster, job)
+    wait_for(tmp_path / "reached-4", cluster, job)
     reach_time_limit(cluster, job)
-    wait_for(tmp_path / "paused-16", cluster, job)
+    wait_for(tmp_path / "reached-16", cluster, job)
     assert "TIME LIMIT" not in output(tmp_path)
     requeued(cluster, job, lambda: cluster.run("n1", "scontrol", "requeue", job))
-    wait_for(tmp_path / "paused-20", cluster, job)
+    wait_for(tmp_path / "reached-20", cluster, job)
     cluster.run("n1", "scancel", job)
     assert cluster.wait(job, ENDED.__contains__, SECS) == "CANCELLED", output(tmp_path)
     check_same_end(cluster, submit_again(cluster, tmp_path), tmp_path, straight)
@@ -217,7 +216,11 @@ HELD = [[replace(fault, delay_secs=0.0) for fault in row] for row in schedules(l
 
 @pytest.mark.parametrize("faults", first_only(HELD), ids=lambda row: ", ".join(map(str, row)))
 def test_job_with_a_schedule_of_faults_ends_the_same(cluster, straight, tmp_path, faults):
-    words = [*COMMAND, hold(tmp_path, tmp_path, faults), "checkpoint.every_steps=3"]
+    words = [
+        *COMMAND,
+        hold(tmp_path, tmp_path, [fault.step for fault in faults]),
+        "checkpoint.every_steps=3",
+    ]
     job = submit_words(cluster, tmp_path, [*words, "--output=job.log", "--time=60"])
     for fault in faults:
         job = wait_until_held(cluster, job, tmp_path, tmp_path / f"reached-{fault.step}")
@@ -234,7 +237,7 @@ def test_job_with_a_schedule_of_faults_ends_the_same(cluster, straight, tmp_path
 def test_job_of_a_node_cut_off_and_back_ends_the_same(cluster, straight, tmp_path):
     pause_only_at(tmp_path, 8)
     job = submit(cluster, tmp_path, "checkpoint.every_steps=3")
-    wait_for(tmp_path / "paused-8", cluster, job)
+    wait_for(tmp_path / "reached-8", cluster, job)
     cluster.cut("n2")
     try:
         requeued(cluster, job, lambda: cluster.declare("n2", "down"))
@@ -255,11 +258,11 @@ def test_job_goes_on_with_the_nodes_that_it_gets(cluster, straight, tmp_path):
     pause_only_at(tmp_path, 4, 8)
     options = ("checkpoint.every_steps=3", "--nodes=1-2", "--time=60")
     job = submit(cluster, tmp_path, *options)
-    wait_for(tmp_path / "paused-4", cluster, job)
+    wait_for(tmp_path / "reached-4", cluster, job)
     cluster.lose("n2")
     try:
         requeued(cluster, job, lambda: cluster.declare("n2", "down"))
-        wait_for(tmp_path / "paused-8", cluster, job)
+        wait_for(tmp_path / "reached-8", cluster, job)
     finally:
         cluster.connect("n2")
     preempt(cluster, job)
@@ -273,7 +276,7 @@ def test_job_goes_on_with_the_nodes_that_it_gets(cluster, straight, tmp_path):
 @pytest.mark.long
 def test_sweep_over_a_time_limit_and_a_killed_point_ends_the_same(cluster, straight, tmp_path):
     (variable,) = OWN_SERVER
-    sweep = ["-m", "seed=0,1,2,3", pause(tmp_path, [4, 20]), *SMALL]
+    sweep = ["-m", "seed=0,1,2,3", hold(tmp_path, tmp_path, [4, 20]), *SMALL]
     options = ["--time=60", "--output=job-%a.log", f"--export=ALL,{variable}=", "--submit"]
     program = [sys.executable, str(ROOT / "train.py"), "slurm"]
 
@@ -287,9 +290,9 @@ def test_sweep_over_a_time_limit_and_a_killed_point_ends_the_same(cluster, strai
     text = submit_sweep("--array=1-4%1")
     assert "4 points: 4 waiting" in text
     job = text.split()[-1]
-    until((tmp_path / "paused-4").exists, problem="no pause at 4")
+    until((tmp_path / "reached-4").exists, problem="no pause at 4")
     reach_time_limit(cluster, f"{job}_1")
-    until((tmp_path / "paused-20").exists, problem="no pause at 20")
+    until((tmp_path / "reached-20").exists, problem="no pause at 20")
     (killed,) = command_pids(tmp_path)
     os.kill(killed, signal.SIGKILL)
     cluster.wait(f"{job}_1", "COMPLETED".__eq__, SECS)

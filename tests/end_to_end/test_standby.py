@@ -5,16 +5,14 @@ import re
 import pytest
 
 from tests.support.processes import (
-    final_variables,
+    assert_same_run,
     finish,
     finished,
-    log,
     only_run,
     start,
     wait_gone,
     worker_pids,
 )
-from tests.support.training import assert_same_bits
 
 OPTIONS = [
     "model=softmax", "dataset=digits", "strategy=multi_worker", "train.steps=60",
@@ -32,7 +30,6 @@ def test_standby_takes_over_and_the_run_ends_with_the_same_bits(tmp_path):
     run_dir, straight = only_run(tmp_path), finished(*OPTIONS)
     # The standby that follows has never taken over.
     assert (run_dir / "logs" / "worker-0.log").read_text().count(": taking over") == 1
-    assert_same_bits(final_variables(run_dir), final_variables(straight))
-    assert log(run_dir) == log(straight)
+    assert_same_run(run_dir, straight)
     for pid in worker_pids(tmp_path).values():
         wait_gone(pid)

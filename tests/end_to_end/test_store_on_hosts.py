@@ -21,13 +21,11 @@ from tests.support.processes import (
     ROOT,
     SIGNALER,
     TIMEOUT_SECS,
-    final_variables,
+    assert_same_run,
     finish,
     finished,
-    log,
     wait_until,
 )
-from tests.support.training import assert_same_bits
 from trainer.runs.recorded_metrics import read_lines
 
 SEED = int(os.environ.get("STEADFAST_CHAOS_SEED", "4"))
@@ -163,8 +161,7 @@ def test_hosts_without_a_shared_folder_are_lost_and_train_to_the_same_bits(tmp_p
         assert "Already finished" in out
         (ended,) = {path.parent for path in job.disk(0).rglob("metrics.jsonl")}
         undisturbed = finished(*TRAINING, "strategy.workers=2")
-        assert_same_bits(final_variables(ended), final_variables(undisturbed))
-        assert log(ended) == log(undisturbed)
+        assert_same_run(ended, undisturbed)
 
 
 @pytest.mark.long
@@ -204,5 +201,4 @@ def test_run_whose_hosts_are_wiped_ten_times_ends_with_the_same_bits(tmp_path: P
         assert all(" (memory of " in line for line in origins), origins
         (ended,) = {path.parent for path in job.disk(0).rglob("metrics.jsonl")}
         undisturbed = finished(*command, "strategy.workers=2")
-        assert_same_bits(final_variables(ended), final_variables(undisturbed))
-        assert log(ended) == log(undisturbed)
+        assert_same_run(ended, undisturbed)

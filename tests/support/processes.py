@@ -91,45 +91,6 @@ def signaler(
     return f"+callbacks.signaler={{_target_:signaler.Signaler,{options}}}"
 
 
-PAUSE = '''
-import os, pathlib, signal, threading
-
-from trainer.cluster.signals import Signals
-
-IS_CHIEF = '"index": 0}' in os.environ.get("TF_CONFIG", '"index": 0}')
-requested, request = threading.Event(), Signals.request
-
-
-def noticed(self, number):
-    request(self, number)
-    if number in (signal.SIGINT, signal.SIGTERM):
-        requested.set()
-
-
-Signals.request = noticed
-
-
-class Pause:
-    """Waits at some evaluations for a stop request, each once; then a file says that it does."""
-
-    def __init__(self, *, at: list[int]) -> None:
-        self.at = list(at)
-
-    def on_evaluate(self, step, metrics):
-        file = pathlib.Path(f"paused-{step}")
-        if IS_CHIEF and step in self.at and not file.exists():
-            file.touch()
-            assert requested.wait(200), "no request came"
-        return False
-'''
-
-
-def pause(directory: Path, at: list[int]) -> str:
-    """Put the callback into a user's project, and return the override that selects it."""
-    (directory / "pause.py").write_text(PAUSE)
-    return f"+callbacks.pause={{_target_:pause.Pause,at:{json.dumps(at, separators=(',', ':'))}}}"
-
-
 OWN_SERVER = {"STEADFAST_FORK_SERVER": ""}
 """The environment of a command that has a fork server of its own, as it has outside of tests."""
 
@@ -248,6 +209,14 @@ def final_variables(run_dir: Path) -> dict[str, np.ndarray]:
         for name in reader.get_variable_to_shape_map()
         if not name.startswith("_CHECK")
     }
+
+
+def assert_same_run(run_dir: Path, other: Path) -> None:
+    """Compare the variables of two runs bit for bit, and what they have logged."""
+    from tests.support.training import assert_same_bits
+
+    assert_same_bits(final_variables(run_dir), final_variables(other))
+    assert log(run_dir) == log(other)
 
 
 CLOCK_KEYS = {

@@ -3,27 +3,10 @@
 import os
 from pathlib import Path
 
-import pytest
-
 from tests.support.command_line import run_here
-from trainer.cli.compose import compose
 from trainer.runs import provenance
 from trainer.runs.checkpoint_marker import commit
-from trainer.runs.directory import open_run
 from trainer.runs.identity import Change
-
-
-@pytest.fixture
-def make(tmp_path, monkeypatch):
-    """Make a run of some overrides and return its path."""
-    monkeypatch.chdir(tmp_path)
-
-    def open_and_leave(*overrides):
-        run = open_run(compose(list(overrides)), [], None)
-        run.release()
-        return str(run.path)
-
-    return open_and_leave
 
 
 def test_differing_keys_are_aligned(make):

@@ -7,22 +7,7 @@ import pytest
 
 from tests.support.command_line import run_here
 from tests.support.object_stores import MemoryStore, upload_run, write_checkpoint
-from trainer.cli.compose import compose
-from trainer.runs.directory import open_run
 from trainer.store import remote_view
-
-
-@pytest.fixture
-def make(tmp_path, monkeypatch):
-    """Make a run of some overrides and return its path."""
-    monkeypatch.chdir(tmp_path)
-
-    def open_and_leave(*overrides):
-        run = open_run(compose(list(overrides)), [], None)
-        run.release()
-        return str(run.path)
-
-    return open_and_leave
 
 
 @pytest.fixture

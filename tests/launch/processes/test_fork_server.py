@@ -170,10 +170,14 @@ def test_forked_worker_enters_the_network_namespace(shared, start):
         assert inside != os.readlink("/proc/self/ns/net")
 
 
-def test_forked_worker_handles_signals_as_a_fresh_one_does(shared, start, tmp_path):
-    worker = start(shared)
+@pytest.mark.parametrize("is_forked", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_signals_while_a_worker_starts_neither_kill_it_nor_are_lost(
+    shared, start, tmp_path, is_forked
+):
+    worker = start(shared) if is_forked else start()
     messages = queue.SimpleQueue()
-    pid_of(worker)
+    if is_forked:
+        pid_of(worker)
     worker.signal(signal.SIGQUIT)
     worker.signal(signal.SIGTERM)
     with (tmp_path / "lock").open("w") as lock:
