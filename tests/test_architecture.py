@@ -166,31 +166,6 @@ def test_parent_starts_without_tensorflow(tmp_path):
     assert done.stdout == "done\n", done.stderr
 
 
-def test_pure_tests_import_no_tensorflow(tmp_path):
-    (tmp_path / "tensorflow").mkdir()
-    (tmp_path / "tensorflow" / "__init__.py").write_text("raise SystemExit('TensorFlow!')\n")
-    folders = [f"tests/{name}" for name in ("config", "runs", "cli", "cluster")]
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "--collect-only",
-            *folders,
-        ],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-
-
 def test_models_and_datasets_know_nothing_of_the_engine():
     for tree, own in ((MODELS, "trainer.models"), (DATASETS, "trainer.datasets")):
         wrong = [

@@ -72,12 +72,8 @@ def test_a_function_of_ones_own_reads_records(tmp_path: Path) -> None:
 
 
 def test_damaged_and_missing_files_are_named(tmp_path: Path, folder: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"path \(.*nowhere\): no such file"):
-        array_record(path=str(tmp_path / "nowhere"))
     with pytest.raises(FileNotFoundError, match=r"no .array_record or .arrayrecord file in it"):
         array_record(path=str(tmp_path))
-    with pytest.raises(ValueError, match=r"path \(null\)"):
-        array_record()
     content = (folder / "a.array_record-00000-of-00003").read_bytes()
     cut = tmp_path / "cut.array_record"
     cut.write_bytes(content[: len(content) // 2])

@@ -103,5 +103,3 @@ def test_damaged_and_missing_files_are_named(images: Any, tmp_path: Path) -> Non
     os.truncate(tmp_path / "a.parquet", 200)
     with pytest.raises(ValueError, match=r"a.parquet cannot be read: .*; was it cut short\?"):
         huggingface(path=str(tmp_path / "a.parquet"))
-    with pytest.raises(FileNotFoundError, match=r"path \(.*none\): no such file"):
-        huggingface(path=str(tmp_path / "none"))

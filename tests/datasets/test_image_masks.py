@@ -114,8 +114,6 @@ def test_mask_that_is_none_is_an_error_or_skipped_with_weight_0(tree, caplog):
 
 
 def test_what_is_missing_is_told(tmp_path):
-    with pytest.raises(ValueError, match=r"path \(null\)"):
-        image_masks(**OPTIONS)
     with pytest.raises(FileNotFoundError, match="no such folder"):
         image_masks(path=str(tmp_path / "none"), **OPTIONS)
     with pytest.raises(ValueError, match=r"has no images/"):

@@ -120,21 +120,16 @@ def test_input_opened_late_fetches_no_more_than_opened_early(
 
 EPOCHS = {
     "records": [
-        "dataset=tfrecord",
-        "dataset.path=records",
-        "dataset.features={image: image, label: int}",
-        "dataset.num_classes=3",
-        "dataset.image_size=[8,8]",
+        "dataset=tfrecord", "dataset.path=records", "dataset.features={image: image, label: int}",
+        "dataset.num_classes=3", "dataset.image_size=[8,8]",
     ],
     "processes": [
-        "dataset=indexed",
-        "dataset.train_source._target_=tests.support.toy_sources.Records",
+        "dataset=indexed", "dataset.train_source._target_=tests.support.toy_sources.Records",
         "+dataset.train_source.count=48",
         "+dataset.test_source._target_=tests.support.toy_sources.Records",
-        "dataset.fields.num_classes=3",
-        "dataset.processes=1",
+        "dataset.fields.num_classes=3", "dataset.processes=1",
     ],
-}
+}  # fmt: skip
 
 
 def resources() -> dict[str, int]:

@@ -1,6 +1,5 @@
 """Callbacks in real processes, some of which are killed: each event is in the history once."""
 
-import json
 import re
 
 import pytest
@@ -132,23 +131,6 @@ SUMMING_OPTIONS = [
 ADDRESSES = ["10.78.0.10:23456", "10.78.0.11:23456"]
 
 
-def run_on_hosts(directory, *overrides):
-    """Run one worker on each of two hosts; return the output of both."""
-    with two_hosts() as hosts:
-        tasks = [{"type": "worker", "index": index} for index in range(2)]
-        processes = [
-            hosts.start(
-                task["index"],
-                directory,
-                *overrides,
-                TF_CONFIG=json.dumps({"cluster": {"worker": ADDRESSES}, "task": task}),
-            )
-            for task in tasks
-        ]
-        results = [finish(process) for process in processes]
-    return max(code for code, _, _ in results), "".join(out + err for _, out, err in results)
-
-
 @pytest.mark.parametrize(
     ("is_one_host", "workers"),
     [
@@ -170,7 +152,11 @@ def test_state_of_a_callback_in_the_chief_survives_kills(tmp_path, is_one_host, 
         code, *outputs = run(tmp_path, *options, "strategy.workers=2")
         output = "".join(outputs)
     else:
-        code, output = run_on_hosts(tmp_path, *options, "runs_dir=runs")
+        with two_hosts() as hosts:
+            processes = hosts.start_cluster(tmp_path, ADDRESSES, *options, "runs_dir=runs")
+            results = [finish(process) for process in processes]
+        code = max(code for code, _, _ in results)
+        output = "".join(out + err for _, out, err in results)
     assert code == 0, output
     assert "in memory differ" not in output
     assert re.search(r"Continuing from step \d+ \(memory of", output), output

@@ -10,12 +10,9 @@ from tests.support.training import assert_same_bits
 from trainer.errors import CheckpointError
 
 SAVING = [
-    "checkpoint.every_steps=2",
-    "checkpoint.every_epochs=null",
-    "checkpoint.keep=9",
-    "train.steps_per_loop=1",
-    "optimizer=sgd",
-]
+    "checkpoint.every_steps=2", "checkpoint.every_epochs=null", "checkpoint.keep=9",
+    "train.steps_per_loop=1", "optimizer=sgd",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from tests.support.training import assert_same_bits
 from trainer.errors import StorageError
 from trainer.launch.processes.worker_process import Log
 from trainer.runs.checkpoint_marker import committed_steps, verify
-from trainer.summaries.writers.jsonl import JsonLines
 from trainer.summaries.writers.tensorboard import TensorBoard
 
 OPTIONS = [
@@ -131,16 +130,6 @@ def test_unwritable_log_is_reported_once_and_blocks_nothing():
         log.write(b"a line\n")
     log.close()
     assert told == [f"/dev/full could not be written: {NO_SPACE}"]
-
-
-def test_unwritable_metrics_are_one_line_with_the_cause(tmp_path):
-    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
-    writer = JsonLines.__new__(JsonLines)  # its constructor would replace what is no plain file
-    writer._path = tmp_path / "metrics.jsonl"
-    writer._file = writer._path.open("a", buffering=1)
-    with pytest.raises(StorageError) as caught:
-        writer.scalars("train", 1, {"loss": 1.0})
-    assert str(caught.value) == f"{tmp_path}/metrics.jsonl could not be written: {NO_SPACE}"
 
 
 def test_unwritable_events_are_one_line_with_the_cause(tmp_path):

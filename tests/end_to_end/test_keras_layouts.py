@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.processes import final_variables, only_run, run
-from tests.support.training import recipe, variables
+from tests.support.processes import final_variables, finished
+from tests.support.training import assert_same_bits, finish, recipe
 from trainer.datasets.digits import digits
 
 LIBRARIES = ("tf_keras", "keras")
@@ -20,13 +18,9 @@ SYNCHRONOUS = {
     "multi_worker": ("strategy=multi_worker", "strategy.workers=2"),
 }
 SHORT = (
-    "dataset=digits",
-    "batch.global_size=32",
-    "train.steps=8",
-    "checkpoint.every_steps=4",
-    "evaluate.every_steps=4",
-    "writers=[jsonl]",
-)
+    "dataset=digits", "batch.global_size=32", "train.steps=8", "checkpoint.every_steps=4",
+    "evaluate.every_steps=4", "writers=[jsonl]",
+)  # fmt: skip
 
 
 def program(name: str, library: str) -> tuple[str, ...]:
@@ -41,27 +35,6 @@ def program(name: str, library: str) -> tuple[str, ...]:
     )
 
 
-def train(directory: Path, *overrides: str) -> dict[str, np.ndarray]:
-    """Train in this process; return every variable of the state."""
-    engine = recipe(directory, *overrides)
-    assert engine.train(lambda: False)
-    return variables(engine)
-
-
-def final(directory: Path, *overrides: str) -> dict[str, np.ndarray]:
-    """Train in processes of its own; return every variable of the final checkpoint."""
-    directory.mkdir()
-    code, out, err = run(directory, *overrides)
-    assert code == 0, out + err
-    return final_variables(only_run(directory))
-
-
-def assert_equal(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> None:
-    assert first.keys() == second.keys()
-    different = [name for name in first if not np.array_equal(first[name], second[name])]
-    assert not different
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "library"),
@@ -69,9 +42,10 @@ def assert_equal(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) ->
 )
 def test_own_step_has_the_same_bits_on_one_device_and_on_replicas(tmp_path, name, library):
     options = (*program(name, library), "batch.shards=2")
-    first = train(tmp_path / "one", *options)
+    first = finish(recipe(tmp_path / "one", *options))
     looks = ("summary.histograms=3", "watchdog.audit_every_steps=3")  # they change nothing
-    assert_equal(first, train(tmp_path / "two", *options, *SYNCHRONOUS["mirrored"], *looks))
+    two = recipe(tmp_path / "two", *options, *SYNCHRONOUS["mirrored"], *looks)
+    assert_same_bits(finish(two), first)
     assert np.isfinite(first["/epoch"]).all()
     assert first["/epoch"][0] > 0.0  # the loss
 
@@ -80,12 +54,12 @@ def test_own_step_has_the_same_bits_on_one_device_and_on_replicas(tmp_path, name
 @pytest.mark.long
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_every_program_has_the_same_bits_on_every_strategy(tmp_path, name, library):
+def test_every_program_has_the_same_bits_on_every_strategy(name, library):
     options = (*program(name, library), "batch.shards=2")
-    one = final(tmp_path / "one", *options)
-    for layout, overrides in SYNCHRONOUS.items():
-        assert_equal(one, final(tmp_path / layout, *options, *overrides))
-    final(tmp_path / "servers", *program(name, library), "strategy=parameter_server")
+    one = final_variables(finished(*options))
+    for overrides in SYNCHRONOUS.values():
+        assert_same_bits(one, final_variables(finished(*options, *overrides)))
+    finished(*program(name, library), "strategy=parameter_server")
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -10,16 +9,17 @@ import pytest
 import tensorflow as tf
 
 from tests.support import small_runs
+from tests.support.outputs import predicted_rows
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.worker.export import export
-from trainer.worker.predict.predict import predict
 
 pytestmark = pytest.mark.slow
 
 ROWS = 120
 BATCH = 16
 NEW = "area,town\n25,Bern\n,Paris\n140,\n"
+KNOWN = ["dataset.test_path=train.csv", "predict.path=known.csv"]
 CHANNEL = Channel(lambda message: None)
 TASKS = {
     "regression": [
@@ -62,18 +62,6 @@ def numbers(rows: list[dict[str, str]], names: list[str]) -> np.ndarray:
     return np.array([[row[name] for name in names] for row in rows], np.float32)
 
 
-def predicted(run_dir: Path, test: str, options: list[str]) -> list[dict[str, str]]:
-    """Return the table that mode=predict makes of a file."""
-    path = run_dir.with_name(f"{test}.out")
-    overrides = [*options, "mode=predict", f"dataset.test_path={test}", f"predict.path={path}"]
-    engine = small_runs.engine(run_dir, *overrides)
-    step = engine.checkpointer.restore_latest()
-    experiment = compose([*small_runs.SMALL, *overrides])
-    assert predict(experiment, engine, run_dir, CHANNEL, step, lambda: False)
-    with path.open() as text:
-        return list(csv.DictReader(text))
-
-
 def served(export_dir: Path) -> dict[str, np.ndarray]:
     """Return what an export predicts for the new rows, in a batch of the run's size."""
     function = tf.saved_model.load(str(export_dir / "saved_model")).signatures["serving_columns"]
@@ -94,16 +82,17 @@ def test_rows_without_labels_are_predicted_and_served_alike(
     options = ["dataset=table", "dataset.path=train.csv", "model=mlp", *TASKS[task]]
     run_dir = tmp_path / "run"
     small_runs.engine(run_dir, *options).train(lambda: False)
-    rows = predicted(run_dir, "new.csv", options)
+    whole = [*small_runs.SMALL, *options]
+    rows = predicted_rows(run_dir, [*whole, "dataset.test_path=new.csv"])
     columns = COLUMNS[task]
     assert list(rows[0]) == ["id", *(name for names in columns.values() for name in names)]
     if task == "regression":
         assert 1e4 < float(rows[0]["prediction_price"]) < 1e6  # in the unit of the table
     else:
-        known = predicted(run_dir, "train.csv", options)
+        known = predicted_rows(run_dir, [*whole, *KNOWN])
         labels = numbers(known, ["label_large", "label_north"])
         assert (labels == numbers(known, columns["predicted"])).mean() > 0.9
-    export.run(compose([*small_runs.SMALL, *options, "mode=export"]), run_dir, CHANNEL)
+    export.run(compose([*whole, "mode=export"]), run_dir, CHANNEL)
     (export_dir,) = (run_dir / "export").glob("model-*")
     outputs = served(export_dir)
     assert outputs.keys() == columns.keys()

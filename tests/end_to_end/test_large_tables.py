@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.processes import assert_same_run, final_variables, finished, only_run, run
+from tests.support.processes import assert_same_run, finished, run
 from tests.support.small_runs import train
 from trainer.errors import ConfigError
 
@@ -24,19 +24,6 @@ def test_two_processes_have_the_bits_of_one_device(ring):
     one = finished(*TOGETHER, "strategy=one_device")
     two = finished(*TOGETHER, "strategy=multi_worker", "strategy.workers=2", *ring)
     assert_same_run(one, two)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("servers", [1, 2])
-def test_parameter_servers_are_sent_rows(tmp_path, servers):
-    options = ["strategy=parameter_server", f"strategy.ps={servers}"]
-    if servers > 1:
-        options += ["strategy.partitioner=fixed_shards"]
-    code, out, err = run(tmp_path, *OPTIONS, *options, "optimizer=sgd", "optimizer.momentum=0")
-    assert code == 0, err
-    assert "gradients by rows" in out
-    final = final_variables(only_run(tmp_path))
-    assert final["step/.ATTRIBUTES/VARIABLE_VALUE"] == 6
 
 
 @pytest.mark.slow

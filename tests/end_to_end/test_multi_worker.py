@@ -20,7 +20,6 @@ from tests.support.processes import (
     run,
     start,
 )
-from tests.support.training import assert_same_bits
 from trainer.cluster import discovery
 from trainer.cluster.network_namespace import IsolationError, Namespace
 from trainer.cluster.spec import ProcessId
@@ -75,21 +74,6 @@ def tf_configs(count):
             [ProcessId("worker", index) for index in range(count)]
         )
     ]
-
-
-@pytest.mark.slow
-def test_two_commands_with_tf_config_train_one_run(tmp_path):
-    options = [*SIX, *MULTI]
-    chief, other = (start(tmp_path, *options, TF_CONFIG=text) for text in tf_configs(2))
-    (code, out, err), (other_code, other_out, other_err) = finish(chief), finish(other)
-    assert (code, other_code) == (0, 0), err + other_err
-    assert [line for line in out.splitlines() if "step 6" in line] == [
-        line for line in other_out.splitlines() if "step 6" in line
-    ]
-    assert_same_bits(
-        final_variables(finished(*SIX, *MULTI, "strategy.workers=2")),
-        final_variables(only_run(tmp_path)),
-    )
 
 
 @pytest.mark.slow

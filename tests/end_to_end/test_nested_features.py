@@ -93,11 +93,3 @@ def test_workers_of_different_examples_are_refused(tmp_path, monkeypatch):
     code, out, err = run(tmp_path, *ARRAYS, *workers, f"dataset.data._target_={OWN}.drawn")
     assert code == 2, f"{out}\n{err}"
     assert "the training examples are not the same in all processes; its function" in err
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_parameter_server_trains_columns(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    code, out, err = run(tmp_path, *ARRAYS, "strategy=parameter_server")
-    assert code == 0, f"{out}\n{err}"

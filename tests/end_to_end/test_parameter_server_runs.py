@@ -104,12 +104,9 @@ def examples():
 '''
 
 SMALL = [
-    "strategy=parameter_server",
-    "model=softmax",
-    "batch.global_size=8",
-    "restart.backoff_secs=0",
+    "strategy=parameter_server", "model=softmax", "batch.global_size=8", "restart.backoff_secs=0",
     "writers=[jsonl]",
-]
+]  # fmt: skip
 
 
 def counting(directory: Path, steps: int, gates: list[int]) -> list[str]:

@@ -81,15 +81,6 @@ def test_every_layout_has_the_bits_of_one_device(layout):
     assert json.loads((run_dir / "run.json").read_text())["threads"] >= 1
 
 
-@pytest.mark.long
-def test_adam_has_the_bits_of_one_device(tmp_path):
-    options = [*EVERYTHING, "optimizer=adam", "batch.shards=12", "batch.global_size=72"]
-    one = trained(*options)
-    layout = ["strategy=mirrored", "strategy.virtual_devices=3"]
-    assert_same_bits(one.variables, train(tmp_path, *options, *layout))
-    assert log(tmp_path) == log(one.run_dir)
-
-
 WAVES = [
     "dataset._target_=tests.support.toy_datasets.waves",
     "augment.brightness=0.2", "train.steps=4", "batch.global_size=36", "batch.shards=4",

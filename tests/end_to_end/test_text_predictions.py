@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
@@ -12,28 +11,15 @@ import tensorflow as tf
 
 import trainer.datasets.sentiment
 from tests.support import small_runs
-from tests.support.outputs import run_program_of_card
+from tests.support.outputs import predicted_rows, run_program_of_card
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.worker.export import export
-from trainer.worker.predict.predict import predict
 
 CHANNEL = Channel(lambda message: None)
 SENTIMENT = Path(str(trainer.datasets.sentiment.__file__)).with_name("sentiment.csv")
 LENGTH = 40  # most of the sentences are longer
 NEW = ["the soup was never cold", "as always, naïve", "", "x" * 60, "null \0 byte"]
-
-
-def predicted(run_dir: Path, batch_size: int, *overrides: str) -> list[dict[str, str]]:
-    """Return the table of mode=predict, in batches of that size."""
-    overrides = (*overrides, "mode=predict", f"batch.global_size={batch_size}")
-    engine = small_runs.engine(run_dir, *overrides)
-    engine.checkpointer.restore_latest()
-    experiment = compose([*small_runs.SMALL, *overrides])
-    assert predict(experiment, engine, run_dir, CHANNEL, 8, lambda: False)
-    (table,) = (run_dir / "predictions").glob("*.csv")
-    with table.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 @pytest.mark.slow
@@ -46,7 +32,8 @@ def test_texts_without_labels_are_predicted_and_served_alike(tmp_path: Path) -> 
     small_runs.engine(run_dir, *trained).train(lambda: False)
     new = tmp_path / "new.jsonl"
     new.write_text("\n".join(json.dumps({"text": text}) for text in NEW))
-    rows = predicted(run_dir, len(NEW), *trained, f"dataset.test_path={new}")
+    options = [*small_runs.SMALL, *trained, f"batch.global_size={len(NEW)}"]
+    rows = predicted_rows(run_dir, [*options, f"dataset.test_path={new}"])
     probabilities = ["probability_0", "probability_1"]
     assert list(rows[0]) == ["id", "predicted", "predicted_name", *probabilities]
     export.run(compose([*small_runs.SMALL, *trained, "mode=export"]), run_dir, CHANNEL)

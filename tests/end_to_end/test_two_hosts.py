@@ -5,7 +5,6 @@ Gradients are added up in shared memory within a host, and over TCP between them
 
 from __future__ import annotations
 
-import json
 import signal
 from pathlib import Path
 
@@ -22,12 +21,9 @@ from tests.support.processes import (
 
 ADDRESSES = ("10.78.0.10", "10.78.0.11")
 TRAINING = [
-    *OPTIONS,
-    "train.steps=12",
-    "checkpoint.every_steps=2",
-    "batch.shards=4",
+    *OPTIONS, "train.steps=12", "checkpoint.every_steps=2", "batch.shards=4",
     "model.synchronized=false",
-]
+]  # fmt: skip
 TOGETHER = ["strategy=multi_worker", "runs_dir=runs"]
 
 
@@ -67,17 +63,9 @@ def test_run_ends_with_the_bits_of_one_device(
 ) -> None:
     (tmp_path / "signaler.py").write_text(SIGNALER)
     command = [*training, *TOGETHER, *faults]
-    workers = [f"{ADDRESSES[index // 2]}:{23456 + index}" for index in range(4)]
-
-    def tf_config(index: int) -> str:
-        task = {"type": "worker", "index": index}
-        return json.dumps({"cluster": {"worker": workers}, "task": task})
-
+    addresses = [f"{ADDRESSES[index // 2]}:{23456 + index}" for index in range(4)]
     with two_hosts() as hosts:
-        processes = [
-            hosts.start(index // 2, tmp_path, *command, TF_CONFIG=tf_config(index))
-            for index in range(4)
-        ]
+        processes = hosts.start_cluster(tmp_path, addresses, *command)
         outputs = []
         for code, out, err in map(finish, processes):
             assert code == 0, out + err

@@ -199,12 +199,9 @@ NOISE = ("tensorflow", "WARNING", "I0000", "E0000", "cuda", "oneDNN", "Keras", "
 @pytest.mark.slow
 def test_real_run_of_two_processes_is_shown_live_and_leaves_its_lines(tmp_path):
     options = [
-        *SMALL,
-        "strategy=multi_worker",
-        "fault=kill_worker_1_at_50",
-        "train.steps=600",
+        *SMALL, "strategy=multi_worker", "fault=kill_worker_1_at_50", "train.steps=600",
         "checkpoint.every_steps=25",
-    ]
+    ]  # fmt: skip
     command = [sys.executable, str(ROOT / "train.py"), *options, "restart.backoff_secs=0.5"]
     shown = set()
     code, text = in_terminal(

@@ -253,12 +253,6 @@ def test_identity_of_a_command_is_forever(command):
     )
 
 
-def test_golden_identities_are_forty_different_ones():
-    assert len(set(IDENTITIES.values())) == len(IDENTITIES) >= 40
-    groups = {re.split("[.=]", word)[0] for command in IDENTITIES for word in command.split()}
-    assert groups >= {*schema.GROUPS} - {"search", "buffer"}
-
-
 def test_new_option_of_a_users_targets_names_the_same_run(project):
     composed, write = project
     before = composed()

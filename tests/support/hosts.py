@@ -5,10 +5,11 @@ Each has a host name. They share its files and its process ids.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,6 +44,23 @@ class Hosts:
         """Start `train.py` on a host; the process is the command itself."""
         command = [sys.executable, str(ROOT / "train.py"), *overrides]
         return self.start_program(host, directory, *command, **environment)
+
+    def start_cluster(
+        self, directory: Path, addresses: Sequence[str], *overrides: str
+    ) -> list[subprocess.Popen[str]]:
+        """Start the command of each worker of a cluster, on the host that has its address."""
+        cluster = {"worker": list(addresses)}
+        return [
+            self.start(
+                int(address.partition(":")[0][-1]),
+                directory,
+                *overrides,
+                TF_CONFIG=json.dumps(
+                    {"cluster": cluster, "task": {"type": "worker", "index": index}}
+                ),
+            )
+            for index, address in enumerate(addresses)
+        ]
 
     def start_program(
         self, host: int, directory: Path, *command: str, **environment: str

@@ -9,12 +9,9 @@ import numpy as np
 from tests.support.training import finish, recipe
 
 OPTIONS = (
-    "dataset=digits",
-    "train.steps=2",
-    "train.steps_per_loop=1",
-    "batch.global_size=8",
+    "dataset=digits", "train.steps=2", "train.steps_per_loop=1", "batch.global_size=8",
     "writers=[jsonl]",
-)
+)  # fmt: skip
 
 
 def train(run_dir: Path, *overrides: str) -> dict[str, np.ndarray]:

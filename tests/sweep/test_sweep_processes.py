@@ -31,17 +31,10 @@ SEED = 20261121
 STEPS = 24
 SWEEP_TIMEOUT_SECS = 3 * TIMEOUT_SECS
 GRID = [
-    "-m",
-    "model=softmax,cnn",
-    "optimizer.learning_rate=0.1,0.03,0.01",
-    f"train.steps={STEPS}",
-    "batch.global_size=32",
-    "evaluate.every_steps=6",
-    "checkpoint.every_steps=4",
-    "checkpoint.every_epochs=null",
-    "writers=[jsonl]",
-    "sweep.name=grid",
-]
+    "-m", "model=softmax,cnn", "optimizer.learning_rate=0.1,0.03,0.01", f"train.steps={STEPS}",
+    "batch.global_size=32", "evaluate.every_steps=6", "checkpoint.every_steps=4",
+    "checkpoint.every_epochs=null", "writers=[jsonl]", "sweep.name=grid",
+]  # fmt: skip
 
 
 def sweep(directory: Path, *overrides: str) -> tuple[int, str, str]:
@@ -161,13 +154,9 @@ def test_single_run_continues_a_point(undisturbed: Path, tmp_path: Path) -> None
 
 def test_stop_signal_saves_all_running_points(tmp_path: Path) -> None:
     options = [
-        "-m",
-        "model=softmax,cnn,mobilenet",
-        "train.steps=1000000",
-        "checkpoint.every_steps=20",
-        "sweep.jobs=2",
-        "sweep.name=long",
-    ]
+        "-m", "model=softmax,cnn,mobilenet", "train.steps=1000000", "checkpoint.every_steps=20",
+        "sweep.jobs=2", "sweep.name=long",
+    ]  # fmt: skip
     process = start(tmp_path, *options, **OWN_SERVER)
     wait_for(
         process,

@@ -32,16 +32,6 @@ def test_only_runs_that_have_changed_are_read_again(tmp_path, monkeypatch):
     assert len(summaries.payload()["runs"]) == 1
 
 
-def test_damaged_or_missing_run_has_a_summary(tmp_path):
-    (run,) = make_runs(tmp_path, 1, 20)
-    (run.path / "run.json").write_text('{"lineage": 3}')
-    (tmp_path / "empty").mkdir()
-    listing = {"a": run.path, "b": tmp_path / "empty"}
-    damaged, empty = Summaries("x", lambda: listing).payload()["runs"]
-    assert damaged["id"] == "a"
-    assert (empty["state"], empty["best"], empty["value"]) == ("waiting", None, None)
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Six runs: done, done, failed, done, done, stopped."""
@@ -88,11 +78,6 @@ def test_changed_record_is_told_and_hides_nothing_else(tmp_path, record):
     assert (content["commands"], content["code"]) == ([], "")
     assert content["confusion"]
     json.dumps(content)
-
-
-def test_run_without_files_has_details(tmp_path):
-    content = details(tmp_path)
-    assert (content["time"], content["workers"], content["marks"]) == (None, [], [])
 
 
 DAMAGED = {

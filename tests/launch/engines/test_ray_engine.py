@@ -16,7 +16,6 @@ from trainer.launch.run_context import Command, RunContext
 from trainer.strategies.select import select_strategy
 
 OPTIONS = ["launch=ray", "strategy=multi_worker", "launch.ray.timeout_secs=0.2"]
-ELASTIC = ["launch.ray.min_workers=1", "launch.ray.rejoin_secs=0.1"]
 LOST = RayError("The actor died.\n\tclass_name: RayHost\nits node has died\n")
 
 
