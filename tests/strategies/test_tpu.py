@@ -197,7 +197,9 @@ WHOLE = ["model.dropout=0.3", "model.batch_norm=true", "train.clip_norm=0.1", "t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", first_only([WHOLE, [*WHOLE, "batch.accumulate=2"]]))
+@pytest.mark.parametrize(
+    "options", first_only([WHOLE, [*WHOLE, "batch.accumulate=2", "model.synchronized=false"]])
+)
 def test_step_compiles_to_one_xla_program_with_the_same_losses(
     tmp_path, same_bits_everywhere, options
 ):
