@@ -1,6 +1,5 @@
 """Callbacks: which events they are called at, in which process, and what they see."""
 
-import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.marks import first_only
+from tests.support.processes import log
 from tests.support.small_runs import engine, train
 from tests.support.training import assert_same_bits
 from trainer.engine.callback_events import CallbackCaller, Training
@@ -73,8 +73,7 @@ RECORDER = f"+callbacks.recorder={{_target_: {__name__}.Recorder}}"
 
 
 def scalars(run_dir):
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [(line["step"], line["steps"]) for line in lines if "steps" in line]
+    return [(line["step"], line["steps"]) for line in log(run_dir) if "steps" in line]
 
 
 @pytest.mark.slow

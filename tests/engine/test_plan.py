@@ -6,14 +6,7 @@ import pytest
 
 from trainer.cli.compose import compose
 from trainer.config.schema import Checkpoint, Train
-from trainer.engine.plan import (
-    Epochs,
-    LastStep,
-    is_due,
-    make_plan,
-    save_policies,
-    step_policies,
-)
+from trainer.engine.plan import Epochs, LastStep, is_due, make_plan, save_policies, step_policies
 from trainer.errors import ConfigError
 
 SHAPES = [(10, 5), (10, 3), (10, 10), (7, 16), (2, 5), (1, 8), (1437, 128)]

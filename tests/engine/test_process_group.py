@@ -27,10 +27,7 @@ def group(monkeypatch):
     return group
 
 
-@pytest.mark.parametrize(
-    "error",
-    [None, tf.errors.UnavailableError(None, None, "gone")],
-)
+@pytest.mark.parametrize("error", [None, tf.errors.UnavailableError(None, None, "gone")])
 def test_process_leaves_when_the_others_do_or_are_gone(group, monkeypatch, error):
     coordination = Coordination(error)
     monkeypatch.setattr(process_group.context, "context", lambda: coordination)

@@ -1,11 +1,9 @@
-import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.choices import CONF
 from trainer.models.cnn import cnn
 from trainer.models.softmax import softmax
 from trainer.models.tutorial_cnn import tutorial_cnn
@@ -50,10 +48,3 @@ def test_cnn_options_change_the_network() -> None:
     np.testing.assert_array_equal(narrow(image, training=True), narrow(image, training=False))
     normed = cnn((8, 8, 1), 10, width=4, batch_norm=True)
     assert len(normed.non_trainable_variables) == 8
-
-
-def test_every_model_is_in_the_table_of_the_documentation() -> None:
-    page = (CONF.parent / "docs" / "how-to" / "model.md").read_text()
-    table = page.partition("## The shipped models")[2].partition("\n\nParameters")[0]
-    names = {file.stem for file in (CONF / "model").glob("*.yaml")}
-    assert names <= set(re.findall(r"`(\w+)`", table))

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.keras_archives import rewritten, write_on_loading
-from tests.support.model_runs import train
+from tests.support.small_runs import train
 from trainer.models.saved import saved
 
 SHAPE = (8, 8, 1)
@@ -123,10 +123,7 @@ def test_operations_that_a_file_names_are_not_run(tmp_path: Path) -> None:
         ({"module": "keras.layers", "class_name": "TFSMLayer", "config": {}}, "TFSMLayer"),
         ({"module": None, "class_name": "__lambda__", "config": {}}, "__lambda__"),
         ({"module": "keras.utils", "class_name": "get_file", "config": {}}, "get_file"),
-        (
-            {"module": "keras.layers", "class_name": "Dense", "registered_name": "a>Dense"},
-            "Dense",
-        ),
+        ({"module": "keras.layers", "class_name": "Dense", "registered_name": "a>Dense"}, "Dense"),
         ({"module": "keras.layers", "class_name": ["Dense"]}, r"\['Dense'\]"),
     ],
 )

@@ -198,10 +198,7 @@ CASES = {
         build_lion(RATE, beta_1=0.5, beta_2=0.8, weight_decay=0.3),
         lion(0.5, 0.8, 0.3),
     ),
-    "lars with decay": (
-        build_lars(RATE, trust_coefficient=0.5, weight_decay=0.2),
-        lars(0.5, 0.2),
-    ),
+    "lars with decay": (build_lars(RATE, trust_coefficient=0.5, weight_decay=0.2), lars(0.5, 0.2)),
     "lamb with options": (
         build_lamb(RATE, beta_1=0.5, beta_2=0.9, weight_decay=0.5),
         lamb(0.5, 0.9, 0.5),

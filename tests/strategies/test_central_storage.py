@@ -1,13 +1,7 @@
 import pytest
 import tensorflow as tf
 
-from tests.support.training import (
-    ROUNDING,
-    distance,
-    engine,
-    train,
-    variables,
-)
+from tests.support.training import ROUNDING, distance, engine, train, variables
 from trainer.cluster.spec import Cluster
 from trainer.errors import ConfigError
 from trainer.strategies.central_storage import CentralStorage

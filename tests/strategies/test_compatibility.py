@@ -171,10 +171,7 @@ def test_inline_is_allowed_for_a_single_process():
 
 KERAS_3 = ["model=softmax", "~model.l2", "model._target_=tests.support.keras3_models.conv_net"]
 ONLY_TF_KERAS = {
-    "central_storage": [
-        ["jit=true"],
-        ["precision=mixed_float16"],
-    ],
+    "central_storage": [["jit=true"], ["precision=mixed_float16"]],
     "parameter_server": [
         ["jit=true"],
         ["precision=mixed_float16"],

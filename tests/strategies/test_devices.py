@@ -6,8 +6,7 @@ from trainer.strategies import devices
 
 
 @pytest.mark.parametrize(
-    "written",
-    ["gpu:1", "/gpu:1", "/job:localhost/replica:0/task:0/device:GPU:1"],
+    "written", ["gpu:1", "/gpu:1", "/job:localhost/replica:0/task:0/device:GPU:1"]
 )
 def test_canonical_accepts_every_spelling_of_a_device(written):
     assert devices.canonical("strategy.devices", [written]) == ["GPU:1"]

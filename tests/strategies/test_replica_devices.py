@@ -13,10 +13,7 @@ from trainer.strategies.multi_worker import MultiWorker
 
 def test_neighboring_devices_are_one_replica():
     groups = devices.device_groups(["GPU:0", "GPU:2", "GPU:1", "GPU:3"], 2, "balanced")
-    assert groups.groups == (
-        ("/device:GPU:0", "/device:GPU:2"),
-        ("/device:GPU:1", "/device:GPU:3"),
-    )
+    assert groups.groups == (("/device:GPU:0", "/device:GPU:2"), ("/device:GPU:1", "/device:GPU:3"))
     assert groups.count == 2
 
 

@@ -46,29 +46,3 @@ def test_strategies_are_created_without_tensorflow(tmp_path):
         check=False,
     )
     assert (done.returncode, done.stdout.strip()) == (0, f"created {len(lines)}"), done.stderr
-
-
-NO_TPU = {"TPU_NAME": "", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": ""}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("line", "code", "message"),
-    [
-        (
-            "strategy=mirrored strategy.devices=[CPU:0,GPU:7]",
-            2,
-            "error: strategy.devices (GPU:7) does not exist here; choose among CPU:0\n",
-        ),
-        ("strategy=auto train.epochs=null train.steps=1", 0, "auto chose one_device: no GPU\n"),
-    ],
-)
-def test_worker_reports_what_only_tensorflow_knows(tmp_path, line, code, message):
-    command = [sys.executable, str(ROOT / "train.py"), *line.split()]
-    env = {**os.environ, **NO_TPU, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == code
-    assert message in done.stdout + done.stderr
-    assert (tmp_path / "runs").exists() == (code == 0)

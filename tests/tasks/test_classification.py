@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.choices import NEEDED
 from tests.support.training import engine
 from trainer.datasets.digits import digits
 from trainer.errors import ConfigError
@@ -70,33 +71,24 @@ def test_balanced_weights_come_from_the_labels_of_the_training_split(tmp_path: P
     np.testing.assert_allclose(run.state.task._weights, counts.sum() / (10 * counts), rtol=1e-12)
 
 
+STREAM = (
+    "task.class_weights=balanced", "dataset=stream", *NEEDED["dataset=stream"],
+    "train.steps_per_epoch=4",
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [
-        (
-            ["task.class_weights=[1,2]"],
-            "task.class_weights ([1, 2]) must have one number for each of the 10 classes; it has 2",
-        ),
-        (
-            [
-                "task.class_weights=balanced",
-                "dataset=stream",
-                "dataset.train._target_=tests.support.toy_streams.train",
-                "dataset.test._target_=tests.support.toy_streams.test",
-                "dataset.num_classes=10",
-                "train.steps_per_epoch=4",
-            ],
-            "task.class_weights (balanced): the dataset does not know how many examples of each "
-            "class it has without reading all of them; give a list, one number for each class",
-        ),
+        (["task.class_weights=[1,2]"], r"\(\[1, 2\]\) must have .* the 10 classes; it has 2$"),
+        (STREAM, r"\(balanced\): the dataset does not know how many .*; give a list, one number"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused_in_one_line(
+def test_weights_that_do_not_fit_are_refused(
     tmp_path: Path, overrides: list[str], problem: str
 ) -> None:
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError, match=rf"^task\.class_weights {problem}"):
         engine(tmp_path, *overrides)
-    assert raised.value.problems == (problem,)
 
 
 def probabilities() -> np.ndarray:

@@ -52,8 +52,7 @@ def options(folder: Path, task: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "task",
-    first_only(["language_model", "multilabel", "sequence_classification", "segmentation"]),
+    "task", first_only(["language_model", "multilabel", "sequence_classification", "segmentation"])
 )
 def test_killed_run_ends_with_the_same_bits(tmp_path: Path, task: str) -> None:
     verify = ["mode=verify", "verify.steps=4", "verify.kills=1", "verify.seed=1"]

@@ -9,7 +9,7 @@ from tests.support import toy_gan
 from tests.support.choices import GAN_CONF as CONF
 from tests.support.command_line import ROOT
 from tests.support.processes import OPTIONS, run
-from tests.support.training import ROUNDING, SMALL, assert_same_bits, distance, variables
+from tests.support.training import ROUNDING, SMALL, assert_same_bits, distance, finish, variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.engine.engine import Engine
@@ -26,10 +26,8 @@ def engine(run_dir, *overrides) -> Engine:
     return build.engine(experiment, run_dir, Channel(lambda message: None))
 
 
-def train(run_dir, *overrides, stop=lambda trained: False) -> dict[str, np.ndarray]:
-    trained = engine(run_dir, *overrides)
-    trained.train(lambda: stop(trained))
-    return variables(trained)
+def train(run_dir, *overrides) -> dict[str, np.ndarray]:
+    return finish(engine(run_dir, *overrides))
 
 
 def test_nodes_make_models_and_optimizers_with_learning_rates_of_their_own(tmp_path):

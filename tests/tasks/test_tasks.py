@@ -2,9 +2,7 @@
 
 import pytest
 
-from tests.support.training import (
-    engine,
-)
+from tests.support.training import engine
 from trainer.errors import ConfigError
 from trainer.protocols import TaskParts
 from trainer.tasks.classification import Classification
@@ -57,23 +55,11 @@ class SharedModel(Classification):
 @pytest.mark.parametrize(
     ("task", "problem"),
     [
-        (
-            Misnamed,
-            "task: optimizers has modle, which is the name of no model; an optimizer has the name "
-            "of the model that it updates: model, teacher; did you mean 'model'?",
-        ),
-        (
-            SharedOptimizer,
-            "task: optimizers has the same object as model and as teacher; "
-            "call parts.optimizer() for each model",
-        ),
-        (
-            SharedModel,
-            "task: models has the same object as model and as teacher; give each model one name",
-        ),
+        (Misnamed, r"optimizers has modle, .* model, teacher; did you mean 'model'\?$"),
+        (SharedOptimizer, r"optimizers has the same .* call parts.optimizer\(\) for each model$"),
+        (SharedModel, "models has the same object as model and as teacher; give each .* one name$"),
     ],
 )
 def test_optimizer_that_would_not_be_saved_is_refused(tmp_path, task, problem):
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError, match=f"^task: {problem}"):
         engine(tmp_path, f"task._target_={__name__}.{task.__name__}")
-    assert raised.value.problems == (problem,)

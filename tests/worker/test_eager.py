@@ -6,11 +6,7 @@ import tensorflow as tf
 from tests.support.training import ROUNDING, distance, engine, train, variables
 
 WATCHED = (
-    "~model.width",
-    "~model.dropout",
-    "~model.batch_norm",
-    "~model.synchronized",
-    "~model.l2",
+    *(f"~model.{key}" for key in ("width", "dropout", "batch_norm", "synchronized", "l2")),
     "model._target_=tests.support.toy_models.watched",
 )
 

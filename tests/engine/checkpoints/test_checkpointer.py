@@ -329,8 +329,7 @@ def killed_in(monkeypatch, directory, name, count):
 
 
 @pytest.mark.parametrize(
-    ("name", "count"),
-    [("open", 1), ("unlink", 1), ("replace", 1), ("replace", 2), ("replace", 3)],
+    ("name", "count"), [("open", 1), ("unlink", 1), ("replace", 1), ("replace", 2), ("replace", 3)]
 )
 def test_second_save_of_a_step_always_leaves_a_whole_checkpoint(tmp_path, monkeypatch, name, count):
     save(tmp_path, 2)

@@ -145,26 +145,6 @@ def test_metrics_of_cluster_equal_numpy_on_whole_split(tmp_path, strategy):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_predict_yields_each_example_once_in_order_with_averages(trained, strategy):
-    run_engine = trained(strategy)
-    before = variables(run_engine)
-    predictions = joined(run_engine.predictor.predict())
-    assert_same_bits(before, variables(run_engine))
-    batch = digits().test.fetch(tf.range(360, dtype=tf.int64))
-    assert (predictions["id"] == np.arange(360)).all()
-    assert (predictions["weight"] == 1).all()
-    assert (predictions["label"] == batch["label"].numpy()).all()
-    run_engine.state.swap_averages()
-    logits = run_engine.state.task.models["model"](
-        tf.cast(batch["features"], tf.float32) / 16, training=False
-    )
-    run_engine.state.swap_averages()
-    assert predictions["probabilities"].dtype == np.float32
-    np.testing.assert_allclose(predictions["probabilities"], tf.nn.softmax(logits), atol=ROUNDING)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_predictions_do_not_depend_on_start_or_chunks(trained, strategy, monkeypatch):
     predictor = trained(strategy).predictor
     whole = joined(predictor.predict())

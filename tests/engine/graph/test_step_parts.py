@@ -23,11 +23,7 @@ Y = RANDOM.normal(size=SIZE).astype(np.float32)
 WEIGHT = np.where(np.arange(SIZE) % 7 == 3, 0.0, 1.0).astype(np.float32)
 
 
-LAYOUTS = [
-    Layout(),
-    Layout(2, accumulate=2),
-    Layout(2, accumulate=2, shards=4),
-]
+LAYOUTS = [Layout(), Layout(2, accumulate=2), Layout(2, accumulate=2, shards=4)]
 
 
 def run(layout: Layout, model: Callable[[], tf.keras.Model], train: Callable) -> np.ndarray:
@@ -147,12 +143,8 @@ def test_batch_that_cannot_be_cut_is_refused():
     def split(step, batch, model, optimizer):
         step.split(batch, 3)
 
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError, match=r"^task: 16 examples on each of 2 .* 3 equal parts;"):
         run(Layout(2), dense(3, 1), split)
-    assert raised.value.problems == (
-        "task: 16 examples on each of 2 replicas cannot be split into 3 equal parts; "
-        "change batch.global_size",
-    )
 
     def minimize(step, batch, model, optimizer):
         for part in step.split(batch, 16):
@@ -166,9 +158,5 @@ def test_number_of_updates_must_be_that_of_the_optimizer():
     def train(step, batch, model, optimizer):
         step.minimize(squared_error(model), batch, model, optimizer)
 
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError, match=r"made 1 update .* for 2, .*updates_per_step=1\)$"):
         run(Layout(), dense(3, 1), train)
-    assert raised.value.problems == (
-        "task: an optimizer (SGD) made 1 update in a step, but was built for 2, so its learning "
-        "rate would not follow the steps; write parts.optimizer(..., updates_per_step=1)",
-    )

@@ -229,12 +229,3 @@ def test_gradients_of_what_is_used_three_times_are_added_in_one_order(tmp_path):
     sums = [x for graph in traced for x in graph.get_operations() if x.type == "AddN"]
     assert traced
     assert all(len(operation.inputs) < 3 for operation in sums)
-
-
-@pytest.mark.slow
-def test_loss_of_whole_batches_has_the_same_bits_on_any_layout_of_its_shards(tmp_path):
-    options = ("loss=dice", "library=keras", "++batch.shards=2")
-    rows = ('kind="class"',)
-    one, two = (train(tmp_path / x, "net", x, *options, rows=rows) for x in ("one", "two"))
-    assert all(np.array_equal(a, b) for a, b in zip(one[2], two[2], strict=True))
-    assert one[3:] == two[3:]

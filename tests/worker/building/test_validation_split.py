@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.processes import log, only_run, run
-from tests.support.small_runs import SMALL, engine
+from tests.support.processes import log
+from tests.support.small_runs import engine
 from tests.support.toy_sources import everything
 from tests.support.training import assert_same_bits, variables
 from trainer.cli.compose import compose
@@ -214,25 +214,6 @@ def test_damage_to_the_last_checkpoint_while_the_best_is_tested_is_told(tmp_path
     assert line.startswith(
         "warning: the checkpoint of step 8, the last, cannot be restored: ckpt-8"
     )
-
-
-@pytest.mark.slow
-def test_two_workers_and_a_kill_while_testing_change_no_figure(tmp_path: Path) -> None:
-    options = [*SMALL, *RUN, *BEST, "batch.shards=2"]
-    for name in ("one", "two", "killed"):
-        (tmp_path / name).mkdir()
-    workers = ["strategy=multi_worker", "strategy.workers=2"]
-    kill = "+fault.end={action: kill, process: worker-1, phase: evaluate, at: 5}"
-    assert run(tmp_path / "one", *options)[0] == 0
-    assert run(tmp_path / "two", *options, *workers)[0] == 0
-    code, _, err = run(tmp_path / "killed", *options, *workers, kill)
-    assert code == 0, err
-    runs = [only_run(tmp_path / name) for name in ("one", "two", "killed")]
-    assert log(runs[0]) == log(runs[1]) == log(runs[2])
-    results = [json.loads((each / "result.json").read_text()) for each in runs]
-    for key in ("metrics", "validation", "best"):
-        assert results[0][key] == results[1][key] == results[2][key]
-    assert [result["attempts"] for result in results] == [1, 1, 2]
 
 
 def test_run_of_an_earlier_version_keeps_its_splits_or_is_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.loops import count, everything, run_loop, saved
+from tests.support.processes import log
 from tests.support.training import assert_same_bits
 from trainer.errors import CheckpointError, ConfigError
 
@@ -26,10 +27,6 @@ def stream(context):
     """Return the rows of BATCH, again and again, in parts of the replicas."""
     size = context.get_per_replica_batch_size(len(BATCH))
     return tf.data.Dataset.from_tensor_slices(BATCH).batch(size).repeat()
-
-
-def metrics(run_dir):
-    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
 def interrupted(replicator):
@@ -57,8 +54,8 @@ def test_continued_loop_ends_with_the_bits_of_an_undisturbed_one(tmp_path, strat
     assert "Continuing from the checkpoint of step 3." in lines
     assert "Skipping the elements of 3 steps of the stream input_fn." in lines
     assert_same_bits(saved(tmp_path / "straight"), saved(tmp_path / "killed"))
-    assert metrics(tmp_path / "straight") == metrics(tmp_path / "killed")
-    assert [line["step"] for line in metrics(tmp_path / "killed")] == [2, 4, 6, 8]
+    assert log(tmp_path / "straight") == log(tmp_path / "killed")
+    assert [line["step"] for line in log(tmp_path / "killed")] == [2, 4, 6, 8]
 
 
 def test_stop_saves_and_leaves_the_loop(tmp_path):
@@ -87,9 +84,9 @@ def test_finished_loop_leaves_a_result_and_repeats_no_line(tmp_path):
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["step"] == 8
     assert result["metrics"] == {"end": 1.0}
-    lines = metrics(tmp_path / "run")
+    lines = log(tmp_path / "run")
     assert run_loop(main, tmp_path / "run")  # as after a kill before the result was written
-    assert metrics(tmp_path / "run") == lines
+    assert log(tmp_path / "run") == lines
     assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"] == {"end": 1.0}
 
 
@@ -219,7 +216,7 @@ def test_what_was_logged_and_saved_is_complete_after_an_error(tmp_path):
     options = ("checkpoint.every_steps=3", "checkpoint.async_write=true")
     with pytest.raises(ZeroDivisionError):
         run_loop(main, tmp_path / "run", *options)
-    assert [line["value"] for line in metrics(tmp_path / "run")] == [1, 2, 3, 4]
+    assert [line["value"] for line in log(tmp_path / "run")] == [1, 2, 3, 4]
     assert saved(tmp_path / "run")["variable/.ATTRIBUTES/VARIABLE_VALUE"] == 3.0
 
 

@@ -144,12 +144,7 @@ def test_damaged_checkpoint_is_skipped_with_one_warning_until_rewritten(inline, 
             )
             assert [
                 text if "warning" in text else text.split("/")[0] for text in messages.texts
-            ] == [
-                "step 2",
-                warning,
-                "step 6",
-                "step 8",
-            ]
+            ] == ["step 2", warning, "step 6", "step 8"]
             data.write_bytes(content)
             os.utime(run_dir / "checkpoints" / "ckpt-4.json")
             write_result(run_dir)

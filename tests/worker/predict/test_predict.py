@@ -3,8 +3,6 @@
 import csv
 import json
 import os
-import signal
-import time
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -12,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.command_line import run_here
-from tests.support.processes import finish, only_run, run, start
+from tests.support.processes import only_run, run
 from tests.support.training import SMALL, engine
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
@@ -23,30 +21,6 @@ from trainer.worker.predict.predict import predict
 
 OPTIONS = ["batch.global_size=50", "train.steps=2"]
 QUIET = Channel(lambda message: None)
-TASK = '''
-import pathlib
-import tensorflow as tf
-from trainer.tasks.classification import Classification
-
-OPEN = str(pathlib.Path("open").absolute())
-
-
-class Gated(Classification):
-    """Predicts no example from 150 on before there is a file `open`."""
-
-    def predict_step(self, batch):
-        def closed(turn):
-            nothing = tf.strings.substr(tf.strings.as_string(turn), 0, 0)
-            files = tf.io.matching_files(tf.strings.join([OPEN, nothing]))
-            return tf.equal(tf.size(files), 0)
-
-        def wait():
-            return tf.while_loop(closed, lambda turn: turn + 1, [tf.constant(0)])[0]
-
-        is_late = tf.reduce_any(batch["id"] >= 150)
-        with tf.control_dependencies([tf.cond(is_late, wait, lambda: tf.constant(0))]):
-            return super().predict_step(tf.nest.map_structure(tf.identity, batch))
-'''
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +31,13 @@ def run_dir(tmp_path_factory):
     return run_dir
 
 
-def predicted(run_dir, *overrides, stop=lambda: False):
+def predicted(run_dir, *overrides, stop=lambda: False, channel=QUIET):
     """Predict in this process; return whether it finished, and the table."""
     overrides = [*OPTIONS, "mode=predict", *overrides]
     predicting = engine(run_dir, *overrides)
     predicting.checkpointer.restore_latest()
     experiment = compose([*SMALL, *overrides])
-    is_finished = predict(experiment, predicting, run_dir, QUIET, 2, stop)
+    is_finished = predict(experiment, predicting, run_dir, channel, 2, stop)
     return is_finished, prediction_table.requested_table(experiment, run_dir, 2)
 
 
@@ -107,7 +81,10 @@ def test_table_does_not_depend_on_a_stop_or_a_torn_row(run_dir, tmp_path, format
     assert not finished
     assert not table.path.exists()
     os.truncate(table.rows, table.rows.stat().st_size - 3)
-    assert predicted(run_dir, *options, stopped)[0]
+    messages = []
+    assert predicted(run_dir, *options, stopped, channel=Channel(messages.append))[0]
+    assert any(getattr(x, "text", "").startswith("Continuing after ") for x in messages)
+    assert table.is_finished()
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "stopped").read_bytes()
 
 
@@ -162,45 +139,14 @@ def test_foreign_table_is_not_overwritten(run_dir, tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_prediction_continues_after_its_last_row(tmp_path):
-    (tmp_path / "gated.py").write_text(TASK)
-    options = [
-        "task._target_=gated.Gated",
-        "model=softmax",
-        "batch.global_size=50",
-        "train.steps=2",
-        "writers=[jsonl]",
-    ]
-    assert run(tmp_path, *options)[0] == 0
-    path = only_run(tmp_path) / "predictions" / "test-2.csv"
-    process, end = start(tmp_path, *options, "mode=predict"), time.monotonic() + 120
-    rows = path.with_name(f"{path.name}.rows")
-    while not (rows.exists() and rows.stat().st_size):
-        assert process.poll() is None, finish(process)
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    finish(process)
-    (tmp_path / "open").touch()
-    code, out, err = run(tmp_path, *options, "mode=predict", "strategy=one_device")
-    assert code == 0, err
-    assert "Continuing after " in out
-    assert out.splitlines()[-1].startswith(
-        f"Predictions with step 2 of runs/{path.parent.parent.name}: "
-    )
-    assert "Already finished: 360 rows are predicted" in run(tmp_path, *options, "mode=predict")[1]
-    assert run(tmp_path, *options, "mode=predict", "predict.path=straight.csv")[0] == 0
-    assert (tmp_path / "straight.csv").read_bytes() == path.read_bytes()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["multi_worker", "parameter_server"])
 def test_cluster_predicts_what_one_device_predicts(tmp_path, strategy):
     options = ["model=softmax", "batch.global_size=50", "train.steps=2", "writers=[jsonl]"]
     options += [f"strategy={strategy}", "strategy.workers=2"]
-    for more in ([], ["mode=predict"]):
-        code, _, err = run(tmp_path, *options, *more)
+    for more in ([], ["mode=predict"], ["mode=predict"]):
+        code, out, err = run(tmp_path, *options, *more)
         assert code == 0, err
+    assert "Already finished: 360 rows are predicted" in out
     run_dir = only_run(tmp_path)
     table = run_dir / "predictions" / "test-2.csv"
     size = json.loads(table.with_name("test-2.csv.json").read_text())["batch_size"]

@@ -191,12 +191,7 @@ def test_flat_sum_adds_each_tensor_in_its_own_type(strategy_and_layers):
         lambda *_: flat_sum(tf.distribute.get_replica_context(), tensors),
     ):
         assert [(x.dtype, x.shape) for x in got] == [(x.dtype, x.shape) for x in tensors]
-        assert [np.ravel(tf.cast(x, tf.float32)).tolist() for x in got] == [
-            [2, 4],
-            [6],
-            [8],
-            [10],
-        ]
+        assert [np.ravel(tf.cast(x, tf.float32)).tolist() for x in got] == [[2, 4], [6], [8], [10]]
 
 
 SLICES = tf.IndexedSlices([[1.0]], [0])

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from tests.support.meetings import close, opened
-from trainer.engine.graph.exchange import rendezvous as meeting
 from trainer.engine.graph.exchange.rendezvous import Patience, PeerLostError, Rendezvous
 from trainer.engine.graph.exchange.shared_rows import SharedRows
 from trainer.engine.graph.step.shard_tree import chain_sum, tree_sum
@@ -90,22 +89,6 @@ def test_two_sums_of_a_step_do_not_mix(rendezvous):
     first, second = rows_of(members, 1), rows_of(members, 2)
     assert one_sum(first, pool, one)[0][0] == pytest.approx(one[0][0] + one[1][0])
     assert one_sum(second, pool, other)[1][0] == pytest.approx(other[0][0] + other[1][0])
-
-
-@pytest.mark.parametrize("rendezvous", [2], indirect=True)
-def test_wait_is_measured_between_arrival_and_the_last_one(rendezvous, monkeypatch):
-    members, pool = rendezvous
-    clock = {"now": 0.0}
-    monkeypatch.setattr(meeting.time, "monotonic", lambda: clock["now"])
-    receive = members[0]._receive
-
-    def other_comes_late(rank):
-        clock["now"] += 7.0
-        return receive(rank)
-
-    monkeypatch.setattr(members[0], "_receive", other_comes_late)
-    list(pool.map(lambda member: member.wait(1, 8), members))
-    assert members[0].waited_secs == 7.0
 
 
 @pytest.mark.parametrize("rendezvous", [3], indirect=True)

@@ -86,11 +86,8 @@ def numbers(*args, **options):
     ]
 
 
-def test_samples_of_a_step_are_the_same_on_any_number_of_replicas():
+def test_samples_of_a_step_are_the_same_on_any_number_of_replicas_and_from_any_step():
     assert numbers(1) == numbers(2) == numbers(4)
-
-
-def test_stream_continues_at_any_step():
     assert numbers(2, step=2) == numbers(1, count=5)[2:]
 
 

@@ -103,41 +103,28 @@ def test_layers_of_a_subclassed_model_are_named():
 @pytest.mark.parametrize(
     ("model", "placement", "count", "message"),
     [
-        (
-            net,
-            {"blok0": 0, ".*": 1},
-            2,
-            r"^strategy.placement \(blok0\) matches no layer; did you mean 'block0'\?$",
-        ),
+        (net, {"blok0": 0, ".*": 1}, 2, r" \(blok0\) matches no layer; did you mean 'block0'\?$"),
         (
             net,
             {"xyz": 0, ".*": 1},
             2,
-            r"^strategy.placement \(xyz\) matches no layer; the layers are features, block0, ",
+            r" \(xyz\) matches no layer; the layers are features, ",
         ),
         (
             net,
             {"block0": 0},
             2,
-            r"^strategy.placement has no device for the layers block1, logits; add patterns that "
-            r"match them, such as '\.\*' at the end for all others$",
+            r" has no device for the layers block1, logits; add .* '\.\*'",
         ),
-        (
-            net,
-            "balanced",
-            4,
-            r"^strategy.devices_per_replica \(4\) must be at most the number of layers of \w+ "
-            r"that have weights \(3\)",
-        ),
-        (
-            subclassed,
-            "balanced",
-            2,
-            r"^strategy.placement \(balanced\) needs a functional or sequential model, and own is "
-            r"neither",
-        ),
+        (subclassed, "balanced", 2, r" \(balanced\) needs a functional .*, and own is neither"),
     ],
 )
 def test_placements_that_do_not_fit_the_model_are_one_line(model, placement, count, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=f"^strategy.placement{message}"):
         place(model(), placement, count)
+
+
+def test_more_devices_than_layers_are_refused():
+    too_many = r"^strategy.devices_per_replica \(4\) must be at most the number of layers .* \(3\)"
+    with pytest.raises(ConfigError, match=too_many):
+        place(net(), "balanced", 4)

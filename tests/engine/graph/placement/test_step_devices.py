@@ -9,6 +9,7 @@ import re
 import pytest
 import tensorflow as tf
 
+from tests.engine.graph.loops.test_train_loop import ancestors
 from tests.support.training import assert_same_bits, engine, train, variables
 from trainer.engine.graph.placement.device_traffic import traffic
 from trainer.engine.graph.placement.step_devices import BACKWARD, device_key
@@ -129,18 +130,7 @@ def test_micro_batches_do_not_wait_for_one_another(tmp_path):
     for stage in (first, second):
         for number, operation in enumerate(stage):
             others = {*first, *second} - {operation, first[number]}
-            assert not ancestors(operation) & others
-
-
-def ancestors(operation):
-    """Return all operations that one waits for."""
-    found, pending = set(), [operation]
-    while pending:
-        current = pending.pop()
-        inputs = [tensor.op for tensor in current.inputs] + list(current.control_inputs)
-        pending += [other for other in inputs if other not in found]
-        found.update(inputs)
-    return found
+            assert not ancestors([operation]) & others
 
 
 @pytest.mark.slow
@@ -169,12 +159,7 @@ def test_logical_device_of_code_is_kept(tmp_path):
         (is_backward(operation), operation.type, device_key(operation.device)[1])
         for operation in graph.get_operations()
         if operation.type in ("Sin", "Cos")
-    } == {
-        (False, "Sin", 0),
-        (False, "Cos", 1),
-        (True, "Cos", 0),
-        (True, "Sin", 1),
-    }
+    } == {(False, "Sin", 0), (False, "Cos", 1), (True, "Cos", 0), (True, "Sin", 1)}
     assert_same_bits(one, variables(run))
 
 

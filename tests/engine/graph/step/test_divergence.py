@@ -1,7 +1,6 @@
 """Divergence: verdicts in the graph; stop, skip and rollback leave out the bad step alone."""
 
 import itertools
-import json
 import math
 import signal
 
@@ -9,17 +8,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.processes import final_variables, only_run, run, signaler
+from tests.support.processes import final_variables, log, only_run, run, signaler
 from tests.support.small_runs import SMALL
 from tests.support.training import assert_same_bits, variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel, Line
 from trainer.config.schema import MAX_SKIPS, Divergence
 from trainer.engine.graph.input.feed import SampleOrder, block_of
-from trainer.engine.graph.step.divergence import (
-    DivergenceMonitor,
-    LossWindow,
-)
+from trainer.engine.graph.step.divergence import DivergenceMonitor, LossWindow
 from trainer.errors import NonFiniteError
 from trainer.worker.building import build
 
@@ -72,8 +68,7 @@ def learned(state):
 
 def losses(run_dir):
     """Return step, split and loss of each line of the log."""
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [(line["step"], line["split"], line["loss"]) for line in lines]
+    return [(line["step"], line["split"], line["loss"]) for line in log(run_dir)]
 
 
 def without_blocks(run_dir, blocks, *overrides):
@@ -186,9 +181,7 @@ def test_skip_drops_one_update_and_nothing_else(tmp_path, strategy):
     other = without_blocks(tmp_path / "other", [5], *skip, "train.steps=7")
     assert_same_bits(learned(variables(training)), learned(other))
     assert variables(training)["/guard/windows/model/count"] == 7
-    lines = [
-        json.loads(line) for line in (tmp_path / "skip" / "metrics.jsonl").read_text().splitlines()
-    ]
+    lines = log(tmp_path / "skip")
     assert [line.get("updates_skipped") for line in lines if line["split"] == "train"] == [
         None,
         1.0,

@@ -52,10 +52,7 @@ def history(run_dir, *overrides):
     return seen, run
 
 
-RECURRENCES = {
-    "mirrored": [*STATISTICS, *MIRRORED],
-    "Keras 3": [*KERAS_3, *MIRRORED],
-}
+RECURRENCES = {"mirrored": [*STATISTICS, *MIRRORED], "Keras 3": [*KERAS_3, *MIRRORED]}
 
 
 @pytest.mark.slow
