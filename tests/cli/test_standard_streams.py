@@ -29,32 +29,6 @@ def test_command_needs_no_reader(redirection):
     assert command("--cfg job", redirection) == (0, [])
 
 
-def run_code(code, redirection, **env):
-    """Run Python code by the shell; return its exit code, output and errors."""
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", f'{sys.executable} -c "$CODE" {redirection}'],
-        input="{}",
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "CODE": code, **env},
-        timeout=60,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
-def test_run_of_a_verification_needs_no_reader():
-    code = """if True:
-        from unittest.mock import MagicMock
-        from trainer.launch.modes import verify
-        verify.json = verify.loading = verify._end_with_parent = MagicMock()
-        verify.launcher.run = lambda command: print("one", flush=True) or 0
-        verify.main()
-    """
-    assert run_code(code, "| sleep 0") == (0, "", "")
-
-
 def test_full_disk_of_the_output_is_one_line():
     code, lines = command("--cfg job", "> /dev/full")
     assert code == 1
