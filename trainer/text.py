@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 
@@ -56,3 +57,12 @@ def short_keys(keys: Sequence[str]) -> list[str]:
     """Return the last parts of dotted keys, or the whole key where those are not unique."""
     last = [key.rpartition(".")[2] for key in keys]
     return [name if last.count(name) == 1 else key for name, key in zip(last, keys, strict=True)]
+
+
+def value_keys(names: Sequence[str], count: int) -> list[str]:
+    """Return `count` names of a metric's values as a command line accepts them.
+
+    They are numbers if two of the names would be the same, or if there are none.
+    """
+    keys = [re.sub(r"[^\w.-]+", "_", name) for name in names]
+    return keys if len(set(keys)) == count else [str(number) for number in range(count)]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from trainer.annotations import Ge
-from trainer.metrics.value_keys import value_keys
+from trainer.text import value_keys
 
 
 class MultilabelScores:

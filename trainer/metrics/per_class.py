@@ -9,7 +9,7 @@ import numpy as np
 
 from trainer.annotations import Ge
 from trainer.engine.evaluation.misclassified import predicted_classes
-from trainer.metrics.value_keys import value_keys
+from trainer.text import value_keys
 
 
 class PerClass:

@@ -14,11 +14,11 @@ from trainer.protocols.data import (
     Split,
     SplitDefaults,
     Stream,
+    paths,
 )
 from trainer.protocols.defaults import lacking, names_of, with_defaults
 from trainer.protocols.labels import IN_WORDS, PREDICTIONS, KnownLabels, LabelKind, label_kind_of
 from trainer.protocols.metrics import HasFigures, Metric, MetricDefaults, SampleMetric
-from trainer.protocols.nests import paths
 from trainer.protocols.task import (
     STATES,
     HasTokenizer,

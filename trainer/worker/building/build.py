@@ -35,7 +35,7 @@ from trainer.engine.graph.input.mixed_order import sample_order
 from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.placement.device_traffic import traffic
-from trainer.engine.graph.state.flipped_bit import flip_bit
+from trainer.engine.graph.state.train_state import flip_bit
 from trainer.engine.graph.step.clipping import Clip
 from trainer.engine.graph.step.metric_sums import metric_names
 from trainer.engine.graph.step.shard_tree import TreeExchange

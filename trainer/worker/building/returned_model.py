@@ -66,8 +66,7 @@ def adapted(
             )
         _forget_vocabularies(model)
         return model, failure
-    from trainer.engine.graph.keras3.adapters import add_adapters
-    from trainer.engine.graph.keras3.keras3_model import Keras3Model
+    from trainer.engine.graph.keras3.keras3_model import Keras3Model, add_adapters
 
     if failure:
         raise not_built(key, model, failure)

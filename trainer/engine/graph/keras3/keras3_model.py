@@ -21,8 +21,11 @@ import tensorflow as tf
 from trainer.engine.graph.keras3 import keras3_random
 from trainer.engine.graph.keras3.keras3_checks import check_model, checked_call
 from trainer.engine.graph.state.variables import parts_of
+from trainer.engine.graph.state.weight_paths import select, shown, weights_of
 from trainer.engine.graph.step.captured_updates import note_update
 from trainer.errors import ConfigError
+
+LORA = "train.lora.layers"
 
 
 class Keras3Model(tf.Module):
@@ -277,3 +280,34 @@ def _give_constraint(weight: Any) -> None:
     for variable in getattr(weight.value, "values", (weight.value,)):
         variable = getattr(variable, "_v", variable)  # within central storage's
         variable._constraint = lambda value: weight.constraint(tf.convert_to_tensor(value))
+
+
+def add_adapters(model: Any, rank: int, patterns: Sequence[str]) -> None:
+    """Add low-rank adapters (LoRA, Hu et al. 2021) to layers; their kernels are no longer trained.
+
+    The output of the model stays what it was: an adapter begins with zeros.
+
+    Args:
+        model: a built model of Keras 3.
+        patterns: layers whose kernel one of them matches have adapters, if Keras can add any.
+
+    Raises:
+        ConfigError: a pattern matches nothing, or no layer that can have adapters.
+    """
+    weights = weights_of({"model": model})
+    able = [weight for weight in weights if hasattr(weight.layer, "enable_lora")]
+    if not able:
+        raise ConfigError(
+            f"train.lora.rank ({rank}): no layer of {model.name} can have adapters; Keras adds "
+            f"them to Dense, EinsumDense, Embedding and Conv layers; its layers are "
+            f"{shown(dict.fromkeys(weight.layer.name for weight in weights))}"
+        )
+    for pattern in patterns:
+        for weight in select(LORA, pattern, able):
+            layer = weight.layer
+            if layer.lora_enabled:
+                continue
+            try:
+                layer.enable_lora(rank)
+            except ValueError as error:
+                raise ConfigError(f"{LORA} ('{pattern}'): {layer.name}: {error}") from error

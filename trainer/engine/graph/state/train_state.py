@@ -11,6 +11,7 @@ from contextlib import suppress
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import tensorflow as tf
 
 from trainer.config.options.constraints import did_you_mean
@@ -22,6 +23,8 @@ from trainer.protocols import CallbackDefaults, Task
 
 if TYPE_CHECKING:
     from trainer.engine.graph.step.divergence import DivergenceMonitor
+
+_BIT = 1 << 6  # of the last byte but one: the highest bit of a float32's fraction
 
 
 class TrainState:
@@ -274,3 +277,18 @@ def _slots(
 
 def _variables(owner: CallbackDefaults) -> dict[str, tf.Variable]:
     return {name: value for name, value in vars(owner).items() if isinstance(value, tf.Variable)}
+
+
+def flip_bit(state: TrainState, strategy: tf.distribute.Strategy) -> None:
+    """Rehearse silent corruption: flip a bit of the largest variable in this process's last copy.
+
+    It is one of the largest weight, because a kernel may take a tiny one for zero.
+    """
+    weights = next(iter(state.task.models.values())).trainable_variables
+    variable = max(weights, key=lambda weight: weight.shape.num_elements())
+    local = strategy.experimental_local_results(variable)[-1]
+    value = np.array(local.numpy())
+    flat = value.reshape(-1)
+    position = int(np.argmax(np.abs(flat)))
+    flat.view(np.uint8).reshape(flat.size, -1)[position, -2] ^= _BIT
+    local.assign(value)
