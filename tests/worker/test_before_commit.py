@@ -65,9 +65,15 @@ def test_commit_waits_for_the_upload_of_the_checkpoint_before(tmp_path, monkeypa
     write_checkpoint(tmp_path, 2)
     write_note(tmp_path, ())
     folder = folder_of(tmp_path, 2)
-    monkeypatch.setattr(remote_files.time, "sleep", lambda secs: write_note(tmp_path, [folder]))
+    waits = []
+
+    def upload(secs):
+        waits.append(secs)
+        write_note(tmp_path, [folder])
+
+    monkeypatch.setattr(remote_files.time, "sleep", upload)
     call_of(tmp_path, Stop(99))()
-    assert remote_files._has(tmp_path, folder)
+    assert len(waits) == 1
 
 
 def test_rollback_past_a_checkpoint_that_the_store_has_awaits_nothing(tmp_path, monkeypatch):

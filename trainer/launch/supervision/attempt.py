@@ -510,6 +510,10 @@ class Attempt:
         if awaited is None or self._deadline is not None:
             return
         process_id, missing, secs, is_over = awaited
+        if not missing:
+            how = f"has not joined the others in {secs:.0f} s, though all have started"
+            self._fail(process_id, how, RESTARTABLE)
+            return
         if not is_over:
             self._say(f"{process_id} waits for {missing} to start ({secs:.0f} s)")
             return
@@ -542,7 +546,7 @@ def describe(code: int) -> str:
 
 
 class Awaited(NamedTuple):
-    """A process that waits for others, which are missing, with their addresses; and how long."""
+    """A process that waits for others, and how long; `missing` are those that have not started."""
 
     process_id: ProcessId
     missing: str
@@ -566,6 +570,7 @@ class JoinWait:
         self._timeout_secs = timeout_secs
         self._since: dict[ProcessId, float] = {}
         self._present: set[ProcessId] = set()
+        self._complete_since: float | None = None
 
     @property
     def is_waiting(self) -> bool:
@@ -599,7 +604,10 @@ class JoinWait:
         return [address for other, address in others.items() if other not in self._members]
 
     def awaited(self, listening: Collection[str], now: float) -> Awaited | None:
-        """Return the process that has waited longest, or None if all that it needs are there."""
+        """Return the process that has waited longest, or None if it only has to connect to all.
+
+        That is bounded as well: a process that hangs while it connects is in no other phase.
+        """
         if not self._since:
             return None
         process_id, since = next(iter(self._since.items()))
@@ -608,12 +616,19 @@ class JoinWait:
             for other, address in self._members[process_id].others.items()
             if (other not in self._present if other in self._members else address not in listening)
         ]
-        if not missing:
-            return None
+        if missing:
+            self._complete_since = None
+        else:
+            if self._complete_since is None:
+                self._complete_since = now
+            since = self._complete_since
         secs = now - since
+        if not missing and secs < self._timeout_secs:
+            return None
         return Awaited(process_id, ", ".join(missing), secs, is_over=secs >= self._timeout_secs)
 
     def _leave(self, process_id: ProcessId) -> None:
         self._since.pop(process_id, None)
         if not self._since:
             self.due_at = NEVER
+            self._complete_since = None
