@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from trainer.engine.graph.checks.graph_check import IN_LOOP, GraphCheck
 from trainer.engine.graph.exchange.collective_log import first_difference
-from trainer.engine.graph.placement.requested_devices import no_devices_for_variables
+from trainer.engine.graph.placement.step_devices import no_devices_for_variables
 from trainer.engine.graph.randomness.random_layers import make_stateless
 from trainer.engine.graph.state.train_state import digests, named_variables
 from trainer.engine.graph.state.variables import read_from_first_replica, replicated

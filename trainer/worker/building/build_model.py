@@ -22,7 +22,7 @@ from trainer.engine.graph.placement.placed_model import (
     draft_variables,
     variables_on,
 )
-from trainer.engine.graph.placement.requested_devices import no_devices_for_variables
+from trainer.engine.graph.placement.step_devices import no_devices_for_variables
 from trainer.engine.graph.randomness.random_functions import convert_draws
 from trainer.engine.graph.randomness.random_layers import layers_of, make_stateless
 from trainer.engine.graph.state.freezing import freeze_layers

@@ -1,4 +1,4 @@
-"""The devices of one replica within a step: what is computed on which of them.
+"""The devices of one replica within a step: what is computed on which, and what models request.
 
 The backward pass is put where the forward pass was: TensorFlow names a gradient by the scope of its
 operation, and the scope of a logical device ends in its number. Where replicas have one device each
@@ -13,10 +13,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import context
 
+from trainer.errors import ConfigError
 from trainer.logical_devices import SCOPE, current_groups, replica_group
 
 BACKWARD = "backward_pass"
+_KINDS = ("CPU", "GPU")
+_HOST = ("CPU", 0)  # always allowed: lookups and decoding exist only there
 _SCOPES = re.compile(rf"(?:^|/){SCOPE}(\d+)(?:_\d+)?(?=/)")
 """A scope that is entered again has a further number at its end."""
 
@@ -106,3 +110,37 @@ def _is_bound(operation: tf.Operation) -> bool:
         return bool(operation.get_attr("_class"))
     except ValueError:
         return False
+
+
+@contextmanager
+def no_devices_for_variables() -> Iterator[None]:
+    """Refuse variables that are made under another `tf.device` than `strategy.scope()`'s own.
+
+    Keras ignores the `tf.device` that a layer is made under.
+    """
+    own = context.context().device_name
+
+    def create(next_creator: Callable[..., tf.Variable], **options: Any) -> tf.Variable:
+        requested = context.context().device_name
+        if requested != own:
+            _check_request(options.get("name") or "", requested, own)
+        return next_creator(**options)
+
+    with tf.variable_creator_scope(create):
+        yield
+
+
+def _check_request(variable: str, requested: str, own: str) -> None:
+    """Raise a ConfigError if the device of a variable is neither its replica's nor the host."""
+    kind, index = device_key(requested)
+    if kind not in _KINDS:
+        return
+    allowed = (_HOST, device_key(own), *map(device_key, group_with(own) or ()))
+    if any(kind == other and index in (None, number) for other, number in allowed):
+        return
+    name = kind if index is None else f"{kind}:{index}"
+    raise ConfigError(
+        f"model: variable {variable} requests the device {name}, but every replica computes the "
+        "whole model on its own device; remove tf.device from the model, or divide the model with "
+        "strategy.devices_per_replica and logical_device"
+    )
