@@ -119,7 +119,7 @@ class MaskFileSplit(FileSplit):
         framing: Framing,
         corrupt: CorruptPairs,
     ):
-        """Take the files of images, and the shape that they are brought to."""
+        """Take the files of images, and the shape that they are resized to."""
         height, width, channels = image_shape
         super().__init__(
             images, None, (height, width, channels + 1), framing=framing, corrupt=corrupt

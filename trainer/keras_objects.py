@@ -1,4 +1,4 @@
-"""Files and objects of either Keras: what a file holds, and what objects that are made again need.
+"""Files and objects of either Keras: what a file holds, and what rebuilding an object needs.
 
 A `.keras` file is a zip archive, an `.h5` file is HDF5. Both can declare far more than they hold,
 and HDF5 can name other files. Neither is opened here. Nothing in them is run.

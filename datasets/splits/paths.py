@@ -85,7 +85,8 @@ def find_splits(
     """Find the files of each split, of any format.
 
     In a folder they are `train/`, `validation/` or `val/`, and `test/`. Without such folders, they
-    are the files in it with these words in their names, as in `train-00000-of-00002`.
+    are the files in it with these words in their names, as in `train-00000-of-00002`. If none has
+    `train`, all are trained on whose names do not begin with another of the words.
 
     Args:
         path: the files to train on, or a folder with those of all splits.
@@ -108,7 +109,10 @@ def find_splits(
     root = Path(path).expanduser() if isinstance(path, str) else None
     if root is None or not root.is_dir():
         return Splits(found(path))
-    folders = {_SPLITS[word]: root / word for word in _SPLITS if (root / word).is_dir()}
+    words = [word for word in _SPLITS if (root / word).is_dir()]
+    folders = {_SPLITS[word]: root / word for word in words}
+    if len(folders) < len(words):
+        raise ValueError(f"path ({root}) has both val/ and validation/; move the files into one")
     if "train" in folders:
         return Splits(**{split: found(str(folder)) for split, folder in folders.items()})
     if folders:
@@ -118,12 +122,20 @@ def find_splits(
 
 def _divided_by_names(whole: Files) -> Splits:
     """Divide the files of a folder by the names of those directly in it."""
-    named: dict[str, list[Path]] = {}
-    others = []
-    for file in whole.files:
-        word = _WORD.search(file.name) if file.parent == whole.root else None
-        (named.setdefault(_SPLITS[word[1]], []) if word else others).append(file)
-    if "train" not in named or len(named) == 1:
+
+    def by_name(find: Callable[[str], re.Match[str] | None]) -> dict[str, list[Path]]:
+        named: dict[str, list[Path]] = {}
+        for file in whole.files:
+            word = find(file.name) if file.parent == whole.root else None
+            named.setdefault(_SPLITS[word[1]] if word else "", []).append(file)
+        return named
+
+    named = by_name(_WORD.search)
+    if "train" not in named:  # then it is those without such a prefix
+        named = by_name(_WORD.match)
+        named["train"] = named.pop("", [])
+    others = named.pop("", [])
+    if not named["train"] or len(named) == 1:
         return Splits(whole)
     if others:
         logger.warning(
@@ -165,12 +177,10 @@ def find_files(
         root = Path(item).expanduser()
         if root.is_dir():
             paths = [file for file in sorted(root.iterdir()) if name.search(file.name)]
+        elif root.is_file():
+            paths = [root]
         else:
-            paths = (
-                [root]
-                if root.is_file()
-                else [*map(Path, sorted(glob.glob(str(root), recursive=True)))]
-            )
+            paths = [*map(Path, sorted(glob.glob(str(root), recursive=True)))]
         paths = [file for file in paths if file.is_file()]
         if not paths:
             problem = f"no {listed} file in it" if root.is_dir() else "no such file"

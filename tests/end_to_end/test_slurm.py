@@ -284,7 +284,7 @@ def test_sweep_over_a_time_limit_and_a_killed_point_ends_the_same(cluster, strai
         return cluster.run("n1", *program, *sweep, *options, *more, cwd=tmp_path)
 
     def wait_until_ended(job):
-        until(lambda: not cluster.run("n1", "squeue", "-h", "-j", job), problem="the job goes on")
+        until(lambda: not cluster.run("n1", "squeue", "-h", "-j", job), problem="the job runs")
 
     # One after another, so that one alone pauses.
     text = submit_sweep("--array=1-4%1")

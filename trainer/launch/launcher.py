@@ -78,10 +78,7 @@ def run(
     requests = stop_requests or StopRequests(is_attended=is_attended())
     # Until the end: a signal must not cut what is told of the last attempt.
     console = console or Console(is_quiet=is_quiet(cluster, experiment.launch))
-    with (
-        open_network(experiment, strategy, cluster) as network,
-        forward_to(requests.request),
-    ):
+    with open_network(experiment, strategy, cluster) as network, forward_to(requests.request):
 
         def run_in_directory() -> int:
             """Find or create the run directory, and run the experiment in it."""

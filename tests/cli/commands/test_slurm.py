@@ -148,6 +148,9 @@ def test_sweep_is_an_array_of_the_points_that_are_not_done(tmp_path):
         timeout=60,
         check=True,
     )
+    # Outside an array no point is meant, and the default experiment is not either.
+    outside = subprocess.run(["bash", "-c", text], capture_output=True, timeout=60, check=False)
+    assert outside.returncode == 2
     # The command of a point is that of a run.
     assert done.stdout.endswith("train.py model=softmax seed=3 train.steps=4 train.epochs=null\n")
 

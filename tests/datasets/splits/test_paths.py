@@ -29,7 +29,9 @@ def write(folder: Path, *names: str) -> str:
         (["train-1.csv", "train-2.csv", "my.val.csv"], {"train": 2, "validation": 1}),
         (["train.csv", "val.csv", "test_a.csv"], {"train": 1, "validation": 1, "test": 1}),
         (["train.csv", "trained.csv"], {"train": 2}),
-        (["a.csv", "test.csv"], {"train": 2}),
+        (["a.csv", "test.csv"], {"train": 1, "test": 1}),
+        (["a.csv", "my.test.csv"], {"train": 2}),
+        (["test.csv", "test_b.csv"], {"train": 2}),
     ],
 )
 def test_folders_or_names_of_files_tell_the_splits(
@@ -59,6 +61,8 @@ def test_test_path_and_lists_name_their_files(tmp_path: Path) -> None:
 def test_folder_without_files_to_train_on_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has test/ but no train/"):
         find_splits(write(tmp_path, "test/a.csv"), None, list_files)
+    with pytest.raises(ValueError, match="both val/ and validation/"):
+        find_splits(write(tmp_path / "both", "val/a.csv", "validation/a.csv"), None, list_files)
     with pytest.raises(ValueError, match=r"path \(null\)"):
         find_splits(None, None, list_files)
     with pytest.raises(FileNotFoundError, match=r"no \.csv file in it"):

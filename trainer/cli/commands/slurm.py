@@ -129,6 +129,7 @@ def _sweep_script(args: argparse.Namespace) -> str:
     cases = "".join(
         f"  {number}) point=({shlex.join(words)}) ;;\n" for number, words in overrides.items()
     )
+    cases += "  *) echo 'error: this is a job array; submit it with sbatch' >&2; exit 2 ;;\n"
     limit = f"%{first.sweep.jobs}" if first.sweep.jobs > 1 else ""
     args.sbatch.insert(0, f"--array={','.join(map(str, overrides))}{limit}")
     return _script(

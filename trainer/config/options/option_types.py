@@ -176,7 +176,7 @@ def rules_of(hint: Any) -> list[Rule]:
 
 
 def effect_of(hint: Any) -> Effect | None:
-    """Return the effect that an `Annotated` states, or None if it states none."""
+    """Return the effect that an `Annotated` states, or None."""
     notes = hint.__metadata__ if get_origin(hint) is Annotated else ()
     return next((note for note in reversed(notes) if isinstance(note, Effect)), None)
 

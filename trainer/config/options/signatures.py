@@ -76,7 +76,7 @@ def read(target: str) -> Signature | None:
     Raises:
         TargetError: it does not exist.
     """
-    # A user's own code may be edited while a notebook or a sweep goes on.
+    # A user's own code may be edited while a notebook or a sweep runs.
     return _read_once(target) if target.startswith("trainer.") else _read(target)
 
 

@@ -35,6 +35,7 @@ class Child:
     socket closes outlives this process.
 
     Attributes:
+        is_forked: whether a fork server forks it.
         has_lost_server: whether it was killed because its fork server ended.
 
     Args:
@@ -84,7 +85,8 @@ class Child:
             self._connection = server.fork(
                 command, variables, scratch, [*self._given[:3], *namespaces]
             )
-        if self._connection is None:
+        self.is_forked = self._connection is not None
+        if not self.is_forked:
             self._start_fresh()
         threading.Thread(target=self._wait, daemon=True, name="child").start()
 
@@ -92,11 +94,6 @@ class Child:
     def pid(self) -> int:
         """The process's id; 0: it has not begun."""
         return self._fresh.pid if self._fresh else self._pid
-
-    @property
-    def is_forked(self) -> bool:
-        """Whether a fork server forks it."""
-        return self._connection is not None
 
     def has_ended(self) -> bool:
         return self._has_ended.is_set()

@@ -19,7 +19,6 @@ from trainer.errors import ConfigError
 from trainer.logical_devices import SCOPE, current_groups, replica_group
 
 BACKWARD = "backward_pass"
-_KINDS = ("CPU", "GPU")
 _HOST = ("CPU", 0)  # always allowed: lookups and decoding exist only there
 _SCOPES = re.compile(rf"(?:^|/){SCOPE}(\d+)(?:_\d+)?(?=/)")
 """A scope that is entered again has a further number at its end."""
@@ -133,7 +132,7 @@ def no_devices_for_variables() -> Iterator[None]:
 def _check_request(variable: str, requested: str, own: str) -> None:
     """Raise a ConfigError if the device of a variable is neither its replica's nor the host."""
     kind, index = device_key(requested)
-    if kind not in _KINDS:
+    if kind not in ("CPU", "GPU"):
         return
     allowed = (_HOST, device_key(own), *map(device_key, group_with(own) or ()))
     if any(kind == other and index in (None, number) for other, number in allowed):
