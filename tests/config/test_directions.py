@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from trainer.cli.compose import compose
-from trainer.config.directions import Directions, declared, of_targets, resolved
-from trainer.config.rules.checkpoint import biased_selection
+from trainer.config.directions import Directions, biased_selection, declared, of_targets, resolved
 from trainer.errors import ConfigError
 
 OWN = """

@@ -37,7 +37,7 @@ from trainer.cli.overrides import section as section_of
 from trainer.config import loading, yaml_text
 from trainer.config.options import targets
 from trainer.config.options.constraints import did_you_mean
-from trainer.config.rules.groups import TARGET_GROUPS
+from trainer.config.rules import TARGET_GROUPS
 from trainer.config.schema import ENGINE_KEYS, ONE_CHOICE, Experiment
 from trainer.config.validation import unknown_name
 from trainer.errors import ConfigError

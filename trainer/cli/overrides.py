@@ -11,7 +11,7 @@ from typing import Any
 from trainer.cli.error_messages import reading_configuration
 from trainer.config import addresses
 from trainer.config.removed import removal
-from trainer.config.rules.run_folder import run_problem
+from trainer.config.rules import run_problem
 from trainer.config.schema import GROUPS, ONE_CHOICE, PAIRS, USED
 from trainer.errors import ConfigError
 from trainer.runs.provenance import latest_command, read

@@ -1,16 +1,16 @@
-"""Which direction of a metric is better, as tasks and metrics declare it. No TensorFlow.
+"""What selects by a metric, and which direction of it is better. No TensorFlow.
 
-The declaration is the attribute `direction` of their classes. The worker asks the objects; the
-parent, which imports none of them, reads the same attribute from their source.
+Tasks and metrics declare directions as the attribute `direction` of their classes. The worker asks
+the objects; the parent, which imports none of them, reads the same attribute from their source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainer.config.options import signatures
+from trainer.config.options import signatures, targets
 from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Experiment, Sweep
 from trainer.protocols import MetricDefaults, TaskDefaults, with_defaults
@@ -77,10 +77,9 @@ def of_objects(task: Any, metrics: Mapping[str, Any]) -> Directions:
 def declared(experiment: Experiment) -> Directions:
     """Return what the source of the configured task and metrics declares."""
     nodes = experiment.metrics if isinstance(experiment.metrics, Mapping) else {}
-    targets = {name: _target(node) for name, node in nodes.items()}
-    # A node without one is a problem of its own.
-    chosen_targets = {name: target for name, target in targets.items() if target is not None}
-    return of_targets(_target(experiment.task), chosen_targets)
+    # A node without a target is a problem of its own.
+    chosen = {name: target for name, node in nodes.items() if (target := _target(node))}
+    return of_targets(_target(experiment.task), chosen)
 
 
 def of_targets(task: str | None, metrics: Mapping[str, str]) -> Directions:
@@ -149,3 +148,52 @@ def _of_keras(target: str) -> str | None:
     """Return the direction of a metric of Keras, which declares none, by the name of its class."""
     package, _, name = target.partition(".")
     return of_keras_name(name) if package in ("tensorflow", "tf_keras", "keras") else None
+
+
+def selections(experiment: Experiment) -> Iterator[tuple[str, str, str, str]]:
+    """Yield each key that selects by a metric, the metric, and the key and value of its mode."""
+    best, sweep = experiment.checkpoint.best, experiment.sweep
+    if best.metric is not None:
+        yield "checkpoint.best.metric", best.metric, "checkpoint.best.mode", best.mode
+    if sweep.metric is not None:
+        yield "sweep.metric", sweep.metric, "sweep.mode", sweep.mode
+    nodes = experiment.callbacks if isinstance(experiment.callbacks, Mapping) else {}
+    for name, node in nodes.items():
+        # A user's own callback may use `metric` for something else.
+        is_own = isinstance(node, Mapping) and str(node.get("_target_")).startswith("trainer.")
+        if is_own and isinstance(metric := node.get("metric"), str):
+            key = f"callbacks.{name}"
+            yield f"{key}.metric", metric, f"{key}.mode", str(node.get("mode", "auto"))
+
+
+def selecting_split(experiment: Experiment) -> str:
+    """Return the split by which is selected: `validation`, or `test` without one."""
+    node = experiment.dataset if isinstance(experiment.dataset, Mapping) else {}
+    own = node.get("validation_data")
+    has_own = isinstance(own, Mapping) and own.get("_target_") is not None
+    return "validation" if has_own or node.get("validation") is not None else "test"
+
+
+def biased_selection(experiment: Experiment, *others: str) -> list[str]:
+    """Return a line if something selects by test data, whose results then look too good.
+
+    Args:
+        *others: what selects besides best checkpoints and callbacks.
+    """
+    if not experiment.trains or experiment.dataset is None:
+        return []
+    best = ["checkpoint.best"] if experiment.checkpoint.best.metric is not None else []
+    callbacks = [
+        f"callbacks.{name}"
+        for name, node in (experiment.callbacks or {}).items()
+        if isinstance(node, Mapping)
+        and "metric" in {**targets.defaults(node.get("_target_")), **node}
+    ]
+    names = [*others, *best, *callbacks]
+    if not names or selecting_split(experiment) == "validation":
+        return []
+    return [
+        f"{', '.join(names)} select{'s' if len(names) == 1 else ''} by test data, so the best "
+        "result looks better than it is; dataset.validation=0.1 selects by a tenth of the "
+        "training data"
+    ]

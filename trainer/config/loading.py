@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from trainer.config.options import constraints, targets
-from trainer.config.rules import check, groups, loop, unused
-from trainer.config.rules.groups import OPTIONAL_GROUPS
+from trainer.config import rules
+from trainer.config.options import constraints
 from trainer.config.schema import GROUPS, NAMED_GROUPS, Experiment
 from trainer.config.validation import Reader
 from trainer.errors import ConfigError
@@ -42,7 +40,7 @@ def load(
     problems += [
         f"{name} has no value; add {name}=<value>" for name in sorted(OmegaConf.missing_keys(cfg))
     ]
-    problems += _check_twice(container, overrides)
+    problems += rules.check_twice(container, overrides)
     problems += _check_nested_groups(container, choices)
     if container.get("choices") is not None:
         problems.append("choices is filled in by the program; remove it")
@@ -50,15 +48,14 @@ def load(
     if isinstance(experiment.dataset, Mapping) and experiment.dataset.get("validation", 0) is None:
         experiment.dataset = {**experiment.dataset}
         del experiment.dataset["validation"]  # as where nobody wrote it: it names the same run
-    not_used = list(unused.check(experiment, overrides))
-    unused.remove(experiment)
-    if loop.name_of(experiment) is None:
-        problems += _check_left_out(experiment, choices)
+    not_used = list(rules.check_unused(experiment, overrides))
+    rules.remove_unused(experiment)
+    problems += rules.check_left_out(experiment, choices)
     problems += [*reader.wrong, *reader.check()]
     if reader.wrong:  # rules across keys need values of the right types
-        problems += groups.check(experiment)
+        problems += rules.check_groups(experiment)
     else:
-        problems += [*not_used, *check(experiment)]
+        problems += [*not_used, *rules.check(experiment)]
     if problems:
         raise ConfigError(*problems)
     return experiment
@@ -85,24 +82,6 @@ def plain(experiment: Experiment) -> dict[str, Any]:
     return asdict(experiment)
 
 
-def _check_twice(container: Mapping[str, Any], overrides: Iterable[tuple[str, str]]) -> list[str]:
-    """Return what is chosen twice, or set under two names, where several may be chosen."""
-    words = [
-        (key, value.strip("[] ").split(",")) for key, value in overrides if key in NAMED_GROUPS
-    ]
-    return [
-        f"{group} names {name} twice; remove one of them"
-        for group, names in words
-        for name in sorted({name for name in names if names.count(name) > 1})
-    ] + [
-        f"{group}.{name} is the same as {group}.{other}; remove one of them"
-        for group in NAMED_GROUPS
-        if isinstance(nodes := container.get(group), Mapping)
-        for (other, earlier), (name, node) in itertools.combinations(nodes.items(), 2)
-        if node == earlier and isinstance(node, Mapping)
-    ]
-
-
 def _check_nested_groups(container: Mapping[str, Any], choices: Mapping[str, Any]) -> list[str]:
     """Return the groups within groups whose choice a plain value has replaced; null is allowed.
 
@@ -120,21 +99,6 @@ def _check_nested_groups(container: Mapping[str, Any], choices: Mapping[str, Any
                 f"{key}.<option>=<value>, or choose one with {name}=<choice>"
             )
     return problems
-
-
-def _check_left_out(experiment: Experiment, choices: Mapping[str, Any]) -> list[str]:
-    """Return the groups without a value that the task needs.
-
-    It does not need one if it has nodes of the group, or if a file chooses nothing in it
-    (`override /model@_global_.model: null`).
-    """
-    task = experiment.task if isinstance(experiment.task, Mapping) else {}
-    own = set(targets.node_groups(task.get("_target_")).values())
-    return [
-        f"{group} has no value; add {group}=<choice>"
-        for group in OPTIONAL_GROUPS
-        if getattr(experiment, group) is None and group not in own and group not in choices
-    ]
 
 
 def _recorded_choices(choices: Mapping[str, Any]) -> dict[str, Any]:

@@ -733,6 +733,16 @@ class Experiment:
         """Whether its mode is about a run that exists."""
         return self.mode in MODES and MODES[self.mode].needs_run
 
+    @property
+    def own_loop(self) -> str | None:
+        """The dotted path of the user's loop; None: the built-in one trains."""
+        return (self.loop or {}).get("_target_")
+
+    @property
+    def data_group(self) -> str:
+        """The group that says what is trained on: `env` or `dataset`."""
+        return "dataset" if self.env is None else "env"
+
 
 @dataclass
 class _OfDataset:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster
-from trainer.config.rules.batch_sizes import BatchSizes
+from trainer.config.batch_sizes import BatchSizes
 from trainer.config.schema import Experiment
 from trainer.engine.graph.input.feed import Feed
 from trainer.engine.graph.state.train_state import TrainState

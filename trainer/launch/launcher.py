@@ -18,7 +18,7 @@ from trainer.cluster.schedulers.scheduler import schedulers
 from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import ACTOR, EVALUATOR, TF_CONFIG, Cluster, ProcessId
 from trainer.cluster.stop_requests import StopRequests
-from trainer.config.rules import batch_sizes, loop
+from trainer.config import batch_sizes
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, StorageError
 from trainer.files import clear_temporaries, regular_file
@@ -324,7 +324,7 @@ def next_commands(context: RunContext) -> list[str]:
         if "tensorboard" in experiment.writers:
             commands.append(shlex.join(["tensorboard", "--logdir", runs]))
         commands.append(provenance.format_command([argv[0], "report", directory.name]))
-    if loop.name_of(experiment) is None:
+    if experiment.own_loop is None:
         words = [argv[0], "mode=export", resume_override(directory.name)]
         commands.append(provenance.format_command(words))
     return commands

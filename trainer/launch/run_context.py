@@ -15,7 +15,7 @@ from trainer.cluster.network_namespace import IsolationError, Namespace
 from trainer.cluster.schedulers.scheduler import schedulers
 from trainer.cluster.spec import ACTOR, BESIDE, EVALUATOR, Cluster, ProcessId
 from trainer.cluster.stop_requests import StopRequests
-from trainer.config.rules import batch_sizes, loop
+from trainer.config import batch_sizes
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError, StorageError
 from trainer.launch.display import Console
@@ -125,7 +125,7 @@ def check(experiment: Experiment, strategy: Strategy, cluster: Cluster) -> Clust
         cluster = Cluster(cluster.process_id, source=cluster.source)
     _check_faults(experiment, strategy, cluster)
     _check_ray_workers(experiment, strategy)
-    loop_name = loop.name_of(experiment)
+    loop_name = experiment.own_loop
     if loop_name is not None:
         _check_loop(loop_name, experiment, strategy)
     elif strategy.refuses_streams and (experiment.dataset or {}).get("_target_") == _STREAM:
@@ -147,7 +147,7 @@ def no_standby(experiment: Experiment, strategy: Strategy) -> str | None:
         "launch.inline (true) starts no processes": experiment.launch.inline,
         "launch.engine (ray) places processes itself": experiment.launch.uses_ray,
         "actors of env act before a restart": experiment.env is not None,
-        "a loop of your own may do anything before it restores": loop.name_of(experiment),
+        "a loop of your own may do anything before it restores": experiment.own_loop,
         f"{name} restarts lost processes alone": strategy.asynchronous,
         f"{name} has no device for it": not strategy.allows_standby,
     }
@@ -190,7 +190,7 @@ def _check_ray_workers(experiment: Experiment, strategy: Strategy) -> None:
             f"launch.ray.min_workers ({least}) needs a batch that is the same with fewer workers; "
             "use batch.global_size instead of batch.per_replica"
         )
-    if (name := loop.name_of(experiment)) is not None:
+    if (name := experiment.own_loop) is not None:
         raise ConfigError(
             f"launch.ray.min_workers ({least}) cannot be used with loop ({name}): "
             "what a step of your own computes, and the part of a stream that each worker reads, "

@@ -18,7 +18,6 @@ from typing import Any
 from trainer.annotations import Effect, Free, Semantic, Structural
 from trainer.config import addresses, loading
 from trainer.config.options import constraints, targets
-from trainer.config.rules import env, loop
 from trainer.config.schema import ENGINE_KEYS, GROUPS, NAMED_GROUPS, Experiment, Fault
 from trainer.runs.secret_masking import shown
 
@@ -200,9 +199,9 @@ def _node(key: str) -> str:
 
 def run_name(experiment: Experiment) -> str:
     """Return the name of the run directory, `<name>-<hash>`."""
-    data = env.data_group(experiment)
+    data = experiment.data_group
     dataset = (experiment.choices or {}).get(data, data)
-    loop_name = loop.name_of(experiment)
+    loop_name = experiment.own_loop
     name = (
         experiment.name or loop_name or f"{trained_choice(experiment)}-{dataset}".replace("/", "-")
     )
@@ -279,7 +278,7 @@ def _change(
 
 def change_problems(path: Path, differing: Sequence[Change], experiment: Experiment) -> list[str]:
     """Return which changes `experiment` must not make, and the ways out, one line each."""
-    loop_name = loop.name_of(experiment)
+    loop_name = experiment.own_loop
     if loop_name is not None and any(
         _within(change.key, ["strategy"]) and change.effect == Free(names_run=True)
         for change in differing

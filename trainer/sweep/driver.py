@@ -33,7 +33,7 @@ from trainer.cluster.signals import forward_to
 from trainer.cluster.spec import Cluster
 from trainer.cluster.stop_requests import STOP, Decision, StopRequests
 from trainer.config import directions
-from trainer.config.rules.checkpoint import biased_selection, selecting_split
+from trainer.config.directions import biased_selection, selecting_split
 from trainer.config.schema import Experiment, Sweep
 from trainer.errors import CRASHED, DONE, ConfigError
 from trainer.launch import launcher

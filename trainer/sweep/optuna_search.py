@@ -24,7 +24,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
 from trainer.annotations import Ge, Le
-from trainer.config.rules.checkpoint import selecting_split
+from trainer.config.directions import selecting_split
 from trainer.errors import ConfigError
 from trainer.files import writing
 from trainer.runs.identity import run_name

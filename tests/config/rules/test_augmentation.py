@@ -1,7 +1,7 @@
 """The group `augment`, and the datasets that take it."""
 
 from trainer.cli.compose import compose
-from trainer.config.rules.augmentation import augmented
+from trainer.config.rules import augmented
 
 FLIP = {"_target_": "trainer.datasets.operations.augment.Augmentation", "flip": True}
 NONE = {**FLIP, "flip": False}

@@ -4,7 +4,6 @@ import pytest
 
 from trainer.cli.compose import compose
 from trainer.config import loading
-from trainer.config.rules import loop
 from trainer.errors import ConfigError
 from trainer.launch.run_context import resolve
 from trainer.runs import identity
@@ -14,7 +13,7 @@ LOOP = ("loop._target_=tests.support.loops.call", "train.steps=8")
 
 def test_groups_of_the_built_in_loop_are_left_out():
     experiment = compose([*LOOP])
-    assert loop.name_of(experiment) == "tests.support.loops.call"
+    assert experiment.own_loop == "tests.support.loops.call"
     assert experiment.model is None
     assert experiment.callbacks == {}
     assert experiment.choices["dataset"] is None

@@ -227,7 +227,7 @@ def test_resumed_run_brings_its_config_dir(run_dir: Path, tmp_path: Path) -> Non
 
 def test_unwritable_runs_dir_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Permissions do not bind root, so the answer of the system is imitated.
-    monkeypatch.setattr("trainer.config.rules.run_folder.os.access", lambda path, mode: False)
+    monkeypatch.setattr("trainer.config.rules.os.access", lambda path, mode: False)
     assert problems(f"runs_dir={tmp_path}/a/b") == (
         (
             f"runs_dir ({tmp_path}/a/b) must be writable, but {tmp_path} is not; choose "

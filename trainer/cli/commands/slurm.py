@@ -16,7 +16,7 @@ from trainer.cli.commands.command_arguments import Parser
 from trainer.cli.compose import compose_config
 from trainer.cli.overrides import override_key, rewrite
 from trainer.cluster.spec import ProcessId
-from trainer.config.rules.batch_sizes import divides
+from trainer.config.batch_sizes import divides
 from trainer.config.schema import Experiment
 from trainer.errors import DONE, ConfigError
 from trainer.launch import remote_run

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from trainer.config.directions import Directions
+from trainer.config.directions import Directions, selections
 from trainer.config.options.constraints import did_you_mean
-from trainer.config.rules.checkpoint import selections
 from trainer.config.schema import Experiment
 from trainer.engine.evaluation.evaluator import Evaluation
 from trainer.engine.evaluation.misclassified import MisclassifiedExamples

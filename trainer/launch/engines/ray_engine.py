@@ -14,7 +14,7 @@ from typing import Any
 
 from trainer.cluster import discovery
 from trainer.cluster.spec import RAY, Cluster, ProcessId
-from trainer.config.rules.batch_sizes import divides
+from trainer.config.batch_sizes import divides
 from trainer.errors import CRASHED, WRONG_INPUT, ConfigError
 from trainer.files import clear_temporaries
 from trainer.launch.engines import ray_connection

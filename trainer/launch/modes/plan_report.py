@@ -10,8 +10,8 @@ from typing import Any
 from trainer.cli.terminal import Terminal
 from trainer.cluster import environment
 from trainer.cluster.spec import Cluster
+from trainer.config.batch_sizes import BatchSizes, resolve_batch_sizes
 from trainer.config.loading import plain
-from trainer.config.rules.batch_sizes import BatchSizes, resolve_batch_sizes
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
 from trainer.launch.processes.child import ask_module

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trainer.cluster.messages import Channel
-from trainer.config.rules import env, loop
-from trainer.config.rules.checkpoint import biased_selection
+from trainer.config.directions import biased_selection
 from trainer.config.schema import Experiment
 from trainer.engine.graph.input.mixed_order import epoch_lines
 from trainer.engine.process_group import ProcessGroup
@@ -45,7 +44,7 @@ def announce_loop(
     context: WorkerContext, strategy: Strategy, num_replicas: int, group: ProcessGroup
 ) -> None:
     """Send the first lines of a loop of the user's own, which makes its models itself."""
-    _announce(context, strategy, str(loop.name_of(context.experiment)), num_replicas, group)
+    _announce(context, strategy, str(context.experiment.own_loop), num_replicas, group)
     steps = context.experiment.train.steps or 0
     context.channel.opening(f"{_count(num_replicas, 'replica')}; {_count(steps, 'step')}")
 
@@ -107,7 +106,7 @@ def _model(experiment: Experiment) -> str:
 
 def _data(experiment: Experiment) -> str:
     """Return ` on digits`; a loop of the user's own has no data that is known here."""
-    group = env.data_group(experiment)
+    group = experiment.data_group
     if getattr(experiment, group) is None:
         return ""
     choice = (experiment.choices or {}).get(group) or getattr(experiment, group).get("_target_")

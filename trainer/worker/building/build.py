@@ -16,9 +16,9 @@ import tensorflow as tf
 from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster
+from trainer.config import batch_sizes
 from trainer.config.directions import Directions
 from trainer.config.options.constraints import format_value
-from trainer.config.rules import batch_sizes
 from trainer.config.schema import Experiment
 from trainer.engine.auditor import Auditor
 from trainer.engine.checkpoints.checkpointer import Checkpointer

@@ -14,7 +14,7 @@ import numpy as np
 
 from trainer.config.instantiate import instantiate
 from trainer.config.options.constraints import format_value
-from trainer.config.rules.augmentation import augmented
+from trainer.config.rules import augmented
 from trainer.config.schema import Experiment
 from trainer.engine.evaluation.subset import ChosenExamples
 from trainer.engine.process_group import ProcessGroup

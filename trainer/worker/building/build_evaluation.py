@@ -8,7 +8,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from trainer.cluster.messages import Channel
-from trainer.config.rules import batch_sizes
+from trainer.config import batch_sizes
 from trainer.config.schema import Experiment
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.evaluation.evaluator import Evaluator

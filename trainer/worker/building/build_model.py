@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import tensorflow as tf
 
 from trainer.cluster.environment import default_threads
+from trainer.config.batch_sizes import BatchSizes
 from trainer.config.instantiate import instantiate
-from trainer.config.rules.batch_sizes import BatchSizes
 from trainer.config.schema import Experiment
 from trainer.engine.adapted_layers import AdaptedLayers
 from trainer.engine.evaluation.inference import Inference

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.cluster import environment
 from trainer.cluster.messages import Channel
-from trainer.config import loading
-from trainer.config.rules import batch_sizes
+from trainer.config import batch_sizes, loading
 from trainer.config.schema import Experiment
 from trainer.errors import DONE, WRONG_INPUT, ConfigError
 

@@ -11,7 +11,6 @@ import tensorflow as tf
 from trainer.cluster.fault_injection import Faults
 from trainer.cluster.signals import Signals
 from trainer.cluster.spec import BESIDE, Cluster
-from trainer.config.rules import loop
 from trainer.engine.engine import Engine
 from trainer.engine.initial_weights.initial_weights import restore_weights
 from trainer.errors import CheckpointError, ConfigError
@@ -81,7 +80,7 @@ def run(context: WorkerContext, signals: Signals, began: float) -> bool:
         ledger.mark("start", at=began, workers=_num_workers(cluster))
     if reason:
         channel.line(reason)
-    if loop.name_of(experiment) is not None:
+    if experiment.own_loop is not None:
         return run_own_loop(context, strategy, faults, signals)
     return _run_engine(context, strategy, faults, signals)
 

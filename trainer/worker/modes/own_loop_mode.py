@@ -98,7 +98,7 @@ def _check_replicas(context: WorkerContext, now: int) -> None:
         )
     if context.cluster.is_chief:
         steps = context.experiment.train.steps
-        assert steps is not None, "trainer.config.rules.loop requires it"
+        assert steps is not None, "trainer.config.rules requires it"
         provenance.update(
             context.run_dir, devices=devices.names(), num_replicas=now, total_steps=steps
         )
@@ -124,7 +124,7 @@ def _session(
         evaluations = read_evaluations(run_dir, "train")
         return next((values for at, values in reversed(evaluations) if at <= step), {})
 
-    assert experiment.train.steps is not None, "trainer.config.rules.loop requires it"
+    assert experiment.train.steps is not None, "trainer.config.rules requires it"
     return Session(
         total_steps=experiment.train.steps,
         save_policies=policies,

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.config.rules.finetuning import CLIPS
+from trainer.config.rules import CLIPS
 from trainer.engine.graph.state.weight_paths import Weight, select, variable_key, weights_of
 from trainer.engine.graph.step.clipping import Clip
 from trainer.engine.graph.step.step_options import Optimizer

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from trainer.config.rules import batch_sizes
-from trainer.config.rules.batch_sizes import BatchSizes, in_groups
+from trainer.config import batch_sizes
+from trainer.config.batch_sizes import BatchSizes, in_groups
 from trainer.config.schema import Batch
 from trainer.errors import ConfigError
 
