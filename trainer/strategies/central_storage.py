@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from trainer.annotations import Ge, Le
 from trainer.cluster.spec import Cluster
+from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
-from trainer.strategies import devices
-from trainer.strategies.strategy import Strategy
+from trainer.strategies import compatibility, devices
+from trainer.strategies.strategy import Refusals, Strategy
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -29,14 +31,7 @@ class CentralStorage(Strategy):
             a machine without GPUs; None: real devices.
     """
 
-    unsupported: ClassVar[frozenset[str]] = frozenset(
-        {
-            "loss_scaling",
-            "jit",
-            "jit_several_models",
-            "audit",
-        }
-    )
+    unsupported: ClassVar[Mapping[str, str]] = compatibility.NO_AUDIT
     optimizer_reduces: ClassVar[bool] = True
 
     def __init__(
@@ -69,6 +64,10 @@ class CentralStorage(Strategy):
             devices.canonical("strategy.compute_devices", self._compute_devices)
         if self._parameter_device is not None:
             devices.canonical("strategy.parameter_device", [self._parameter_device])
+
+    def refused(self, experiment: Experiment, models: Collection[tf.keras.Model]) -> Refusals:
+        """Yield what is wrong with one copy of the variables."""
+        yield from compatibility.one_copy(experiment, models)
 
     def traffic(
         self, gradients: float, weights: float, num_replicas: int, *, in_tree: bool

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from trainer.annotations import Ge, Le, OneOf
 from trainer.cluster.spec import Cluster
+from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.logical_devices import register
-from trainer.strategies import devices
-from trainer.strategies.strategy import Strategy
+from trainer.strategies import compatibility, devices
+from trainer.strategies.strategy import Refusals, Strategy
 from trainer.text import format_bytes
 
 if TYPE_CHECKING:
@@ -45,8 +46,6 @@ class Mirrored(Strategy):
         placement: which layers are on which of them: a mapping of regular expressions, matched with
             the layers' paths, to the devices' numbers from 0; or balanced, by their weights.
     """
-
-    unsupported: ClassVar[frozenset[str]] = frozenset({"jit_communication"})
 
     def __init__(
         self,
@@ -95,6 +94,10 @@ class Mirrored(Strategy):
             self._check_ops(devices.canonical("strategy.devices", self._devices))
         elif self._virtual_devices is not None:
             self._check_ops(devices.virtual(self._virtual_devices))
+
+    def refused(self, experiment: Experiment, models: Collection[tf.keras.Model]) -> Refusals:
+        """Yield what communicates within compiled code."""
+        yield from compatibility.no_jit_of_communication(experiment, models)
 
     def traffic(
         self, gradients: float, weights: float, num_replicas: int, *, in_tree: bool

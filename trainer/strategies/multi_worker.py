@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from trainer.annotations import Free, Ge, Gt, Le, OneOf
 from trainer.cluster import environment
 from trainer.cluster.signals import preserve_sigterm
 from trainer.cluster.spec import Cluster, ProcessId
+from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.logical_devices import register
-from trainer.strategies import devices
-from trainer.strategies.strategy import Strategy
+from trainer.strategies import compatibility, devices
+from trainer.strategies.strategy import Refusals, Strategy
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -55,13 +56,6 @@ class MultiWorker(Strategy):
     """
 
     uses_declared_cluster: ClassVar[bool] = True
-    unsupported: ClassVar[frozenset[str]] = frozenset(
-        {
-            "shards_compressed",
-            "jit_communication",
-            "inline",
-        }
-    )
 
     def __init__(  # noqa: PLR0913 - each parameter is a key of the configuration
         self,
@@ -112,6 +106,16 @@ class MultiWorker(Strategy):
             raise ConfigError(
                 f"{cluster.source}: the job ps needs strategy=parameter_server, "
                 "or must go from the cluster"
+            )
+
+    def refused(self, experiment: Experiment, models: Collection[tf.keras.Model]) -> Refusals:
+        """Yield what communicates within compiled code, and shards whose sums are rounded."""
+        yield from compatibility.no_jit_of_communication(experiment, models)
+        if experiment.batch.shards is not None and self._compress is not None:
+            yield (
+                "batch.shards strategy.compress",
+                "what is rounded on its way depends on how many replicas send it; "
+                "add strategy.compress=none or batch.shards=null",
             )
 
     def check_devices(self) -> None:

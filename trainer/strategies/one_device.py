@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from trainer.cluster.spec import Cluster
-from trainer.strategies import devices
+from trainer.strategies import compatibility, devices
 from trainer.strategies.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ class OneDevice(Strategy):
         device: the device, such as CPU:0 or GPU:1; None: the first GPU, else the CPU.
     """
 
-    unsupported: ClassVar[frozenset[str]] = frozenset({"audit"})
+    unsupported: ClassVar[Mapping[str, str]] = compatibility.NO_AUDIT
 
     def __init__(self, *, device: str | None = None) -> None:
         self._device = device

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from trainer.annotations import Free, Ge, Gt, Le, OneOf
 from trainer.cluster.spec import Cluster, ProcessId
+from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
-from trainer.strategies.strategy import Strategy
+from trainer.optimizers import OF_WHOLE_LAYERS
+from trainer.strategies import compatibility
+from trainer.strategies.strategy import Refusals, Strategy
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -36,24 +40,27 @@ class ParameterServer(Strategy):
     """
 
     uses_declared_cluster: ClassVar[bool] = True
-    unsupported: ClassVar[frozenset[str]] = frozenset(
-        {
-            "loss_scaling",
-            "shards_asynchronous",
-            "actors",
-            "partitioned_precision",
-            "jit",
-            "jit_several_models",
-            "eager",
-            "deterministic",
-            "inline",
-            "undo",
-            "audit",
-            "spikes",
-            "histograms",
-            "images",
-        }
-    )
+    unsupported: ClassVar[Mapping[str, str]] = {
+        **compatibility.NO_AUDIT,
+        "eager": compatibility.NOT_EAGER,
+        "batch.shards": "each of its workers makes updates of its own batches, so there is no "
+        "global batch to divide; add batch.shards=null",
+        "env": "a learner's replicas run each step together; choose multi_worker",
+        "deterministic": "workers update the variables in no fixed order, so that no run repeats; "
+        "add deterministic=false",
+        **dict.fromkeys(
+            ("divergence.action=rollback", "divergence.action=skip"),
+            "other workers have continued by the time that a step is known to be bad; "
+            "add divergence.action=stop",
+        ),
+        "divergence.spike_sigma": "the losses of its workers have no order; "
+        "add divergence.spike_sigma=null",
+        **dict.fromkeys(
+            ("summary.histograms", "summary.images"),
+            "its steps are handed out, and nobody runs the next one on all replicas; "
+            "set it to null",
+        ),
+    }
     service_jobs: ClassVar[frozenset[str]] = frozenset({"worker", "ps"})
     restartable_jobs: ClassVar[frozenset[str]] = frozenset({"worker"})
     asynchronous: ClassVar[bool] = True
@@ -110,6 +117,24 @@ class ParameterServer(Strategy):
                     f"{cluster.source}: strategy=parameter_server needs the job {job}; "
                     f"the cluster has {jobs}"
                 )
+
+    def refused(self, experiment: Experiment, models: Collection[tf.keras.Model]) -> Refusals:
+        """Yield what is wrong with one copy of the variables, and with parts of them."""
+        yield from compatibility.one_copy(experiment, models)
+        if self._partitioner == "none":
+            return
+        if experiment.precision != "float32" and compatibility.trains_tf_keras(experiment, models):
+            yield (
+                "precision strategy.partitioner",
+                "tf_keras cannot cast a variable that is in pieces; "
+                "add precision=float32 or strategy.partitioner=none",
+            )
+        if str((experiment.optimizer or {}).get("_target_")).endswith(OF_WHOLE_LAYERS):
+            yield (
+                "optimizer._target_ strategy.partitioner",
+                "an update depends on the whole layer, and the layer is in pieces; "
+                "add strategy.partitioner=none or another optimizer",
+            )
 
     def traffic(
         self, gradients: float, weights: float, num_replicas: int, *, in_tree: bool

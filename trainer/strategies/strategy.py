@@ -6,15 +6,19 @@ the object too, so only `create` may touch TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from trainer.cluster.spec import Cluster, ProcessId
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from trainer.config.schema import Experiment
     from trainer.engine.graph.step.step_options import Exchange
+
+Refusals: TypeAlias = Iterator[tuple[str, str]]
+"""Of each combination its keys, separated by spaces, and the reason, which ends in a fix."""
 
 
 class Strategy:
@@ -22,7 +26,8 @@ class Strategy:
 
     Attributes:
         uses_declared_cluster: whether it runs on a cluster that the environment declares.
-        unsupported: what is wrong or crashes under it: names in `compatibility.RULES`.
+        unsupported: what is wrong or crashes under it: a key of the configuration that may not be
+            set, or `<key>=<value>`, to the reason and what to add instead.
         service_jobs: jobs whose processes do not train, but run what the chief sends them.
         restartable_jobs: jobs whose lost processes are started again alone; the loss of any other
             process ends the attempt.
@@ -49,7 +54,7 @@ class Strategy:
     """
 
     uses_declared_cluster: ClassVar[bool] = False
-    unsupported: ClassVar[frozenset[str]] = frozenset()
+    unsupported: ClassVar[Mapping[str, str]] = {}
     service_jobs: ClassVar[frozenset[str]] = frozenset()
     restartable_jobs: ClassVar[frozenset[str]] = frozenset()
     asynchronous: ClassVar[bool] = False
@@ -103,6 +108,14 @@ class Strategy:
         Raises:
             ConfigError: it cannot work here.
         """
+
+    def refused(self, experiment: Experiment, models: Collection[tf.keras.Model]) -> Refusals:
+        """Yield what else is wrong or crashes under it: keys, and the reason and fix.
+
+        Args:
+            models: all models; none while they have not been built.
+        """
+        yield from ()
 
     def check_devices(self) -> None:
         """Check, without TensorFlow, that there are the devices; mode=plan needs none.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from trainer.cluster.environment import tpu_configured
 from trainer.cluster.ports import connect
 from trainer.cluster.spec import Cluster
+from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
-from trainer.strategies.strategy import Strategy
+from trainer.strategies import compatibility
+from trainer.strategies.strategy import Refusals, Strategy
 from trainer.text import first_line
 
 if TYPE_CHECKING:
@@ -27,16 +30,16 @@ class Tpu(Strategy):
         project: the project of a named TPU; None: this machine's.
     """
 
-    unsupported: ClassVar[frozenset[str]] = frozenset(
-        {
-            "conditional_loss_scaling",
-            "eager",
-            "conditional_update",
-            "shards_order",
-            "slow_steps",
-            "actor_feed",
-        }
-    )
+    unsupported: ClassVar[Mapping[str, str]] = {
+        "precision=mixed_float16": "replicas cannot leave an update out together there, as an "
+        "overflow of float16 needs; add precision=mixed_bfloat16 or precision=float32",
+        "divergence.action=skip": "replicas cannot leave an update out together there; "
+        "add divergence.action=rollback",
+        "eager": compatibility.NOT_EAGER,
+        "batch.shards": "the order of its sums has not been tested on one; add batch.shards=null",
+        "env": "a learner takes the actors' frames by Python calls within its loop, which a TPU's "
+        "loop cannot make; choose mirrored or multi_worker",
+    }
     static_shapes: ClassVar[bool] = True
     uses_gpus: ClassVar[bool] = False
     allows_standby: ClassVar[bool] = False
@@ -51,6 +54,16 @@ class Tpu(Strategy):
         self._name = name
         self._zone = zone
         self._project = project
+
+    def refused(self, experiment: Experiment, models: Collection[tf.keras.Model]) -> Refusals:
+        """Yield injected faults that wait within a step."""
+        faults = (experiment.fault or {}).values()
+        if any(fault.kind == "slow" and fault.phase == "step" for fault in faults):
+            yield (
+                "fault",
+                "what XLA compiles for a TPU cannot sleep; remove the action slow, or inject it "
+                "with strategy=mirrored",
+            )
 
     def check_devices(self) -> None:
         """Refuse a machine on which no TPU is declared."""

@@ -3,6 +3,7 @@
 import pytest
 
 from trainer.cli.compose import compose
+from trainer.cluster.spec import Cluster
 from trainer.errors import ConfigError
 from trainer.runs.identity import run_name
 from trainer.strategies import compatibility, select
@@ -28,4 +29,4 @@ def test_strategy_that_hands_out_steps_is_refused():
     experiment = compose([*CATCH, "strategy=parameter_server"])
     strategy = select.select_strategy(experiment)
     with pytest.raises(ConfigError, match=r"env \(trainer.*Catch\) cannot be used with strategy=p"):
-        compatibility.check(experiment, strategy, None)
+        compatibility.check(experiment, strategy, Cluster())
