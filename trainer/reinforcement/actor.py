@@ -11,46 +11,78 @@ It keeps nothing, so it may be lost and replaced at any moment, and the learner 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
+import tensorflow as tf
 
-from trainer.protocols import Task
+from trainer.cluster.messages import Channel
+from trainer.cluster.spec import Cluster
+from trainer.config.schema import Experiment
+from trainer.errors import ConfigError
+from trainer.protocols import EnvSpec, Task
+from trainer.reinforcement.connection import Closed, Finished, LearnerClient
 from trainer.reinforcement.environment_data import EnvironmentData
-from trainer.reinforcement.learner_client import Finished, LearnerClient
-from trainer.reinforcement.learner_server import Closed
-from trainer.reinforcement.published_policy import PublishedPolicy
-from trainer.reinforcement.rollout import EnvironmentGroup, unroll
+from trainer.reinforcement.rollout import (
+    EnvironmentGroup,
+    acting_task,
+    policy_signature,
+    unroll,
+)
 from trainer.runs.directory import read_result
 
 _POLL_SECS = 0.25
 
 
-class _Stopped(Exception):
-    """A stop was requested of this process."""
-
-
-def act(place: Any, data: EnvironmentData, task: Task, stop: Callable[[], bool]) -> bool:
-    """Act until the training is over.
+class PublishedPolicy:
+    """A task's policy with weights of its own: the newest that were assigned.
 
     Args:
-        place: this process, a `trainer.worker.context.WorkerContext`.
-        task: the task, on one device of this process.
-
-    Returns:
-        Whether the training is finished; if not, it was stopped on request, or this process was.
+        task: has been built.
 
     Raises:
         ConfigError: the task does not act.
     """
-    actor = Actor(PublishedPolicy(task, data.env), data, place, stop)
-    try:
-        return actor.run()
-    except _Stopped:
-        return False
-    finally:
-        actor.close()
+
+    def __init__(self, task: Task, spec: EnvSpec) -> None:
+        acts = acting_task(task)
+        self.unroll_length = acts.unroll_length
+        self._variables = [
+            variable for name in acts.acting_models for variable in task.models[name].variables
+        ]
+        self._act = tf.function(acts.act, autograph=False).get_concrete_function(
+            *policy_signature(spec)
+        )
+
+    def assign(self, weights: Sequence[np.ndarray]) -> None:
+        """Take other weights.
+
+        Raises:
+            ConfigError: they are those of another model.
+        """
+        if len(weights) != len(self._variables):
+            raise ConfigError(
+                f"task: the learner sends {len(weights)} weights, and this actor has "
+                f"{len(self._variables)}; start all processes with the same command"
+            )
+        for variable, value in zip(self._variables, weights, strict=True):
+            variable.assign(value)
+
+    def act(
+        self, observations: np.ndarray, seed: np.ndarray, exploration: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Return what the policy does; see `trainer.protocols.Acts.act`."""
+        outputs = self._act(
+            tf.constant(observations), tf.constant(seed, tf.int64), tf.constant(exploration)
+        )
+        return {name: output.numpy() for name, output in outputs.items()}
+
+
+class _Stopped(Exception):
+    """A stop was requested of this process."""
 
 
 class Actor:
@@ -58,24 +90,31 @@ class Actor:
 
     Args:
         policy: the task's, with the weights that the learner sends.
-        place: this process, a `trainer.worker.context.WorkerContext`.
+        cluster: as this process sees it.
+        stop: whether a stop was requested of this process.
     """
 
     def __init__(
         self,
         policy: PublishedPolicy,
         data: EnvironmentData,
-        place: Any,
+        *,
+        experiment: Experiment,
+        run_dir: Path,
+        channel: Channel,
+        cluster: Cluster,
         stop: Callable[[], bool],
     ) -> None:
         self._policy = policy
         self._data = data
-        self._place = place
-        self._channel = place.channel
+        self._experiment = experiment
+        self._run_dir = run_dir
+        self._channel = channel
+        self._cluster = cluster
         self._stop = stop
-        self._client = LearnerClient(place.run_dir, self._on_wait)
+        self._client = LearnerClient(run_dir, self._on_wait)
         self._group: EnvironmentGroup | None = None
-        count = place.experiment.actors.environments
+        count = experiment.actors.environments
         self._exploration = np.arange(1, count + 1, dtype=np.float32) / np.float32(count)
         self._seeds = np.random.default_rng()
         self._version = -1
@@ -83,11 +122,24 @@ class Actor:
         self._phase = "connect"
 
     def run(self) -> bool:
-        """Act until the training is over (locally: until dismissed); return whether it finished."""
+        """Act until the training is over (locally: until dismissed); return whether it finished.
+
+        If not, it was stopped on request, or this process was.
+        """
+        try:
+            with suppress(_Stopped):
+                return self._act_to_the_end()
+            return False
+        finally:
+            self._client.close()
+            if self._group is not None:
+                self._group.close()
+
+    def _act_to_the_end(self) -> bool:
         try:
             self._act_for_ever()
         except Closed as over:
-            while self._place.cluster.is_local:
+            while self._cluster.is_local:
                 self._phase = "wait"
                 self._on_wait()
                 time.sleep(_POLL_SECS)
@@ -110,25 +162,16 @@ class Actor:
         if weights:
             self._policy.assign(weights)
 
-    def close(self) -> None:
-        """Close the connection and the environments."""
-        self._client.close()
-        if self._group is not None:
-            self._group.close()
-
     def _environments(self) -> EnvironmentGroup:
         """Return new environments, and set the seeds.
 
         An actor that replaces another one meets other episodes: the version is in its seed.
         """
-        experiment = self._place.experiment
-        index = self._place.cluster.process_id.index
-        sequence = np.random.SeedSequence([experiment.seed, index, self._version])
+        index = self._cluster.process_id.index
+        sequence = np.random.SeedSequence([self._experiment.seed, index, self._version])
         self._seeds = np.random.default_rng(sequence)
-        count = experiment.actors.environments
-        return EnvironmentGroup(
-            [self._data.make() for _ in range(count)], int(self._seeds.integers(2**31))
-        )
+        environments = [self._data.make() for _ in self._exploration]
+        return EnvironmentGroup(environments, int(self._seeds.integers(2**31)))
 
     def _act(self, observations: np.ndarray) -> Mapping[str, np.ndarray]:
         seed = self._seeds.integers(2**62, size=2)
@@ -143,6 +186,6 @@ class Actor:
         self._channel.phase(self._phase, self._unrolls)
         if self._stop():
             raise _Stopped
-        is_alone = not self._place.cluster.is_local and not self._client.is_connected
-        if is_alone and read_result(self._place.run_dir, self._place.experiment) is not None:
+        is_alone = not self._cluster.is_local and not self._client.is_connected
+        if is_alone and read_result(self._run_dir, self._experiment) is not None:
             raise Finished

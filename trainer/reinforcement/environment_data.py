@@ -18,10 +18,9 @@ from trainer.engine.graph.input.feed import Source
 from trainer.engine.loop_parts import LoopParts
 from trainer.engine.pacing import Stopped
 from trainer.protocols import Batch, Environment, EnvSpec, Split
-from trainer.reinforcement.learner import ActorTrainLoop, make_loop
-from trainer.reinforcement.learner_server import COUNTS
-from trainer.reinforcement.published_policy import acting_task
-from trainer.reinforcement.rollout import EnvironmentGroup, run_episodes, spec_of
+from trainer.reinforcement.connection import COUNTS
+from trainer.reinforcement.learner import ActorTrainLoop
+from trainer.reinforcement.rollout import EnvironmentGroup, acting_task, run_episodes, spec_of
 
 
 class EpisodeEvaluator:
@@ -119,7 +118,7 @@ class EnvironmentData:
 
     def make_loop(self, parts: LoopParts) -> ActorTrainLoop:
         """Return the loop that trains on what actors send."""
-        return make_loop(parts, self, self.env)
+        return ActorTrainLoop(parts, self, self.env)
 
     def make_evaluator(
         self, inference: Inference, source: Source, predictor: Predictor | None

@@ -1,4 +1,4 @@
-"""Environments side by side in one process, and what they go through."""
+"""Environments side by side in one process, what acts in them, and what they go through."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from trainer.errors import ConfigError
-from trainer.protocols import Environment, EnvSpec
+from trainer.protocols import Acts, Environment, EnvSpec, lacking, names_of
 
 FLAGS = ("reward", "terminated", "is_step", "episode_end", "episode_return", "episode_length")
 """What is recorded of each frame besides the observation and what the policy returns."""
@@ -41,6 +42,32 @@ def spec_of(environment: Environment) -> EnvSpec:
         num_actions,
         tuple(map(float, np.ravel(action.low))) if is_vector else None,
         tuple(map(float, np.ravel(action.high))) if is_vector else None,
+    )
+
+
+def acting_task(task: Any) -> Acts:
+    """Return a task that acts.
+
+    Raises:
+        ConfigError: it does not, or lacks a member that this needs.
+    """
+    if not hasattr(task, "act"):
+        raise ConfigError(
+            f"task ({type(task).__name__}) learns from a dataset and has no `act`; choose one that "
+            "acts in env, such as task=impala, or remove env"
+        )
+    if problems := lacking("task", task, names_of(Acts)):
+        raise ConfigError(*problems)
+    acts: Acts = task
+    return acts
+
+
+def policy_signature(spec: EnvSpec) -> tuple[tf.TensorSpec, tf.TensorSpec, tf.TensorSpec]:
+    """Return shape and type of the arguments of `trainer.protocols.Acts.act`."""
+    return (
+        tf.TensorSpec([None, *spec.observation_shape], spec.observation_dtype),
+        tf.TensorSpec([2], tf.int64),
+        tf.TensorSpec([None], tf.float32),
     )
 
 

@@ -13,10 +13,10 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import ConfigError
-from trainer.reinforcement.actor import Actor, _Stopped
+from trainer.reinforcement.actor import Actor, PublishedPolicy
 from trainer.reinforcement.buffers.queue import Queue
-from trainer.reinforcement.learner_server import COUNTS
-from trainer.reinforcement.published_policy import PublishedPolicy, acting_task
+from trainer.reinforcement.connection import COUNTS
+from trainer.reinforcement.rollout import acting_task
 from trainer.reinforcement.tasks.impala import Impala
 from trainer.tasks.classification import Classification
 from trainer.worker.building import build
@@ -61,24 +61,21 @@ def train(run_dir, *overrides, stop=lambda run: False, num_actors=1, acts=False)
     end = threading.Event()
     run = build.engine(experiment, run_dir, channel)
     data = build_dataset(experiment)
-    contexts = [
-        WorkerContext(experiment, run_dir, channel, Cluster(ProcessId("actor", index)))
-        for index in range(num_actors)
-    ]
-    policies = [Policy()] * num_actors
+    policy = Policy()
     if acts:
-        strategy = tf.distribute.get_strategy()
-        policies = [PublishedPolicy(build_task(x, strategy, data), data.env) for x in contexts]
+        context = WorkerContext(experiment, run_dir, channel)
+        policy = PublishedPolicy(build_task(context, tf.distribute.get_strategy(), data), data.env)
 
     def act(index):
-        actor = Actor(policies[index], data, contexts[index], end.is_set)
+        cluster = Cluster(ProcessId("actor", index))
+        actor = Actor(
+            policy, data, experiment=experiment, run_dir=run_dir, channel=channel, cluster=cluster,
+            stop=end.is_set,
+        )  # fmt: skip
         try:
             actor.run()
-        except _Stopped:
-            return
         finally:  # the engine must not wait for an actor that is gone
             run.loop.close(finished=True)
-            actor.close()
 
     threads = [threading.Thread(target=act, args=(index,)) for index in range(num_actors)]
     for thread in threads:

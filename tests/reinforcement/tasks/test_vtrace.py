@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.reinforcement.tasks.impala import Clips, vtrace
+from trainer.reinforcement.tasks.impala import vtrace
 
 
-def by_definition(log_ratios, rewards, discounts, values, clips):
+def by_definition(log_ratios, rewards, discounts, values, rho_clip=1.0, c_clip=1.0):
     """Return equation 1 of Espeholt et al. (2018), and its advantages, for one unroll: [T]."""
     length = len(rewards)
-    rho = np.minimum(clips.rho, np.exp(log_ratios))
-    c = np.minimum(clips.c, np.exp(log_ratios))
+    rho = np.minimum(rho_clip, np.exp(log_ratios))
+    c = np.minimum(c_clip, np.exp(log_ratios))
     targets = np.zeros(length + 1)
     targets[length] = values[length]
     for s in range(length):
@@ -32,40 +32,39 @@ def draw(seed, size, length):
     )  # fmt: skip
 
 
-def compute(inputs, is_step, clips):
-    tensors = [tf.constant(array, tf.float64) for array in (*inputs, is_step)]
-    return vtrace(*tensors, clips)
+def compute(inputs, is_step, **clips):
+    return vtrace(*(tf.constant(array, tf.float64) for array in (*inputs, is_step)), **clips)
 
 
-@pytest.mark.parametrize("clips", [Clips(), Clips(rho=2.0, c=0.7)], ids=str)
+@pytest.mark.parametrize("clips", [{}, {"rho_clip": 2.0, "c_clip": 0.7}], ids=str)
 def test_targets_and_advantages_are_those_of_the_definition(clips):
     inputs = draw(0, 3, 7)
-    result = compute(inputs, np.ones((3, 7)), clips)
+    targets, gains = compute(inputs, np.ones((3, 7)), **clips)
     for row, arrays in enumerate(zip(*inputs, strict=True)):
-        values, advantages = by_definition(*arrays, clips)
-        np.testing.assert_allclose(result.values[row], values, atol=1e-6)
-        np.testing.assert_allclose(result.advantages[row], advantages, atol=1e-6)
+        values, advantages = by_definition(*arrays, **clips)
+        np.testing.assert_allclose(targets[row], values, atol=1e-6)
+        np.testing.assert_allclose(gains[row], advantages, atol=1e-6)
 
 
 def test_targets_of_the_same_policy_are_returns_of_n_steps():
     _, rewards, _, values = draw(1, 1, 4)
     inputs = (np.zeros((1, 4)), rewards, np.full((1, 4), 0.9), values)
-    result = compute(inputs, np.ones((1, 4)), Clips())
+    targets, _ = compute(inputs, np.ones((1, 4)))
     expected = values[0, 4]
     for row in reversed(range(4)):
         expected = rewards[0, row] + 0.9 * expected
-        np.testing.assert_allclose(result.values[0, row], expected, atol=1e-6)
+        np.testing.assert_allclose(targets[0, row], expected, atol=1e-6)
 
 
 def test_row_that_only_resets_divides_an_unroll_in_two():
     log_ratios, rewards, discounts, values = draw(2, 1, 7)
     is_step = np.ones((1, 7))
     is_step[0, 3] = 0.0
-    result = compute((log_ratios, rewards, discounts, values), is_step, Clips())
+    targets, gains = compute((log_ratios, rewards, discounts, values), is_step)
     for begin, end in ((0, 3), (4, 7)):
         arrays = [array[0, begin:end] for array in (log_ratios, rewards, discounts)]
-        expected, advantages = by_definition(*arrays, values[0, begin : end + 1], Clips())
-        np.testing.assert_allclose(result.values[0, begin:end], expected, atol=1e-6)
-        np.testing.assert_allclose(result.advantages[0, begin:end], advantages, atol=1e-6)
-    np.testing.assert_allclose(result.values[0, 3], values[0, 3])
-    np.testing.assert_allclose(result.advantages[0, 3], 0.0)
+        expected, advantages = by_definition(*arrays, values[0, begin : end + 1])
+        np.testing.assert_allclose(targets[0, begin:end], expected, atol=1e-6)
+        np.testing.assert_allclose(gains[0, begin:end], advantages, atol=1e-6)
+    np.testing.assert_allclose(targets[0, 3], values[0, 3])
+    np.testing.assert_allclose(gains[0, 3], 0.0)

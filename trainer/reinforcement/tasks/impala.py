@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import tensorflow as tf
@@ -51,7 +50,8 @@ class Impala:
         self._discount = discount
         self._value_cost = value_cost
         self._entropy_cost = entropy_cost
-        self._clips = Clips(rho_clip, c_clip)
+        self._rho_clip = rho_clip
+        self._c_clip = c_clip
         self._reward_scale = reward_scale
         self.models: dict[str, tf.keras.Model] = {}
         self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
@@ -104,18 +104,19 @@ class Impala:
         values = tf.reshape(values, [size, rows])
         is_step = batch["is_step"]
         log_probs = _log_probability(logits, batch["action"])
-        targets = vtrace(
+        targets, advantages = vtrace(
             log_probs - _log_probability(batch["logits"], batch["action"]),
             self._reward_scale * batch["reward"],
             self._discount * (1.0 - batch["terminated"]),
             values,
             is_step,
-            self._clips,
+            rho_clip=self._rho_clip,
+            c_clip=self._c_clip,
         )
         all_log_probs = tf.nn.log_softmax(logits)
         entropies = -tf.reduce_sum(tf.exp(all_log_probs) * all_log_probs, axis=-1)
-        policy_loss = _mean(-targets.advantages * log_probs, is_step)
-        value_loss = _mean(tf.square(targets.values - values[:, :-1]), is_step) / 2.0
+        policy_loss = _mean(-advantages * log_probs, is_step)
+        value_loss = _mean(tf.square(targets - values[:, :-1]), is_step) / 2.0
         entropy = _mean(entropies, is_step)
         losses = policy_loss + self._value_cost * value_loss - self._entropy_cost * entropy
         return losses, {
@@ -145,40 +146,16 @@ def _mean(values: tf.Tensor, is_step: tf.Tensor) -> tf.Tensor:
     return tf.reduce_mean(values * is_step, axis=1)
 
 
-@dataclass(frozen=True)
-class VTrace:
-    """The targets of an unroll.
-
-    Attributes:
-        values: v_s, the target of each observation's value, [B, T] float32.
-        advantages: rho_s (r_s + gamma_s v_{s+1} - V(x_s)), [B, T] float32.
-    """
-
-    values: tf.Tensor
-    advantages: tf.Tensor
-
-
-@dataclass(frozen=True)
-class Clips:
-    """Where importance weights are clipped.
-
-    Attributes:
-        rho: of the temporal differences; it sets what the targets converge to.
-        c: of the traces; it sets how fast they do.
-    """
-
-    rho: float = 1.0
-    c: float = 1.0
-
-
 def vtrace(
     log_ratios: tf.Tensor,
     rewards: tf.Tensor,
     discounts: tf.Tensor,
     values: tf.Tensor,
     is_step: tf.Tensor,
-    clips: Clips,
-) -> VTrace:
+    *,
+    rho_clip: float = 1.0,
+    c_clip: float = 1.0,
+) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the V-trace targets of a batch of unrolls (Espeholt et al. 2018, section 4.1).
 
     With rho_s = min(rho, pi/mu), c_s = min(c, pi/mu) and the temporal difference
@@ -186,8 +163,9 @@ def vtrace(
 
         v_s - V(x_s) = delta_s + gamma_s c_s (v_{s+1} - V(x_{s+1}))
 
-    with v_T = V(x_T). A row that is no step has weights of 0, so its target is the value itself,
-    and what came before it bootstraps from that.
+    with v_T = V(x_T); the advantages are rho_s (r_s + gamma_s v_{s+1} - V(x_s)). A row that is no
+    step has weights of 0, so its target is the value itself, and what came before it bootstraps
+    from that.
 
     Args:
         log_ratios: log pi(a|x) - log mu(a|x), of the new policy and of that which acted, [B, T].
@@ -195,10 +173,15 @@ def vtrace(
         discounts: gamma, and 0 where the episode has terminated, [B, T].
         values: V(x), [B, T + 1].
         is_step: 0 for rows that only reset the environment, else 1, [B, T].
+        rho_clip: bound of the weights of temporal differences; sets what the targets converge to.
+        c_clip: bound of the weights of traces; sets how fast they do.
+
+    Returns:
+        v_s, the target of each observation's value, and the advantages: [B, T] float32 both.
     """
     ratios = tf.exp(log_ratios) * is_step
-    rho = tf.minimum(clips.rho, ratios)
-    traces = discounts * tf.minimum(clips.c, ratios)
+    rho = tf.minimum(rho_clip, ratios)
+    traces = discounts * tf.minimum(c_clip, ratios)
     deltas = rho * (rewards + discounts * values[:, 1:] - values[:, :-1])
     length = int(rewards.shape[1])
     correction = tf.zeros_like(deltas[:, 0])
@@ -209,4 +192,4 @@ def vtrace(
     targets = values[:, :-1] + tf.stack(corrections[::-1], axis=1)
     following = tf.concat([targets[:, 1:], values[:, -1:]], axis=1)
     advantages = rho * (rewards + discounts * following - values[:, :-1])
-    return VTrace(tf.stop_gradient(targets), tf.stop_gradient(advantages))
+    return tf.stop_gradient(targets), tf.stop_gradient(advantages)

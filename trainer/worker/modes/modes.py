@@ -15,7 +15,7 @@ from trainer.engine.engine import Engine
 from trainer.engine.initial_weights.initial_weights import restore_weights
 from trainer.errors import CheckpointError, ConfigError
 from trainer.files import write_json
-from trainer.reinforcement.actor import act
+from trainer.reinforcement.actor import Actor, PublishedPolicy
 from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.runs import checkpoint_retention
 from trainer.runs.directory import write_result
@@ -92,7 +92,17 @@ def _act(context: WorkerContext, stop: Callable[[], bool]) -> bool:
     devices.set_threads(1)  # one core for each actor: its networks are small
     data = build_dataset(context.experiment)
     assert isinstance(data, EnvironmentData)
-    return act(context, data, build_task(context, tf_strategy, data), stop)
+    policy = PublishedPolicy(build_task(context, tf_strategy, data), data.env)
+    actor = Actor(
+        policy,
+        data,
+        experiment=context.experiment,
+        run_dir=context.run_dir,
+        channel=context.channel,
+        cluster=context.cluster,
+        stop=stop,
+    )
+    return actor.run()
 
 
 def _run_engine(

@@ -1,4 +1,4 @@
-"""The learner's server and its clients: batches, weights, counts, and the end."""
+"""Messages of arrays; the learner's server and its clients: batches, weights, counts, the end."""
 
 import json
 import socket
@@ -8,10 +8,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.reinforcement.array_messages import receive, send
 from trainer.reinforcement.buffers.queue import Queue
-from trainer.reinforcement.learner_client import Finished, LearnerClient
-from trainer.reinforcement.learner_server import ADDRESS_FILE, BatchLayout, Closed, LearnerServer
+from trainer.reinforcement.connection import (
+    ADDRESS_FILE,
+    Closed,
+    Finished,
+    LearnerClient,
+    LearnerServer,
+    receive,
+    send,
+)
 
 LENGTH = 3
 NAMES = ("reward", "staleness")
@@ -19,8 +25,67 @@ NO_FRAMES = np.zeros(4, np.int64)
 
 
 def server_of(run_dir, *, num_replicas=1, per_replica=2, **options):
-    layout = BatchLayout(NAMES, LENGTH, num_replicas, per_replica)
-    return LearnerServer(run_dir, Queue(**options), layout, host="127.0.0.1")
+    return LearnerServer(
+        run_dir, Queue(**options), names=NAMES, length=LENGTH, num_replicas=num_replicas,
+        per_replica=per_replica, host="127.0.0.1",
+    )  # fmt: skip
+
+
+LARGE = np.ones(4_000_000)
+"""More than the buffers of a socket hold."""
+
+
+@pytest.fixture
+def pair():
+    left, right = socket.socketpair()
+    with left, right:
+        yield left, right
+
+
+def test_arrays_arrive_as_they_were_sent_also_after_timeouts(pair):
+    arrays = [
+        np.arange(6, dtype=np.float32).reshape(2, 3)[:, ::2], np.zeros((0, 4), np.int64),
+        np.array(7, np.uint8), LARGE,
+    ]  # fmt: skip
+    pair[0].settimeout(0.01)
+    has_waited = threading.Event()
+    sender = threading.Thread(target=send, args=(pair[0], {"a": 1}, arrays, has_waited.set))
+    sender.start()
+    assert has_waited.wait(60)
+    header, received = receive(pair[1])
+    sender.join()
+    assert header == {"a": 1}
+    for array, other in zip(arrays, received, strict=True):
+        np.testing.assert_array_equal(array, other)
+        assert array.dtype == other.dtype
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b'{"arrays": [["O", [9]]]}', "cannot be received"),
+        (b'{"arrays": [["f4", [9]]]}', "cannot be received"),  # too many bytes
+        (None, "too long"),
+    ],
+)
+def test_what_is_no_message_is_refused(pair, content, problem):
+    pair[0].sendall(len(content).to_bytes(8, "big") + content if content else b"GET / HTTP/1.1\r\n")
+    with pytest.raises(ValueError, match=problem):
+        receive(pair[1], max_bytes=8)
+
+
+def test_message_that_is_given_up_ends_the_connection(pair):
+    pair[0].settimeout(0.01)
+
+    def end():
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        send(pair[0], {}, [LARGE], end)
+    with pytest.raises(ConnectionResetError):
+        receive(pair[1])
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        send(pair[0], {})
 
 
 @pytest.fixture
@@ -50,12 +115,12 @@ def unrolls(*numbers):
     return {"reward": np.array([[number] * LENGTH for number in numbers], np.float32)}
 
 
-def test_replicas_get_parts_of_the_same_batch(server, client):
+def test_replicas_get_shards_of_the_same_batch(server, client):
     version, weights = client.exchange({}, -1)
     assert (version, [array.tolist() for array in weights]) == (5, [[0.5]])
     client.exchange(unrolls(1, 2, 3, 4), 5)
-    second = client.part(5, 1)  # as another process would
-    first = server.part(5, 0)
+    second = client.shard(5, 1)  # as another process would
+    first = server.shard(5, 0)
     assert first[0][:, 0].tolist() == [1, 2]
     assert second[0][:, 0].tolist() == [3, 4]
     assert first[1].tolist() == second[1].tolist() == [0, 0]
@@ -75,9 +140,9 @@ def test_counts_add_up_and_what_waited_is_lost_in_the_next_attempt(tmp_path, cli
     first = server_of(tmp_path, max_staleness=0, capacity=4)
     first.begin(0, NO_FRAMES, [])
     client.exchange(unrolls(1, 2, 3), 0)
-    assert first.part(0, 0)[-1].tolist() == [9, 0, 0, 3]
+    assert first.shard(0, 0)[-1].tolist() == [9, 0, 0, 3]
     client.exchange(unrolls(4, 5), 1)
-    counts = first.part(1, 0)[-1]
+    counts = first.shard(1, 0)[-1]
     assert counts.tolist() == [15, 3, 0, 0]
     generated, dropped, lost, waiting = counts
     assert generated == 2 * 2 * LENGTH + dropped + lost + waiting
@@ -86,7 +151,7 @@ def test_counts_add_up_and_what_waited_is_lost_in_the_next_attempt(tmp_path, cli
     second = server_of(tmp_path)
     second.begin(1, np.array([9, 0, 0, 3]), [])
     client.exchange(unrolls(6, 7), 1)
-    assert second.part(1, 0)[-1].tolist() == [15, 0, 3, 0]
+    assert second.shard(1, 0)[-1].tolist() == [15, 0, 3, 0]
     second.close(finished=True)
 
 
@@ -95,7 +160,7 @@ def test_actor_waits_while_the_queue_is_full(tmp_path, client):
     server.begin(0, NO_FRAMES, [])
     sender = threading.Thread(target=client.exchange, args=(unrolls(1, 2, 3), 0))
     sender.start()
-    assert [server.part(step, 0)[0][0, 0] for step in range(2)] == [1, 2]
+    assert [server.shard(step, 0)[0][0, 0] for step in range(2)] == [1, 2]
     sender.join(30)
     assert not sender.is_alive()
     server.close(finished=True)
@@ -107,7 +172,7 @@ def test_end_is_told_to_all_that_wait(server, client):
     with pytest.raises(Finished):
         client.exchange(unrolls(1), 5)
     with pytest.raises(Closed):
-        server.part(5, 0)
+        server.shard(5, 0)
 
 
 def test_stranger_without_the_password_gets_no_answer(server, tmp_path):
@@ -119,30 +184,22 @@ def test_stranger_without_the_password_gets_no_answer(server, tmp_path):
         assert stranger.recv(1) == b""
 
 
-class Listener:
-    """Listens as a learner does, and does nothing else."""
-
-    def __init__(self, run_dir):
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.settimeout(60)
-        address = {"host": "127.0.0.1", "port": self._listener.getsockname()[1], "token": ""}
-        (run_dir / ADDRESS_FILE).write_text(json.dumps(address))
-
-    def accept(self):
-        connection, _ = self._listener.accept()
-        connection.settimeout(60)
-        assert receive(connection)[0] == {"token": ""}
-        return connection
-
-
-def test_unrolls_that_are_lost_again_and_again_are_told(tmp_path, caplog):
-    listener = Listener(tmp_path)
+def test_unrolls_that_are_lost_again_and_again_are_reported(tmp_path, caplog):
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(60)
+    address = {"host": "127.0.0.1", "port": listener.getsockname()[1], "token": ""}
+    (tmp_path / ADDRESS_FILE).write_text(json.dumps(address))
     client = LearnerClient(tmp_path, lambda: None)
+
+    def accept():
+        connection, _ = listener.accept()
+        receive(connection)
+        return connection
 
     def answer():
         for _ in range(3):
-            listener.accept().close()  # without an answer
-            with listener.accept() as connection:
+            accept().close()  # without an answer
+            with accept() as connection:
                 receive(connection)
                 send(connection, {"version": 5})
 
@@ -153,6 +210,7 @@ def test_unrolls_that_are_lost_again_and_again_are_told(tmp_path, caplog):
         client.exchange(unrolls(number), 5)
         client.close()
     learner.join(60)
+    listener.close()
     assert "the last 3 messages of unrolls did not reach the learner" in caplog.text
 
 
