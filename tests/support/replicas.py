@@ -20,7 +20,7 @@ if __name__ == "__main__":
 import numpy as np
 import tensorflow as tf
 
-from trainer.engine.graph.exchange.collective_log import CollectiveLog
+from trainer.engine.graph.exchange.collectives import CollectiveLog
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.graph.step.train_step import Step
 
@@ -281,7 +281,7 @@ def main() -> None:
         for name, nest in results.items()
     }
     moving = [value.tolist() for value in statistics(layers["synchronized"])]
-    lines = {name: log.lines() for name, log in logs.items()}
+    lines = {name: log.labels() for name, log in logs.items()}
     print(json.dumps({"results": plain, "moving": moving, "logs": lines}), flush=True)
     os._exit(0)  # TensorFlow's threads can make an orderly shutdown hang
 

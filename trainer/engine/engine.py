@@ -33,7 +33,6 @@ from trainer.engine.callback_events import CallbackCaller
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.evaluation.evaluator import Evaluation, Evaluator
 from trainer.engine.evaluation.predictor import Predictor
-from trainer.engine.graph.exchange.collective_log import first_difference
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.graph.step.divergence import DivergenceStatus
@@ -381,9 +380,7 @@ class Engine(RunState):
 
         Before the first step: with different collectives processes add up wrong, or hang.
         """
-        self.process_group.assert_same_lines(
-            lambda: self.loop.trace(self._iterator), first_difference
-        )
+        self.process_group.assert_same("collectives", lambda: self.loop.trace(self._iterator))
 
     def _audit(self) -> None:
         """Compare all replicas, if that is due, and go back if any of them differ; collective."""

@@ -120,49 +120,28 @@ class ProcessGroup:
         with suppress(tf.errors.OpError):  # the others are gone, so they needed nothing
             context.context().wait_at_barrier("leave", _LEAVE_SECS * 1000)
 
-    def assert_same(self, what: str, get_digests: Callable[[], Mapping[str, int]]) -> None:
-        """Raise unless all processes have the same digests as the chief.
+    def assert_same(self, what: str, get_values: Callable[[], Mapping[str, object]]) -> None:
+        """Raise unless all processes have the same values as the chief, in the same order.
 
         Args:
-            get_digests: returns name -> hash; not called in a single process.
+            get_values: returns label -> value; not called in a single process.
 
         Raises:
-            DivergedError: in every process, if any differs; names the first that does, and what
-                differs there.
-        """
-
-        def difference(own: list[str], chiefs: list[str]) -> str | None:
-            pairs = zip_longest(own, chiefs, fillvalue="")
-            names = [line.partition(" ")[2] for line, other in pairs if line != other]
-            if not names:
-                return None
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-            listed = ", ".join(names[:3])
-            return f"{what} of worker-{self.index} differ from the chief's: {listed}{more}"
-
-        self.assert_same_lines(
-            lambda: [f"{digest:x} {name}" for name, digest in get_digests().items()], difference
-        )
-
-    def assert_same_lines(
-        self,
-        get_lines: Callable[[], list[str]],
-        difference: Callable[[list[str], list[str]], str | None],
-    ) -> None:
-        """Raise unless the lines of all processes match the chief's.
-
-        Args:
-            get_lines: returns this process's lines; not called in a single process.
-            difference: compares this process's lines with the chief's; returns the problem, if any.
-
-        Raises:
-            DivergedError: in every process, if any differs; describes how the first one does.
+            DivergedError: in every process, if any differs; names the first that does, and the
+                labels of what differs there.
         """
         if self.count == 1:
             return
-        lines = get_lines()
-        chiefs = self.broadcast_text(self._chief, "\n".join(lines)).split("\n")
-        problem = difference(lines, chiefs) or ""
+        values = get_values()
+        own = list(map(str, values.values()))
+        chiefs = self.broadcast_text(self._chief, "\n".join(own)).split("\n")
+        triples = zip_longest(values, own, chiefs, fillvalue="")
+        labels = [label or "fewer" for label, mine, theirs in triples if mine != theirs]
+        problem = ""
+        if labels:
+            more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
+            listed = f"{', '.join(labels[:3])}{more}"
+            problem = f"{what} of worker-{self.index} differ from the chief's: {listed}"
         differing = self._gather_flags(bool(problem))
         if any(differing):
             raise DivergedError(self.broadcast_text(differing.index(1), problem))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.engine.graph.exchange.collective_log import CollectiveLog
+from trainer.engine.graph.exchange.collectives import CollectiveLog
 from trainer.engine.graph.input.feature_specs import feature_words
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.step.metric_sums import Sums

@@ -20,7 +20,7 @@ import tensorflow as tf
 from trainer.annotations import OneOf
 from trainer.config.options import constraints
 from trainer.engine.graph.checks.graph_check import GraphCheck
-from trainer.engine.graph.exchange.collective_log import CollectiveLog
+from trainer.engine.graph.exchange.collectives import CollectiveLog
 from trainer.engine.graph.randomness import randomness
 from trainer.engine.graph.randomness.random_layers import LayerDraws
 from trainer.engine.graph.state.train_state import optimizer_trackables
@@ -78,14 +78,14 @@ class UserStep:
         self.check("loop")
         return results
 
-    def trace(self, iterator: Any) -> list[str]:
-        """Trace the step without running it; return its collectives in order, a line each.
+    def trace(self, iterator: Any) -> dict[str, str]:
+        """Trace the step without running it; return the labels of its collectives.
 
         Raises:
             ConfigError: see `GraphCheck`.
         """
         self.run.get_concrete_function(iterator, tf.TensorSpec([], tf.int64))
-        return self.collectives.lines()
+        return self.collectives.labels()
 
     def _on_replica(self, index: tf.Tensor, elements: Sequence[Any]) -> Any:
         step = Step(index, self.options, self.collectives)

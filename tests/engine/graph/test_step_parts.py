@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.layouts import Layout
-from trainer.engine.graph.exchange.collective_log import CollectiveLog
+from trainer.engine.graph.exchange.collectives import CollectiveLog
 from trainer.engine.graph.randomness.randomness import BatchPart, batch_part, fold_seed
 from trainer.engine.graph.step.shard_tree import TreeExchange
 from trainer.engine.graph.step.step_options import StepOptions

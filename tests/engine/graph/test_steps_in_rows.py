@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.support.layouts import Layout
 from trainer.engine.graph.checks.traced_operations import all_graphs
-from trainer.engine.graph.exchange.collective_log import CollectiveLog
+from trainer.engine.graph.exchange.collectives import CollectiveLog
 from trainer.engine.graph.randomness.randomness import BatchPart, batch_part, fold_seed
 from trainer.engine.graph.step.clipping import Clip
 from trainer.engine.graph.step.row_gradients import LEAST_SIZE, for_optimizer

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.engine.graph.exchange.collective_log import CollectiveLog
+from trainer.engine.graph.exchange.collectives import CollectiveLog
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.graph.step.train_step import Step
 from trainer.errors import ConfigError

@@ -14,8 +14,7 @@ import tensorflow as tf
 
 from tests.support import replicas
 from tests.support.training import ROUNDING, distance, engine, train, variables
-from trainer.engine.graph.exchange.collective_log import CollectiveLog, first_difference
-from trainer.engine.graph.exchange.collectives import flat_sum
+from trainer.engine.graph.exchange.collectives import CollectiveLog, flat_sum
 from trainer.errors import ConfigError
 from trainer.tasks.classification import Classification
 
@@ -206,10 +205,7 @@ REFUSED = {
         lambda step: step.all_reduce(tf.boolean_mask([1.0], [True]))
     ),
     r"all_gather\(axis=3\): axis must be >= -1 and": lambda step: step.all_gather([1.0], axis=3),
-    r"reduce_scatter\(sum, axis=0\): axis must exist": lambda step: step.reduce_scatter(1.0),
-    r"reduce_scatter\(max, axis=1\): axis must be >= -1 and < 1": (
-        lambda step: step.reduce_scatter([tf.zeros([4])], "max", 1)
-    ),
+    r"reduce_scatter\(sum, axis=0\): axis 0 of": lambda step: step.reduce_scatter(1.0),
     r"broadcast\(source=-1\): source must be >= 0": lambda step: step.broadcast(1.0, -1),
 }
 
@@ -221,8 +217,9 @@ def test_values_that_cannot_be_exchanged_are_refused(strategy_and_layers, messag
 
 
 def test_axis_that_replicas_cannot_share_is_refused(strategy_and_layers):
-    message = r"axis 0 of float32\[5, 2\] must be divisible by 2, the number of replicas; pad it"
-    with pytest.raises(ValueError, match=rf"reduce_scatter\(sum, axis=0\): {message}"):
+    with pytest.raises(
+        ValueError, match=r"reduce_scatter\(sum, axis=0\): axis 0 of float32\[5, 2\]"
+    ):
         replicas.run(
             strategy_and_layers("mirrored 2")[0],
             lambda step, *_: step.reduce_scatter(tf.zeros([5, 2])),
@@ -279,10 +276,7 @@ def test_error_names_the_collective_in_which_replicas_differ(
     strategy_and_layers, case, number, first, second
 ):
     first, second = (re.escape(what) + (HERE if what != END else "") for what in (first, second))
-    message = (
-        f"^collective {number} of the step differs: replica 0 has {first}, "
-        f"replica 1 has {second}; all replicas must make the same"
-    )
+    message = f"^collective {number} of the step differs: replica 1 has {second}, another {first}; "
     with pytest.raises(ValueError, match=message):
         replicas.run(
             strategy_and_layers("mirrored 2")[0], lambda step, replica, _: case(step, replica)
@@ -310,33 +304,27 @@ def test_collective_within_inner_graph_is_refused_for_several_replicas(strategy_
         replicas.run(strategy_and_layers("mirrored 2")[0], lambda step, *_: call(step))
 
 
-def test_first_difference_compares_logs_of_two_processes():
-    logs = [CollectiveLog(), CollectiveLog()]
-    for log, folder in zip(logs, ("/a", "/b"), strict=True):
-        log.record(0, f"all_reduce(sum) of float32[] at {folder}/task.py:3")
+def test_labels_of_two_processes_agree_whatever_the_folder():
+    labels = []
+    for folder in ("/a", "/b"):
+        log = CollectiveLog()
+        log.record(0, ("all_reduce(sum) of float32[]", f"{folder}/task.py:3"))
         log.end(0)
-    mine, theirs = (log.lines() for log in logs)
-    assert first_difference(mine, theirs) is None
-    rule = "all replicas must make the same, in the same order and with the same shapes"
-    more = ["all_reduce(sum) of float32[] at t.py:3", "all_gather(axis=0) of int32[2] at t.py:4"]
-    assert first_difference(mine, [*more, "the end of the step"]) == (
-        "collective 2 of the step differs: here the end of the step, "
-        f"there all_gather(axis=0) of int32[2] at t.py:4; {rule}"
-    )
+        labels.append(log.labels())
+    assert list(labels[0].values()) == list(labels[1].values())
+    assert "1. all_reduce(sum) of float32[] at /a/task.py:3" in labels[0]
 
 
 def test_message_on_long_nest_shows_where_it_differs():
-    lines = [
-        f"all_reduce(sum) of [{'float32[3, 3], ' * 200}{last}, {'float32[5], ' * 100}] at t.py:3"
+    log = CollectiveLog()
+    first, other = (
+        f"all_reduce(sum) of [{'float32[3, 3], ' * 200}{last}, {'float32[5], ' * 100}]"
         for last in ("int32[]", "int64[]")
-    ]
-    message = first_difference(lines[:1], lines[1:])
-    assert len(message) < 600
-    for last in ("int32[]", "int64[]"):
-        assert re.search(
-            rf"all_reduce\(sum\) of \[float32\[3, 3\], .* {re.escape(last)}, .* \.\.\. at t.py:3",
-            message,
-        )
+    )
+    log.record(0, (first, "t.py:3"))
+    with pytest.raises(ValueError, match=r"int64\[\].*t.py:4.*int32\[\].*t.py:3") as caught:
+        log.record(1, (other, "t.py:4"))
+    assert len(str(caught.value)) < 700
 
 
 class Centered(Classification):

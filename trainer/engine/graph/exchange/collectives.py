@@ -12,13 +12,12 @@ import pprint
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from trainer.annotations import OneOf
 from trainer.config.options import constraints
-from trainer.engine.graph.exchange.collective_log import CollectiveLog
 from trainer.engine.graph.placement.step_devices import beside, numbers_of
 from trainer.errors import ConfigError
 
@@ -26,6 +25,8 @@ _OPS = OneOf("sum", "mean", "min", "max")
 _SPARSE = (tf.IndexedSlices, tf.SparseTensor, tf.RaggedTensor)
 _ENGINE = ("trainer.engine.", "trainer.own_loop.")
 """Frames of the modules in these packages are not the code that makes a collective."""
+_END = "the end of the step", ""
+_SHOWN = 160  # characters of a nest in a message
 
 
 def packed(
@@ -55,6 +56,67 @@ def flat_sum(
     if replica.num_replicas_in_sync == 1:
         return list(tensors)
     return packed(tensors, lambda flat: replica.all_reduce(tf.distribute.ReduceOp.SUM, flat))
+
+
+Made: TypeAlias = tuple[str, str]
+"""A collective: what is made of which nest, and the file and line of the code that makes it."""
+
+
+class CollectiveLog:
+    """The collectives of one trace of the step, in order.
+
+    Every replica must make the same collectives in the same order, else they wait for one another
+    or add up what does not belong together. The replicas of this process are traced in turn, and
+    compared meanwhile; processes compare their `labels`.
+    """
+
+    def __init__(self) -> None:
+        self._made: list[Made] = []
+        self._counts: dict[int | None, int] = {}
+
+    def record(self, replica: int | None, made: Made) -> None:
+        """Record that a replica makes a collective.
+
+        Args:
+            replica: its number; None where one trace is for all.
+
+        Raises:
+            ValueError: another replica made a different one at this point.
+        """
+        number = self._counts[replica] = self._counts.get(replica, 0) + 1
+        if number > len(self._made):
+            self._made.append(made)
+            return
+        other = self._made[number - 1]
+        if other[0] != made[0]:
+            pairs = enumerate(zip(other[0], made[0], strict=False))
+            start = next((i for i, (a, b) in pairs if a != b), 0)
+            raise ValueError(
+                f"collective {number} of the step differs: replica {replica} has "
+                f"{_text(made, start)}, another {_text(other, start)}; all must make the same, in "
+                "the same order and with the same shapes"
+            )
+
+    def end(self, replica: int | None) -> None:
+        """Record that a replica makes no more collectives.
+
+        Raises:
+            ValueError: another replica made more.
+        """
+        self.record(replica, _END)
+
+    def labels(self) -> dict[str, str]:
+        """Return label -> what must be the same in all processes: not the place in the code."""
+        return {f"{i}. {_text(made)}": made[0] for i, made in enumerate(self._made, 1)}
+
+
+def _text(made: Made, start: int = 0) -> str:
+    """Return a collective for a message; of a long nest what is at `start`."""
+    operation, place = made
+    if len(operation) > _SHOWN:
+        begin = max(0, min(start, len(operation)) - _SHOWN // 2)
+        operation = f"{'... ' * (begin > 0)}{operation[begin : begin + _SHOWN]} ..."
+    return f"{operation} at {place}" if place else operation
 
 
 class Collectives:
@@ -121,13 +183,8 @@ class Collectives:
             axis: where each tensor is cut; its length must be a multiple of `num_replicas`.
         """
         name = f"reduce_scatter({op}, axis={axis})"
-        tensors = [tf.convert_to_tensor(x) for x in tf.nest.flatten(value) if _is_dense(x)]
-        for x in tensors:
-            self._check_divisible(name, x, axis)
-        return tf.nest.map_structure(
-            lambda x: self._own_part(x, axis),
-            self._reduced("reduce_scatter", value, op, f", axis={axis}"),
-        )
+        total = self._reduced("reduce_scatter", value, op, f", axis={axis}")
+        return tf.nest.map_structure(lambda x: self._own_part(name, x, axis), total)
 
     def all_gather(self, value: Any, axis: int = 0) -> Any:
         """Stack the values of all replicas along a new axis; every replica gets the result.
@@ -152,18 +209,18 @@ class Collectives:
             raise ValueError(
                 f"{name}: source must be >= 0 and < {self.num_replicas}, the number of replicas"
             )
-        tensors, line = self._begin(name, value)
+        tensors, made = self._begin(name, value)
         # A condition in the graph: in Python the other replicas' values would be cut off from the
         # gradient, and its sum with them.
         is_source = tf.equal(self._context.replica_id_in_sync_group, source)
-        sums = self._sums([_masked(is_source, _widened(x)) for x in tensors], line)
+        sums = self._sums([_masked(is_source, _widened(x)) for x in tensors], made)
         return tf.nest.pack_sequence_as(
             value, [tf.cast(total, x.dtype) for total, x in zip(sums, tensors, strict=True)]
         )
 
     def note(self, operation: str) -> None:
         """Record a collective that is made elsewhere, so that a difference in it is found too."""
-        self._record(f"{operation} at {_caller()}")
+        self._record((operation, _caller()))
 
     def end(self) -> None:
         """Record that this replica makes no more collectives in this step."""
@@ -171,7 +228,7 @@ class Collectives:
 
     def _gathered(self, name: str, value: Any, axis: int) -> Any:
         name = f"{name}(axis={axis})"
-        tensors, line = self._begin(name, value)
+        tensors, made = self._begin(name, value)
         for x in tensors:
             if not -x.shape.rank - 1 <= axis <= x.shape.rank:
                 bounds = f">= {-x.shape.rank - 1} and <= {x.shape.rank}"
@@ -183,26 +240,17 @@ class Collectives:
             return tf.transpose(rows, order)
 
         return tf.nest.pack_sequence_as(
-            value, [move_axis(rows) for rows in self._rows(tensors, line)]
+            value, [move_axis(rows) for rows in self._rows(tensors, made)]
         )
 
-    def _check_divisible(self, name: str, x: tf.Tensor, axis: int) -> None:
-        """Check that a tensor can be cut into a part for each replica, if its shape is static."""
+    def _own_part(self, name: str, x: tf.Tensor, axis: int) -> tf.Tensor:
+        """Return the part of a tensor along an axis that has this replica's number."""
         rank = x.shape.rank
-        if rank is None:
-            return
-        if not -rank <= axis < rank:
-            bounds = f"be >= {-rank} and < {rank}" if rank else "exist, and there is none"
-            raise ValueError(f"{name}: axis must {bounds} for {_format_type(x)}")
-        size = x.shape[axis]
-        if size is not None and size % self.num_replicas:
+        if not -rank <= axis < rank or x.shape[axis] % self.num_replicas:
             raise ValueError(
-                f"{name}: axis {axis} of {_format_type(x)} must be divisible by "
+                f"{name}: axis {axis} of {_format_type(x)} must exist, and be divisible by "
                 f"{self.num_replicas}, the number of replicas; pad it with tf.pad"
             )
-
-    def _own_part(self, x: tf.Tensor, axis: int) -> tf.Tensor:
-        """Return the part of a tensor along an axis that has this replica's number."""
         sizes = x.shape.as_list()
         sizes[axis] //= self.num_replicas
         begin: list[Any] = [0] * len(sizes)
@@ -212,7 +260,7 @@ class Collectives:
     def _reduced(self, name: str, value: Any, op: str, options: str = "") -> Any:
         if problem := constraints.check_value("op", op, _OPS):
             raise ValueError(f"{name}: {problem}")
-        tensors, line = self._begin(name := f"{name}({op}{options})", value)
+        tensors, made = self._begin(name := f"{name}({op}{options})", value)
         for x in tensors:
             if x.dtype.is_bool or (op == "mean" and not x.dtype.is_floating):
                 raise ValueError(
@@ -222,44 +270,45 @@ class Collectives:
         if op in ("min", "max"):
             reduce = tf.reduce_min if op == "min" else tf.reduce_max
             return tf.nest.pack_sequence_as(
-                value, [reduce(rows, axis=0) for rows in self._rows(tensors, line)]
+                value, [reduce(rows, axis=0) for rows in self._rows(tensors, made)]
             )
-        sums = self._sums([_widened(x) for x in tensors], line)
+        sums = self._sums([_widened(x) for x in tensors], made)
         results = [total / self.num_replicas for total in sums] if op == "mean" else sums
         return tf.nest.pack_sequence_as(
             value, [tf.cast(result, x.dtype) for result, x in zip(results, tensors, strict=True)]
         )
 
-    def _rows(self, tensors: list[tf.Tensor], line: str) -> list[tf.Tensor]:
+    def _rows(self, tensors: list[tf.Tensor], made: Made) -> list[tf.Tensor]:
         """Return the values of each tensor on all replicas, [replicas, ...]."""
         number = self._context.replica_id_in_sync_group
         is_own = tf.equal(tf.range(self.num_replicas)[:, None], number)
         rows = [_masked(is_own, tf.reshape(_widened(x), [1, -1])) for x in tensors]
-        sums = self._sums(rows, line)
+        sums = self._sums(rows, made)
         return [
             tf.cast(tf.reshape(total, [self.num_replicas, *x.shape]), x.dtype)
             for total, x in zip(sums, tensors, strict=True)
         ]
 
-    def _sums(self, tensors: list[tf.Tensor], line: str) -> list[tf.Tensor]:
-        return packed(tensors, lambda flat: self._sum(flat, line))
+    def _sums(self, tensors: list[tf.Tensor], made: Made) -> list[tf.Tensor]:
+        return packed(tensors, lambda flat: self._sum(flat, made))
 
-    def _sum(self, flat: tf.Tensor, line: str) -> tf.Tensor:
+    def _sum(self, flat: tf.Tensor, made: Made) -> tf.Tensor:
         if self.num_replicas == 1:
             return flat
 
         @tf.custom_gradient
         def summed(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
             def gradient(upstream: tf.Tensor) -> tf.Tensor:
-                self._record(f"gradient of {line}")
-                return self._sum(upstream, f"gradient of {line}")
+                of_gradient = f"gradient of {made[0]}", made[1]
+                self._record(of_gradient)
+                return self._sum(upstream, of_gradient)
 
             return self._context.all_reduce(tf.distribute.ReduceOp.SUM, x), gradient
 
         return summed(flat)
 
-    def _begin(self, name: str, value: Any) -> tuple[list[tf.Tensor], str]:
-        """Check a nest and record its collective; return its tensors and the line of the log."""
+    def _begin(self, name: str, value: Any) -> tuple[list[tf.Tensor], Made]:
+        """Check a nest and record its collective; return its tensors, and what was recorded."""
         if self._is_part:
             raise ConfigError(
                 f"task: {name} at {_caller()} would join parts of the global batch, for "
@@ -267,7 +316,7 @@ class Collectives:
             )
         tensors = []
         for leaf in tf.nest.flatten(value):
-            if not _is_dense(leaf):
+            if leaf is None or isinstance(leaf, _SPARSE):
                 raise ValueError(
                     f"{name}: {type(leaf).__name__} is no dense tensor; "
                     "make it one with tf.convert_to_tensor or its to_dense"
@@ -286,21 +335,17 @@ class Collectives:
         nest = pprint.pformat(
             tf.nest.pack_sequence_as(value, [_format_type(x) for x in tensors]), width=sys.maxsize
         )
-        line = f"{name} of {nest.replace(chr(39), '')} at {_caller()}"
-        self._record(line)
-        return tensors, line
+        made = f"{name} of {nest.replace(chr(39), '')}", _caller()
+        self._record(made)
+        return tensors, made
 
-    def _record(self, line: str) -> None:
+    def _record(self, made: Made) -> None:
         if self.num_replicas > 1 and tf.compat.v1.get_default_graph() is not self._graph:
             raise ValueError(
-                f"{line} is inside a tf.function, a tf.while_loop or a tf.cond, where replicas "
-                "cannot communicate; jit compiles the loss like that"
+                f"{_text(made)} is inside a tf.function, a tf.while_loop or a tf.cond, where "
+                "replicas cannot communicate; jit compiles the loss like that"
             )
-        self._log.record(self._number, line)
-
-
-def _is_dense(leaf: Any) -> bool:
-    return leaf is not None and not isinstance(leaf, _SPARSE)
+        self._log.record(self._number, made)
 
 
 def _widened(x: tf.Tensor) -> tf.Tensor:

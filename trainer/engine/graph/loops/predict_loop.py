@@ -8,8 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import tensorflow as tf
 
-from trainer.engine.graph.exchange.collective_log import CollectiveLog
-from trainer.engine.graph.exchange.collectives import Collectives
+from trainer.engine.graph.exchange.collectives import CollectiveLog, Collectives
 from trainer.engine.graph.input.feed import Feed
 from trainer.engine.graph.randomness.randomness import evaluated_part
 from trainer.errors import ConfigError

@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
-from trainer.engine.graph.exchange.collective_log import CollectiveLog
+from trainer.engine.graph.exchange.collectives import CollectiveLog
 from trainer.engine.graph.input.feed import Feed, Gathered, InGraph
 from trainer.engine.graph.randomness import randomness
 from trainer.engine.graph.state.train_state import TrainState
@@ -117,10 +117,10 @@ class TrainLoop:
         self.check("the training step")
         return window, waited, status
 
-    def trace(self, iterator: Any) -> list[str]:
-        """Trace the step without running it; return its collectives in order, a line each."""
+    def trace(self, iterator: Any) -> dict[str, str]:
+        """Trace the step without running it; return the labels of its collectives."""
         self.run.get_concrete_function(iterator, tf.TensorSpec([], tf.int64))
-        return self.collectives.lines()
+        return self.collectives.labels()
 
     def learning_rates(self, step: int) -> dict[str, float]:
         """Return the learning rate of each optimizer in step `step`, counted from 0, by name."""

@@ -7,8 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.engine.graph.exchange.collective_log import CollectiveLog
-from trainer.engine.graph.exchange.collectives import Collectives
+from trainer.engine.graph.exchange.collectives import CollectiveLog, Collectives
 from trainer.engine.graph.placement.step_devices import on_own_device
 from trainer.engine.graph.randomness.random_layers import task_draws
 from trainer.engine.graph.step.clipping import clip
