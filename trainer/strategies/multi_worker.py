@@ -19,7 +19,6 @@ from trainer.strategies.strategy import Refusals, Strategy
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from trainer.engine.graph.exchange.process_sum import Peers
     from trainer.engine.graph.step.step_options import Exchange
 
 
@@ -84,7 +83,6 @@ class MultiWorker(Strategy):
         self._bytes_per_pack = bytes_per_pack
         self._compress = None if compress == "none" else compress
         self._cluster: Cluster | None = None  # whose processes add up directly, if they do
-        self._peers: Peers | None = None
 
     def process_ids(self, count: int | None) -> list[ProcessId]:
         """Return `count` workers, or as many as are configured."""
@@ -127,10 +125,9 @@ class MultiWorker(Strategy):
         """Return the user's own exchange, that in 16 bits, or the direct one; collective."""
         import tensorflow as tf
 
-        from trainer.engine.graph.exchange import meeting
         from trainer.engine.graph.exchange.compressed_exchange import CompressedExchange
-        from trainer.engine.graph.exchange.process_sum import ProcessSum
-        from trainer.engine.graph.exchange.rendezvous import Patience
+        from trainer.engine.graph.exchange.process_sum import ProcessSum, connect
+        from trainer.engine.graph.exchange.rendezvous import Timeouts
         from trainer.engine.graph.step.shard_tree import chain_sum, tree_sum
 
         if callable(self._communication):
@@ -151,19 +148,14 @@ class MultiWorker(Strategy):
         if self._cluster is None:
             return None
         trainers = self._cluster.trainers
-        self._peers = meeting.connect(
+        peers = connect(
             {str(x): self._cluster.jobs[x.job][x.index] for x in trainers},
             trainers.index(self._cluster.process_id),
             self.start_timeout_secs,
-            Patience(self.warn_secs),
+            Timeouts(self.warn_secs),
             in_tree=in_tree,
         )
-        return ProcessSum(self._peers, tree_sum if in_tree else chain_sum)
-
-    def exchange_wait(self) -> Callable[[], float] | None:
-        """Return the wait for the others where the processes add up directly."""
-        peers = self._peers
-        return None if peers is None else lambda: peers.waited_secs
+        return ProcessSum(peers, tree_sum if in_tree else chain_sum)
 
     def traffic(
         self, gradients: float, weights: float, num_replicas: int, *, in_tree: bool

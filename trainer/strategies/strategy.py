@@ -135,14 +135,6 @@ class Strategy:
         """
         return None
 
-    def exchange_wait(self) -> Callable[[], float] | None:
-        """Return what tells how many seconds this process has waited in `gradient_exchange`.
-
-        Returns:
-            None if the exchange does not measure it.
-        """
-        return None
-
     def traffic(
         self, gradients: float, weights: float, num_replicas: int, *, in_tree: bool
     ) -> tuple[float, str]:

@@ -27,7 +27,8 @@ from trainer.engine.evaluation.inference import Inference
 from trainer.engine.graph.asynchronous.async_loops import AsyncLoops
 from trainer.engine.graph.asynchronous.chunks import ChunkScheduler
 from trainer.engine.graph.checks.graph_check import GraphCheck
-from trainer.engine.graph.exchange.exchange_timer import ExchangeTimer
+from trainer.engine.graph.exchange.collectives import ExchangeTimer
+from trainer.engine.graph.exchange.process_sum import ProcessSum
 from trainer.engine.graph.input.faulty_feed import FaultyFeed
 from trainer.engine.graph.input.feature_specs import feature_specs
 from trainer.engine.graph.input.feed import Feed, Source
@@ -281,9 +282,9 @@ def _step_options(
     options = _options(experiment, strategy, learner)
     if process_group.count == 1:
         return options, None
-    wait = strategy.exchange_wait()
-    if wait is not None:
-        return options, ExchangeTime(wait)
+    exchange = options.exchange
+    if isinstance(exchange, ProcessSum):
+        return options, ExchangeTime(lambda: exchange.peers.waited_secs)
     local = process_group.local_devices
     if experiment.deterministic or any("CPU" not in device.upper() for device in local):
         return options, None

@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from tests.support import replicas
 from tests.support.training import ROUNDING, distance, engine, train, variables
-from trainer.engine.graph.exchange.collectives import CollectiveLog, flat_sum
+from trainer.engine.graph.exchange.collectives import CollectiveLog, ExchangeTimer, flat_sum
+from trainer.engine.graph.input.faulty_feed import _rest
 from trainer.errors import ConfigError
 from trainer.tasks.classification import Classification
 
@@ -416,3 +417,23 @@ def test_two_real_processes_agree_on_statistics_and_logs(two_processes):
     assert first["moving"] == second["moving"]
     assert first["logs"] == second["logs"]
     assert len(first["logs"]["gradient of sum"]) == 3  # the reduction, its gradient, the end
+
+
+def test_time_from_ready_to_summed_is_added_up_over_steps():
+    timer = ExchangeTimer(num_replicas=2)
+
+    def late_sum(x):
+        # As if another process came late; it needs the tensor, as every sum does.
+        with tf.control_dependencies([_rest(0.02 + 0.0 * tf.cast(x, tf.float64))]):
+            return [tf.identity(x) * 2.0]
+
+    @tf.function(autograph=False)
+    def steps(count):
+        def step(number, x):
+            (summed,) = timer.measure([x], lambda: late_sum(x))
+            return number + 1, summed
+
+        return tf.while_loop(lambda number, x: number < count, step, (0, tf.constant(1.0)))[1]
+
+    assert float(steps(tf.constant(3))) == 8.0
+    assert timer.read() >= 0.9 * 3 * 0.02 / 2

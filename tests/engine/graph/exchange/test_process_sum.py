@@ -1,12 +1,19 @@
-"""What is summed together, and which processes do it in memory that they share."""
+"""What is summed together, and how processes connect: on one host, and between hosts."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from trainer.engine.graph.checks.traced_operations import all_graphs
+from trainer.engine.graph.exchange import process_sum
 from trainer.engine.graph.exchange.process_sum import Peers, ProcessSum, groups_of_hosts
-from trainer.engine.graph.step.shard_tree import chain_sum
+from trainer.engine.graph.exchange.rendezvous import Timeouts
+from trainer.engine.graph.exchange.shared_rows import SharedRows
+from trainer.engine.graph.step.shard_tree import chain_sum, tree_sum
+from trainer.errors import ConfigError
 
 MB = 250_000  # float32 numbers
 
@@ -106,3 +113,58 @@ def test_sums_that_do_not_depend_on_one_another_are_in_the_order_of_the_trace():
     first, second, third = (x for x in sums if x.type == "PyFunc")
     assert first in second.control_inputs
     assert second in third.control_inputs
+
+
+class Notifications:
+    """What all threads see, as TensorFlow's service shows it to all processes."""
+
+    texts: dict[str, str] = {}  # noqa: RUF012 - new for each test
+    changed = threading.Condition()
+
+    def __init__(self, secs):
+        self.secs = secs
+
+    def put(self, name, text):
+        with self.changed:
+            assert name not in self.texts
+            self.texts[name] = text
+            self.changed.notify_all()
+
+    def get(self, name):
+        with self.changed:
+            assert self.changed.wait_for(lambda: name in self.texts, self.secs)
+            return self.texts[name]
+
+
+@pytest.fixture
+def notifications(monkeypatch):
+    monkeypatch.setattr(Notifications, "texts", {})
+    monkeypatch.setattr(process_sum, "Notifications", Notifications)
+
+
+@pytest.mark.usefixtures("notifications")
+@pytest.mark.parametrize("add_up", [chain_sum, tree_sum])
+@pytest.mark.parametrize("hosts", ["1122", "1123", "1212", "111", "12"])
+def test_all_get_the_sum_wherever_they_are(hosts, add_up):
+    addresses = {f"worker-{i}": f"127.0.0.{host}:{i}" for i, host in enumerate(hosts)}
+    draw = np.random.default_rng(0)
+    mine = [[draw.integers(-9, 9, [7, 50]).astype(np.float32)] for _ in hosts]
+
+    def work(index):
+        in_tree = add_up is tree_sum
+        peers = process_sum.connect(addresses, index, 10.0, Timeouts(), in_tree=in_tree)
+        rows = SharedRows(peers.on_host, 1, peers.num_parts)
+        links = peers.between_hosts
+        over_hosts = links and (lambda total, own: links.all_reduce(total, own, add_up))
+        return rows.sum(mine[index], add_up, over_hosts)[0]
+
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        for total in pool.map(work, range(len(hosts))):
+            np.testing.assert_array_equal(total, sum(x for (x,) in mine))
+
+
+@pytest.mark.usefixtures("notifications")
+def test_address_of_no_host_is_refused_with_what_to_do():
+    addresses = {"worker-0": "203.0.113.7:1", "worker-1": "203.0.113.8:1"}
+    with pytest.raises(ConfigError, match=r"^worker-0 cannot listen at 203.0.113.7.*=ring$"):
+        process_sum.connect(addresses, 0, 1.0, Timeouts(), in_tree=False)

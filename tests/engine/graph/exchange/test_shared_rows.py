@@ -1,23 +1,34 @@
 """Sums in shared memory: right to the bit, given away without a copy; lost processes are found."""
 
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from tests.support.meetings import close, opened
-from trainer.engine.graph.exchange.rendezvous import Patience, PeerLostError, Rendezvous
+from trainer.engine.graph.exchange.rendezvous import PeerLostError, Rendezvous, Timeouts
 from trainer.engine.graph.exchange.shared_rows import SharedRows
 from trainer.engine.graph.step.shard_tree import chain_sum, tree_sum
+
+
+def close(member):
+    """Close the links of a process, as when it ends."""
+    for link in member._links.values():
+        link.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture
 def rendezvous(request):
     """The opened rendezvous of as many processes as the parameter says, and their threads."""
-    with opened(request.param, request.node.name) as members:
-        with ThreadPoolExecutor(request.param) as pool:
-            yield members, pool
+    names = [f"worker-{rank}" for rank in range(request.param)]
+    address = f"test-{threading.get_native_id()}-{request.node.name}"
+    timeouts = Timeouts(1.0, 30.0)
+    members = [Rendezvous(address, rank, names, timeouts) for rank in range(request.param)]
+    with ThreadPoolExecutor(request.param) as pool:
+        list(pool.map(lambda member: member.open(10.0), members))
+        yield members, pool
+    list(map(close, members))
 
 
 def rows_of(members, call=1, num_parts=None):
@@ -82,15 +93,6 @@ def test_sum_that_is_held_does_not_change_and_none_is_copied_before_all_are_held
     assert np.shares_memory(results[0][0], rows[0]._rows)
 
 
-@pytest.mark.parametrize("rendezvous", [2], indirect=True)
-def test_two_sums_of_a_step_do_not_mix(rendezvous):
-    members, pool = rendezvous
-    one, other = gradients(2, 1), gradients(2, 2)
-    first, second = rows_of(members, 1), rows_of(members, 2)
-    assert one_sum(first, pool, one)[0][0] == pytest.approx(one[0][0] + one[1][0])
-    assert one_sum(second, pool, other)[1][0] == pytest.approx(other[0][0] + other[1][0])
-
-
 @pytest.mark.parametrize("rendezvous", [3], indirect=True)
 def test_mask_has_the_bits_that_all_have(rendezvous):
     members, pool = rendezvous
@@ -100,7 +102,7 @@ def test_mask_has_the_bits_that_all_have(rendezvous):
 
 def test_process_that_ends_while_it_connects_is_not_taken_for_another():
     names = ["worker-0", "worker-1"]
-    members = [Rendezvous("ending", rank, names, Patience()) for rank in range(2)]
+    members = [Rendezvous("ending", rank, names, Timeouts()) for rank in range(2)]
     with socket.socket(socket.AF_UNIX) as ending:
         ending.connect("\0steadfast-ending")
     with ThreadPoolExecutor(2) as pool:
@@ -109,7 +111,7 @@ def test_process_that_ends_while_it_connects_is_not_taken_for_another():
 
 
 def test_first_process_that_has_gone_is_named():
-    member = Rendezvous("gone", 1, ["worker-0", "worker-1"], Patience())
+    member = Rendezvous("gone", 1, ["worker-0", "worker-1"], Timeouts())
     with pytest.raises(PeerLostError, match=r"^worker-0 has gone: Connection refused$"):
         member.open(1.0)
 
@@ -123,8 +125,7 @@ def test_different_gradients_are_an_error_and_no_hang(rendezvous):
     ]
     with pytest.raises(
         PeerLostError,
-        match=r"^the processes add up different gradients: number 1 of 320 bytes here, "
-        r"number 1 of 640 there$",
+        match=r"^the processes add up different gradients: number 1 of 320 bytes here",
     ):
         waiting[0].result(timeout=30)
     close(members[0])
@@ -172,7 +173,7 @@ def test_parts_are_summed_over_hosts_by_the_processes_that_add_up(rendezvous):
 @pytest.mark.parametrize("rendezvous", [2], indirect=True)
 def test_process_that_is_waited_for_is_named(rendezvous, caplog):
     members, _ = rendezvous
-    members[0]._patience = Patience(0.05, 0.1)
+    members[0]._timeouts = Timeouts(0.05, 0.1)
     with pytest.raises(PeerLostError, match=r"^worker-1: silent for 0.1 s$"):
         members[0].wait(1, 8)
     assert caplog.messages == ["worker-1: not heard of for 0.05 s; this process waits"]

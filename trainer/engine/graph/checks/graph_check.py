@@ -26,7 +26,7 @@ from trainer.engine.graph.checks.traced_operations import (
     place_of,
     scope_of,
 )
-from trainer.engine.graph.exchange.exchange_timer import UNSAVED
+from trainer.engine.graph.exchange.collectives import UNSAVED
 from trainer.engine.graph.state.variables import parts_of
 from trainer.errors import ConfigError
 

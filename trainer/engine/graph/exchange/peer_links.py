@@ -18,8 +18,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainer.engine.graph.exchange.additions import AddUp, Pieces, add_columns, part_of, within
-from trainer.engine.graph.exchange.rendezvous import Patience, PeerLostError
+import numpy as np
+
+from trainer.engine.graph.exchange.rendezvous import PeerLostError, Timeouts
+from trainer.engine.graph.exchange.shared_rows import (
+    AddUp,
+    Pieces,
+    add_columns,
+    part_of,
+    within,
+)
 
 _MAGIC = b"steadfast exchange 1"
 _NONCE_BYTES = 32
@@ -40,14 +48,13 @@ class PeerLinks:
         rank: this process's number among the peers, from 0.
         count: the number of peers, this one included.
         port: where it listens.
-        sent_bytes: what it has sent so far, the headers left out.
         waited_secs: how long it has waited for the others to come to an exchange.
 
     Args:
         names: of the peers, in order, for errors.
         host: the address of this process, by which the cluster names it.
         token: the secret of the run.
-        patience: how long a peer may neither send nor take anything.
+        timeouts: how long a peer may neither send nor take anything.
     """
 
     def __init__(
@@ -56,15 +63,14 @@ class PeerLinks:
         names: Sequence[str],
         host: str,
         token: bytes,
-        patience: Patience,
+        timeouts: Timeouts,
     ) -> None:
         self.rank = rank
         self.count = len(names)
-        self.sent_bytes = 0
         self.waited_secs = 0.0
         self._names = names
         self._token = token
-        self._patience = patience
+        self._timeouts = timeouts
         self._received: list[Any] = []
         self._links: dict[int, socket.socket] = {}
         self._calls = 0
@@ -95,7 +101,7 @@ class PeerLinks:
             raise PeerLostError(f"{', '.join(missing)} did not connect within {secs:g} s")
         for link in self._links.values():
             link.setblocking(False)
-            _keep_alive(link, self._patience.cut_off_secs)
+            _keep_alive(link, self._timeouts.cut_off_secs)
 
     def all_reduce(self, total: Any, own: Pieces, add_up: AddUp) -> None:
         """Write the sum over all peers into a contiguous float32 vector.
@@ -131,8 +137,6 @@ class PeerLinks:
 
     def _buffers(self, size: int) -> dict[int, Any]:
         """Return what is received into, for each peer; kept, for new memory is slow at first."""
-        import numpy as np
-
         if not self._received or len(self._received[0]) < size:
             self._received = [np.empty(size, np.float32) for _ in self._links]
         rows = [row[:size] for row in self._received]
@@ -180,22 +184,20 @@ class PeerLinks:
                 for key, events in ready:
                     self._advance(selector, transfers[key.data], key.data, events)
         self.waited_secs += max((x.met_at for x in transfers.values()), default=began) - began
-        for vectors in outgoing.values():
-            self.sent_bytes += sum(memoryview(vector).nbytes for vector in vectors)
 
     def _wait(self, selector: selectors.BaseSelector) -> list[tuple[selectors.SelectorKey, int]]:
-        warn_secs, silent_secs = self._patience.warn_secs, self._patience.silent_secs
+        warn_secs, silent_secs = self._timeouts.warn_secs, self._timeouts.silent_secs
         began = time.monotonic()
         is_late = False
         while (waited := time.monotonic() - began) < silent_secs:
             if ready := selector.select(min(_CHECK_SECS, silent_secs - waited)):
                 return ready
             for rank in [key.data for key in selector.get_map().values()]:
-                if _is_cut_off(self._links[rank], self._patience.cut_off_secs):
+                if _is_cut_off(self._links[rank], self._timeouts.cut_off_secs):
                     raise PeerLostError(f"{self._names[rank]} has gone: its host is cut off")
             if not is_late and waited >= warn_secs:
                 is_late = True
-                self._patience.warn(self._awaited(selector))
+                self._timeouts.warn(self._awaited(selector))
         raise PeerLostError(f"{self._awaited(selector)}: silent for {silent_secs:g} s")
 
     def _awaited(self, selector: selectors.BaseSelector) -> str:

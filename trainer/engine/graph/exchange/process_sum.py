@@ -15,17 +15,22 @@ over shards. So the sum has the same bits everywhere and in every run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import tensorflow as tf
+from tensorflow.python.eager import context
 
-from trainer.engine.graph.exchange.additions import AddUp
 from trainer.engine.graph.exchange.peer_links import PeerLinks
-from trainer.engine.graph.exchange.rendezvous import Rendezvous
-from trainer.engine.graph.exchange.shared_rows import SharedRows
+from trainer.engine.graph.exchange.rendezvous import Rendezvous, Timeouts
+from trainer.engine.graph.exchange.shared_rows import AddUp, SharedRows
+from trainer.errors import ConfigError
 
+_TOKEN_BYTES = 32
+_connections = itertools.count()
 _BUCKET_BYTES = 2_000_000
 """What is sent at a time: less takes as long, and more is there too late to be sent meanwhile."""
 
@@ -62,7 +67,7 @@ class ProcessSum:
     static_shapes = False
 
     def __init__(self, peers: Peers, add_up: AddUp) -> None:
-        self._peers = peers
+        self.peers = peers
         self._add_up = add_up
         self._calls = 0
 
@@ -88,7 +93,7 @@ class ProcessSum:
         Between hosts those that the backward pass makes first, of the last layers, are sent while
         it makes the others. On one host it would only wait for the same processors.
         """
-        if self._peers.between_hosts is None:
+        if self.peers.between_hosts is None:
             return [list(range(len(tensors)))]
         buckets: list[list[int]] = [[]]
         size = 0
@@ -103,8 +108,8 @@ class ProcessSum:
 
     def _sum(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         self._calls += 1
-        rows = SharedRows(self._peers.on_host, self._calls, self._peers.num_parts)
-        links = self._peers.between_hosts
+        rows = SharedRows(self.peers.on_host, self._calls, self.peers.num_parts)
+        links = self.peers.between_hosts
         over_hosts = None if links is None else partial(links.all_reduce, add_up=self._add_up)
         # Not as one flat buffer: the rows are that already, and to pack it would be one more copy.
         summed: list[tf.Tensor] = tf.numpy_function(
@@ -142,3 +147,92 @@ def groups_of_hosts(hosts: Sequence[str], *, in_tree: bool) -> list[list[int]]:
         if not is_aligned:
             return [[number] for number in range(len(hosts))]
     return groups
+
+
+class Notifications:
+    """Texts that the processes of an attempt exchange before they are connected.
+
+    By TensorFlow's own service, which runs in the chief at the address that the cluster declares,
+    and which every process has joined before.
+
+    Attributes:
+        secs: how long a process waits for a text.
+    """
+
+    def __init__(self, secs: float) -> None:
+        self.secs = secs
+        self._prefix = f"steadfast/{next(_connections)}"
+
+    def put(self, name: str, text: str) -> None:
+        """Send a text to all processes, once."""
+        context.context().set_config_key_value(f"{self._prefix}/{name}", text)
+
+    def get(self, name: str) -> str:
+        """Return the text of a name, as soon as a process sends it.
+
+        Raises:
+            tf.errors.DeadlineExceededError: none does.
+        """
+        key = f"{self._prefix}/{name}"
+        text: str = context.context().get_config_key_value(key, int(1000 * self.secs))
+        return text
+
+
+def connect(
+    addresses: Mapping[str, str], index: int, secs: float, timeouts: Timeouts, *, in_tree: bool
+) -> Peers:
+    """Connect the processes of a run; each of them calls this.
+
+    Args:
+        addresses: name -> `<host>:<port>` of all processes, in order, as the cluster has them.
+        in_tree: see `groups_of_hosts`.
+
+    Raises:
+        PeerLostError: a process does not come.
+        ConfigError: this process cannot listen at its address.
+    """
+    notifications = Notifications(secs)
+    names = list(addresses)
+    hosts = [address.rpartition(":")[0].strip("[]") for address in addresses.values()]
+    groups = groups_of_hosts(hosts, in_tree=in_tree)
+    group = next(number for number, members in enumerate(groups) if index in members)
+    rank = groups[group].index(index)
+    num_parts = min(map(len, groups)) if len(groups) > 1 else len(groups[0])
+    links = None
+    if len(groups) > 1 and rank < num_parts:
+        if index == 0:
+            notifications.put("token", os.urandom(_TOKEN_BYTES).hex())
+        token = bytes.fromhex(notifications.get("token"))
+        peers = [members[rank] for members in groups]
+        try:
+            links = PeerLinks(group, [names[x] for x in peers], hosts[index], token, timeouts)
+        except OSError as error:
+            raise ConfigError(
+                f"{names[index]} cannot listen at {hosts[index]}, by which the cluster names it "
+                f"({os.strerror(error.errno or 0)}); declare an address of its host, or add "
+                "strategy.communication=ring"
+            ) from error
+        notifications.put(f"port/{index}", str(links.port))
+    on_host = _on_host([names[x] for x in groups[group]], rank, notifications, timeouts)
+    if links is not None:
+        before = {
+            number: (hosts[peer], int(notifications.get(f"port/{peer}")))
+            for number, peer in enumerate(peers[:group])
+        }
+        links.open(before, secs)
+    return Peers(on_host, links, num_parts)
+
+
+def _on_host(
+    names: Sequence[str], rank: int, notifications: Notifications, timeouts: Timeouts
+) -> Rendezvous | None:
+    """Connect the processes of a host."""
+    if len(names) == 1:
+        return None
+    key = f"host/{names[0]}"
+    address = os.urandom(16).hex() if rank == 0 else notifications.get(key)
+    rendezvous = Rendezvous(address, rank, names, timeouts)
+    if rank == 0:
+        notifications.put(key, address)  # it listens by now
+    rendezvous.open(notifications.secs)
+    return rendezvous

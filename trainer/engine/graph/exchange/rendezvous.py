@@ -28,7 +28,7 @@ class PeerLostError(ConnectionError):
 
 
 @dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """How long a process waits for another one, which may only be compiling.
 
     Attributes:
@@ -42,7 +42,7 @@ class Patience:
     cut_off_secs: float = 30.0
 
     def warn(self, names: str) -> None:
-        """Warn of processes for which this one has waited."""
+        """Warn that this process has waited for others."""
         logger.warning("%s: not heard of for %g s; this process waits", names, self.warn_secs)
 
 
@@ -58,15 +58,15 @@ class Rendezvous:
     Args:
         address: unique on this machine.
         names: of all processes, in order, for errors.
-        patience: how long one is waited for.
+        timeouts: how long one is waited for.
     """
 
-    def __init__(self, address: str, rank: int, names: Sequence[str], patience: Patience) -> None:
+    def __init__(self, address: str, rank: int, names: Sequence[str], timeouts: Timeouts) -> None:
         self.rank = rank
         self.count = len(names)
         self.waited_secs = 0.0
         self._names = names
-        self._patience = patience
+        self._timeouts = timeouts
         # No file: a name that begins with a zero byte exists as long as a process listens.
         self._address = f"\0steadfast-{address}"
         self._links: dict[int, socket.socket] = {}
@@ -166,9 +166,9 @@ class Rendezvous:
 
     def _receive(self, rank: int) -> bytes:
         link, name = self._links[rank], self._names[rank]
-        warn_secs, silent_secs = self._patience.warn_secs, self._patience.silent_secs
+        warn_secs, silent_secs = self._timeouts.warn_secs, self._timeouts.silent_secs
         if not _is_readable(link, min(warn_secs, silent_secs)):
-            self._patience.warn(name)
+            self._timeouts.warn(name)
             if not _is_readable(link, max(0.0, silent_secs - warn_secs)):
                 raise PeerLostError(f"{name}: silent for {silent_secs:g} s")
         try:

@@ -1,31 +1,30 @@
-"""The memory in which the processes of a host add up: a row for each, and rows for the sums."""
+"""Sums of what processes have in the same columns, in one order, in memory that they share.
+
+A process has a row of that memory, and there are rows for the sums.
+"""
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from trainer.engine.graph.exchange.additions import AddUp, Pieces, RowLayout, add_columns, within
 from trainer.engine.graph.exchange.rendezvous import Rendezvous
 
+AddUp: TypeAlias = Callable[[Sequence[Any], Callable[[Any, Any], Any]], Any]
+"""Adds up parts of equal shape, in order, with a function that adds two: see `shard_tree`."""
+
+Pieces: TypeAlias = list[tuple[slice, np.ndarray]]
+"""Columns of a row, ascending, each with the float32 numbers that a process has there."""
+
+ALIGNMENT = 16  # float32 numbers: what TensorFlow needs to use memory without copying it
+_BLOCK = 1 << 15  # float32 numbers: what several rows have of it stays in the processor's caches
 _NUM_SUMS = 2
 """A step reads a sum while the next one is made."""
-
-Views: TypeAlias = "Sequence[Sequence[weakref.ref[np.ndarray]]]"
-"""The views of each row that were given away."""
-
-
-def _free_rows(views: Views) -> int:
-    """Return a bit mask of the rows whose views have all been released."""
-    return sum(
-        1 << number
-        for number, references in enumerate(views)
-        if not any(reference() is not None for reference in references)
-    )
 
 
 class SharedRows:
@@ -61,18 +60,19 @@ class SharedRows:
             tensors: those of this process; their shapes are the same in all.
             over_hosts: writes the sum over the hosts of what is in a part into the part.
         """
-        layout = RowLayout.of(tensors)
-        pieces = layout.pieces(tensors)
+        columns_of = _columns_of(tensors)
+        size = _aligned(columns_of[-1].stop) if tensors else 0
+        pieces = [(x, y.reshape(-1)) for x, y in zip(columns_of, tensors, strict=True)]
         part = slice(0, 0)
         if self._rank < self._num_parts:
-            part = layout.part(self._rank, self._num_parts)
-        self._reserve(layout.size)
+            part = part_of(size, self._rank, self._num_parts)
+        self._reserve(size)
         row = self._rows[self._rank]
-        for others in (slice(0, part.start), slice(part.stop, layout.size)):
+        for others in (slice(0, part.start), slice(part.stop, size)):
             for columns, values in within(pieces, others):
                 row[columns] = values
         # All have written: take a free sum, or the one never given away.
-        mask = self._wait(layout.size, _free_rows(self._given))
+        mask = self._wait(size, self._free_rows())
         number = (mask & -mask).bit_length() - 1 if mask else _NUM_SUMS
         total = self._rows[self._count + number]
         own = within(pieces, part)
@@ -84,15 +84,22 @@ class SharedRows:
         if over_hosts is not None and self._rank < self._num_parts:
             inside = [(slice(x.start - part.start, x.stop - part.start), y) for x, y in own]
             over_hosts(total[part], inside)
-        self._wait(layout.size)
+        self._wait(size)
         views = [
-            total[columns].reshape(x.shape)
-            for columns, x in zip(layout.columns, tensors, strict=True)
+            total[columns].reshape(x.shape) for columns, x in zip(columns_of, tensors, strict=True)
         ]
         if number == _NUM_SUMS:
             return [view.copy() for view in views]
         self._given[number] = [weakref.ref(view) for view in views]
         return views
+
+    def _free_rows(self) -> int:
+        """Return a bit mask of the sums whose views have all been released."""
+        return sum(
+            1 << number
+            for number, views in enumerate(self._given)
+            if not any(view() is not None for view in views)
+        )
 
     def _wait(self, size: int, mask: int = -1) -> int:
         if self._rendezvous is None:
@@ -111,3 +118,71 @@ class SharedRows:
             memory = self._rendezvous.share(self._call, num_bytes)
         self._rows = np.frombuffer(memory, np.float32).reshape(shape)
         self._given = [[] for _ in range(_NUM_SUMS)]
+
+
+def _columns_of(tensors: Sequence[np.ndarray]) -> list[slice]:
+    """Return the columns of each tensor in a row, where TensorFlow can use it as it is."""
+    starts = itertools.accumulate((_aligned(x.size) for x in tensors), initial=0)
+    return [slice(at, at + x.size) for at, x in zip(starts, tensors, strict=False)]
+
+
+def part_of(size: int, number: int, count: int) -> slice:
+    """Return one of `count` parts of so many columns; all begin where a tensor can."""
+    ends = [min(_aligned(size * end // count), size) for end in (number, number + 1)]
+    return slice(*ends)
+
+
+def within(pieces: Pieces, part: slice) -> Pieces:
+    """Return what pieces have in a part of the columns."""
+    cut = []
+    for columns, values in pieces:
+        start, stop = max(columns.start, part.start), min(columns.stop, part.stop)
+        if start < stop:
+            cut.append((slice(start, stop), values[start - columns.start : stop - columns.start]))
+    return cut
+
+
+def add_columns(
+    rows: Sequence[np.ndarray | None], own: Pieces, total: np.ndarray, add_up: AddUp
+) -> None:
+    """Write the sum of all processes in the columns of `own` into `total`.
+
+    Args:
+        rows: what each process has in all columns; None: this one, which has `own`. The others'
+            are changed.
+        own: not changed, unless it lies in `total`.
+    """
+    buffers = np.empty((2, _BLOCK), np.float32)
+    for columns, values in own:
+        for start in range(columns.start, columns.stop, _BLOCK):
+            block = slice(start, min(start + _BLOCK, columns.stop))
+            mine = values[block.start - columns.start : block.stop - columns.start]
+            parts = [mine if row is None else row[block] for row in rows]
+            _add_block(parts, mine, total[block], buffers[:, : len(mine)], add_up)
+
+
+def _add_block(
+    parts: list[np.ndarray],
+    mine: np.ndarray,
+    total: np.ndarray,
+    buffers: np.ndarray,
+    add_up: AddUp,
+) -> None:
+    is_in_place = np.may_share_memory(mine, total)
+    first = buffers[0] if is_in_place else total  # else the others would be added to what is lost
+
+    def add_two(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        into = left
+        if left is parts[0]:
+            into = first
+        elif left is mine:
+            into = buffers[1]
+        return np.add(left, right, out=into)
+
+    result = add_up(parts, add_two)
+    if result is not total:
+        total[:] = result
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
-from trainer.engine.graph.exchange.exchange_timer import ExchangeTimer
+from trainer.engine.graph.exchange.collectives import ExchangeTimer
 from trainer.engine.graph.state.variables import LossScale
 from trainer.engine.graph.step.clipping import Clip
 from trainer.engine.graph.step.divergence import DivergenceMonitor
