@@ -24,11 +24,10 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.datasets.images.framing import Framing
-from trainer.datasets.images.image_files import CorruptFiles, FileSplit
+from trainer.datasets.images.image_files import CorruptExamples, FileSplit
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.record_features import Features, read_features
-from trainer.datasets.records.tfrecord_files import CorruptRecords, RecordIndex, TFRecordSplit
-from trainer.datasets.tfrecord import tfrecord
+from trainer.datasets.tfrecord import RecordIndex, TFRecordSplit, tfrecord
 from trainer.engine.graph.input.feed import Pipeline, SampleOrder, Source
 
 BATCH = 64
@@ -132,7 +131,7 @@ def paths(folder: Path, files: list[Path]) -> dict[str, Callable[[], Iterator[ob
     cut = tfrecord(path=str(folder), augment=random, **options)
     num_examples = records.train.num_examples
     images = FileSplit(
-        files, [0] * len(files), (*SIZE, 3), framing=framing, corrupt=CorruptFiles(0)
+        files, [0] * len(files), (*SIZE, 3), framing=framing, corrupt=CorruptExamples(0)
     )
     return {
         "bytes in memory: the limit": lambda: ours(Limit(num_examples, framing)),
@@ -204,7 +203,7 @@ class Lengths(Features):
 def record_split(file: Path, offsets: np.ndarray) -> TFRecordSplit:
     features = Lengths(read_features({"x": "float", "label": "int"}), "label", 1)
     index = RecordIndex((file,), np.array([len(offsets)]), offsets)
-    corrupt = CorruptRecords(0, features)
+    corrupt = CorruptExamples(0)
     return TFRecordSplit(index, features, None, framing=Framing(), corrupt=corrupt)
 
 

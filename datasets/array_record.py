@@ -70,14 +70,6 @@ def array_record(
 ) -> ImageDataset | ArrayDataset:
     """Records of ArrayRecord files; each is a `tf.train.Example`, or what `parse` makes of it.
 
-    Args:
-        options: those for images.
-        path: the files to train on: one, a pattern with *, or a folder, also of all splits.
-        test_path: the files to test on; None: as `path` tells.
-        parse: makes a record, such as a mapping, out of its bytes; None: `example`.
-        test_fraction: about which share to test on if there is no test_path.
-        fields: which parts of a record are used.
-
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: a file cannot be read, or the package array_record is missing.

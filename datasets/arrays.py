@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import tensorflow as tf
 
 from trainer.annotations import Ge, Structural
-from trainer.datasets.splits.batches import Column, PaddedRows, named_parts
+from trainer.datasets.splits.batches import Column, as_column, is_array, named_parts
 from trainer.datasets.splits.nested import (
     LabelRule,
     NestDataset,
@@ -20,7 +20,6 @@ from trainer.datasets.splits.nested import (
     specs_of,
 )
 from trainer.protocols import paths
-from trainer.text import first_line
 
 _FORMS = "(x, y), (x, y, sample_weight), x, or a tuple of such tuples: (train, test)"
 _PARTS = {1: ("train",), 2: ("train", "test"), 3: ("train", "validation", "test")}
@@ -39,15 +38,6 @@ def arrays(
     The function returns (x, y), (x, y, sample_weight) or x, or a tuple of such tuples: (train,
     test), or (train, validation, test). A dict, a tuple, or a list of arrays is several inputs or
     outputs. Floating-point numbers become float32, other types stay.
-
-    Args:
-        data: returns the arrays, the same ones whenever it is called.
-        num_classes: how many classes, targets or flags the label has; null: it tells.
-        label_kind: class: the number of a class, or the float32 share of each; number: targets;
-            multilabel: flags of 0 and 1; auto: a whole number is a class, other numbers are
-            targets, and anything else is for a task that takes any label.
-        unit: how many consecutive training examples stay together, such as a batch of the user's
-            own, in the random order of each epoch; 0: all, every epoch has the order of the arrays.
 
     Raises:
         ValueError: what the function returns cannot be trained on.
@@ -135,58 +125,16 @@ def _nest(value: Any, title: str) -> Any:
         if not value:
             raise ValueError(f"data: {title} is an empty dict")
         return {key: _nest(part, f"{title}[{key!r}]") for key, part in value.items()}
-    if isinstance(value, tuple) or (isinstance(value, list) and any(map(_is_array, value))):
+    if isinstance(value, tuple) or (isinstance(value, list) and any(map(is_array, value))):
         if not value:
             raise ValueError(f"data: {title} is an empty tuple")
         return tuple(_nest(part, f"{title}[{number}]") for number, part in enumerate(value))
     return _array(value, title)
 
 
-def _is_array(value: Any) -> bool:
-    return isinstance(value, Mapping) or bool(getattr(value, "shape", ()))
-
-
 def _array(value: Any, title: str) -> Column:
-    """Return an array [N, ...]: of texts of objects, of floating-point numbers float32."""
-    if isinstance(value, PaddedRows):
-        return value
     if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
         way = ".to_tensor()" if isinstance(value, tf.RaggedTensor) else "tf.sparse.to_dense()"
         raise ValueError(f"data: {title} is a {type(value).__name__}; make it dense by {way}")
-    if isinstance(value, tf.data.Dataset):
-        raise ValueError(f"data: {title} is a tf.data.Dataset; use dataset=stream")
-    if not hasattr(value, "__array__") and not isinstance(value, Sequence):
-        raise ValueError(
-            f"data: {title} is a {type(value).__name__}, it must be an array; use dataset=indexed "
-            "for objects with an index, dataset=stream for a tf.data.Dataset"
-        )
-    try:
-        array = np.asarray(value)
-    except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"data: {title} cannot be made an array: {first_line(error)}; pad it to one length"
-        ) from error
-    if array.ndim == 0:
-        raise ValueError(f"data: {title} is a single value, it must have one for each example")
-    if array.dtype.kind == "f":
-        return array.astype(np.float32, copy=False)
-    if array.dtype.kind in "biuc":
-        return array
-    return _texts(array, title)
-
-
-def _texts(array: np.ndarray, title: str) -> np.ndarray:
-    """Return texts as an array of objects, `str` or `bytes`, whatever NumPy held them in."""
-    if array.dtype.kind not in "OUST":
-        raise ValueError(
-            f"data: {title} is an array of {array.dtype}; convert it to numbers or texts"
-        )
-    texts = array.astype(object)
-    others = [item for item in texts.flat if not isinstance(item, str | bytes)]
-    if others:
-        raise ValueError(
-            f"data: {title} is an array of objects, among them {others[0]!r} "
-            f"({type(others[0]).__name__}); convert it to numbers or texts; the columns of a table "
-            "are dict(table)"
-        )
-    return texts
+    way_out = "use dataset=stream for a tf.data.Dataset, dataset=indexed for objects with an index"
+    return as_column(value, f"data: {title}", way_out)

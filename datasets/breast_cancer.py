@@ -16,10 +16,6 @@ from trainer.datasets.table import TableDataset, table
 
 
 def breast_cancer(*, test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.2) -> TableDataset:
-    """Measurements of cell nuclei in breast masses, benign or malignant: a small table.
-
-    Args:
-        test_fraction: about which share of the rows to test on.
-    """
+    """Measurements of cell nuclei in breast masses, benign or malignant: a small table."""
     file = Path(__file__).with_name("breast_cancer.csv")
     return table(path=str(file), label="diagnosis", test_fraction=test_fraction)

@@ -37,14 +37,6 @@ def cifar10(
 ) -> ImageDataset:
     """CIFAR-10, 50,000 images for training and 10,000 for testing, 32 x 32 x 3, ten classes.
 
-    Args:
-        path: the folder `cifar-10-batches-py` or the archive `cifar-10-python.tar.gz`; None: either
-            of them in Keras' cache, where the archive must have the published checksum. An archive
-            is read in place, never unpacked.
-        image_size: resize to [height, width].
-        augment: random changes of the images in training.
-        normalize: what is subtracted from the pixels and what they are divided by.
-
     Raises:
         FileNotFoundError: the folder, the archive or one of its files is not there.
         ValueError: a file is not what the official version holds.

@@ -27,12 +27,6 @@ def colored_digits(
 
     Neighbors by their pixels are of the same colors rather than of the same digit. An image
     follows from the seed, its split and its number alone.
-
-    Args:
-        noise: standard deviation of the noise, where black is 0 and white is 1.
-        seed: what colors and noise follow from.
-        augment: random changes of the images in training.
-        normalize: what is subtracted from the pixels and what they are divided by.
     """
     splits = [
         ArraySplit(_color(images, noise, [seed, number]), labels)

@@ -17,11 +17,7 @@ from trainer.datasets.table import TableDataset, table
 
 
 def diabetes(*, test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.2) -> TableDataset:
-    """Measurements of patients, and the progression of their disease: a table with a number.
-
-    Args:
-        test_fraction: about which share of the rows to test on.
-    """
+    """Measurements of patients, and the progression of their disease: a table with a number."""
     file = Path(__file__).with_name("diabetes.csv")
     return table(
         path=str(file),

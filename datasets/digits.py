@@ -33,11 +33,6 @@ def digits(
     The split is fixed: a permutation drawn from `numpy.random.RandomState(0)`, whose stream NumPy
     has frozen. The images are ordered by writer, so a split without shuffling would test on other
     people's handwriting.
-
-    Args:
-        image_size: resize to [height, width].
-        augment: random changes of the images in training.
-        normalize: what is subtracted from the pixels and what they are divided by.
     """
     train, test = read_digits()
     return ImageDataset(

@@ -36,17 +36,6 @@ def huggingface(
     Arrow files are mapped into memory; Parquet files are read into it, for their rows cannot be
     read one by one. Images stay encoded and are decoded in the graph.
 
-    Args:
-        options: those for images.
-        path: the folder that `save_to_disk` wrote; or .arrow or .parquet files to train on: one, a
-            folder, or a pattern with *.
-        test_path: the same, to test on; None: the split `test` of path, or what its files are
-            named, or else a part of it.
-        train: the split to train on, where there are several in one folder.
-        test: the split to test on.
-        test_fraction: about which share to test on if there is neither.
-        fields: which parts of a record are used.
-
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: a file cannot be read, or the package datasets is missing.

@@ -15,7 +15,7 @@ from typing import Annotated
 
 from trainer.annotations import Exists, Free, Ge, Gt, Le, Lt, Structural, takes
 from trainer.datasets.cache.example_cache import with_cache
-from trainer.datasets.images.image_files import CorruptFiles, FileSplit
+from trainer.datasets.images.image_files import CorruptExamples, FileSplit
 from trainer.datasets.images.images import (
     ImageDataset,
     ImageOptions,
@@ -43,13 +43,6 @@ def image_folder(
 ) -> ImageDataset:
     """Images in folders: `<path>/<class>/<name>.jpg`, .png, ...; labels are the sorted classes.
 
-    Args:
-        options: those for images.
-        path: the folder.
-        image_size: [height, width] that every image is resized to.
-        channels: 3 for color, 1 for gray; files are converted.
-        test_fraction: about which share of the images to test on if there are no such folders.
-
     Raises:
         FileNotFoundError: there is no such folder.
         ValueError: the folder is not such a tree.
@@ -60,7 +53,7 @@ def image_folder(
     classes = sorted({file.parent.name for paths in files.values() for file in paths})
     labels = {name: label for label, name in enumerate(classes)}
     shape = (image_size[0], image_size[1], channels)
-    corrupt = CorruptFiles(options.max_corrupt_records)
+    corrupt = CorruptExamples(options.max_corrupt_records)
     splits = {
         name: FileSplit(
             paths,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import tensorflow as tf
@@ -17,8 +17,7 @@ import tensorflow as tf
 from trainer.annotations import Exists, Free, Ge, Gt, Le, Lt, Structural, takes
 from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.image_folder import EXTENSIONS, SUFFIXES_TEXT
-from trainer.datasets.images.framing import Framing
-from trainer.datasets.images.image_files import CorruptFiles, FileSplit, decode
+from trainer.datasets.images.image_files import CorruptExamples, FileSplit, decode
 from trainer.datasets.images.images import (
     IGNORED,
     ImageDataset,
@@ -49,15 +48,6 @@ def image_masks(
     A mask is a gray PNG of 8 bits, of the size of its image: the number of the class of each pixel,
     or 255, which does not count.
 
-    Args:
-        options: those for images, of an image and its mask.
-        path: the folder.
-        class_names: the names of the classes, in the order of their numbers.
-        image_size: [height, width] that images and masks are resized to; a pixel of a mask has the
-            class of the nearest one.
-        channels: 3 for color, 1 for gray; images are converted.
-        test_fraction: about which share of the pairs to test on if there are no such folders.
-
     Raises:
         FileNotFoundError: there is no such folder.
         ValueError: the folder has no such files, or an option is wrong.
@@ -74,9 +64,12 @@ def image_masks(
     files = splits.divide(test_fraction, lambda image: image.name, "images")
     shape = (image_size[0], image_size[1], channels)
     framing = options.framing
-    corrupt = CorruptPairs(options.max_corrupt_records, len(class_names))
+    corrupt = CorruptExamples(options.max_corrupt_records)
     dataset = ImageDataset(
-        **{name: MaskFileSplit(images, shape, framing, corrupt) for name, images in files.items()},
+        **{
+            name: MaskFileSplit(images, shape, len(class_names), framing=framing, corrupt=corrupt)
+            for name, images in files.items()
+        },
         image_shape=shape,
         num_classes=len(class_names),
         class_names=class_names,
@@ -88,27 +81,6 @@ def image_masks(
     return with_cache(dataset, options.cache)
 
 
-class CorruptPairs(CorruptFiles):
-    """Counts images that cannot be read with their masks, against a limit."""
-
-    def __init__(self, max_corrupt_records: int, num_classes: int):
-        """Take how many may be skipped, and how many classes masks have."""
-        super().__init__(max_corrupt_records)
-        self.num_classes = num_classes
-
-    def problem(self, path: str) -> tuple[str, str]:
-        """Return how an error and a warning about a file begin."""
-        rule = (
-            "the mask must be a gray PNG of 8 bits, not one with a palette, of the image's size, "
-            f"with numbers below {self.num_classes} or {IGNORED}; where classes count from 1, name "
-            "the unused 0 as well: dataset.class_names=[unused,...]"
-        )
-        return (
-            f"cannot read {path} with its mask; {rule}",
-            f"skipped {path}, which cannot be read with its mask: {rule}",
-        )
-
-
 class MaskFileSplit(FileSplit):
     """A split of image files with masks; a pair is decoded as an image with one more channel."""
 
@@ -116,24 +88,30 @@ class MaskFileSplit(FileSplit):
         self,
         images: Sequence[Path],
         image_shape: tuple[int, int, int],
-        framing: Framing,
-        corrupt: CorruptPairs,
+        num_classes: int,
+        **options: Any,
     ):
-        """Take the files of images, and the shape that they are resized to."""
         height, width, channels = image_shape
-        super().__init__(
-            images, None, (height, width, channels + 1), framing=framing, corrupt=corrupt
-        )
-        self._images = images
-        self._num_classes = corrupt.num_classes
+        super().__init__(images, None, (height, width, channels + 1), **options)
+        self._num_classes = num_classes
 
     @property
     def hashes(self) -> np.ndarray:
         """A number in [0, 1) for each pair, [N], that other pairs do not change."""
-        return hash_texts(image.name for image in self._images)
+        return hash_texts(image.name for image in self._paths)
 
-    def identity(self) -> str:
-        return f"{super().identity()} {files_identity(map(_mask_of, self._images))}"
+    def content_identity(self) -> str:
+        return f"{super().content_identity()} {files_identity(map(_mask_of, self._paths))}"
+
+    def name(self, index: int) -> str:
+        return f"{super().name(index)} with its mask"
+
+    def reason(self, index: int) -> str:
+        return (
+            "the mask must be a gray PNG of 8 bits, not one with a palette, of the image's size, "
+            f"with numbers below {self._num_classes} or {IGNORED}; where classes count from 1, "
+            "name the unused 0 as well: dataset.class_names=[unused,...]"
+        )
 
     def fetch(self, indices: tf.Tensor, draws: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Read the pairs at `indices`, [B] int64; `draws` is not used.
@@ -148,10 +126,10 @@ class MaskFileSplit(FileSplit):
 
     def _decode(self, path: tf.Tensor, draws: tf.Tensor | None = None) -> tf.Tensor:
         height, width, depth = self._image_shape
-        content = tf.io.read_file(path)
         # As `_mask_of` does; a name need not be UTF-8.
         mask_path = tf.strings.regex_replace(path, r"^(\C*)images/(\C*)\.\C*$", r"\1masks/\2.png")
         mask = decode_mask(tf.io.read_file(mask_path), self._num_classes)
+        content = tf.io.read_file(path)
         # Not with the image's other channels: a decoded image need not have the mask's size.
         size = tf.shape(tf.io.decode_image(content, expand_animations=False))[:2]
         checked = tf.debugging.assert_equal(size, tf.shape(mask)[:2])

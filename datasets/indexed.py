@@ -15,12 +15,10 @@ import tensorflow as tf
 
 from trainer.annotations import Free, Ge, Gt, Lt, Structural, takes
 from trainer.datasets.cache.example_cache import with_cache
-from trainer.datasets.images.framing import Framing
-from trainer.datasets.images.image_files import CorruptFiles
+from trainer.datasets.images.image_files import CorruptExamples, RecordSplit
 from trainer.datasets.images.images import ImageDataset, ImageOptions
 from trainer.datasets.records.fields import Fields, Indexable, Layout, RecordReader
 from trainer.datasets.records.reading_processes import ReadingProcesses
-from trainer.datasets.records.record_split import RecordSplit
 from trainer.datasets.splits.arrays import ArrayDataset
 from trainer.datasets.splits.hashed_split import divide, hash_numbers
 from trainer.datasets.splits.paths import files_identity
@@ -46,16 +44,6 @@ def indexed(
     picture of Pillow, or the bytes of an image file, which are decoded in the graph. The same index
     must always return the same record. The object is called by one thread at a time; with
     `processes` a copy of it, made by pickle, in each.
-
-    Args:
-        options: those for images. With a cache the objects have `identity()`, a text that changes
-            with the records.
-        train_source: the object to train on.
-        test_source: the object to test on; None: a part of train_source.
-        test_fraction: about which share of train_source to test on if there is no test_source.
-        processes: how many processes read records, where Python code of the source is the limit; 0:
-            each process that trains reads its own.
-        fields: which parts of a record are used.
 
     Raises:
         ValueError: an object is no such source, or its first record is not usable.
@@ -168,7 +156,7 @@ def from_sources(
         )
         for split in rows
     ]
-    corrupt = CorruptFiles(options.max_corrupt_records)
+    corrupt = CorruptExamples(options.max_corrupt_records)
     shared: dict[str, Any] = {
         split: SourceSplit(
             reader,
@@ -214,13 +202,12 @@ class SourceSplit(RecordSplit):
         rows: np.ndarray | None,
         *,
         read: Read,
-        framing: Framing,
-        corrupt: CorruptFiles,
         source_identity: Callable[[], str],
+        **options: Any,
     ) -> None:
         layout = reader.layout
         count = len(reader.source) if rows is None else len(rows)
-        super().__init__(count, layout.shape if layout.encoded else None, framing, corrupt)
+        super().__init__(count, layout.shape if layout.encoded else None, **options)
         self._reader = reader
         self._rows = rows
         self._read_records = read
@@ -240,21 +227,23 @@ class SourceSplit(RecordSplit):
         labels = reader.num_classes, reader.class_names
         return f"{self._source_identity()} {rows} {reader.layout} {labels}"
 
-    def names(self, indices: np.ndarray) -> list[str]:
-        return [f"record {row} of {self._reader.name}" for row in self._numbers(indices)]
+    def name(self, index: int) -> str:
+        row = index if self._rows is None else self._rows[index]
+        return f"record {row} of {self._reader.name}"
 
     def read(self, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None, None]:
         layout = self._reader.layout
         types = [tf.string if layout.encoded else layout.dtype, self._reader.label_dtype]
         features, label = tf.numpy_function(
-            lambda numbers: self._read_records(self._numbers(numbers)), [indices], types
+            lambda numbers: self._read_records(
+                numbers if self._rows is None else self._rows[numbers]
+            ),
+            [indices],
+            types,
         )
         features.set_shape([*indices.shape, *(() if layout.encoded else layout.shape)])
         label.set_shape([*indices.shape, *layout.label_shape])
         return features, None if layout.label is None else label, None
-
-    def _numbers(self, indices: np.ndarray) -> np.ndarray:
-        return indices if self._rows is None else self._rows[indices]
 
 
 def _check_options(options: ImageOptions, layout: Layout) -> None:

@@ -155,11 +155,6 @@ def mixture(
 ) -> MixtureDataset:
     """Several datasets, mixed in training and tested on one after the other.
 
-    Args:
-        sources: the datasets, by names of one's own; of one shape and with the same classes.
-        weights: share of each source in training, relative to the others, to a millionth; None: as
-            many as it has examples, so that an epoch has each example once.
-
     Raises:
         ValueError: the sources or the weights do not fit together.
     """

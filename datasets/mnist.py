@@ -26,13 +26,6 @@ def mnist(
 ) -> ImageDataset:
     """MNIST, 60,000 images for training and 10,000 for testing, 28 x 28 x 1, ten classes.
 
-    Args:
-        path: an `.npz` file with `x_train`, `x_test` [N, 28, 28] uint8 and `y_train`, `y_test` [N]
-            integers; None is the file that Keras downloads, and downloads it if it is missing.
-        image_size: resize to [height, width].
-        augment: random changes of the images in training.
-        normalize: what is subtracted from the pixels and what they are divided by.
-
     Raises:
         FileNotFoundError: the file is not there and cannot be downloaded.
         ValueError: the file is not such an archive.

@@ -75,13 +75,6 @@ def npy(
 
     With `test_features.npy` and `test_labels.npy` in it too, these are the test split.
 
-    Args:
-        path: the folder.
-        test_fraction: about which share to test on if there are no files to test on.
-        fields: how the features look; `shape` reshapes them.
-        augment: random changes of images in training.
-        normalize: what is subtracted from the features and what they are divided by.
-
     Raises:
         FileNotFoundError: a file is missing.
         ValueError: a file is damaged, or is no such array.

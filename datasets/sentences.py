@@ -52,13 +52,7 @@ def sentences(
     length: Annotated[int, Ge(1)] = 64,
     test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.1,
 ) -> WindowDataset:
-    """Lines of English that a grammar makes, always the same ones; a token is a byte.
-
-    Args:
-        characters: about how many bytes of text there are; a longer text begins with a shorter one.
-        length: tokens of an example.
-        test_fraction: the share at the end of the text that is tested on.
-    """
+    """Lines of English that a grammar makes, always the same ones; a token is a byte."""
     tokens = np.frombuffer(make_text(characters).encode(), np.uint8)
     return divided({"train": tokens}, test_fraction, load_tokenizer(BYTES), length)
 

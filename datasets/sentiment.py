@@ -20,12 +20,6 @@ def sentiment(
     test_fraction: Annotated[float, Gt(0), Lt(1)] = 0.2,
     cache_dir: Annotated[str | None, Free()] = None,
 ) -> TextDataset:
-    """Generated sentences, positive or negative, as bytes.
-
-    Args:
-        length: bytes of an example: longer texts are cut, shorter ones padded.
-        test_fraction: about which share to test on.
-        cache_dir: folder where the tokens are kept; None: ~/.cache/steadfast.
-    """
+    """Generated sentences, positive or negative, as bytes."""
     file = Path(__file__).with_name("sentiment.csv")
     return text(path=str(file), length=length, test_fraction=test_fraction, cache_dir=cache_dir)

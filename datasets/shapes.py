@@ -29,16 +29,6 @@ def shapes(  # noqa: PLR0913 - every option is a key of the configuration
     """Discs and squares of random colors, sizes and places on gray, with their masks.
 
     An image follows from the seed, its split and its number alone: more of them change no other.
-
-    Args:
-        num_examples: how many to train on.
-        num_test: how many to test on.
-        image_size: [height, width].
-        max_shapes: how many shapes an image has at most; it has at least one.
-        noise: standard deviation of the noise, where black is 0 and white is 1.
-        seed: what the images follow from.
-        augment: random changes of the images in training.
-        normalize: what is subtracted from the pixels and what they are divided by.
     """
     check_size(image_size)
     height, width = image_size

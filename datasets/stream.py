@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from trainer.annotations import Ge, Structural
 from trainer.datasets.splits.batches import joined
-from trainer.datasets.splits.elements import checked, named, num_examples
+from trainer.datasets.splits.elements import check_order, checked, named, num_examples
 from trainer.datasets.splits.nested import (
     LabelRule,
     NestDataset,
@@ -23,7 +23,6 @@ from trainer.datasets.splits.nested import (
     range_of,
     seeded,
 )
-from trainer.datasets.splits.parallel_order import check_order
 from trainer.protocols import DatasetDefaults, with_defaults
 
 _log = logging.getLogger(__name__)
@@ -81,16 +80,6 @@ def stream(
     batched: bool | None = None,
 ) -> NestDataset:
     """Examples of any `tf.data.Dataset`: (x, y), (x, y, sample_weight) or x, single or in batches.
-
-    Args:
-        train: returns the training examples; called again whenever training is continued.
-        test: returns the test examples, which are read into memory; null: nothing is evaluated.
-        validation_data: returns the examples that select checkpoints, read likewise.
-        num_classes: how many classes, targets or flags the label has; null: it tells, for which
-            the stream may be read once.
-        num_examples: training examples in one pass; null: the dataset knows.
-        label_kind: as in `arrays`; null: auto, but no label is read to count classes.
-        batched: whether an element is a batch; null: as its shape tells.
 
     Raises:
         ValueError: a dataset cannot be trained on, or does not know its length.

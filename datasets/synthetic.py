@@ -27,19 +27,7 @@ def synthetic(  # noqa: PLR0913 - every option is a key of the configuration
     augment: Augmentation | None = None,
     normalize: Normalization | None = None,
 ) -> ImageDataset:
-    """Synthetic images: each class has a random picture, an example is that picture plus noise.
-
-    Args:
-        num_examples: how many to train on.
-        num_test: how many to test on.
-        num_classes: how many classes; example i is of class i modulo this.
-        image_size: [height, width].
-        channels: how many channels.
-        noise: standard deviation of the noise, where black is 0 and white is 1.
-        seed: what the pictures and the noise follow from.
-        augment: random changes of the images in training.
-        normalize: what is subtracted from the pixels and what they are divided by.
-    """
+    """Synthetic images: each class has a random picture, an example is that picture plus noise."""
     check_size(image_size)
     shape = (*image_size, channels)
     # RandomState, because numpy promises never to change its stream.

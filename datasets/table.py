@@ -9,6 +9,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ import tensorflow as tf
 
 from trainer.annotations import Free, Ge, Gt, Lt
 from trainer.datasets.splits.arrays import ArraySplit
-from trainer.datasets.splits.paths import find_files
+from trainer.datasets.splits.paths import find_files, find_splits
 from trainer.datasets.tables.table_files import MISSING, SUFFIXES, Rows, TableFiles, column_names
 from trainer.datasets.tables.table_fit import KINDS, TableFit, fit_from, fit_table
 
@@ -42,29 +43,13 @@ def table(  # noqa: PLR0913 - every option is a key of the configuration
     Numbers are normalized by mean and standard deviation of the training rows, as the run keeps
     them; categories are one-hot, and those that no training row has share one feature.
 
-    Args:
-        path: the files to train on: one, a folder, or a pattern with *.
-        test_path: those to test on, or without labels to predict; None: a part of the others.
-        label: the column of labels; of `number` and `multilabel` also several.
-        label_kind: class: each value is a class; number: numbers to predict; multilabel: each
-            column says by 0 or 1 whether a row has a label.
-        columns: kinds, name -> numeric, categorical, date or ignored; all others are found.
-        missing: fill: a missing number becomes the mean, a missing category its own; or an error.
-        max_categories: how many categories of a column are kept, the most frequent; a column of
-            more is ignored, unless `columns` names it.
-        test_fraction: about which share of the rows to test on if there is no test_path.
-        split_by: rows with the same value in this column stay together; None: each for itself.
-        delimiter: between the fields of a line; tab: a tab.
-        decimal: what is before the fraction of a number.
-
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: a column does not exist.
     """
     labels = [label] if isinstance(label, str) else label
     files = TableFiles(
-        train=find_files(path, suffixes=SUFFIXES),
-        test=[] if test_path is None else find_files(test_path, "test_path", suffixes=SUFFIXES),
+        splits=find_splits(path, test_path, partial(find_files, suffixes=SUFFIXES)),
         delimiter=_DELIMITERS.get(delimiter, delimiter),
         decimal_comma=decimal == "comma",
         test_fraction=test_fraction,
@@ -102,7 +87,7 @@ def _check_columns(files: TableFiles, labels: Sequence[str], kinds: Mapping[str,
     for key, name in [*keys, ("split_by", files.split_by)]:
         if name is not None and name not in files.names:
             raise ValueError(
-                f"{key} ({name}): {files.train[0]} has no such column, it has "
+                f"{key} ({name}): {files.splits.train.files[0]} has no such column, it has "
                 f"{', '.join(files.names)}; add dataset.{key}=<one of these>"
             )
     for name, kind in kinds.items():
@@ -133,8 +118,8 @@ class TableDataset:
             the table; `multilabel`: [B, labels] int64, 0 or 1.
         kinds: kinds of columns that are known.
         strict: whether a missing value is an error.
-        train: the split that is trained on, after `fit` or `restore`.
-        test: the split that is evaluated, after `fit` or `restore`.
+        train: the split that is trained on, after `fit` or `restore`; so are the others.
+        validation: the split that selects checkpoints; None: `test` does.
     """
 
     table_files: TableFiles
@@ -146,6 +131,7 @@ class TableDataset:
     num_draws: int = 0
     train: ArraySplit = field(init=False)
     test: ArraySplit = field(init=False)
+    validation: ArraySplit | None = field(init=False, default=None)
     _fit: TableFit = field(init=False)
 
     def fit(self) -> str:
@@ -155,11 +141,11 @@ class TableDataset:
             ValueError: a row is damaged, or the file to test on has no labels; the message names
                 file and line.
         """
-        for file in self.table_files.test:
-            names = column_names(file, self.table_files.delimiter)
+        for split, (_, files) in self.table_files.splits.present.items():
+            names = column_names(files[0], self.table_files.delimiter)
             if lacking := [name for name in self.labels if name not in names]:
                 raise ValueError(
-                    f"test_path ({file}): a run that trains is tested, and this file has no column "
+                    f"{files[0]}, of the {split} split of a run that trains, has no column "
                     f"{lacking[0]!r} (dataset.label), it has {', '.join(names)}; add the column, "
                     "or name another file"
                 )
@@ -200,6 +186,11 @@ class TableDataset:
     def describe(self) -> list[str]:
         """Return what was fitted, for the start of a run."""
         return [self._fit.describe()]
+
+    @property
+    def by_name(self) -> bool:
+        """Whether the names of files in one folder have chosen the splits."""
+        return self.table_files.splits.by_name
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -275,17 +266,22 @@ class TableDataset:
     def _use(self, fit: TableFit) -> None:
         self._fit = fit
         self.train = self._split("train")
-        self.test = self._split("test")
+        splits = self.table_files.splits
+        if splits.validation is not None:
+            self.validation = self._split("validation")
+        if splits.is_whole or splits.test is not None:
+            self.test = self._split("test")
+        else:
+            rows, labels = (values[:0] for values in self.train.arrays.values())
+            self.test = ArraySplit(rows, labels)
 
     def _split(self, split: str) -> ArraySplit:
         """Read a split; rows to predict may lack the column of labels."""
         fit = self._fit
         files = self.table_files
         is_train = split == "train"
-        labeled = is_train or not files.test
-        if not labeled:
-            names = column_names(files.test[0], files.delimiter)
-            labeled = any(name in names for name in self.labels)
+        _, paths = files.splits.present.get(split, files.splits.train)
+        labeled = not set(self.labels).isdisjoint(column_names(paths[0], files.delimiter))
         names = [column.name for column in fit.used] + list(self.labels if labeled else ())
         if is_train and files.split_by is not None:
             names.append(files.split_by)
@@ -300,7 +296,7 @@ class TableDataset:
             if is_train:
                 hashes.append(files.hashes(rows))
         if not features:
-            raise ValueError(f"{(files.test or files.train)[0]} has no rows")
+            raise ValueError(f"{paths[0]} has no rows")
         result = ArraySplit(np.concatenate(features), np.concatenate(labels) if labeled else None)
         result.hashes = np.concatenate(hashes) if hashes else None
         return result

@@ -148,16 +148,6 @@ def text(  # noqa: PLR0913 - every option is a key of the configuration
     their names. Otherwise a row belongs to the test split if a hash of its file's name and its
     number falls under `test_fraction`.
 
-    Args:
-        path: the file or folder to train on.
-        test_path: that to test on, or without labels to predict; None: a part of `path`.
-        text: key or column of the text.
-        label: key or column of the label, a text or, not in CSV, an integer; classes are sorted.
-        tokenizer: `bytes`, or the path of a tokenizers file `.json` or a SentencePiece `.model`.
-        length: tokens of an example: longer texts are cut, shorter ones padded.
-        test_fraction: about which share to test on if nothing else says it.
-        cache_dir: folder where the tokens are kept; None: ~/.cache/steadfast.
-
     Raises:
         FileNotFoundError: a file or folder is missing.
         ValueError: a file is damaged, a row lacks a value, or a split is empty.

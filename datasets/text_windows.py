@@ -99,18 +99,6 @@ def text_windows(  # noqa: PLR0913 - every option is a key of the configuration
 ) -> WindowDataset:
     """Texts of files `.txt`, `.csv`, `.jsonl` or `.parquet`, as windows of tokens.
 
-    Args:
-        path: the file or folder to train on, or a pattern with `*`; files are read in the order of
-            their names.
-        test_path: that to test on; None: what a folder has for it, as in `image_folder`, or
-            else the last part of the tokens of `path`.
-        text: key or column of the text.
-        tokenizer: `bytes`, or the path of a tokenizers file `.json` or a SentencePiece `.model`.
-        separator: what is put after each text.
-        length: tokens of an example.
-        test_fraction: the share at the end of the tokens to test on if nothing else says it.
-        cache_dir: folder where the tokens are kept; None: ~/.cache/steadfast.
-
     Raises:
         FileNotFoundError: a file or folder is missing.
         ValueError: a file is damaged, or there are too few tokens for a window.

@@ -29,13 +29,6 @@ def tfds(
 
     Images stay encoded and are decoded in the graph.
 
-    Args:
-        options: those for images.
-        path: the folder of one version, such as ~/tensorflow_datasets/mnist/3.0.1.
-        train: the split to train on, also a part, such as train[:90%].
-        test: the split to test on.
-        fields: which parts of a record are used.
-
     Raises:
         FileNotFoundError: there is no such folder.
         ValueError: it holds no such data set, or a package is missing.

@@ -1,20 +1,31 @@
-"""TFRecord files of `tf.train.Example`, read by index.
+"""TFRecord files of `tf.train.Example`, read by index in the graph.
 
-The splits are separate files, or a share of the records by a hash of their numbers. Only headers
-are read before training: records are read, checked and parsed batch by batch.
+The splits are separate files, or a share of the records by a hash of their numbers. A record is its
+length (8 bytes), a checksum of the length (4), the data, and a checksum of the data (4). Only
+lengths are read before training; the index is kept in `~/.cache/steadfast` for files of the same
+names, sizes, times of modification and first bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.lib.io.tf_record import tf_record_random_reader
 
 from trainer.annotations import Free, Ge, Gt, Le, Lt, Structural, takes
 from trainer.datasets.cache.example_cache import with_cache
+from trainer.datasets.images.image_files import CorruptExamples, RecordSplit
 from trainer.datasets.images.images import ImageDataset, ImageOptions, check_channels, check_size
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.record_features import (
@@ -24,18 +35,16 @@ from trainer.datasets.records.record_features import (
     read_features,
     suggest,
 )
-from trainer.datasets.records.tfrecord_files import (
-    CorruptRecords,
-    RecordIndex,
-    TFRecordSplit,
-    find_record_files,
-    open_index,
-    read_record,
-)
-from trainer.datasets.splits.arrays import ArrayDataset
-from trainer.datasets.splits.paths import find_splits
+from trainer.datasets.splits.arrays import ArrayDataset, on_host
+from trainer.datasets.splits.hashed_split import divide, hash_rows
+from trainer.datasets.splits.paths import find_files, find_splits, replacing
+from trainer.user_cache import FOLDER, mark_used
 
 _TRIED = 16  # records that may be damaged before the first one that tells what is in them
+_FRAME_BYTES = 16  # of a record, besides its data
+_RECORD_NAME = re.compile(r"^[^.].*(\.tfrec(ord)?s?\b|-\d{5}-of-\d{5}$)")
+_COMPRESSED = {b"\x1f\x8b": "GZIP", b"\x78\x01": "ZLIB", b"\x78\x9c": "ZLIB", b"\x78\xda": "ZLIB"}
+_HEAD_BYTES = 1024  # of each file, in the key of an index
 
 
 @takes(ImageOptions)
@@ -54,38 +63,24 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
 ) -> ImageDataset | ArrayDataset:
     """TFRecord files: images, or numbers, and a class for each.
 
-    Args:
-        options: those for images.
-        path: a file, a folder or a pattern, or a list of them.
-        test_path: the files to test on; None: what the folder has for it, else `test_fraction`.
-        test_fraction: about which share of the records to test on if no files are for that.
-        features: what is in a record: name -> kind, or -> the attributes of a `Feature`.
-        label: which feature is the class; None: `label`.
-        num_classes: how many classes there are.
-        class_names: their names, in order.
-        image_size: [height, width] of images; None: [224, 224], or as raw pixels are.
-        channels: 3 for color, 1 for gray: files of images are converted; None: 3.
-
     Raises:
         FileNotFoundError: there are no such files.
         ValueError: they cannot be read by index, or records are not as described.
     """
     indexes = _open(path, test_path, test_fraction)
     contents = _contents(indexes["train"], features, label or "label", num_classes, class_names)
-    corrupt = CorruptRecords(options.max_corrupt_records, contents)
-    dataset = _dataset(indexes, corrupt, options, image_size, channels or 3)
+    dataset = _dataset(indexes, contents, options, image_size, channels or 3)
     return with_cache(dataset, options.cache)
 
 
 def _dataset(
     indexes: dict[str, RecordIndex],
-    corrupt: CorruptRecords,
+    contents: Features,
     options: ImageOptions,
     size: list[int] | None,
     channels: int,
 ) -> ImageDataset | ArrayDataset:
     """Return the dataset of some splits: of files of images, of raw pixels, or of numbers."""
-    contents = corrupt.features
     shared: dict[str, Any] = {
         "num_classes": contents.num_classes,
         "class_names": contents.class_names,
@@ -97,6 +92,7 @@ def _dataset(
         shared |= {"image_shape": shape, "framing": options.framing}
     else:
         shape = None
+    corrupt = CorruptExamples(options.max_corrupt_records)
     framings = dict.fromkeys(indexes, options.framing) | {"train": options.train_framing}
     splits = {
         name: TFRecordSplit(index, contents, shape, framing=framings[name], corrupt=corrupt)
@@ -140,7 +136,9 @@ def _check_numbers(size: list[int] | None, augment: Augmentation | None) -> None
 def _open(
     path: str | list[str] | None, test_path: str | list[str] | None, test_fraction: float
 ) -> dict[str, RecordIndex]:
-    splits = find_splits(path, test_path, find_record_files)
+    splits = find_splits(
+        path, test_path, partial(find_files, suffixes=(".tfrecord",), name=_RECORD_NAME)
+    )
     found = {name: open_index(split.files) for name, split in splits.present.items()}
     if not splits.is_whole:
         return {"test": found["train"].select(np.zeros(0, np.int64)), **found}
@@ -195,3 +193,253 @@ def _check_label(feature: Feature, label: str, class_names: list[str] | None) ->
             f"features.{label} ({feature.kind} {list(feature.shape)}) must be a single int or "
             "string, for it is the label"
         )
+
+
+@dataclass(frozen=True)
+class RecordIndex:
+    """Every record of some files, in order.
+
+    Attributes:
+        counts: records of each file, [F] int64.
+        offsets: where each record begins in its file, [N] int64.
+    """
+
+    files: tuple[Path, ...]
+    counts: np.ndarray
+    offsets: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def identity(self) -> str:
+        """Return a text that changes with the records, or with the files that hold them."""
+        records = hashlib.sha256(self.counts.tobytes() + self.offsets.tobytes()).hexdigest()
+        return f"{_key(self.files)} {[str(file.absolute()) for file in self.files]} {records}"
+
+    @property
+    def hashes(self) -> np.ndarray:
+        """A number in [0, 1) for each record, [N], by the name of its file and its place there."""
+        parts = np.split(self.offsets, np.cumsum(self.counts)[:-1])
+        files = zip(self.files, parts, strict=True)
+        return np.concatenate([hash_rows(file.name, part) for file, part in files])
+
+    def divide(self, test_fraction: float) -> dict[str, RecordIndex]:
+        """Return the records to train on, and those to test on.
+
+        A hash of the file's name and the record's number in the file chooses: files that are added
+        later move no record.
+
+        Raises:
+            ValueError: a split is empty.
+        """
+        pairs = zip(self.files, self.counts.tolist(), strict=True)
+        hashes = np.concatenate([hash_rows(file.name, np.arange(count)) for file, count in pairs])
+        parts = divide(hashes, test_fraction, "records", str(self.files[0].parent))
+        return {"train": self.select(parts[0]), "test": self.select(parts[1])}
+
+    def select(self, rows: np.ndarray) -> RecordIndex:
+        """Return the records of these numbers, [n] int64, ascending."""
+        ends = np.searchsorted(rows, np.cumsum(self.counts))
+        return RecordIndex(self.files, np.diff(ends, prepend=0), self.offsets[rows])
+
+
+def open_index(files: Sequence[Path]) -> RecordIndex:
+    """Return the index of some files: the one in the cache, or a new one, which is then kept there.
+
+    Raises:
+        ValueError: a file is empty, compressed, damaged or none of TFRecords.
+    """
+    names = "\n".join(str(file.absolute()) for file in files)
+    digest = hashlib.sha256(names.encode()).hexdigest()[:16]
+    place = FOLDER.expanduser() / f"records-{digest}.npz"
+    key = _key(files)
+    with suppress(Exception), np.load(place, allow_pickle=False) as kept:
+        if str(kept["key"]) == key:
+            mark_used(place)
+            return RecordIndex(tuple(files), kept["counts"], kept["offsets"])
+    offsets = [_scan(file) for file in files]
+    counts = np.array([len(part) for part in offsets], np.int64)
+    index = RecordIndex(tuple(files), counts, np.concatenate(offsets))
+    with suppress(OSError), replacing(place) as opened:
+        np.savez(opened, key=key, counts=index.counts, offsets=index.offsets)
+    return index
+
+
+def _scan(file: Path) -> np.ndarray:
+    """Return where the records of a file begin, [n] int64.
+
+    What is cut short at the end counts as a record: reading it fails, as for any damaged record.
+    """
+    _check_start(file)
+    size = file.stat().st_size
+    offsets: list[int] = []
+    offset = 0
+    with file.open("rb") as opened:
+        while offset < size:
+            offsets.append(offset)
+            length = os.pread(opened.fileno(), 8, offset)
+            offset += int.from_bytes(length, "little") + _FRAME_BYTES
+    damaged = None
+    while offset > size and not _is_record(file, offsets[-1]):
+        damaged = offsets.pop()
+    if damaged is not None:
+        raise ValueError(
+            f"{file} is damaged at offset {damaged}: the length of a record is wrong, so what "
+            "follows cannot be found; write the file again"
+        )
+    return np.array(offsets, np.int64)
+
+
+def _check_start(file: Path) -> None:
+    """Raise unless a file begins with a record."""
+    with file.open("rb") as opened:
+        start = opened.read(2)
+    if not start:
+        raise ValueError(f"{file} is empty; remove it, or write it again")
+    if _is_record(file, 0):
+        return
+    if kind := _COMPRESSED.get(start):
+        raise ValueError(
+            f"{file} is compressed ({kind}), so its records cannot be read by index; "
+            f"decompress it{', with gunzip' if kind == 'GZIP' else ''}"
+        )
+    raise ValueError(f"{file} is no TFRecord file; remove it, or narrow dataset.path")
+
+
+def _is_record(file: Path, offset: int) -> bool:
+    """Return whether a record begins at an offset; its data may be damaged or cut short."""
+    try:
+        read_record(file, offset)
+    except OSError:
+        return offset > 0
+    except tf.errors.DataLossError as error:
+        # Of damaged data TensorFlow names another offset.
+        return re.search(rf"corrupted record at {offset}\b", str(error)) is None
+    return True
+
+
+def _key(files: Sequence[Path]) -> str:
+    """Return a digest of the names, sizes, times and first bytes of files."""
+    digest = hashlib.sha256()
+    for file in files:
+        status = file.stat()
+        digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+        with file.open("rb") as opened:
+            digest.update(opened.read(_HEAD_BYTES))
+    return digest.hexdigest()
+
+
+def read_record(file: Path, offset: int) -> bytes:
+    """Return the verified data of a record, or raise an OSError or a DataLossError: damaged."""
+    with file.open("rb"):
+        pass
+    try:
+        record, _ = tf_record_random_reader(os.fsencode(file)).read(offset)
+    except IndexError:
+        raise OSError(errno.EIO, "it is cut short") from None
+    return bytes(record)
+
+
+class TFRecordSplit(RecordSplit):
+    """A split of TFRecord files. Records are read and parsed in the graph, without Python.
+
+    Args:
+        image_shape: (height, width, channels) of decoded images; None: there are none.
+    """
+
+    def __init__(
+        self,
+        index: RecordIndex,
+        features: Features,
+        image_shape: tuple[int, ...] | None,
+        **options: Any,
+    ):
+        super().__init__(len(index), image_shape, **options)
+        self.index = index
+        self.hashes = index.hashes
+        self.features = features
+
+    def content_identity(self) -> str:
+        return f"{self.index.identity()} {self.features}"
+
+    def name(self, index: int) -> str:
+        file, offset = self._place(index)
+        return f"the record at offset {offset} of {file}"
+
+    def reason(self, index: int) -> str:
+        try:
+            record = read_record(*self._place(index))
+        except OSError as error:
+            return error.strerror or str(error)
+        except tf.errors.OpError as error:
+            return "its checksum is wrong" if "corrupted" in str(error) else "it is cut short"
+        return self.features.problem(record) or super().reason(index)
+
+    def _place(self, index: int) -> tuple[Path, int]:
+        """Return the file of a record, and where it begins there."""
+        number = np.searchsorted(np.cumsum(self.index.counts), index, side="right")
+        return self.index.files[number], int(self.index.offsets[index])
+
+    def read(self, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return features, labels and whether each is good, of the records at `indices`, [B].
+
+        As in `decode_batch`, single records are read only if the batch as a whole cannot be.
+        """
+        names, ends, offsets = self._tensors
+        places = (
+            tf.gather(names, tf.searchsorted(ends, indices, side="right")),
+            tf.gather(offsets, indices),
+        )
+        batch_size = tf.shape(indices, out_type=tf.int64)[0]
+
+        # One element that is mapped: a dataset of records fails again and again where it failed
+        # first, and `ignore_errors` would never end.
+        def attempt(*places: tf.Tensor) -> tf.data.Dataset:
+            return tf.data.Dataset.from_tensors(places).map(self._parse)
+
+        whole = attempt(*places)
+        features, labels, good = whole.element_spec
+        blank = tf.data.Dataset.from_tensors(
+            (_blank(features), tf.zeros([], labels.dtype), tf.zeros([], good.dtype))
+        )
+
+        def parse_or_blank(file: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
+            parsed = attempt(file[None], offset[None]).unbatch()
+            return parsed.ignore_errors().concatenate(blank).take(1)
+
+        singly = tf.data.Dataset.from_tensor_slices(places).flat_map(parse_or_blank)
+        parsed = whole.ignore_errors().concatenate(singly.batch(batch_size)).take(1)
+        result: tuple[tf.Tensor, tf.Tensor, tf.Tensor] = parsed.get_single_element()
+        for values in result:
+            values.set_shape([indices.shape[0], *values.shape[1:]])
+        return result
+
+    def _parse(self, files: tf.Tensor, offsets: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        records = tf.data.Dataset.from_tensor_slices((files, offsets)).flat_map(_record)
+        batch_size = tf.shape(offsets, out_type=tf.int64)[0]
+        return self.features.parse(
+            records.batch(batch_size, drop_remainder=True).get_single_element()
+        )
+
+    @cached_property
+    def _tensors(self) -> list[tf.Tensor]:
+        names = np.array([os.fsencode(file) for file in self.index.files])
+        return on_host(names, np.cumsum(self.index.counts), self.index.offsets)
+
+
+def _record(file: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
+    """Return the dataset of the one record at an offset of a file."""
+    # Not `tf.data.TFRecordDataset`, which takes no offsets. Without a buffer: it would be filled
+    # with what follows the record.
+    variant = tf.raw_ops.TFRecordDatasetV2(
+        filenames=tf.reshape(file, [1]),
+        compression_type="",
+        buffer_size=tf.constant(0, tf.int64),
+        byte_offsets=tf.reshape(offset, [1]),
+    )
+    return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.string)).take(1)
+
+
+def _blank(features: tf.TensorSpec) -> tf.Tensor:
+    shape = features.shape[1:]
+    return tf.fill(shape, "") if features.dtype == tf.string else tf.zeros(shape, features.dtype)

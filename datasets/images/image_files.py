@@ -1,4 +1,4 @@
-"""Image files as examples: reading and decoding in parallel, with unreadable files skipped."""
+"""Records and image files as examples: read and decoded in parallel, unreadable ones skipped."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,82 +19,44 @@ from trainer.datasets.images.framing import Framing, random_box
 from trainer.datasets.operations.augment import BOX_COLUMNS
 from trainer.datasets.splits.arrays import on_host
 from trainer.datasets.splits.hashed_split import hash_texts
+from trainer.datasets.splits.paths import files_identity
 
 logger = logging.getLogger(__name__)
 
 
-class CorruptFiles:
-    """Counts unreadable files, over all splits of a dataset in this process, against a limit."""
+class CorruptExamples:
+    """Counts examples that cannot be read, over all splits of a dataset in this process.
+
+    Attributes:
+        max_corrupt: how many different ones may be skipped.
+        names: those that were skipped.
+    """
 
     def __init__(self, max_corrupt: int):
-        """Take how many different unreadable files may be skipped."""
         self.max_corrupt = max_corrupt
-        self.paths: set[str] = set()
+        self.names: set[str] = set()
         self._lock = threading.Lock()  # several batches are decoded at a time
 
-    def report(
-        self,
-        keys: np.ndarray,
-        good: np.ndarray,
-        name: Callable[[np.ndarray], list[str]] | None = None,
-    ) -> None:
-        """Count the examples of a batch that are not good; see `count`.
-
-        Raises:
-            ValueError: more different files are unreadable than `max_corrupt_records`; names the
-                last of them.
-        """
-        bad = keys[~good]
-        names = [raw.decode(errors="replace") for raw in bad] if name is None else name(bad)
+    def add(self, name: str, reason: str) -> None:
+        """Skip an example; raise a ValueError if that is one too many."""
         with self._lock:
-            for path in names:
-                if path not in self.paths:
-                    self._skip_or_raise(path)
-
-    def problem(self, path: str) -> tuple[str, str]:
-        """Return how an error and a warning about a file begin."""
-        return (
-            f"cannot read {path} as a JPEG or PNG image",
-            f"skipped {path}, which is no JPEG or PNG image",
-        )
-
-    def _skip_or_raise(self, path: str) -> None:
-        count = len(self.paths) + 1
-        problem, skipped = self.problem(path)
-        fix = (
-            f"repair or remove it, or let {count} be skipped with "
-            f"dataset.max_corrupt_records={count}"
-        )
-        if self.max_corrupt == 0:
-            raise ValueError(f"{problem}; {fix}")
-        if count > self.max_corrupt:
-            raise ValueError(
-                f"{problem}, and {self.max_corrupt} others (max_corrupt_records) were skipped "
-                f"before; {fix}"
+            if name in self.names:
+                return
+            count = len(self.names) + 1
+            if count > self.max_corrupt:
+                others = (
+                    f", and {self.max_corrupt} others (max_corrupt_records) were skipped before"
+                    if self.max_corrupt
+                    else ""
+                )
+                raise ValueError(
+                    f"cannot read {name}: {reason}{others}; repair or remove it, or let {count} be "
+                    f"skipped with dataset.max_corrupt_records={count}"
+                )
+            self.names.add(name)
+            logger.warning(
+                "skipped %s (%s): %d of at most %d", name, reason, count, self.max_corrupt
             )
-        self.paths.add(path)
-        logger.warning("%s: %d of at most %d", skipped, count, self.max_corrupt)
-
-    def count(
-        self,
-        features: tf.Tensor,
-        good: tf.Tensor,
-        keys: tf.Tensor,
-        name: Callable[[np.ndarray], list[str]] | None = None,
-    ) -> dict[str, tf.Tensor]:
-        """Return a batch in which examples that are not good have weight 0, and count these.
-
-        Args:
-            features: [B, ...].
-            good: [B] bool.
-            keys: their files, [B] string; or of any type that `name` takes.
-        """
-        report = partial(self.report, name=name)
-        checked = tf.cond(
-            tf.reduce_all(good), tf.no_op, lambda: tf.numpy_function(report, [keys, good], [])
-        )
-        with tf.control_dependencies([checked]):
-            return {"features": tf.identity(features), "weight": tf.cast(good, tf.float32)}
 
 
 def decode(
@@ -206,85 +169,139 @@ def decode_batch(
     return images, good
 
 
-class FileSplit:
-    """A split of image files. Nothing is read before `fetch`.
+class RecordSplit:
+    """A split of records, or files, that are read by their number. None is read before `fetch`.
 
     Attributes:
         augments: whether `fetch` takes the random numbers of the augmentation.
+
+    Args:
+        image_shape: (height, width, channels) of images that are decoded; None: there are none.
+        max_value: what stands for white in decoded images.
     """
 
     in_memory = False
 
     def __init__(
         self,
-        paths: Sequence[Path],
-        labels: Sequence[int] | None,
-        image_shape: tuple[int, int, int],
+        num_examples: int,
+        image_shape: tuple[int, ...] | None,
         *,
         framing: Framing,
-        corrupt: CorruptFiles,
+        corrupt: CorruptExamples,
         max_value: float = 255.0,
-    ):
-        """Take the files and how to decode them.
-
-        Args:
-            paths: the files, [N].
-            labels: their labels, [N]; None: they have none.
-            image_shape: (height, width, channels), as in `decode`.
-        """
-        self.num_examples = len(paths)
-        self._paths = np.array([os.fsencode(path) for path in paths], bytes)
-        self.labels = None if labels is None else np.array(labels, np.int64)
+    ) -> None:
+        self.num_examples = num_examples
+        self.augments = framing.min_area > 0 and image_shape is not None
         self._image_shape = image_shape
         self._framing = framing
-        self.augments = framing.min_area > 0
-        self._max_value = max_value
         self._corrupt = corrupt
+        self._max_value = max_value
 
-    @property
-    def hashes(self) -> np.ndarray:
-        """A number in [0, 1) for each file, [N], that other files do not change."""
-        return hash_texts("/".join(Path(os.fsdecode(path)).parts[-2:]) for path in self._paths)
+    def read(self, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor | None]:
+        """Read the records at `indices`, [B] int64.
+
+        Returns:
+            Features [B, ...], or of images what `_decode` takes, [B]; labels, or None; and whether
+            each record is good, [B] bool, or None: they all are.
+        """
+        raise NotImplementedError
+
+    def name(self, index: int) -> str:
+        """Return the name of an example, for messages."""
+        raise NotImplementedError
+
+    def reason(self, index: int) -> str:
+        """Return why an example cannot be read."""
+        return "it is no JPEG or PNG image"
+
+    def content_identity(self) -> str:
+        """Return a text that changes with what `read` returns."""
+        raise NotImplementedError
 
     def identity(self) -> str:
         """Return a text that changes with what `fetch` returns without random numbers."""
-        digest = hashlib.sha256()
-        for path in self._paths:
-            status = os.stat(path)
-            digest.update(b"%s\0%d %d\n" % (path, status.st_size, status.st_mtime_ns))
-        labels = b"" if self.labels is None else self.labels.tobytes()
-        digest.update(labels)
         framing = replace(self._framing, min_area=0.0)
-        return f"{digest.hexdigest()} {self._image_shape} {framing} {self._max_value}"
+        return f"{self.content_identity()} {self._image_shape} {framing} {self._max_value}"
 
     def fetch(self, indices: tf.Tensor, draws: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """Read the files at `indices`, [B] int64.
+        """Read the records at `indices`, [B] int64.
 
         Args:
             draws: random numbers for training, [B, num_draws] float32 in [0, 1).
 
         Returns:
-            `features` [B, *image_shape] as returned by `decode`, `label` [B] int64 if there are
-            labels, and `weight` [B] float32: 0, with a black image, for an unreadable file.
+            `features` [B, ...], `label` if records have one, and where records may be damaged
+            `weight` [B] float32: 0, with zeros, for a damaged one.
 
         Raises:
-            tf.errors.InvalidArgumentError: more files are unreadable than may be skipped; the
-                message names one. Called eagerly, it is the ValueError of `CorruptFiles`.
+            tf.errors.InvalidArgumentError: more records are damaged than may be skipped; the
+                message names one. Called eagerly, it is the ValueError of `CorruptExamples`.
         """
         with tf.device("CPU:0"):
-            paths, *labels = (tf.gather(constant, indices) for constant in self._tensors)
-            examples = (paths,) if draws is None else (paths, draws)
-            dtype = tf.uint8 if self._max_value == 255 else tf.float32
-            images, good = decode_batch(examples, self._decode, self._image_shape, dtype)
-            batch = self._corrupt.count(images, good, paths)
-            return {**batch, "label": labels[0]} if labels else batch
+            features, label, good = self.read(indices)
+            batch = {} if label is None else {"label": label}
+            if self._image_shape is not None:
+                examples = (features,) if draws is None else (features, draws)
+                dtype = tf.uint8 if self._max_value == 255 else tf.float32
+                features, decoded = decode_batch(examples, self._decode, self._image_shape, dtype)
+                good = decoded if good is None else good & decoded
+            if good is None:
+                return {**batch, "features": features}
+            checked = tf.cond(
+                tf.reduce_all(good),
+                tf.no_op,
+                lambda: tf.numpy_function(self._skip, [indices, good], []),
+            )
+            with tf.control_dependencies([checked]):
+                weight = tf.cast(good, tf.float32)
+                return {**batch, "features": tf.identity(features), "weight": weight}
 
-    def _decode(self, path: tf.Tensor, draws: tf.Tensor | None = None) -> tf.Tensor:
-        content = tf.io.read_file(path)
+    def _decode(self, content: tf.Tensor, draws: tf.Tensor | None = None) -> tf.Tensor:
         return decode(
             content, self._image_shape, self._framing, max_value=self._max_value, draws=draws
         )
 
+    def _skip(self, indices: np.ndarray, good: np.ndarray) -> None:
+        for index in indices[~good]:
+            name = self.name(index)
+            if name not in self._corrupt.names:
+                self._corrupt.add(name, self.reason(index))
+
+
+class FileSplit(RecordSplit):
+    """A split of image files, `paths` [N], with their labels, [N], if they have any."""
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        labels: Sequence[int] | None,
+        image_shape: tuple[int, int, int],
+        **options: Any,
+    ):
+        super().__init__(len(paths), image_shape, **options)
+        self.labels = None if labels is None else np.array(labels, np.int64)
+        self._paths = paths
+
+    @property
+    def hashes(self) -> np.ndarray:
+        """A number in [0, 1) for each file, [N], that other files do not change."""
+        return hash_texts("/".join(path.parts[-2:]) for path in self._paths)
+
+    def content_identity(self) -> str:
+        labels = b"" if self.labels is None else self.labels.tobytes()
+        return f"{files_identity(self._paths)} {hashlib.sha256(labels).hexdigest()}"
+
+    def name(self, index: int) -> str:
+        return os.fsencode(self._paths[index]).decode(errors="replace")
+
+    def read(self, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor | None, None]:
+        paths, *labels = (tf.gather(constant, indices) for constant in self._tensors)
+        return paths, labels[0] if labels else None, None
+
+    def _decode(self, path: tf.Tensor, draws: tf.Tensor | None = None) -> tf.Tensor:
+        return super()._decode(tf.io.read_file(path), draws)
+
     @cached_property
     def _tensors(self) -> list[tf.Tensor]:
-        return on_host(self._paths, self.labels)
+        return on_host(np.array([os.fsencode(path) for path in self._paths], bytes), self.labels)

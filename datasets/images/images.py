@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from trainer.annotations import Free, Ge, Gt, Le, OneOf
 from trainer.datasets.images.framing import Framing
-from trainer.datasets.images.image_files import CorruptFiles, FileSplit, decode
+from trainer.datasets.images.image_files import CorruptExamples, FileSplit, decode
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.protocols import SplitDefaults, with_defaults
@@ -135,7 +135,7 @@ class ImageDataset:
             None,
             self.image_shape,
             framing=replace(self.framing, min_area=0.0),
-            corrupt=CorruptFiles(len(paths)),
+            corrupt=CorruptExamples(len(paths)),
             max_value=self.max_value,
         )
 

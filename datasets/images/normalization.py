@@ -18,12 +18,7 @@ class Normalization:
         mean: list[float] | None = None,
         std: list[Annotated[float, Gt(0)]] | None = None,
     ) -> None:
-        """Take the numbers; with neither of them images stay as they are.
-
-        Args:
-            mean: what is subtracted, one number or one per channel; None is 0.
-            std: what is divided by afterward, one number or one per channel; None is 1.
-        """
+        """Take the numbers; with neither of them images stay as they are."""
         self._mean = mean
         self._std = std
 

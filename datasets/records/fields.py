@@ -62,18 +62,7 @@ class Fields:
         num_classes: Annotated[int | None, Ge(1)] = None,
         class_names: list[str] | None = None,
     ) -> None:
-        """Take the options; what is None is found from the first record.
-
-        Args:
-            features: key of the features in a record, or their number in a tuple; None: the first
-                of features, image, img, x, or number 0.
-            label: key or number of the label; None: the first of label, labels, target, y, or 1.
-            shape: shape of one example's features, where records have them flat.
-            image_size: [height, width] that images are resized to; None: those of the first.
-            channels: 3 for color, 1 for gray; encoded images are converted; None: as the first.
-            num_classes: how many classes the label counts; None: the source knows.
-            class_names: a name for each class, in order; labels may then be these names.
-        """
+        """Take the options; what is None is found from the first record."""
         self.features = features
         self.label = label
         self.shape = None if shape is None else tuple(shape)

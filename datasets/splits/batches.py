@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from trainer.text import first_line
 
 _END = object()
 
@@ -94,6 +96,49 @@ def joined(batches: Sequence[np.ndarray]) -> Column:
 
 def _nothing(texts: np.ndarray) -> str | bytes:
     return b"" if texts.size and isinstance(texts.flat[0], bytes) else ""
+
+
+def is_array(value: Any) -> bool:
+    """Return whether a value is one array of several in a list, or a mapping of them."""
+    return isinstance(value, Mapping) or bool(getattr(value, "shape", ()))
+
+
+def as_column(value: Any, title: str, way_out: str) -> Column:
+    """Return an array [N, ...]: floating-point numbers as float32, texts as objects.
+
+    Args:
+        title: its name in messages.
+        way_out: what to do with a value that is no array, for the message.
+
+    Raises:
+        ValueError: it is none, or of other types than numbers and texts.
+    """
+    if isinstance(value, PaddedRows):
+        return value
+    if not hasattr(value, "__array__") and not isinstance(value, Sequence):
+        raise ValueError(f"{title} is a {type(value).__name__}, it must be an array; {way_out}")
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            f"{title} cannot be made an array: {first_line(error)}; pad it to one length"
+        ) from error
+    if array.ndim == 0:
+        raise ValueError(f"{title} is a single value, it must have one for each example")
+    if array.dtype.kind == "f":
+        return np.ascontiguousarray(array, np.float32)
+    if array.dtype.kind in "biuc":
+        return np.ascontiguousarray(array)
+    if array.dtype.kind not in "OUST":
+        raise ValueError(f"{title} is an array of {array.dtype}; convert it to numbers or texts")
+    texts = array.astype(object)  # NumPy's own texts are as long as the longest
+    if others := [item for item in texts.flat if not isinstance(item, str | bytes)]:
+        raise ValueError(
+            f"{title} is an array of objects, among them {others[0]!r} "
+            f"({type(others[0]).__name__}); convert it to numbers or texts; the columns of a table "
+            "are dict(table)"
+        )
+    return texts
 
 
 def named_parts(parts: Iterable[Any], *, batched: bool) -> dict[str, Any]:

@@ -23,6 +23,7 @@ import numpy as np
 
 from trainer.datasets.splits.extras import import_extra
 from trainer.datasets.splits.hashed_split import divide, hash_rows, hash_texts
+from trainer.datasets.splits.paths import Splits
 from trainer.text import first_line
 
 logger = logging.getLogger(__name__)
@@ -60,15 +61,14 @@ class TableFiles:
     """The files of a table, and how they are read.
 
     Attributes:
-        test: the files to test on; empty: a part of the others.
+        splits: the files of each; of `train` alone a part of the rows is tested on.
         delimiter: between the fields of a line of CSV.
         decimal_comma: whether a comma is before the fraction of a number of CSV.
         test_fraction: about which share of the rows to test on.
         split_by: the column whose hash decides; None: that of the file's name and the row's number.
     """
 
-    train: Sequence[Path]
-    test: Sequence[Path]
+    splits: Splits
     delimiter: str
     decimal_comma: bool
     test_fraction: float
@@ -81,20 +81,20 @@ class TableFiles:
     @cached_property
     def names(self) -> list[str]:
         """The columns of the first file."""
-        return column_names(self.train[0], self.delimiter)
+        return column_names(self.splits.train.files[0], self.delimiter)
 
     def read(self, split: str, names: Sequence[str]) -> Iterator[Rows]:
-        """Read columns of a split, train or test, from the start.
+        """Read columns of a split from the start.
 
         Raises:
             ValueError: a file is damaged, or lacks a column; the message names file and line.
         """
-        if self.test:
-            yield from self._rows(self.train if split == "train" else self.test, names)
+        if not self.splits.is_whole:
+            yield from self._rows(self.splits.present[split].files, names)
             return
         chosen = self._tested if split == "test" else ~self._tested
         start = 0
-        for rows in self._rows(self.train, names):
+        for rows in self._rows(self.splits.train.files, names):
             kept = chosen[start : start + len(rows.numbers)]
             start += len(rows.numbers)
             columns = {name: values[kept] for name, values in rows.columns.items()}
@@ -109,9 +109,10 @@ class TableFiles:
     @cached_property
     def _tested(self) -> np.ndarray:
         """Whether each row is tested on, [N] bool."""
-        rows = self._rows(self.train, [self.split_by or self.names[0]])
+        files = self.splits.train.files
+        rows = self._rows(files, [self.split_by or self.names[0]])
         hashes = np.concatenate([np.zeros(0), *map(self.hashes, rows)])
-        _, tested = divide(hashes, self.test_fraction, "rows", str(self.train[0]))
+        _, tested = divide(hashes, self.test_fraction, "rows", str(files[0]))
         return np.isin(np.arange(len(hashes)), tested)
 
     def _rows(self, files: Sequence[Path], names: Sequence[str]) -> Iterator[Rows]:

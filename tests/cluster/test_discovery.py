@@ -3,7 +3,6 @@
 import json
 import os
 import socket
-from pathlib import Path
 
 import pytest
 
@@ -52,14 +51,29 @@ def no_ports(monkeypatch):
     monkeypatch.setattr(discovery, "_check_port", lambda cluster: None)
 
 
-WRONG = Path(__file__).with_name("wrong_tf_config.txt").read_text().strip().split("\n\n")
-
-
-@pytest.mark.parametrize(("text", "expected"), [case.split("\n") for case in WRONG])
-def test_parse_tf_config_rejects(text, expected):
-    with pytest.raises(ConfigError) as caught:
-        discovery.parse_tf_config(text, "TF_CONFIG")
-    assert caught.value.problems == (f"TF_CONFIG: {expected}",)
+@pytest.mark.parametrize(
+    ("jobs", "task", "problem"),
+    [
+        (None, TASK, "an object with cluster and task"),
+        (TWO, None, "an object with cluster and task"),
+        ({"wroker": ["a:2"]}, TASK, r"job \(wroker\) .*did you mean 'worker'\?"),
+        ({"master": ["a:2"]}, TASK, r"job \(master\) .*chief"),
+        ({"worker": "a:2"}, TASK, r'job worker \("a:2"\) must be a list'),
+        ({"worker": ["fe80::1:2"]}, TASK, r"worker-0 \(fe80::1:2\) must be host:port"),
+        ({"worker": ["grpc://a:2"]}, TASK, r"worker-0 \(grpc://a:2\) must be host:port"),
+        ({"worker": ["a:1", "b:65536"]}, TASK, r"worker-1 \(b:65536\) must be host:port"),
+        ({"worker": ["a:1", "a:1"]}, TASK, "worker-1 has the same address as worker-0"),
+        ({"chief": ["a:1", "b:1"]}, TASK, "the cluster has 2 chiefs"),
+        ({"chief": ["a:1"], "ps": ["b:1"]}, TASK, "no worker, it has chief, ps"),
+        (TWO, {"type": "ps", "index": 0}, r"task type \(ps\) must be one of the cluster"),
+        (TWO, {"type": "worker", "index": "1"}, r'task index \("1"\) must be an integer'),
+        (TWO, {"type": "worker", "index": 2}, r"task index \(2\)"),
+    ],
+)
+def test_parse_tf_config_names_what_is_wrong(jobs, task, problem):
+    with pytest.raises(ConfigError, match=f"^TF_CONFIG: .*{problem}") as caught:
+        discovery.parse_tf_config(tf_config(jobs, task), "TF_CONFIG")
+    assert len(caught.value.problems) == 1
 
 
 def test_parse_tf_config_counts_actors_and_leaves_them_out_of_the_jobs():
@@ -144,10 +158,7 @@ def test_declared_cluster_rejects_a_port_in_use(environment, family, host):
         )
         with pytest.raises(ConfigError) as caught:
             discovery.declared_cluster(workers, os.environ)
-        assert caught.value.problems == (
-            f"TF_CONFIG: port {port} of worker-1 (b:{port}) is in use on this machine; "
-            "the declaration is stale, or an earlier task is still alive",
-        )
+        assert f"TF_CONFIG: port {port} of worker-1 (b:{port}) is in use" in str(caught.value)
         # The ports of other processes are not checked.
         environment(
             "TF_CONFIG", tf_config({"worker": [f"b:{port}"]}, {"type": "evaluator", "index": 0})

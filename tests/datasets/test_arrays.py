@@ -98,7 +98,7 @@ def test_digest_changes_with_what_is_trained_on():
         ((1, 2, 3, 4), "the train part is a tuple of 4; the function returns"),
         (None, "the train part is None"),
         ((numbers(0), np.arange(0)), "the train part has no example"),
-        (tf.data.Dataset.range(3), "is a tf.data.Dataset; use dataset=stream"),
+        (tf.data.Dataset.range(3), "must be an array; use dataset=stream"),
         ((i for i in range(3)), "x of the train part is a generator, it must be an array; use"),
         ([[1], [1, 2]], "cannot be made an array: .*; pad it to one length"),
         (tf.ragged.constant([[1], [1, 2]]), r"make it dense by \.to_tensor"),

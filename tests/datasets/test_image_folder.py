@@ -133,10 +133,9 @@ def test_skipped_files_have_weight_zero(
     assert batch["weight"].tolist() == [1, 0, 1, 1, 0, 1, 1, 0]
     assert batch["features"][:, 0, 0, 0].tolist() == [100, 0, 102, 103, 0, 1, 2, 0]
     assert batch["label"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert [record.getMessage() for record in caplog.records] == [
-        f"skipped {path}, which is no JPEG or PNG image: {count} of at most 3"
-        for count, path in enumerate(broken, start=1)
-    ]
+    for count, (path, line) in enumerate(zip(broken, caplog.messages, strict=True), start=1):
+        assert str(path) in line
+        assert f"{count} of at most 3" in line
 
 
 def test_too_many_unreadable_files_are_an_error_that_names_the_last(
@@ -144,10 +143,7 @@ def test_too_many_unreadable_files_are_an_error_that_names_the_last(
 ) -> None:
     split = image_folder(path=str(tree), image_size=SIZE, max_corrupt_records=2).train
     pipeline = tf.data.Dataset.range(8).batch(4).map(split.fetch)
-    message = (
-        rf"cannot read {broken[2]} as .*, and 2 others \(max_corrupt_records\) were skipped "
-        r"before; .* dataset\.max_corrupt_records=3"
-    )
+    message = rf"cannot read {broken[2]}: .* 2 others .* dataset\.max_corrupt_records=3"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         list(pipeline)
 

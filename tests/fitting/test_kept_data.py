@@ -237,9 +237,9 @@ def test_datasets_that_cannot_be_kept_are_refused(
     ("data", "message"),
     [
         ((X, Y, Y, Y), r"^data has 4 values, it must be \(x, y\), "),
-        (({"a": iter([1])}, Y), r"^data\[0\]\['a'\] is a list_iterator, which is no array; give "),
-        (([[1], [1, 2]], Y), r"^data\[0\] is no array: .*; pad it to one length$"),
-        (np.array([1, "a"], object), r"^data\[0\] is an array of object, it must be of numbers or"),
+        (({"a": iter([1])}, Y), r"^data\[0\]\['a'\] is a list_iterator, it must be an array"),
+        (([[1], [1, 2]], Y), r"^data\[0\] cannot be made an array: .*; pad it to one length$"),
+        (np.array([1, "a"], object), r"^data\[0\] is an array of objects, among them"),
     ],
 )
 def test_other_values_are_refused(data: Any, message: str, tmp_path: Path) -> None:

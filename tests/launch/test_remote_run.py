@@ -10,8 +10,8 @@ import pytest
 from tests.support.object_stores import MemoryStore, upload_run, write_checkpoint
 from trainer.cli.compose import compose
 from trainer.cluster.messages import SignalReceived
+from trainer.cluster.signals import StopRequests
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import CRASHED, DONE
 from trainer.launch import remote_run
 from trainer.launch.remote_run import RemoteRun

@@ -8,8 +8,8 @@ import pytest
 from tests.support.command_line import run_here
 from tests.support.object_stores import MemoryStore
 from trainer.cli.compose import compose
+from trainer.cluster.signals import StopRequests
 from trainer.cluster.spec import Cluster
-from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import DONE, ConfigError
 from trainer.files import Lock
 from trainer.launch import remote_run, run_context

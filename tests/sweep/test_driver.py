@@ -23,7 +23,7 @@ from trainer.cluster.messages import (
     Problem,
     SignalReceived,
 )
-from trainer.cluster.stop_requests import SAVES
+from trainer.cluster.signals import SAVES
 from trainer.errors import ConfigError
 from trainer.runs.status import RunStatus, State
 from trainer.sweep import driver

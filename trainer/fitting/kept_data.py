@@ -10,7 +10,7 @@ import secrets
 import shutil
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 
 from trainer.errors import ConfigError
 from trainer.files import writing
-from trainer.text import first_line, format_bytes
+from trainer.text import format_bytes
 
 # By name: packages of the trainer do not import datasets.
 batches_of: Any = import_module("trainer.datasets.splits.batches")
@@ -170,7 +170,7 @@ def _of_batches(
 def _of_dataset(dataset: Any, name: str, steps: int | None) -> Examples:
     """Read a dataset to its end; of one that repeats itself one pass."""
     elements = _elements()
-    stages = list(_stages(dataset))
+    stages = list(elements.stages(dataset))
     _check_repeatable(dataset, stages, name)
     is_batched, made_by = elements.may_be_batches(dataset), elements.batching(dataset)
     if int(dataset.cardinality()) == -1:
@@ -240,12 +240,6 @@ def _elements() -> Any:
     return import_module("trainer.datasets.splits.elements")
 
 
-def _stages(dataset: Any) -> Iterator[Any]:
-    yield dataset
-    for inner in dataset._inputs():
-        yield from _stages(inner)
-
-
 def _kind(stage: Any) -> str:
     return type(stage).__name__
 
@@ -284,44 +278,15 @@ def _encoded(value: Any, name: str, arrays: list[np.ndarray]) -> Any:
         return None
     if isinstance(value, Mapping):
         return {str(key): _encoded(item, f"{name}[{key!r}]", arrays) for key, item in value.items()}
-    if isinstance(value, tuple) or (isinstance(value, list) and any(map(_is_array, value))):
+    is_nest = isinstance(value, list) and any(map(batches_of.is_array, value))
+    if is_nest or isinstance(value, tuple):
         return [_encoded(item, f"{name}[{index}]", arrays) for index, item in enumerate(value)]
-    arrays.append(_array(value, name))
-    return len(arrays) - 1
-
-
-def _is_array(value: Any) -> bool:
-    return isinstance(value, Mapping) or bool(getattr(value, "shape", ()))
-
-
-def _array(value: Any, name: str) -> np.ndarray:
-    """Return an array of numbers or texts; floating-point ones are float32, as in `fit`."""
-    if not hasattr(value, "__array__") and not isinstance(value, list):
-        raise ConfigError(
-            f"{name} is a {type(value).__name__}, which is no array; {_FUNCTION_FIX} as arrays, "
-            "batches or a tf.data.Dataset"
-        )
     try:
-        array = np.asarray(value)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(
-            f"{name} is no array: {first_line(error)}; pad it to one length"
-        ) from error
-    if array.ndim == 0:
-        raise ConfigError(f"{name} is a single value; it must have one for each example")
-    if array.dtype.kind == "f":
-        return np.ascontiguousarray(array, np.float32)
-    if array.dtype.kind in "SUT":  # of Python objects: NumPy's own are as long as the longest
-        return array.astype(object)
-    is_text = array.dtype.kind == "O" and len({type(item) for item in array.flat}) == 1
-    if is_text and array.size and isinstance(array.flat[0], str | bytes):
-        return array
-    if array.dtype.kind not in "biuc":
-        raise ConfigError(
-            f"{name} is an array of {array.dtype}, it must be of numbers or texts; convert it; the "
-            "columns of a table are dict(table)"
-        )
-    return np.ascontiguousarray(array)
+        array = batches_of.as_column(value, name, f"{_FUNCTION_FIX} as arrays or batches")
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    arrays.append(array)
+    return len(arrays) - 1
 
 
 class KeptData:
@@ -385,7 +350,7 @@ def _stored(name: str, column: Any, arrays: dict[str, np.ndarray]) -> str:
     if column.dtype != object:
         arrays[name] = column
         return "numbers"
-    kind = "str" if column.size and isinstance(column.flat[0], str) else "bytes"
+    kind = "str" if column.size and all(isinstance(text, str) for text in column.flat) else "bytes"
     texts = [text.encode() if isinstance(text, str) else text for text in column.flat]
     arrays[name] = np.frombuffer(b"".join(texts), np.uint8)
     arrays[f"{name}.ends"] = np.cumsum(list(map(len, texts)), dtype=np.int64)

@@ -15,9 +15,8 @@ from trainer.cli.overrides import resume_override
 from trainer.cluster import discovery, environment, network_namespace
 from trainer.cluster.fork_server import ForkServer
 from trainer.cluster.schedulers.scheduler import schedulers
-from trainer.cluster.signals import forward_to
+from trainer.cluster.signals import StopRequests, forward_to
 from trainer.cluster.spec import ACTOR, EVALUATOR, TF_CONFIG, Cluster, ProcessId
-from trainer.cluster.stop_requests import StopRequests
 from trainer.config import batch_sizes
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, StorageError

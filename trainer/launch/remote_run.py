@@ -11,8 +11,8 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 
+from trainer.cluster.signals import StopRequests
 from trainer.cluster.spec import Cluster
-from trainer.cluster.stop_requests import StopRequests
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, ConfigError, DamagedError, StorageError
 from trainer.files import Lock, LockedError, read_json, write_json, writing

@@ -13,8 +13,8 @@ from trainer.cluster import discovery, environment, fault_injection, network_nam
 from trainer.cluster.fork_server import ForkServer
 from trainer.cluster.network_namespace import IsolationError, Namespace
 from trainer.cluster.schedulers.scheduler import schedulers
+from trainer.cluster.signals import StopRequests
 from trainer.cluster.spec import ACTOR, BESIDE, EVALUATOR, Cluster, ProcessId
-from trainer.cluster.stop_requests import StopRequests
 from trainer.config import batch_sizes
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError, StorageError

@@ -29,9 +29,8 @@ from trainer.cluster.messages import (
     Problem,
     SignalReceived,
 )
-from trainer.cluster.signals import forward_to
+from trainer.cluster.signals import STOP, Decision, StopRequests, forward_to
 from trainer.cluster.spec import Cluster
-from trainer.cluster.stop_requests import STOP, Decision, StopRequests
 from trainer.config import directions
 from trainer.config.directions import biased_selection, selecting_split
 from trainer.config.schema import Experiment, Sweep

@@ -27,9 +27,8 @@ from typing import Any, NoReturn
 
 from trainer.cluster import environment, messages
 from trainer.cluster.messages import Channel, Outcome, Problem, Send, SignalReceived, to_socket
-from trainer.cluster.signals import Signals
+from trainer.cluster.signals import STOP, Signals
 from trainer.cluster.spec import Cluster
-from trainer.cluster.stop_requests import STOP
 from trainer.config import loading
 from trainer.errors import CRASHED, DONE, RESTARTABLE, WRONG_INPUT, ConfigError
 from trainer.runs.process_status import process_start_time

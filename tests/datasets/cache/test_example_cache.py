@@ -101,11 +101,11 @@ def test_kept_examples_are_not_read_again(folder: Path) -> None:
         file.write_bytes(b"no image")
     for split in (data.train, other.train):
         np.testing.assert_equal(fetch(split, 0, 3), {n: v[[1, 0]] for n, v in first.items()})
-    with pytest.raises((tf.errors.OpError, ValueError), match=r"cannot read .* as a JPEG or PNG"):
+    with pytest.raises((tf.errors.OpError, ValueError), match="it is no JPEG or PNG"):
         fetch(data.train, 0, 4)
     # Files that have changed are others.
     changed = image_folder(**options)
-    with pytest.raises((tf.errors.OpError, ValueError), match=r"cannot read .* as a JPEG or PNG"):
+    with pytest.raises((tf.errors.OpError, ValueError), match="it is no JPEG or PNG"):
         fetch(changed.train, 0)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.fake_ray import Actor, FakeRay, Pending, RayError
 from trainer.cli.compose import compose
-from trainer.cluster.stop_requests import StopRequests
+from trainer.cluster.signals import StopRequests
 from trainer.errors import ConfigError
 from trainer.launch.engines import ray_connection, ray_engine
 from trainer.launch.engines.ray_engine import PlacementError, RayEngine

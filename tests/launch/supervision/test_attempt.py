@@ -18,8 +18,8 @@ from trainer.cluster.messages import (
     SignalReceived,
     SignalRequest,
 )
+from trainer.cluster.signals import StopRequests
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.cluster.stop_requests import StopRequests
 from trainer.errors import CRASHED, RESTARTABLE, WRONG_INPUT
 from trainer.launch.supervision import attempt as attempt_module
 from trainer.launch.supervision.attempt import (

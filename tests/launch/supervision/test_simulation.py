@@ -15,8 +15,8 @@ import pytest
 
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Crash, Dismiss, Exit, Phase, Problem, SignalReceived
+from trainer.cluster.signals import SAVES, StopRequests
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.cluster.stop_requests import SAVES, StopRequests
 from trainer.errors import CRASHED, DONE, RESTARTABLE, WRONG_INPUT
 from trainer.launch.supervision import attempt
 from trainer.launch.supervision.attempt import NEVER, Attempt

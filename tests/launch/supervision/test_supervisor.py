@@ -10,9 +10,8 @@ import pytest
 from tests.support.terminal import FakeTerminal
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Begin, Exit, Phase, SignalReceived
-from trainer.cluster.signals import forward_to
+from trainer.cluster.signals import SWEEP, StopRequests, forward_to
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.cluster.stop_requests import SWEEP, StopRequests
 from trainer.errors import RESTARTABLE
 from trainer.launch.display import Console
 from trainer.launch.run_context import Command, RunContext

@@ -21,9 +21,8 @@ from pathlib import Path
 from trainer.cluster import environment
 from trainer.cluster.fork_server import ForkServer
 from trainer.cluster.messages import Exit, Message, SignalReceived
-from trainer.cluster.signals import forward_to
+from trainer.cluster.signals import STOP, forward_to
 from trainer.cluster.spec import Cluster
-from trainer.cluster.stop_requests import STOP
 from trainer.config.schema import Experiment, Fault
 from trainer.errors import CRASHED, DONE, ConfigError
 from trainer.launch.display import Console

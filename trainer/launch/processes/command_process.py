@@ -36,8 +36,7 @@ from trainer.cluster.messages import (
     decode,
     to_socket,
 )
-from trainer.cluster.signals import survive_saves
-from trainer.cluster.stop_requests import SWEEP, StopRequests
+from trainer.cluster.signals import SWEEP, StopRequests, survive_saves
 from trainer.errors import CRASHED, WRONG_INPUT, ConfigError, StorageError
 from trainer.files import making_temporary_files
 from trainer.launch.display import Console

@@ -7,8 +7,7 @@ import threading
 import time
 
 from trainer.cluster.messages import Channel, Message, Phase, Progress, SignalReceived
-from trainer.cluster.signals import Signals
-from trainer.cluster.stop_requests import STOP, Decision
+from trainer.cluster.signals import STOP, Decision, Signals
 from trainer.errors import CRASHED
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision.attempt import Failure

@@ -34,8 +34,8 @@ from typing import NamedTuple, TypeAlias
 
 from trainer.cluster import messages
 from trainer.cluster.messages import Message, Phase
+from trainer.cluster.signals import Decision, Request, StopRequests
 from trainer.cluster.spec import BESIDE, Cluster, ProcessId
-from trainer.cluster.stop_requests import Decision, Request, StopRequests
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, RESTARTABLE, WRONG_INPUT
 from trainer.launch.supervision.watchdog import Watch
