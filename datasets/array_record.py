@@ -28,9 +28,6 @@ class ArrayRecordSource:
     def __init__(self, files: Sequence[Path], parse: Callable[[bytes], Any]) -> None:
         """Open the files.
 
-        Args:
-            parse: makes a record out of its bytes.
-
         Raises:
             ValueError: a file cannot be read, or the package is missing.
         """
@@ -97,9 +94,6 @@ def example(content: bytes) -> Mapping[str, Any]:
     """Return the features of a serialized `tf.train.Example` by name.
 
     Bytes are `bytes`; numbers are int64 or float32, an array where there are several.
-
-    Raises:
-        ValueError: the bytes are no `tf.train.Example`.
     """
     import tensorflow as tf
     from google.protobuf.message import DecodeError

@@ -45,11 +45,8 @@ def data_of_fit(
         data: returns training examples: arrays, a tf.data.Dataset, a generator, or a sequence of
             Keras.
         held_out: returns the examples that are evaluated, of any kind; null: there are none.
-        num_classes: as for `dataset=arrays`.
         label_kind: likewise; null: auto, but no label of a stream is read to count classes.
-        unit: of arrays, as for `dataset=arrays`.
         num_examples: training examples in one pass of what is no array; null: it knows.
-        batched: whether an element of a tf.data.Dataset is a batch; null: as its shape tells.
 
     Raises:
         ValueError: what a function returns cannot be trained on.

@@ -74,8 +74,6 @@ def _load(path: str | None, key: str, *, divides: bool = False) -> Any:
     """Return the Dataset that a path names, or a mapping of those of all splits.
 
     Args:
-        path: a folder that was saved, or files.
-        key: the option, for messages.
         divides: whether the files in a folder may be those of several splits.
     """
     library = import_extra("datasets", _EXTRA, _CHOICE)

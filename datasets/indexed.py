@@ -62,14 +62,9 @@ class Sources:
 
     Attributes:
         test: the object to test on; None: a part of `train`, or with `validation` nothing.
-        test_fraction: which part.
         validation: the object that selects checkpoints; None: `test` does.
-        names: name of each split, for messages.
-        num_classes: how many classes there are; None: unknown.
-        class_names: their names; None: unknown.
         files: the files and folders that records come from; (): a source tells by a method
             `identity()` when its records change.
-        by_name: whether the names of files in one folder have chosen the splits.
     """
 
     train: Indexable

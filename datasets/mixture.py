@@ -35,8 +35,6 @@ class MixtureSplit:
     """The same split of all sources, one after the other.
 
     Attributes:
-        in_memory: False: fetching preprocesses.
-        augments: True: `fetch` takes the random numbers of the sources' augmentations.
         parts: the parts of the sources, in the order in which they lie in the split. The engine
             trains on each by its share; none: on all examples, each once in an epoch.
     """
@@ -126,11 +124,7 @@ class MixtureDataset:
     """Several datasets in one.
 
     Attributes:
-        train: the training splits, mixed.
-        test: the test splits, one after the other.
-        num_classes: how many classes `label` counts.
         num_draws: random numbers per example: of the source that takes the most.
-        class_names: their names, in order; None: they have none but their numbers.
         vocabulary_size: of sources of tokens: how many different numbers there are; None: not.
     """
 

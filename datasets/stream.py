@@ -37,7 +37,6 @@ class StreamSplit:
     """A split that is read from its start, as often as needed.
 
     Attributes:
-        num_examples: examples in one pass.
         batches: see `SplitDefaults`; None: it comes in single examples.
     """
 
@@ -114,9 +113,7 @@ class _Source:
     Attributes:
         raw_spec: the specification of an element as the function makes it.
         spec: of an example by name, of static shapes.
-        first: the first examples, nests of arrays.
         class_names: names of the classes, if the function knows them, as Keras' do.
-        batched: whether the function makes batches.
         is_column: whether `examples` makes a number of the label, a vector of length 1.
 
     Args:
@@ -207,12 +204,7 @@ class _Source:
         return size
 
     def label_range(self, size: int, others: Mapping[str, Any]) -> tuple[int, int]:
-        """Return the least and the largest label of `size` examples, which are read, and of others.
-
-        Args:
-            size: how many; 0: only the others.
-            others: nests of arrays by name.
-        """
+        """Return the least and largest label of `size` examples, which are read, and of others."""
         ranges = [range_of(list(others.values()))]
         if size:
             _log.info(

@@ -116,8 +116,6 @@ class TableDataset:
     Attributes:
         label_kind: `class`: `label` is [B] int64; `number`: [B, targets] float32, in the unit of
             the table; `multilabel`: [B, labels] int64, 0 or 1.
-        kinds: kinds of columns that are known.
-        strict: whether a missing value is an error.
         train: the split that is trained on, after `fit` or `restore`; so are the others.
         validation: the split that selects checkpoints; None: `test` does.
     """

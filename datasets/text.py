@@ -38,11 +38,7 @@ PADDING = 0  # the tokenizer's own numbers follow it
 
 
 class TextSplit:
-    """A split of texts, as tokens in memory: 1 or 2 bytes each, 4 of a large vocabulary.
-
-    Attributes:
-        labels: their classes, [N] int64; None: there are none.
-    """
+    """A split of texts, as tokens in memory: 1 or 2 bytes each, 4 of a large vocabulary."""
 
     in_memory = True
 
@@ -90,11 +86,7 @@ class TextDataset:
     """Texts and labels.
 
     Attributes:
-        input_shape: (length,).
-        num_classes: how many classes `label` counts.
-        class_names: their names, in order.
         vocabulary_size: how many different numbers features have, the padding included.
-        tokenizer_name: what makes the tokens, as in the configuration.
     """
 
     train: TextSplit

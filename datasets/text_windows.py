@@ -66,10 +66,7 @@ class WindowDataset:
     """Windows of two sequences of tokens.
 
     Attributes:
-        input_shape: (length,).
         num_classes: how many different tokens there are; `label` is one for each of `features`.
-        vocabulary_size: the same.
-        tokenizer: turns texts into tokens, and tokens into texts.
     """
 
     train: WindowSplit

@@ -197,12 +197,7 @@ def _check_label(feature: Feature, label: str, class_names: list[str] | None) ->
 
 @dataclass(frozen=True)
 class RecordIndex:
-    """Every record of some files, in order.
-
-    Attributes:
-        counts: records of each file, [F] int64.
-        offsets: where each record begins in its file, [N] int64.
-    """
+    """Every record of some files, in order."""
 
     files: tuple[Path, ...]
     counts: np.ndarray
@@ -341,11 +336,7 @@ def read_record(file: Path, offset: int) -> bytes:
 
 
 class TFRecordSplit(RecordSplit):
-    """A split of TFRecord files. Records are read and parsed in the graph, without Python.
-
-    Args:
-        image_shape: (height, width, channels) of decoded images; None: there are none.
-    """
+    """A split of TFRecord files. Records are read and parsed in the graph, without Python."""
 
     def __init__(
         self,

@@ -37,9 +37,6 @@ _Dataset = TypeVar("_Dataset", ImageDataset, ArrayDataset)
 def with_cache(dataset: _Dataset, kind: str) -> _Dataset:
     """Return the dataset with a cache of each split, whose `identity` names its contents.
 
-    Args:
-        kind: `none` or `disk`.
-
     Raises:
         ValueError: examples depend on random numbers, or they do not fit.
     """
@@ -62,11 +59,7 @@ def with_cache(dataset: _Dataset, kind: str) -> _Dataset:
 
 
 class CachedSplit:
-    """A split whose examples are kept once they were fetched.
-
-    Attributes:
-        augments: False, `fetch` takes no random numbers.
-    """
+    """A split whose examples are kept once they were fetched."""
 
     in_memory = False
     augments = False
@@ -192,7 +185,6 @@ def open_bytes(name: str, size: int) -> np.ndarray | None:
 
     Args:
         name: of what they hold; the same in all processes that share them.
-        size: how many there are, at least 1.
 
     Returns:
         An array, read-only if the file belongs to somebody else; None: the folder of the cache

@@ -25,12 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class CorruptExamples:
-    """Counts examples that cannot be read, over all splits of a dataset in this process.
-
-    Attributes:
-        max_corrupt: how many different ones may be skipped.
-        names: those that were skipped.
-    """
+    """Counts examples that cannot be read, over all splits of a dataset in this process."""
 
     def __init__(self, max_corrupt: int):
         self.max_corrupt = max_corrupt

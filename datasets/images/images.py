@@ -66,14 +66,11 @@ class ImageDataset:
         validation: the split that selects checkpoints; None: `test` does.
         by_name: whether the names of files in one folder have chosen the splits.
         image_shape: (height, width, channels) of what `fetch` of the splits returns.
-        num_classes: how many classes `label` counts.
-        class_names: their names, in order; None: they have none but their numbers.
         label_kind: `class`, `number` or `multilabel`, as in `ArrayDataset`.
         has_masks: whether a batch has `mask`, [B, H, W] uint8: the class of each pixel, or IGNORED.
         max_value: the stored value that stands for white; pixels are divided by it.
         image_size: resize to (height, width), or None. All that follows counts resized pixels.
         framing: which part of an image file becomes an example.
-        normalize: what is subtracted and divided by last; None: nothing.
 
     Raises:
         ValueError: an option does not suit images of this shape.

@@ -28,11 +28,7 @@ class Normalization:
         return self._mean or [0.0]
 
     def check(self, num_channels: int) -> None:
-        """Raise if the numbers do not suit images of so many channels.
-
-        Raises:
-            ValueError: they are too many or too few, or a standard deviation is not positive.
-        """
+        """Raise if the numbers do not suit images of so many channels."""
         for name, values in (("mean", self._mean), ("std", self._std)):
             if values is not None and len(values) not in (1, num_channels):
                 raise ValueError(

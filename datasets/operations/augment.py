@@ -95,14 +95,7 @@ class Augmentation:
         self.num_draws = num_columns * self._num_views
 
     def check(self, input_shape: tuple[int, ...]) -> None:
-        """Raise if the options do not suit images of this shape.
-
-        Args:
-            input_shape: (height, width, channels).
-
-        Raises:
-            ValueError: a shift would leave nothing of the image, or there is no color to change.
-        """
+        """Raise if the options do not suit images of this shape."""
         shorter_side = min(input_shape[:2])
         if self._crop >= shorter_side:
             raise ValueError(
@@ -133,7 +126,6 @@ class Augmentation:
         Args:
             draws: those of one view, float32 in [0, 1).
             is_cut: whether the images are random boxes already.
-            fill: what `crop` pads with, one number or one per channel.
         """
         if self._min_area and not is_cut:
             images = cut_box(images, draws, self._min_area)

@@ -107,7 +107,6 @@ def as_column(value: Any, title: str, way_out: str) -> Column:
     """Return an array [N, ...]: floating-point numbers as float32, texts as objects.
 
     Args:
-        title: its name in messages.
         way_out: what to do with a value that is no array, for the message.
 
     Raises:

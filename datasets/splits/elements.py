@@ -16,8 +16,6 @@ def checked(examples: Any, split: str, batched: bool | None) -> bool:
     """Return whether the elements of a dataset are batches.
 
     Args:
-        examples: what a user's function has returned.
-        split: which split it is, for messages.
         batched: what the user says; None: the specification must tell.
 
     Raises:
@@ -55,10 +53,6 @@ def named(examples: tf.data.Dataset, *, batched: bool) -> tf.data.Dataset:
     """Return a dataset of dicts of `features`, `label` and `sample_weight`.
 
     Numbers are float32 where they are floating-point, and labels int64 where they are whole.
-
-    Args:
-        examples: a dataset that `checked` has let pass.
-        batched: whether its elements are batches, and stay so.
     """
 
     @tf.autograph.experimental.do_not_convert  # which would take most of the time of a start
@@ -161,7 +155,6 @@ class Batching(NamedTuple):
     """The `.batch()` that made the elements of a dataset.
 
     Attributes:
-        source: the dataset of examples.
         is_mapped: whether a function follows, which may change the sizes.
     """
 
@@ -196,10 +189,6 @@ def check_order(dataset: tf.data.Dataset, split: str) -> None:
     """Check that parallel calls do not decide what an element is, or where it is.
 
     By TensorFlow's own classes, which only a change of TensorFlow changes: then nothing is seen.
-
-    Args:
-        dataset: what a user's function has returned.
-        split: which split it is, for messages.
 
     Raises:
         ValueError: a function that is called in parallel draws random numbers of an operation that

@@ -16,7 +16,6 @@ def import_extra(name: str, extra: str, needed_by: str) -> ModuleType:
     """Import a module of an optional package.
 
     Args:
-        extra: the extra of this project that installs it.
         needed_by: what needs it, for the message: a choice, an option with its value, a file.
 
     Raises:

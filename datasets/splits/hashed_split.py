@@ -44,9 +44,6 @@ def divide(
 
     Args:
         hashes: [N] in [0, 1).
-        test_fraction: about which share to test on.
-        what: the examples' name, for the message.
-        name: where they come from, for the message.
 
     Raises:
         ValueError: one of the splits is empty.

@@ -35,7 +35,6 @@ class NestSplit:
 
     Args:
         batch: `features`, and maybe `label` and `sample_weight`: nests of columns [N, ...].
-        unit: as the attribute; a last unit that is not whole is left out.
     """
 
     in_memory = True
@@ -99,11 +98,9 @@ class NestDataset:
 
     Attributes:
         train: the split that is trained on: a NestSplit, or a stream.
-        test: the split that is evaluated; it may be empty.
         validation: the split that selects checkpoints; None: `test` does.
         feature_specs: a nest of tf.TensorSpec of one example's features.
         num_classes: how many classes, targets or flags the label has; 1 where that has no meaning.
-        class_names: their names, in order; None: they have none but their numbers.
         weighted: whether training examples have `sample_weight`.
         label_kind: see `trainer/protocols/labels.py`; None: anything, or none.
     """
@@ -173,10 +170,6 @@ def specs_of(batch: Mapping[str, Any]) -> dict[str, Any]:
 def cast_alike(batch: Mapping[str, Any], own: Mapping[str, Any], split: str) -> dict[str, Any]:
     """Return arrays of a split in the types of the examples that are trained on.
 
-    Args:
-        batch: nests of arrays by name.
-        own: the specification of a training example by name.
-
     Raises:
         ValueError: features or labels are others.
     """
@@ -235,8 +228,6 @@ class LabelRule:
     Args:
         spec: of one example's label, a nest of tf.TensorSpec; None: there are none.
         wanted: the kind that is configured.
-        num_classes: the number that is configured; None: it follows from the labels.
-        class_names: names of the classes; None: unknown.
 
     Raises:
         ValueError: the labels are not of the configured kind.
@@ -274,10 +265,6 @@ class LabelRule:
 
     def count(self, least: int, largest: int) -> int:
         """Return how many classes, targets or flags there are.
-
-        Args:
-            least: the least label that is a whole number, if it matters.
-            largest: the largest.
 
         Raises:
             ValueError: a class is not among them.

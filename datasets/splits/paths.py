@@ -63,9 +63,6 @@ class Splits(NamedTuple):
         Without files of other splits, a hash of a file's name chooses those to test on: files that
         are added later move no other. With files to validate alone, none are tested on.
 
-        Args:
-            what: the files' name, for messages.
-
         Raises:
             ValueError: a split is empty.
         """
@@ -90,7 +87,6 @@ def find_splits(
 
     Args:
         path: the files to train on, or a folder with those of all splits.
-        test_path: the files to test on; None: as `path` tells.
         list_files: returns the files of a path, which the option of its second argument names.
 
     Raises:
@@ -158,8 +154,6 @@ def find_files(
     Args:
         path: a file, a pattern, or a folder, whose files with these suffixes are meant. A suffix
             may be followed by `-00000-of-00004`. Or several of them.
-        key: the option, for messages.
-        suffixes: with their dot.
         name: matches the names of files in a folder; None: those with the suffixes.
 
     Raises:
@@ -205,9 +199,6 @@ def replacing(file: Path) -> Iterator[IO[bytes]]:
     """Open a new file that takes the place of `file` when it is complete.
 
     Several threads and processes may do so at once: the last one stays.
-
-    Raises:
-        OSError: its folder cannot be written.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     descriptor, partial = tempfile.mkstemp(".tmp", f".{file.stem}-", file.parent)

@@ -14,7 +14,6 @@ def training_features(dataset: Dataset, batch_size: int = 1024) -> tf.data.Datas
 
     Args:
         dataset: the data; of a stream one pass is read.
-        batch_size: examples in each batch; the last may have fewer.
 
     Returns:
         A dataset of features [B, ...], a tensor or a nest, as the model receives them.

@@ -62,9 +62,7 @@ class TableFiles:
 
     Attributes:
         splits: the files of each; of `train` alone a part of the rows is tested on.
-        delimiter: between the fields of a line of CSV.
         decimal_comma: whether a comma is before the fraction of a number of CSV.
-        test_fraction: about which share of the rows to test on.
         split_by: the column whose hash decides; None: that of the file's name and the row's number.
     """
 

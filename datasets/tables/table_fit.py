@@ -94,8 +94,6 @@ class TableFit:
         labels: the columns of labels; of `class` one.
         classes: of `class`: the values of the column, in the order of their numbers.
         targets: of `number`: the columns of labels with their scales.
-        columns: the other columns.
-        num_rows: how many training rows there were.
     """
 
     label_kind: str
@@ -193,9 +191,6 @@ def fit_table(
     Args:
         names: all columns, but for those of labels.
         kinds: the kinds that are known; all others are found.
-
-    Raises:
-        ValueError: a row is damaged, or no column is left.
     """
     found = _find_kinds(read, [name for name in names if name not in kinds])
     kinds = {name: found.get(name) or kinds[name] for name in names}

@@ -34,10 +34,6 @@ class Row:
 def find(path: Paths, key: str = "path") -> list[Path]:
     """Return the files of texts at or below a path, sorted; hidden ones are left out.
 
-    Args:
-        path: a file, a folder, or a pattern with `*`.
-        key: the option, for messages.
-
     Raises:
         FileNotFoundError: there is no such file or folder.
         ValueError: there are no texts, or of several kinds.
@@ -62,12 +58,7 @@ def find(path: Paths, key: str = "path") -> list[Path]:
 
 
 def have_labels(root: Path, files: list[Path], text: str, label: str) -> bool:
-    """Return whether files have labels: the first row decides, or a folder for a class.
-
-    Args:
-        root: the file or folder that they are in.
-        files: as `find` returns them, of one kind.
-    """
+    """Return whether files have labels: the first row decides, or a folder for a class."""
     if files[0].suffix == ".txt":
         return any(root not in (path, path.parent) for path in files)
     _, row = next(_records(files[0], text, label), (0, None))
@@ -79,7 +70,6 @@ def read(root: Path, files: list[Path], text: str, label: str | None) -> Iterato
 
     Args:
         root: what names are relative to.
-        files: as `find` returns them, of one kind.
         label: that of the label, a string or an integer; None: labels are not read.
 
     Raises:

@@ -32,9 +32,6 @@ class Tokenizer:
     """Turns texts into numbers from 0.
 
     Attributes:
-        encode: returns the numbers of each text.
-        decode: returns the text of some numbers.
-        size: how many different numbers there are.
         fingerprint: differs for tokenizers that encode differently.
     """
 
@@ -163,7 +160,6 @@ def kept_corpus(cache: str | Path | None, key: str, build: Callable[[], Corpus])
 
     Args:
         cache: the folder where it is kept; None: ~/.cache/steadfast.
-        key: as `cache_key` makes it.
     """
     file = Path(cache or FOLDER).expanduser() / f"text-{key}.npz"
     try:
@@ -185,8 +181,6 @@ def kept_sequence(
     """Return a sequence of tokens, [T], mapped from a file of the cache.
 
     Args:
-        cache: the folder where it is kept; None: ~/.cache/steadfast.
-        key: as `cache_key` makes it.
         build: yields its parts, which need not fit in memory together.
     """
     file = Path(cache or FOLDER).expanduser() / f"tokens-{key}.bin"

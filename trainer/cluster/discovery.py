@@ -90,7 +90,6 @@ def start_commands(
 
     Args:
         hosts: host or host:port, one for each process; the port is 2222 by default.
-        process_ids: the processes, in the same order.
         argv: this command line; its `strategy.hosts` is left out.
 
     Returns:

@@ -190,7 +190,6 @@ def of_command(folders: Sequence[str], caller: int) -> dict[str, str]:
     """Return the environment of a command that this process calls.
 
     Args:
-        folders: from which it imports too.
         caller: a descriptor of it, whose other end is closed when this process ends.
     """
     paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *folders]

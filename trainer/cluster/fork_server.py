@@ -47,8 +47,6 @@ class Fork:
     Attributes:
         module: what it runs: a module with `prepare`, called in the server, and `work`.
         arguments: its command line, in which SOCKET stands for its socket.
-        environment: all environment variables of the process.
-        affinity: the cores that it may use.
         scratch: the directory of its temporary files; empty: it has none of its own.
         began: Unix time when it was asked for.
     """
@@ -133,8 +131,6 @@ class ForkServer:
         """Ask for a process.
 
         Args:
-            command: module and arguments, see `Fork`.
-            scratch: the directory of its temporary files, removed with it; empty: it has none.
             descriptors: its socket, standard output, standard error, and network namespaces.
 
         Returns:

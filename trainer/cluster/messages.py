@@ -149,8 +149,6 @@ class Crash:
 
     Attributes:
         text: the user's traceback.
-        cause: the error in one line.
-        name: what the process is to the user.
     """
 
     text: str
@@ -222,13 +220,6 @@ class Channel:
 
     Frequent messages are thinned out to four a second: a fast loop would keep the supervisor busy
     on a core of its own.
-
-    Args:
-        send: delivers one message.
-        clock: seconds, monotonic.
-
-    Attributes:
-        name: what the process is to the user, if it crashes.
     """
 
     name = "the worker"

@@ -80,14 +80,7 @@ class Namespace:
 
 
 def enter(descriptors: Sequence[int]) -> None:
-    """Move this process, which must have one thread, into a namespace.
-
-    Args:
-        descriptors: those of `Namespace.descriptors`.
-
-    Raises:
-        OSError: the system refuses.
-    """
+    """Move this process, which must have one thread, into a namespace."""
     kinds = _KINDS[len(_KINDS) - len(descriptors) :]
     for descriptor, kind in zip(descriptors, kinds, strict=True):
         _call("setns", descriptor, kind)
@@ -97,9 +90,6 @@ def needs_network(experiment: Mapping[str, object]) -> str | None:
     """Return the key of a run that may need the network, with the reason, or None.
 
     Writers are not looked at: they say it themselves; see `environment.online_writer`.
-
-    Args:
-        experiment: the configuration as plain containers.
     """
     dataset = experiment.get("dataset")
     if isinstance(dataset, Mapping) and dataset.get("path", "") is None:
@@ -120,7 +110,6 @@ def open_ports_warning(jobs: Mapping[str, Sequence[str]], reason: str) -> str:
 
     Args:
         jobs: the addresses of its processes, host:port, by job.
-        reason: why it is not isolated.
     """
     addresses = (address for addresses in jobs.values() for address in addresses)
     ports = ", ".join(address.rpartition(":")[2] for address in addresses)
@@ -146,9 +135,6 @@ def _make() -> None:
     """Create namespaces and send their descriptors through the socket that is standard input.
 
     The descriptors keep the namespaces alive. They are sent in the order in which to join them.
-
-    Raises:
-        IsolationError: the system refuses.
     """
     import fcntl
     import socket

@@ -14,7 +14,6 @@ def connect(address: str, timeout_secs: float = _TIMEOUT_SECS) -> None:
 
     Args:
         address: host:port; an IPv6 host in brackets.
-        timeout_secs: how long to wait for an answer.
 
     Raises:
         OSError: no process listens there, or it cannot be reached.

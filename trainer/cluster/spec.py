@@ -32,7 +32,6 @@ class ProcessId:
 
     Attributes:
         job: chief, worker, ps, evaluator or actor.
-        index: its number within the job, from 0.
     """
 
     job: str
@@ -65,7 +64,6 @@ class Cluster:
     Attributes:
         jobs: the addresses, host:port, of the processes of each job; empty for a process that
             trains alone.
-        source: what declared it, for messages.
         actors: number of actors that it declares; each has a supervisor of its own.
     """
 

@@ -43,7 +43,6 @@ def carried(item: Any, what: str, folder: Path) -> Path:
     Args:
         item: any object that can be pickled, or is a function or class of the script.
         what: its name in messages, and the begin of that of the file.
-        folder: where the file is kept.
 
     Raises:
         ConfigError: it holds something that cannot be pickled.
@@ -69,12 +68,6 @@ def function_node(
 
     Args:
         function: one of a module, which is imported, or of the script, which is carried.
-        what: its name in messages.
-        folder: where functions of the script are kept.
-        kind: what calls it: `model` or `call` of this module.
-
-    Raises:
-        ConfigError: it uses something that cannot be pickled.
     """
     place = f"{function.__module__}.{function.__qualname__}"
     if function.__module__ != MAIN and _found(function) is function:
@@ -107,31 +100,17 @@ def _check_keras(module: str) -> None:
 
 
 def call(*, path: Annotated[str, Exists("file")]) -> Any:
-    """Call a function of the script.
-
-    Args:
-        path: the file that it is kept in.
-    """
+    """Call a function of the script."""
     return load(Path(path))()
 
 
 def item(*, path: Annotated[str, Exists("file")]) -> Any:
-    """Return an object of the script.
-
-    Args:
-        path: the file that it is kept in.
-    """
+    """Return an object of the script."""
     return load(Path(path))
 
 
 def model(input_shape: Any, num_classes: Any, *, path: Annotated[str, Exists("file")]) -> Any:
-    """Return a model of the script; a function is called with the arguments that it names.
-
-    Args:
-        input_shape: shape of one example's features.
-        num_classes: how many outputs.
-        path: the file that it is kept in.
-    """
+    """Return a model of the script; a function is called with the arguments that it names."""
     loaded = load(Path(path))
     if not isinstance(loaded, types.FunctionType):
         check_precision(loaded, path)

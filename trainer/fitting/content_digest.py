@@ -31,7 +31,6 @@ def digest_of(item: Any, what: str, reduce: Callable[[Any], Any]) -> str:
     Comments, docstrings, line numbers and the order of sets are no part of it.
 
     Args:
-        what: its name in messages.
         reduce: returns how an object is pickled; NotImplemented: as it says itself.
 
     Raises:
@@ -43,12 +42,7 @@ def digest_of(item: Any, what: str, reduce: Callable[[Any], Any]) -> str:
 
 
 def not_passed(what: str, item: Any, error: Exception, place: str = "it") -> ConfigError:
-    """Return an error about an object that cannot be pickled.
-
-    Args:
-        what: the name of all that is passed.
-        place: where the object is.
-    """
+    """Return an error about an object that cannot be pickled."""
     return ConfigError(
         f"{what}: {place or 'it'} ({type(item).__name__}) cannot be passed to the processes that "
         f"train ({first_line(error)[:100]}); make it inside a function, and give fit that function"

@@ -134,12 +134,8 @@ def _model(
     """Return the keys of a model, what builds it in this process, and its name.
 
     Args:
-        model: as `fit` takes it.
         first: the first example or batch, by name.
         options: the keys of the data, which change for a function that asks for their classes.
-
-    Raises:
-        ConfigError: it is no compiled model, or cannot be carried.
     """
     if isinstance(model, types.FunctionType):
         node = function_node(model, "model", folder, "model")
@@ -182,7 +178,6 @@ def _build(model: Any, first: Mapping[str, Any]) -> Any:
     If that fails the training says why.
 
     Args:
-        model: of either Keras.
         first: the first example or batch, by name.
     """
     if not getattr(model, "built", True):
@@ -231,8 +226,6 @@ def _data(
     """Return what the data say of a run.
 
     Args:
-        data: as `fit` takes them.
-        validation: likewise.
         steps: in an epoch; None: as many as make one pass.
 
     Returns:
@@ -290,10 +283,6 @@ _NUMBER = re.compile(r"^models/[^/]+/saved/(\d+)_")
 
 def restored(model: Any, run_dir: Path, checkpoint: str | int) -> Any:
     """Return a model with the weights of a checkpoint, averaged ones where it has them.
-
-    Args:
-        model: built as that of the run.
-        checkpoint: latest, best, or a step.
 
     Raises:
         ConfigError: there is no such checkpoint, or the model does not fit.

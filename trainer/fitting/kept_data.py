@@ -58,8 +58,6 @@ def read(data: Any, name: str, steps: int | None = None) -> Examples:
     """Read data to their end.
 
     Args:
-        data: arrays, a tf.data.Dataset, a generator, or a sequence of Keras.
-        name: theirs in messages.
         steps: of the whole training, for data without an end; None: unknown.
 
     Raises:
@@ -89,7 +87,6 @@ def describe(
     """Return what is known of data that the processes which train make too.
 
     Args:
-        name: theirs in messages.
         steps: in an epoch; None: what does not know its length is read once, to count.
 
     Returns:
@@ -294,9 +291,6 @@ class KeptData:
 
     Attributes:
         path: the folder, which `trainer.datasets.fit_data.kept_arrays` reads.
-        size: of its arrays, in bytes.
-        batch_size: how the examples are batched already; None: they are not.
-        unit: rows that stay together in the order of an epoch, as in the program; 0: all.
         first: the first example by name, nests of arrays [1, ...].
     """
 
@@ -304,8 +298,6 @@ class KeptData:
         """Keep examples below a folder.
 
         Args:
-            data: as `kept_data.read` takes them.
-            name: theirs in messages.
             steps: of the whole training, for data without an end; None: unknown.
 
         Raises:

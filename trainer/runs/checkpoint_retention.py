@@ -23,7 +23,6 @@ class SavedCheckpoint:
     """A committed checkpoint as retention sees it.
 
     Attributes:
-        step: number of updates made.
         metrics: of the test split at that step; empty if it was not evaluated there.
     """
 
@@ -113,11 +112,7 @@ class KeepBest(RetentionPolicy):
 
 @dataclass(frozen=True)
 class KeepAudited(RetentionPolicy):
-    """Keeps the newest checkpoint from before the last clean audit, or from its step.
-
-    Attributes:
-        clean_step: returns the step of that audit.
-    """
+    """Keeps the newest checkpoint from before the last clean audit, or from its step."""
 
     label: ClassVar[str] = "audited"
     clean_step: Callable[[], int]
@@ -165,9 +160,6 @@ def steps_to_remove(
 
 def select_step(run_dir: Path, checkpoint: Checkpoint) -> int:
     """Return the step of the checkpoint to use.
-
-    Args:
-        checkpoint: the section of the configuration; `latest` is the newest valid checkpoint.
 
     Raises:
         ConfigError: there is no such checkpoint, or it is damaged.

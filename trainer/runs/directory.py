@@ -117,12 +117,7 @@ def write_config(path: Path, experiment: Experiment) -> None:
 
 
 class RunInUseError(ConfigError):
-    """Another process uses a run.
-
-    Attributes:
-        run: its directory, or its address in a store.
-        holder: the other process, in words.
-    """
+    """Another process uses a run."""
 
     def __init__(self, run: Path | str, holder: str) -> None:
         super().__init__(f"{run} is in use by {holder}; wait for it, or stop it")
@@ -137,7 +132,6 @@ class RunDirectory:
     Attributes:
         name: how the user names it: the path, or the address of what it mirrors.
         is_new: whether this command has created the run.
-        lock: the lock, held until `release`.
         created: the directories that were created for it, the innermost first.
         old_run: the directory to which an earlier run of the same name was moved; None: there
             was none.
@@ -383,9 +377,6 @@ def _repair(path: Path, experiment: Experiment) -> list[str]:
     What is damaged is renamed. Checkpoints stay where they are: a run resumes from the newest that
     is whole. And nothing replaces what the data and the layers were fitted to or, in a command that
     names the run by its path, `config.yaml`.
-
-    Raises:
-        DamagedError: the run is named by its path, and its config.yaml cannot be read.
     """
     repairs = [
         f"{file}: {problem}; it is {_set_aside(file).name} now, and the run continues without it"

@@ -123,11 +123,8 @@ class Change:
     """A key that differs between a run and the command that continues it; None: it is missing.
 
     Attributes:
-        before: its value in the run.
-        now: its value in the command.
         role: the key that has the same effect: `model.width` for `task.generator.width` where the
             option `generator` of the task is a model; None: the key itself.
-        target: the dotted path of the target that the key is an option of.
     """
 
     key: str
@@ -155,9 +152,6 @@ class Change:
 
 def effect_of(key: str, target: Any = None) -> Effect:
     """Return the effect of a key, as it is stated where the key is declared, or by its section.
-
-    Args:
-        target: the dotted path of the target that it is an option of.
 
     Raises:
         LookupError: nothing states one.

@@ -73,7 +73,6 @@ class WorkerTime:
     Attributes:
         step_secs: seconds of its own work on steps, the wait for its input included.
         wait_secs: seconds in which it waited for other processes.
-        steps: number of steps that it took part in.
     """
 
     step_secs: float
@@ -221,10 +220,8 @@ class Mark:
     """One line of the file.
 
     Attributes:
-        phase: the phase that begins.
         step: number of updates made; None: unknown.
         input_secs: seconds that the phase before it waited for input.
-        time: Unix time.
         workers: processes that train together from now on; None: as before.
         worker_times: how each worker spent the log interval before; None: unknown.
         staleness: histogram of the updates in it; None: unknown.
@@ -270,9 +267,7 @@ class TimeSummary:
     """How the wall time was spent.
 
     Attributes:
-        secs: seconds in each category.
         sizes: numbers of workers, each with the step from which on there were so many.
-        workers: what the workers did, steps that were lost included.
         restarts: the steps from which attempts went on after a failure.
         failures: attempts that neither ended nor saved on request, and were followed by another.
     """
@@ -461,9 +456,7 @@ class Ledger:
 
         Args:
             phase: as in `trainer.cluster.messages`, or one of the phases above.
-            step: number of updates made; None: unknown.
             at: when it began, Unix time; None: now.
-            workers: processes that train together from now on; None: as before.
         """
         if not self.writes:
             return

@@ -31,7 +31,6 @@ class ProcessStatus:
     """What one process does.
 
     Attributes:
-        name: its name, such as `worker-0`.
         phase: as in `trainer.cluster.messages.Phase`; empty until its first message.
         quiet_secs: seconds since its last sign of life.
         end: how it ended, in a word; empty while it lives.
@@ -88,7 +87,6 @@ def age_secs(run_dir: Path, name: str, now: float) -> float:
     """Return how long ago a record was written, by the clock of the file system.
 
     Args:
-        name: of the command's own process.
         now: Unix time.
     """
     with suppress(OSError):

@@ -105,8 +105,6 @@ def add_entry(
 
     Args:
         path: the run directory, which must be locked.
-        checkpoint: the step of the newest checkpoint; None: there is none yet.
-        changes: the keys whose values differ from those of the run so far.
 
     Returns:
         The differences of code and versions from the last command, one line each.

@@ -53,16 +53,13 @@ class RunSummary:
 
     Attributes:
         step: number of updates made, those since the newest checkpoint included while it trains.
-        total: number of steps it is to train; None: not known yet.
         config: its configuration by dotted key; empty: it cannot be read.
         metrics: the newest metrics of the split by which is selected, by name.
-        split: that split: `validation` or `test`.
         test: with a validation split the newest metrics of the test split.
         best: step and value of the best evaluation by the primary metric; None: there is none.
         secs: wall time of all attempts; None: not known.
         eta_secs: how long it will train on; None: not known, or it does not train now.
         active: when one of its files was last written, Unix time.
-        sizes: numbers of workers, each with the step from which on there were so many.
         why: what happened to a failed run, one line.
     """
 

@@ -72,11 +72,8 @@ class Header:
 
     Attributes:
         number: of the write, from 1.
-        description_bytes: length of the description of its tensors.
-        content_bytes: length of their contents.
         description_check: CRC-32 of the description.
         checksum: the sum of the contents as 64-bit numbers, modulo 2**64.
-        slot: 0, 1 or 2.
     """
 
     number: int
@@ -89,12 +86,7 @@ class Header:
 
 
 class Held(NamedTuple):
-    """A snapshot of which a checkpoint is being written.
-
-    Attributes:
-        metrics: what is saved with the state, or None.
-        tensors: the state, in the memory itself.
-    """
+    """A snapshot of which a checkpoint is being written."""
 
     step: int
     metrics: dict[str, float] | None
@@ -155,9 +147,6 @@ class StateMemory:
         metrics: Mapping[str, float] | None,
     ) -> None:
         """Write a snapshot that stays until `release` is called, or another one is held.
-
-        Args:
-            metrics: what is saved with the state, or None.
 
         Raises:
             OSError: there is not so much memory.

@@ -36,8 +36,6 @@ class RunStatus:
     Attributes:
         step: updates in its newest checkpoint, or in its result.
         metrics: the newest metrics of the split by which is selected, by name.
-        error: what happened to a failed run, one line.
-        split: that split: `validation`, or `test`.
         test: with a validation split those of the test split; empty: there are none yet.
     """
 
@@ -80,11 +78,7 @@ def record_failure(path: Path, error: str) -> None:
     """Write failure.json: the run has crashed and does not continue by itself.
 
     Args:
-        path: the run directory, which must be locked.
         error: the first cause, in one line.
-
-    Raises:
-        StorageError: it cannot be written.
     """
     step = max(committed_steps(path / "checkpoints"), default=0)
     write_json(path / _FAILURE, {"error": error, "step": step, "exit": CRASHED})

@@ -36,7 +36,6 @@ class Manifest:
 
     Attributes:
         number: of the lease; grows with each holder.
-        holder: who has the lease, or had it.
         is_free: whether the holder has given it up.
         beat: grows with each version, so that no two have the same content.
         checkpoints: step -> folder of the objects of the checkpoint.
@@ -61,11 +60,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, content: bytes) -> Manifest:
-        """Return the manifest of a content.
-
-        Raises:
-            StoreError: it is none.
-        """
+        """Return the manifest of a content."""
         try:
             values = json.loads(content)
             folders = values.pop("checkpoints").items()
@@ -78,11 +73,7 @@ class Manifest:
 
 
 class LeaseHeldError(Exception):
-    """Another process uses the run.
-
-    Attributes:
-        holder: who.
-    """
+    """Another process uses the run."""
 
     def __init__(self, holder: str) -> None:
         super().__init__(f"held by {holder}")
@@ -102,11 +93,7 @@ class LeaseLostError(Exception):
 
 
 def read_manifest(store: Store) -> tuple[Manifest, str | None]:
-    """Return the manifest and its version; an empty one and None if there is none.
-
-    Raises:
-        StoreError: it cannot be read.
-    """
+    """Return the manifest and its version; an empty one and None if there is none."""
     try:
         content, version = store.read(MANIFEST)
     except MissingObjectError:
@@ -129,7 +116,6 @@ class Lease:
     """A lease that was acquired; any thread may use it.
 
     Attributes:
-        manifest: the manifest as this holder knows it.
         before: the manifest that the lease was taken over with.
     """
 

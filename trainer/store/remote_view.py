@@ -72,9 +72,6 @@ def view(command: str, address: str) -> Iterator[RemoteView]:
 
     Whether it is in use is seen by its manifest, as whoever wants to take it over does.
 
-    Args:
-        command: who wants it, for errors.
-
     Raises:
         ConfigError: there is no run, or the store cannot be read.
     """

@@ -20,7 +20,6 @@ class Profiler:
 
     Args:
         folder: the folder of events; TensorBoard's plugin reads `plugins/profile` in it.
-        channel: receives a line with the path of the recording.
     """
 
     def __init__(self, config: Profile, folder: Path, channel: Channel) -> None:

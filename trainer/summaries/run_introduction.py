@@ -26,7 +26,6 @@ def writer_factory(
 
     Args:
         task: its first model is drawn; None: there is none to draw.
-        channel: receives warnings.
         writes: whether this process writes; if not, the function opens none.
     """
     graph = None

@@ -66,10 +66,6 @@ PointMessages: TypeAlias = "queue.SimpleQueue[tuple[int | None, Message]]"
 def run_sweep(overrides: list[str], config_dir: str | None) -> int:
     """Run the sweep of a command line.
 
-    Args:
-        overrides: the overrides after `trainer.cli.overrides.rewrite`.
-        config_dir: the user's own folder of choices.
-
     Returns:
         The exit code: 0 all points succeeded, 1 not all, 130 or 143 stopped after saving.
 
@@ -194,9 +190,7 @@ class PointProcess(CommandProcess):
     """A process that runs one point.
 
     Args:
-        config_dir: the user's own folder of choices, for the run's record.
         messages: receives the messages of the point, the last of which is `Exit`.
-        server: forks it and its workers.
     """
 
     def __init__(
@@ -222,10 +216,6 @@ class Driver:
 
     Attributes:
         results: the results of the points that have ended, by number.
-
-    Args:
-        shares: the resources of each point that trains in parallel.
-        config_dir: the user's own folder of choices, for the record of each run.
     """
 
     def __init__(

@@ -50,12 +50,7 @@ class _Row:
 
 
 class LiveTable:
-    """Shows the points of a sweep.
-
-    Args:
-        sweep: has the metric to show, and its direction.
-        clock: seconds, monotonic.
-    """
+    """Shows the points of a sweep."""
 
     def __init__(
         self,

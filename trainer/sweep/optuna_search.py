@@ -43,11 +43,6 @@ class OptunaSearch(Search):
     """Chooses points by the results of earlier ones.
 
     Every method may raise a StorageError: the study cannot be read or written.
-
-    Args:
-        trials: total number of points, including those of earlier commands.
-        seed: seed of the sampled values.
-        prune: whether to stop points whose metric falls behind that of the others.
     """
 
     requires = ("optuna", "steadfast[optuna]")

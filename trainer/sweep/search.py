@@ -51,7 +51,6 @@ class Point:
         number: position in the sweep, from 1.
         varied: key -> value of the overrides in which the points differ, as written on a
             command line.
-        overrides: all overrides of this point, as for a command of its own.
         path: its run directory, which no other point has.
         pruned: its outcome, if an earlier command has pruned it.
     """
@@ -202,12 +201,7 @@ ParameterRange = Choice | NumberRange
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """The points that a search may choose.
-
-    Attributes:
-        fixed: the overrides that all points share.
-        ranges: key -> the values it may take.
-    """
+    """The points that a search may choose."""
 
     fixed: Sequence[str]
     ranges: Mapping[str, ParameterRange]
@@ -234,9 +228,6 @@ class SearchSpace:
 
 def parse_search_space(parsed: Sequence[Override]) -> SearchSpace:
     """Return the search space of a command line.
-
-    Args:
-        parsed: overrides, one for each key.
 
     Raises:
         ConfigError: with all problems: ranges without a value, or that cannot be sampled.
@@ -343,7 +334,6 @@ class Search(Protocol):
     Attributes:
         total: number of points in the sweep.
         points: all points, if the results of earlier ones choose none.
-        notes: lines for the user.
     """
 
     total: int
@@ -371,8 +361,6 @@ class SearchContext:
     Attributes:
         overrides: the overrides of the command line, one for each key.
         base: the composed experiment without continuous ranges; its sweep has a metric and a mode.
-        compose: composes and checks a point.
-        folder: the sweep's folder, for files of the search.
     """
 
     overrides: Sequence[Override]
@@ -435,11 +423,7 @@ def _check_ranges(space: SearchSpace, compose: Compose) -> None:
 
 
 class GridSearch(Search):
-    """Returns every combination of the listed values; nothing is pruned.
-
-    Raises:
-        ConfigError: with all problems of all points, or of the first that are wrong.
-    """
+    """Returns every combination of the listed values; nothing is pruned."""
 
     def __init__(self, context: SearchContext) -> None:
         self.points, self.notes = expand(context.overrides, context.compose)
@@ -451,11 +435,7 @@ class GridSearch(Search):
 
 
 def combinations(parsed: Sequence[Override]) -> Iterator[tuple[dict[str, str], list[str]]]:
-    """Yield the varied values (key -> value) and all overrides of every combination.
-
-    Raises:
-        ConfigError: the values of an override cannot be listed, or there are none.
-    """
+    """Yield the varied values (key -> value) and all overrides of every combination."""
     alternatives = []
     for override in parsed:
         is_varied = override.is_sweep_override()
@@ -480,11 +460,7 @@ def combinations(parsed: Sequence[Override]) -> Iterator[tuple[dict[str, str], l
 
 
 def compose_first(parsed: Sequence[Override], compose: Compose) -> Experiment:
-    """Return the first combination, without continuous ranges; it has all settings of the sweep.
-
-    Raises:
-        ConfigError: with all problems of this combination.
-    """
+    """Return the first combination, without continuous ranges; it has all settings of the sweep."""
     listed = [
         override
         for override in parsed
@@ -554,12 +530,7 @@ def _differing_settings(experiments: Sequence[Experiment]) -> Iterator[str]:
 
 
 class RandomSearch(Search):
-    """Samples each point from the seed and its number.
-
-    Args:
-        trials: total number of points, including those of earlier commands.
-        seed: seed of the sampled values.
-    """
+    """Samples each point from the seed and its number."""
 
     def __init__(
         self,

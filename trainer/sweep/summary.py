@@ -39,7 +39,6 @@ def summary_folder(experiment: Experiment, keys: Collection[str], overrides: Ite
     not change a run.
 
     Args:
-        experiment: any point.
         keys: the varied keys, as on the command line.
         overrides: all overrides of the sweep; those of varied keys are ignored.
     """
@@ -70,12 +69,7 @@ def _identifies_sweep(override: str, varied: Collection[str], values: Mapping[st
 
 
 def lock_folder(folder: Path) -> Lock:
-    """Lock the folder of a sweep: two commands would take each other's points for abandoned ones.
-
-    Raises:
-        ConfigError: another command uses it.
-        StorageError: the lock cannot be created.
-    """
+    """Lock the folder of a sweep: two commands would take each other's points for abandoned."""
     try:
         with writing(path := folder / ".lock"):
             return Lock.acquire(path, _LOCK_WAIT_SECS)
@@ -84,16 +78,7 @@ def lock_folder(folder: Path) -> Lock:
 
 
 def write_summary(folder: Path, sweep: Sweep, results: Sequence[PointResult]) -> None:
-    """Write summary.txt, summary.csv and summary.json.
-
-    Args:
-        folder: where to; created if it does not exist.
-        sweep: has the metric by which to sort, and its direction.
-        results: the results of all points, in any order.
-
-    Raises:
-        StorageError: a file cannot be written.
-    """
+    """Write summary.txt, summary.csv and summary.json."""
     results = _sorted(sweep, results)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -26,9 +26,7 @@ class Allocation:
     """The processes that a scheduler has started together.
 
     Attributes:
-        source: the scheduler, for messages.
         addresses: the address at which each process listens, host:port.
-        index: the number of this process among them, from 0.
     """
 
     source: str

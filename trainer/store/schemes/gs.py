@@ -21,9 +21,6 @@ class GsStore:
     """The objects of a bucket below a path; see `trainer.store.object_store.Store`.
 
     Credentials are the application default credentials of this process.
-
-    Args:
-        path: the path, without slashes at its ends.
     """
 
     requires = ("google.cloud.storage", "steadfast[gcs]")

@@ -35,9 +35,6 @@ class S3Store:
     """The objects of a bucket below a path; see `trainer.store.object_store.Store`.
 
     Endpoint and credentials are those of the AWS configuration of this process.
-
-    Args:
-        path: the path, without slashes at its ends.
     """
 
     requires = ("boto3", "steadfast[s3]")

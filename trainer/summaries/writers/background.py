@@ -38,10 +38,8 @@ class Background(Writer):
     with one warning.
 
     Args:
-        make: opens the writer; called in the thread.
         lost: called with the reason when an optional writer is abandoned; None: it is required,
             and its errors are raised.
-        patience_secs: how long to wait for an optional writer in a full queue or when it closes.
     """
 
     def __init__(
@@ -126,9 +124,7 @@ def open_writers(
     """Open writers, each in a thread of its own.
 
     Args:
-        nodes: the section `writers` of the configuration.
         channel: receives a warning when the run continues without a tracker.
-        leave_out: names of writers that are not opened though they are configured.
     """
     opened: list[Writer] = []
     trackers = [name for name, node in nodes.items() if node.get("tracker")]

@@ -170,11 +170,7 @@ class TensorBoard(Writer):
 
 
 class _EventFile:
-    """A file of events after a step.
-
-    Args:
-        position: events of later steps in the older files of the folder are superseded.
-    """
+    """A file of events after a step."""
 
     def __init__(self, folder: Path, position: int, suffix: str = "") -> None:
         # Imported here: the package is slow to import, and a run may have no such writer.
