@@ -108,10 +108,7 @@ def test_digest_changes_with_what_is_trained_on():
         (np.zeros(3, "datetime64[s]"), "x of the train part is an array of datetime64"),
         ({1: numbers()}, "has the key 1, keys must be texts"),
         ({"a": {}}, r"x of the train part\['a'\] is an empty dict"),
-        (
-            (numbers(), np.arange(6), np.array(["a"] * 6)),
-            "sample_weight of the train part must be numbers",
-        ),
+        ((numbers(), np.arange(6), np.array(["a"] * 6)), "sample_weight of.*part must be numbers"),
         ((numbers(), None, [np.nan] * 6), "has numbers that are not finite"),
         (((numbers(), np.arange(6)), (numbers(),)), "label of test must .* and not missing"),
         (((numbers(),), (numbers() * 1.0,)), r"as of train, int64\[2\], and not fl"),

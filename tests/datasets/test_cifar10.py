@@ -102,10 +102,7 @@ def test_malicious_pickle_is_refused_and_not_run(folder: Path) -> None:
     (folder / "data_batch_3").write_bytes(
         pickle.dumps({b"data": Malicious(victim), b"labels": []}, protocol=2)
     )
-    with pytest.raises(
-        ValueError,
-        match=r"data_batch_3 is not a batch of CIFAR-10: UnpicklingError: it asks for posix\.mkdir",
-    ):
+    with pytest.raises(ValueError, match=r"data_batch_3 is not a batch of.*asks for posix\.mkdir"):
         cifar10(path=str(folder))
     assert not victim.exists()
 
@@ -173,7 +170,5 @@ def test_archive_in_the_keras_cache_must_have_the_published_checksum(
 def test_truncated_archive_is_refused(folder: Path) -> None:
     archive = pack(folder, folder.parent / "cifar-10-python.tar.gz")
     os.truncate(archive, 2000)
-    with pytest.raises(
-        ValueError, match=r"cannot be read as a tar archive: .*; was the download of .* cut short"
-    ):
+    with pytest.raises(ValueError, match="cannot be read as a tar archive: .*of .* cut short"):
         cifar10(path=str(archive))

@@ -149,10 +149,7 @@ def test_too_many_unreadable_files_are_an_error_that_names_the_last(
 
 
 def test_image_folder_refuses_other_layouts(tmp_path: Path) -> None:
-    with pytest.raises(
-        FileNotFoundError,
-        match=r"path \(no/such\): no such folder; it must hold <class>/<name>\.jpg",
-    ):
+    with pytest.raises(FileNotFoundError, match=r"path \(no/such\): no such.*<class>/<name>\.jpg"):
         image_folder(path="no/such")
     with pytest.raises(ValueError, match=r"holds no folder; it must hold <class>"):
         image_folder(path=str(tmp_path))
@@ -160,14 +157,9 @@ def test_image_folder_refuses_other_layouts(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has test/ but no train/"):
         image_folder(path=str(tmp_path))
     (tmp_path / "train" / "cat").mkdir(parents=True)
-    with pytest.raises(
-        ValueError, match=r"path \(.*train/cat\) holds no \.jpg, .*\.gif; put images"
-    ):
+    with pytest.raises(ValueError, match=r"path \(.*train/cat\) holds no.*\.gif; put images"):
         image_folder(path=str(tmp_path))
     write(tmp_path / "train" / "cat" / "0.png", 0)
     write(tmp_path / "test" / "dog" / "0.png", 0)
-    with pytest.raises(
-        ValueError,
-        match=r"path \(.*test\) has the classes \['dog'\], which are not in .*train; rename",
-    ):
+    with pytest.raises(ValueError, match=r"path \(.*test\) has the.*not in .*train; rename"):
         image_folder(path=str(tmp_path))

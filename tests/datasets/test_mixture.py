@@ -118,14 +118,8 @@ STREAM = ArrayDataset(
     ("more", "line"),
     [
         ({"b": plain(4)}, r"sources\.b and sources\.a must have the same num_classes, .* 4 and 3"),
-        (
-            {"b": plain(shape=(2,))},
-            r"must have the same input_shape, they have \[2\] and \[6, 6, 1",
-        ),
-        (
-            {"b": images(4, augment=Augmentation(mixup=0.2))},
-            r"sources\.b joins examples of a batch",
-        ),
+        ({"b": plain(shape=(2,))}, r"must have the same input_shape, they.*\[2\] and \[6, 6, 1"),
+        ({"b": images(4, augment=Augmentation(mixup=0.2))}, r"sources\.b joins.*of a batch"),
         ({"b": 3}, r"sources\.b must be a dataset with random access"),
         ({"b": STREAM}, "a stream cannot be mixed"),
         ({"b": arrays(data=lambda: np.zeros([4, 1]))}, "arrays of any structure .*cannot be mixed"),

@@ -25,18 +25,9 @@ def archive(path: Path, **changes: Any) -> str:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"y_test": None},
-            r"lacks the keys \['y_test'\], it has \['x_test', 'x_train', .*; needed",
-        ),
-        (
-            {"x_test": np.zeros((10, 32, 32), np.uint8)},
-            r"x_test and y_test: images are \[10, 32, 32\] uint8, they must be \[N, 28, 28\] uint8",
-        ),
-        (
-            {"y_train": np.full(20, 10)},
-            r"x_train and y_train: labels go from 10 to 10, they must be in 0\.\.9",
-        ),
+        ({"y_test": None}, r"lacks the keys \['y_test'\], it has.*'x_train', .*; needed"),
+        ({"x_test": np.zeros((10, 32, 32), np.uint8)}, r"x_test and y_test:.*\[N, 28, 28\] uint8"),
+        ({"y_train": np.full(20, 10)}, r"x_train and y_train: labels go.*they must be in 0\.\.9"),
     ],
 )
 def test_mnist_refuses_other_archives(

@@ -245,9 +245,7 @@ def test_records_that_are_not_as_described_are_refused(images: Path, vectors: Pa
     for message, options in cases.items():
         with pytest.raises(ValueError, match=message):
             open_images(images, **options)
-    with pytest.raises(
-        ValueError, match=r"features: Key: x, .* Values size: 2 but output shape: \[3\]"
-    ):
+    with pytest.raises(ValueError, match=r"features: Key: x, .* Values size:.*output shape: \[3\]"):
         open_vectors(vectors, features={"x": {"kind": "float", "shape": [3]}, "y": "int"})
     with pytest.raises(ValueError, match="image_size is for images, and no feature is one"):
         open_vectors(vectors, image_size=[8, 8])

@@ -214,15 +214,9 @@ def test_passes_repeat_whoever_draws_meanwhile() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda x: x.filter(lambda a: True).repeat(),
-            r"without an end; give steps_per_epoch, as to model.fit$",
-        ),
+        (lambda x: x.filter(lambda a: True).repeat(), "without an end; give.*as to model.fit$"),
         (lambda x: x.map(lambda a: tf.random.uniform([2])), r"draws random .*RandomUniform"),
-        (
-            lambda x: x.map(lambda a: tf.RaggedTensor.from_tensor([a])),
-            r"with a RaggedTensorSpec; make it of dense tensors",
-        ),
+        (lambda x: x.map(lambda a: tf.RaggedTensor.from_tensor([a])), "with a RaggedTensorSpec;"),
     ],
 )
 def test_datasets_that_cannot_be_kept_are_refused(

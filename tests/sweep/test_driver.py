@@ -370,9 +370,7 @@ def test_parallel_points_divide_cores_but_not_threads() -> None:
 def test_parallel_points_divide_gpus_and_do_not_share_one() -> None:
     gpus = [share.gpus for share in divide(2, [0, 1], ["0", "1", "GPU-ab"])]
     assert gpus == [("0",), ("1", "GPU-ab")]
-    with pytest.raises(
-        ConfigError, match=r"sweep.jobs \(2\) must be at most the number of GPUs \(1\)"
-    ):
+    with pytest.raises(ConfigError, match=r"sweep.jobs \(2\) must be at.*number of GPUs \(1\)"):
         divide(2, [0, 1], ["0"])
 
 

@@ -69,14 +69,8 @@ def test_examples_are_the_same_bits_in_any_even_part_of_the_batch(options: dict[
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (
-            {"magnitude": 9.0},
-            r"magnitude \(9.0\) is that of RandAugment; add augment.randaugment=2",
-        ),
-        (
-            {"randaugment": 2},
-            r"magnitude \(0.0\) must be > 0 and <= 10 with randaugment \(2\); add",
-        ),
+        ({"magnitude": 9.0}, r"magnitude \(9.0\) is that of RandAugment;.*augment.randaugment=2"),
+        ({"randaugment": 2}, r"magnitude \(0.0\) must be > 0 and <= 10.*randaugment \(2\); add"),
     ],
 )
 def test_randaugment_and_its_magnitude_belong_together(options: dict[str, Any], line: str) -> None:
@@ -123,23 +117,11 @@ def test_transform_compiles_under_xla() -> None:
     [
         ({"image_size": [9]}, r"image_size \(\[9\]\) must be \[height, width\], both at least 1"),
         ({"image_size": [9, 0]}, r"image_size \(\[9, 0\]\) must be"),
-        (
-            {"augment": Augmentation(crop=6)},
-            r"augment\.crop \(6\) must be less than the images' shorter side, 6",
-        ),
-        (
-            {"augment": Augmentation(crop=4), "image_size": [4, 9]},
-            r"augment\.crop \(4\) must be less than the images' shorter side, 4",
-        ),
-        (
-            {"normalize": Normalization(mean=[0.1, 0.2])},
-            r"normalize\.mean \(\[0\.1, 0\.2\]\) must have one number, or one for each of the 3 ch",
-        ),
+        ({"augment": Augmentation(crop=6)}, r"augment\.crop \(6\) must be less.*shorter side, 6"),
+        ({"augment": Augmentation(crop=4), "image_size": [4, 9]}, r"augment\.crop \(4\).*side, 4"),
+        ({"normalize": Normalization(mean=[0.1, 0.2])}, r"normalize\.mean.*for each of the 3 ch"),
         ({"normalize": Normalization(std=[])}, r"normalize\.std \(\[\]\) must have one number"),
-        (
-            {"normalize": Normalization(std=[0.5, 0.0, 0.5])},
-            r"normalize\.std \(\[0\.5, 0\.0, 0\.5\]\) must be positive",
-        ),
+        ({"normalize": Normalization(std=[0.5, 0.0, 0.5])}, r"normalize\.std.*must be positive"),
     ],
 )
 def test_image_dataset_refuses_impossible_options(options: dict[str, Any], message: str) -> None:

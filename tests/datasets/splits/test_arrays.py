@@ -47,16 +47,8 @@ def test_read_npz_never_unpickles(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("features", "labels", "message"),
     [
-        (
-            FEATURES[..., 0],
-            LABELS,
-            r"data: images are \[5, 2, 2\] uint8, they must be \[N, 2, 2, 1\] uint8",
-        ),
-        (
-            FEATURES.astype(np.float32),
-            LABELS,
-            r"data: images are \[5, 2, 2, 1\] float32, they must be",
-        ),
+        (FEATURES[..., 0], LABELS, r"data: images are \[5, 2, 2\] uint8,.*\[N, 2, 2, 1\] uint8"),
+        (FEATURES.astype(np.float32), LABELS, r"data: images are \[5, 2,.*float32, they must be"),
         (FEATURES[:0], LABELS[:0], "data: there are no images"),
         (FEATURES, LABELS[:3], r"data: labels are \[3\] uint8, they must be \[5\] integers"),
         (FEATURES, LABELS.astype(np.float32), r"data: labels are \[5\] float32"),
