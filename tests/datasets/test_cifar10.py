@@ -170,5 +170,5 @@ def test_archive_in_the_keras_cache_must_have_the_published_checksum(
 def test_truncated_archive_is_refused(folder: Path) -> None:
     archive = pack(folder, folder.parent / "cifar-10-python.tar.gz")
     os.truncate(archive, 2000)
-    with pytest.raises(ValueError, match="cannot be read as a tar archive: .*of .* cut short"):
+    with pytest.raises(ValueError, match=r"cannot be read as a tar archive: .*of .* cut short"):
         cifar10(path=str(archive))
