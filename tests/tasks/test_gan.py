@@ -170,7 +170,10 @@ NOWHERE = "metrics.gan_quality.classifier=nowhere"
     [
         (["metrics=gan_quality"], r"metrics.gan_quality.classifier has no value"),
         (["metrics=gan_quality", NOWHERE], r"classifier \(nowhere\): no such run, checkpoint or"),
-        (["metrics=confusion"], r"metrics.confusion .* judges predictions of labels, and Gan gen"),
+        (
+            ["metrics=confusion"],
+            r"metrics.confusion .* is for one class an example, the eval",
+        ),
     ],
 )
 def test_metrics_that_do_not_fit_are_refused_in_one_line(tmp_path, overrides, problem):
@@ -193,5 +196,5 @@ def test_run_without_checkpoint_is_refused_as_classifier(tmp_path):
 
 def test_metric_of_samples_is_refused_for_classifier(tmp_path, classifier):
     quality = ["metrics=gan_quality", f"metrics.gan_quality.classifier={classifier}"]
-    with pytest.raises(ConfigError, match="judges generated examples, and Classification gen"):
+    with pytest.raises(ConfigError, match="is for generated examples, the evaluation of Clas"):
         build.engine(compose([*SOFTMAX, *quality]), tmp_path, Channel(lambda message: None))

@@ -1,5 +1,6 @@
-"""The language-model task: its metrics by hand, and the same bits however a run is cut."""
+"""The language-model task: its metrics by hand, and the texts that it writes."""
 
+import csv
 import json
 import math
 from pathlib import Path
@@ -7,12 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.support.training import SMALL as DIGITS
 from tests.support.training import recipe
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
+from trainer.datasets.texts.tokens import load_tokenizer
 from trainer.engine.engine import Engine
 from trainer.engine.graph.step.metric_sums import metric_names, unpack
 from trainer.errors import ConfigError
-from trainer.tasks.language_model import LanguageModel
+from trainer.tasks.language_model import FilePrompts, LanguageModel
+from trainer.worker.building import build
+from trainer.worker.export import export
+from trainer.worker.predict.predict import predict
 
 SMALL = [
     "task=language_model",
@@ -73,3 +82,90 @@ def test_model_without_logits_for_each_token_is_refused(tmp_path: Path) -> None:
     run = engine(tmp_path, "model=transformer_encoder", "model.width=8", "model.hidden=8")
     with pytest.raises(ConfigError, match=r"returns \[B, \d+\]; task=language_model needs a logit"):
         run.train(lambda: False)
+
+
+QUIET = Channel(lambda message: None)
+SAMPLING = ["predict.sampling.tokens=12", "predict.sampling.top_k=40"]
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained run, with TensorBoard's files."""
+    run_dir = tmp_path_factory.mktemp("run")
+    options = [*SMALL, *SAMPLING, "writers=[tensorboard]", "summary.texts=2"]
+    build.engine(compose(options), run_dir, QUIET).train(lambda: False)
+    return run_dir
+
+
+def table(run_dir: Path, path: Path, *overrides: str) -> list[dict[str, str]]:
+    """Return the rows that mode=predict writes for the newest checkpoint."""
+    experiment = compose([*SMALL, *SAMPLING, "mode=predict", f"predict.path={path}", *overrides])
+    run = build.engine(experiment, run_dir, QUIET)
+    run.checkpointer.restore(6)
+    assert predict(experiment, run, run_dir, QUIET, 6, lambda: False)
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_prompts_are_the_lines_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("abc\n\nabcdefgh\n")
+    tokenizer = load_tokenizer("bytes")
+    prompts = FilePrompts(str(file), tokenizer, 5)
+    batch = prompts.fetch(tf.constant([1, 0], tf.int64))
+    assert batch["prompt_size"].numpy().tolist() == [5, 3]
+    assert bytes(batch["prompt"][0].numpy().tolist()) == b"defgh"
+    assert bytes(batch["prompt"][1].numpy().tolist()) == b"abc\0\0"
+    file.write_text("\n")
+    with pytest.raises(ConfigError, match=r"predict.prompts \(.*\) must have a prompt of at least"):
+        FilePrompts(str(file), tokenizer, 5)
+
+
+@pytest.mark.slow
+def test_evaluation_shows_texts(run_dir: Path) -> None:
+    texts = (run_dir / "samples.txt").read_text(errors="replace").split("step 6, text ")
+    assert len(texts) == 3
+    data = compose([*SMALL]).dataset
+    assert data["length"] == 8  # of which a quarter is the prompt
+    events = EventAccumulator(str(run_dir / "events"))
+    events.Reload()
+    (event,) = events.Tensors("samples/test")
+    assert (event.step, event.tensor_proto.tensor_shape.dim[0].size) == (6, 2)
+    shown = event.tensor_proto.string_val[0].decode()
+    assert shown.startswith("    ")
+    assert shown.removeprefix("    ").split("\n")[0] in texts[1]
+
+
+@pytest.mark.slow
+def test_exported_model_writes_the_texts_of_the_table(run_dir: Path, tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("The\nAda said that\n")
+    # A replica predicts 16 texts at a time, and the export as many.
+    rows = table(run_dir, tmp_path / "table.csv", f"predict.prompts={file}")
+    assert [row["prompt"] for row in rows] == ["The", "aid that"]  # the model sees 8 tokens
+    export.run(compose([*SMALL, *SAMPLING, "mode=export"]), run_dir, QUIET)
+    saved = run_dir / "export" / "model-6"
+    model = tf.saved_model.load(str(saved / "saved_model"))
+    features = np.zeros([16, 8], np.int32)
+    features[0, :3] = list(b"The")
+    features[1] = list(b"aid that")
+    size = np.full([16], 3, np.int32)
+    size[1] = 8
+    number = np.zeros([16], np.int64)
+    number[1] = 1
+    texts = model.signatures["generate"](
+        features=tf.constant(features), size=tf.constant(size), id=tf.constant(number)
+    )["text"].numpy()
+    decode = load_tokenizer("bytes").decode
+    assert [decode(text.tolist()) for text in texts[:2]] == [row["text"] for row in rows]
+    logits = model.signatures["serving_default"](features=tf.constant(features))["logits"]
+    assert (logits.shape, logits.dtype) == ((16, 8, 256), tf.float32)
+    assert "`generate`: `features`, [N, 8] int32" in (saved / "MODEL_CARD.md").read_text()
+
+
+def test_prompts_are_refused_for_a_task_that_writes_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("The\n")
+    experiment = compose([*DIGITS, "mode=predict", f"predict.prompts={file}"])
+    with pytest.raises(ConfigError, match=r"predict.prompts \(.*\) needs a task that writes texts"):
+        build.engine(experiment, tmp_path, QUIET)

@@ -31,8 +31,7 @@ from trainer.cluster.messages import evaluation_text
 from trainer.engine.auditor import Auditor
 from trainer.engine.callback_events import CallbackCaller
 from trainer.engine.checkpoints.checkpointer import Checkpointer
-from trainer.engine.evaluation.evaluator import Evaluation, Evaluator
-from trainer.engine.evaluation.predictor import Predictor
+from trainer.engine.evaluation.evaluator import Evaluation, Evaluator, Predictor
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.graph.step.divergence import DivergenceStatus

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from trainer.annotations import Ge
-from trainer.engine.evaluation.misclassified import predicted_classes
+from trainer.engine.evaluation.row_metrics import predicted_classes
 
 
 class CalibrationError:

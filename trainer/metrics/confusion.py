@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.engine.evaluation.misclassified import predicted_classes
+from trainer.engine.evaluation.row_metrics import predicted_classes
 from trainer.summaries import figures
 
 

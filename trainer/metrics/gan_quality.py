@@ -42,6 +42,7 @@ class GanQuality:
         examples: number of examples of the training split; None: all.
     """
 
+    label_kind = "sample"
     names = ("frechet_distance", "inception_score")
     direction: ClassVar = {"frechet_distance": "min", "inception_score": "max"}
 
@@ -72,9 +73,12 @@ class GanQuality:
         self._dataset = dataset
         self._classifier = TrainedClassifier(self._source, dataset)
 
-    def update_samples(self, samples: np.ndarray) -> None:
-        """Add generated examples, [B, *input_shape] float32."""
-        features, probabilities = self._classifier.judge(samples)
+    def update_state(self, y_true: None, y_pred: np.ndarray, sample_weight: Any = None) -> None:
+        """Add generated examples, [B, *input_shape] float32, as far as they are wanted."""
+        wanted = y_pred[: self.num_samples - sum(map(len, self._features))]
+        if not len(wanted):
+            return
+        features, probabilities = self._classifier.judge(wanted)
         self._features.append(features)
         self._probabilities.append(probabilities)
 

@@ -17,8 +17,15 @@ from trainer.protocols.data import (
     paths,
 )
 from trainer.protocols.defaults import lacking, names_of, with_defaults
-from trainer.protocols.labels import IN_WORDS, PREDICTIONS, KnownLabels, LabelKind, label_kind_of
-from trainer.protocols.metrics import HasFigures, Metric, MetricDefaults, SampleMetric
+from trainer.protocols.labels import (
+    IN_WORDS,
+    PREDICTIONS,
+    KnownLabels,
+    LabelKind,
+    MetricKind,
+    label_kind_of,
+)
+from trainer.protocols.metrics import HasFigures, Metric, MetricDefaults
 from trainer.protocols.task import (
     STATES,
     HasTokenizer,

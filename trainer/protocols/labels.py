@@ -21,17 +21,22 @@ multilabel: whether it has each label, [B, labels] integers, 0 or 1; `probabilit
 float32, and `predicted`, [B, labels] integers.
 """
 
-PREDICTIONS: Mapping[LabelKind, str] = {
+MetricKind: TypeAlias = LabelKind | Literal["sample"]
+"""What a metric compares with predictions: labels; or (sample) none, of generated examples."""
+
+PREDICTIONS: Mapping[MetricKind, str] = {
     "class": "probabilities",
     "number": "prediction",
     "multilabel": "probabilities",
+    "sample": "sample",
 }
-"""Which of a task's predictions its metrics compare with the labels."""
+"""Which of a task's predictions its metrics are given."""
 
-IN_WORDS: Mapping[LabelKind | None, str] = {
+IN_WORDS: Mapping[MetricKind | None, str] = {
     "class": "one class an example",
     "number": "numbers",
     "multilabel": "several labels an example",
+    "sample": "generated examples",
     None: "of another form, or missing",
 }
 

@@ -5,11 +5,11 @@ They are structural: a user's class needs no base class and imports nothing from
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from trainer.protocols.data import Dataset
-from trainer.protocols.labels import LabelKind
+from trainer.protocols.labels import MetricKind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,8 @@ class Metric(Protocol):
         """Add examples: labels, [B] int64, and probabilities, [B, num_classes] float32.
 
         Of numbers targets and predictions, both [B, targets] float32; of several labels these,
-        [B, labels] int64, and their probabilities, [B, labels] float32.
+        [B, labels] int64, and their probabilities, [B, labels] float32; of generated examples
+        None, and these, [B, *input_shape] float32.
         """
 
     def result(self) -> Any:
@@ -43,47 +44,22 @@ class MetricDefaults:
     numbers as text. If it has `threshold`, and is for several labels, that is set to the task's.
 
     Attributes:
-        label_kind: the labels of the tasks that it is for; None: any.
+        label_kind: the labels of the tasks that it is for; None: any. `sample`: it is for examples
+            that a task generates.
         direction: which is better of a value that checkpoints or sweeps select by, as a literal of
             the class: `max` or `min`, or name -> one of them, where that of `recall` counts for
             `recall/cat` too.
         names: names of its values; empty: its own.
+        num_samples: how many examples are generated for it at each evaluation; always the same.
+        begin: `begin(dataset)` prepares to compare generated examples with a dataset; called once,
+            in every process. It may raise a ConfigError.
     """
 
-    label_kind: LabelKind | None = None
+    label_kind: MetricKind | None = None
     direction: str | Mapping[str, str] | None = None
     names: Sequence[str] = ()
-
-
-@runtime_checkable
-class SampleMetric(Protocol):
-    """A metric of what a task generates, compared with a dataset.
-
-    Like other metrics it lives on the chief, outside the strategy.
-
-    Attributes:
-        names: names of its values.
-        num_samples: how many examples are generated for it at each evaluation; always the same.
-    """
-
-    names: Sequence[str]
-    num_samples: int
-
-    def begin(self, dataset: Dataset) -> None:
-        """Prepare to compare with a dataset; called once, in every process.
-
-        Raises:
-            ConfigError: it cannot judge examples of this dataset.
-        """
-
-    def update_samples(self, samples: np.ndarray) -> None:
-        """Add generated examples, [B, *input_shape] float32."""
-
-    def result(self) -> Mapping[str, float]:
-        """Return the values so far by name."""
-
-    def reset_state(self) -> None:
-        """Forget all generated examples."""
+    num_samples: int = 0
+    begin: Callable[[Dataset], None] | None = None
 
 
 @runtime_checkable

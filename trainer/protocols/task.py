@@ -333,11 +333,11 @@ class TaskDefaults:
             own.
         reads_prompts: whether it predicts what follows the prompts of `predict.prompts`.
         make_evaluator: `make_evaluator(inference, source, predictor)` makes what evaluates a split,
-            a `trainer.engine.evaluation.evaluator.Evaluator`. The arguments are a
+            as a `trainer.engine.evaluation.evaluator.Evaluator` does. The arguments are a
             `trainer.engine.evaluation.inference.Inference`, the split as a
             `trainer.engine.graph.input.feed.Source`, and what predicts it, if anything does.
         make_predictor: `make_predictor(inference, source)` makes what predicts a split, a
-            `trainer.engine.evaluation.predictor.Predictor`, or None.
+            `trainer.engine.evaluation.evaluator.Predictor`, or None.
         serve: `serve(dataset, sampling)` returns what an export serves, as `Served`, where that is
             not the predictions for features.
     """

@@ -9,11 +9,10 @@ from contextlib import suppress
 import numpy as np
 import tensorflow as tf
 
-from trainer.engine.evaluation.evaluator import Evaluation
+from trainer.engine.evaluation.evaluator import Evaluation, Evaluator, Predictor
 from trainer.engine.evaluation.inference import Inference
-from trainer.engine.evaluation.prediction_metrics import require_evaluated
-from trainer.engine.evaluation.predictor import Predictor
-from trainer.engine.evaluation.sample_metrics import NumberedSplit
+from trainer.engine.evaluation.row_metrics import require_evaluated
+from trainer.engine.evaluation.subset import NumberedSplit
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.loop_parts import LoopParts
 from trainer.engine.pacing import Stopped
@@ -23,7 +22,7 @@ from trainer.reinforcement.learner import ActorTrainLoop
 from trainer.reinforcement.rollout import EnvironmentGroup, acting_task, run_episodes, spec_of
 
 
-class EpisodeEvaluator:
+class EpisodeEvaluator(Evaluator):
     """Runs episodes with the greedy policy, in the chief's process; the others wait for it.
 
     The episodes begin alike in each evaluation: two of them differ by their weights alone.
@@ -35,6 +34,7 @@ class EpisodeEvaluator:
     names = ("return", "episode_length")
 
     def __init__(self, inference: Inference, make: Callable[[], Environment]) -> None:
+        super().__init__()
         self._state = inference.state
         self._make = make
         self._num_episodes = inference.experiment.evaluate.episodes

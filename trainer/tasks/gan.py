@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+import numpy as np
 import tensorflow as tf
 
 from trainer.annotations import Ge
-from trainer.engine.evaluation.evaluator import Evaluator
+from trainer.engine.evaluation.evaluator import Evaluator, Predictor, Rows
 from trainer.engine.evaluation.inference import Inference
-from trainer.engine.evaluation.predictor import Predictor
-from trainer.engine.evaluation.sample_metrics import generator as sampling_predictor
-from trainer.engine.evaluation.sample_metrics import sample_evaluator
+from trainer.engine.evaluation.subset import NumberedSplit
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.randomness.randomness import normal_of
+from trainer.files import write_atomically
 from trainer.protocols import (
     Batch,
     Dataset,
+    MetricDefaults,
     Metrics,
     ModelNode,
     OptimizerNode,
@@ -25,7 +28,13 @@ from trainer.protocols import (
     Served,
     StepContext,
     TaskParts,
+    with_defaults,
 )
+from trainer.summaries import figures
+
+_GRID_COLUMNS = 8
+_GRID_SIZE = _GRID_COLUMNS**2
+"""Generated examples in the picture."""
 
 
 class Gan:
@@ -127,15 +136,30 @@ class Gan:
         """Return examples, [B, *input_shape], from latent vectors, [B, latent_size]."""
         return self.models["generator"](latents, training=False)
 
-    def make_predictor(self, inference: Inference, source: Source) -> Predictor:
-        """Return what generates as many examples as a split has."""
-        return sampling_predictor(self, inference, source, source.split.num_examples)
+    def make_predictor(
+        self, inference: Inference, source: Source, count: int | None = None
+    ) -> Predictor:
+        """Return what generates examples, by default as many as a split has."""
+
+        def sample(batch: Batch) -> dict[str, tf.Tensor]:
+            latents = normal_of(batch["id"], self.latent_size)  # always the same for a number
+            return {"sample": tf.cast(self.generate(latents), tf.float32)}
+
+        numbers = NumberedSplit(count or source.split.num_examples)
+        return inference.predict(replace(source, split=numbers), sample)
 
     def make_evaluator(
         self, inference: Inference, source: Source, predictor: Predictor | None
     ) -> Evaluator:
         """Return what evaluates a split, and generated examples."""
-        return sample_evaluator(self, inference, source)
+        metrics = inference.metrics.values()
+        wanted = [with_defaults(metric, MetricDefaults).num_samples for metric in metrics]
+        sampled = inference.configured_metrics(
+            self.make_predictor(inference, source, max([_GRID_SIZE, *wanted])),
+            "sample",
+            {"samples": SampleGrid(inference.run_dir / "samples.png")},
+        )
+        return inference.split_evaluator(source, sampled)
 
     def serve(self, dataset: Dataset, sampling: Sampling) -> Served:
         """Return the function from latent vectors to examples."""
@@ -182,6 +206,32 @@ class Gan:
     def _score(self, examples: tf.Tensor, *, training: bool) -> tf.Tensor:
         scores = self.models["discriminator"](examples, training=training)
         return tf.cast(tf.reshape(scores, [-1]), tf.float32)
+
+
+class SampleGrid:
+    """Draws the first generated examples, if they are images; `path` has the newest picture."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all examples."""
+        self._examples: list[np.ndarray] = []
+
+    def update(self, rows: Rows) -> None:
+        """Add generated examples, `sample` [B, *input_shape] float32."""
+        self._examples.extend(rows["sample"][: _GRID_SIZE - len(self._examples)])
+
+    def images(self) -> np.ndarray:
+        """Return the picture, [1, H, W, 3] uint8, and write it."""
+        shown = np.stack(self._examples)
+        if shown.ndim != 4 or shown.shape[3] not in (1, 3):
+            return np.zeros((0, 1, 1, 3), np.uint8)
+        pixels = np.rint(255 * np.clip(np.nan_to_num(shown), 0.0, 1.0)).astype(np.uint8)
+        picture = figures.image_grid(pixels, _GRID_COLUMNS)
+        write_atomically(self._path, figures.png(picture))
+        return picture[None]
 
 
 def _added(metrics: list[tuple[tf.Tensor, tf.Tensor]]) -> tuple[tf.Tensor, tf.Tensor]:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import tensorflow as tf
 
-from trainer.engine.evaluation.evaluator import Evaluator
+from trainer.engine.evaluation.evaluator import Evaluation, Evaluator, OfRows, Predictor, Rows
 from trainer.engine.evaluation.inference import Inference
-from trainer.engine.evaluation.predictor import Predictor
-from trainer.engine.evaluation.text_samples import text_predictor, text_samples
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.randomness.randomness import uniform
+from trainer.errors import ConfigError
+from trainer.files import write_atomically
 from trainer.protocols import (
     Batch,
     Dataset,
+    HasTokenizer,
     PerExample,
     Sampling,
     Served,
+    Split,
     TaskParts,
+    Tokenizer,
 )
 from trainer.tasks.supervised import OneModel
 
@@ -66,22 +72,70 @@ class LanguageModel(OneModel):
         """Return the logits of the token after each, [B, T, vocabulary] float32."""
         return self._logits(tokens, training=False)
 
-    def continue_text(
-        self, prompts: tf.Tensor, sizes: tf.Tensor, numbers: tf.Tensor, sampling: Sampling
-    ) -> tf.Tensor:
-        """Return the tokens that follow prompts, [B, sampling.tokens] int32."""
-        return continue_tokens(self.logits, prompts, sizes, numbers, sampling)
-
     def make_predictor(self, inference: Inference, source: Source) -> Predictor | None:
-        """Return what continues the prompts of mode=predict."""
-        return text_predictor(self, inference, source)
+        """Return what continues the prompts of mode=predict; None in other modes.
+
+        Raises:
+            ConfigError: the dataset has no tokenizer, or there is no prompt in the file.
+        """
+        experiment, dataset = inference.experiment, inference.dataset
+        if experiment.mode != "predict":
+            return None
+        if not isinstance(dataset, HasTokenizer):
+            raise ConfigError(
+                "mode (predict) needs a dataset with a `tokenizer`, to read and write texts; "
+                f"{experiment.dataset['_target_']} makes none"
+            )
+        (length,) = dataset.input_shape
+        split: Split = SplitPrompts(source.split, source.split.num_examples, length)
+        if experiment.predict.prompts is not None:
+            split = FilePrompts(experiment.predict.prompts, dataset.tokenizer, length)
+        return self._texts(inference, replace(source, split=split), dataset.tokenizer)
 
     def make_evaluator(
         self, inference: Inference, source: Source, predictor: Predictor | None
     ) -> Evaluator:
         """Return what evaluates a split, and continues some of its texts."""
-        extra = inference.configured_metrics(predictor) or text_samples(self, inference, source)
-        return inference.split_evaluator(source, extra)
+        of_rows = inference.configured_metrics(predictor) or self._samples(inference, source)
+        return inference.split_evaluator(source, of_rows)
+
+    def _texts(self, inference: Inference, source: Source, tokenizer: Tokenizer) -> Predictor:
+        """Return what predicts the tokens that follow the prompts of a split."""
+
+        def step(batch: Batch) -> Batch:
+            prompts, sizes = batch["prompt"], batch["prompt_size"]
+            sampling = inference.experiment.predict.sampling
+            text = continue_tokens(self.logits, prompts, sizes, batch["id"], sampling)
+            return {"prompt": prompts, "prompt_size": sizes, "text": text}
+
+        return inference.predict(source, step, tokenizer.decode)
+
+    def _samples(self, inference: Inference, source: Source) -> tuple[Predictor, OfRows] | None:
+        """Return what shows texts at each evaluation of a training, one at a time; None: no texts.
+
+        They always follow the same prompts. There are no values; samples.txt has the newest texts.
+        """
+        dataset = inference.dataset
+        count = min(inference.experiment.summary.texts, source.split.num_examples)
+        if not (isinstance(dataset, HasTokenizer) and inference.experiment.trains and count):
+            return None
+        tokenizer = dataset.tokenizer
+        split = SplitPrompts(source.split, count, max(1, dataset.input_shape[0] // 4))
+
+        def of_rows(step: int, rows: Iterator[Rows]) -> Evaluation:
+            texts = [
+                tokenizer.decode([*prompt[:size].tolist(), *text.tolist()])
+                for block in rows
+                for prompt, size, text in zip(
+                    block["prompt"], block["prompt_size"], block["text"], strict=True
+                )
+            ]
+            parts = [f"step {step}, text {i}\n{text}\n" for i, text in enumerate(texts)]
+            write_atomically(inference.run_dir / "samples.txt", "\n".join(parts))
+            return Evaluation({}, texts={"samples": texts})
+
+        one = replace(source, split=split, per_replica=1)
+        return self._texts(inference, one, tokenizer), of_rows
 
     def serve(self, dataset: Dataset, sampling: Sampling) -> Served:
         """Return the functions from tokens to logits, and from prompts to tokens."""
@@ -91,7 +145,7 @@ class LanguageModel(OneModel):
             return {"logits": self.logits(features)}
 
         def generate(features: tf.Tensor, size: tf.Tensor, id: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {"text": self.continue_text(features, size, id, sampling)}
+            return {"text": continue_tokens(self.logits, features, size, id, sampling)}
 
         functions = {
             "serving_default": tf.function(logits, autograph=False).get_concrete_function(features),
@@ -120,6 +174,58 @@ class LanguageModel(OneModel):
             fix="task=language_model needs a logit of each token of the vocabulary at each place; "
             "choose model=transformer and a dataset of tokens, such as dataset=text_windows",
         )
+
+
+class SplitPrompts:
+    """The first `size` tokens of a split's first `num_examples`, features [B, T] int32."""
+
+    def __init__(self, split: Split, num_examples: int, size: int) -> None:
+        self.num_examples = num_examples
+        self.in_memory = split.in_memory
+        self._split = split
+        self._size = size
+
+    def fetch(self, indices: tf.Tensor) -> Batch:
+        """Return `prompt` [B, T] int32 and `prompt_size` [B] int32."""
+        tokens = self._split.fetch(indices)["features"]
+        return {"prompt": tokens, "prompt_size": tf.fill(tf.shape(indices), self._size)}
+
+
+class FilePrompts:
+    """Prompts in a text file, one on each line.
+
+    Args:
+        path: the file, UTF-8; empty lines are left out.
+        length: how many tokens a model sees; of longer prompts these are the last.
+
+    Raises:
+        ConfigError: there is no prompt in the file.
+    """
+
+    in_memory = True
+
+    def __init__(self, path: str, tokenizer: Tokenizer, length: int) -> None:
+        try:
+            lines = Path(path).expanduser().read_text("utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"predict.prompts ({path}) cannot be read: {error}") from error
+        encoded = [list(tokens)[-length:] for tokens in tokenizer.encode([*filter(None, lines)])]
+        if not encoded or not all(encoded):
+            raise ConfigError(
+                f"predict.prompts ({path}) must have a prompt of at least one token on each line"
+            )
+        self.num_examples = len(encoded)
+        self._sizes = np.array([len(tokens) for tokens in encoded], np.int32)
+        self._tokens = np.zeros([len(encoded), length], np.int32)
+        for row, tokens in zip(self._tokens, encoded, strict=True):
+            row[: len(tokens)] = tokens
+
+    def fetch(self, indices: tf.Tensor) -> Batch:
+        """Return `prompt` [B, length] int32 and `prompt_size` [B] int32."""
+        return {
+            "prompt": tf.gather(self._tokens, indices),
+            "prompt_size": tf.gather(self._sizes, indices),
+        }
 
 
 def _card(length: int, sampling: Sampling) -> str:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
 
-from trainer.engine.evaluation.evaluator import Evaluator
+from trainer.engine.evaluation.evaluator import (
+    Evaluation,
+    Evaluator,
+    OfRows,
+    Predictor,
+    Rows,
+    columns,
+)
 from trainer.engine.evaluation.inference import Inference
-from trainer.engine.evaluation.predictor import Predictor
+from trainer.engine.evaluation.subset import SpreadExamples
 from trainer.engine.graph.input.feed import Source
 from trainer.errors import ConfigError
-from trainer.protocols import (
-    Batch,
-    PerExample,
-    PerExampleMetrics,
-    TaskParts,
-)
+from trainer.files import write_atomically
+from trainer.protocols import Batch, PerExample, PerExampleMetrics, TaskParts
 from trainer.summaries import figures
 from trainer.tasks.supervised import OneModel
 
@@ -91,14 +95,28 @@ class Segmentation(OneModel):
         self, inference: Inference, source: Source, predictor: Predictor | None
     ) -> Evaluator:
         """Return what evaluates a split, and draws some of its examples."""
-        extra = inference.configured_metrics(predictor)
-        if extra is None:
-            extra = inference.pictures(self.pictures, source, _NUM_PICTURES)
-        return inference.split_evaluator(source, extra)
+        of_rows = inference.configured_metrics(predictor) or self._pictures(inference, source)
+        return inference.split_evaluator(source, of_rows)
 
-    def pictures(
-        self, examples: Mapping[str, np.ndarray], predictions: Mapping[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
+    def _pictures(self, inference: Inference, source: Source) -> tuple[Predictor, OfRows]:
+        """Return what draws some examples of a split, spread evenly, with their predictions."""
+        split = SpreadExamples(source.split, _NUM_PICTURES)
+
+        def of_rows(step: int, rows: Iterator[Rows]) -> Evaluation:
+            predictions = columns(rows)
+            if not predictions:
+                return Evaluation({})
+            with tf.device("CPU:0"):
+                batch = split.fetch(tf.constant(predictions["id"], tf.int64))
+                examples = inference.dataset.transform(batch, None)
+            arrays = {name: np.asarray(value) for name, value in examples.items()}
+            picture = self.picture(arrays, predictions["mask"])
+            write_atomically(inference.run_dir / "masks.png", figures.png(picture))
+            return Evaluation({}, {"masks": picture[None]})
+
+        return inference.predict(replace(source, split=split)), of_rows
+
+    def picture(self, examples: Rows, predicted: np.ndarray) -> np.ndarray:
         """Draw images, masks and predicted masks side by side, an example a row."""
         features = examples["features"].astype(np.float64)
         low = features.min(axis=(1, 2, 3), keepdims=True)
@@ -112,10 +130,10 @@ class Segmentation(OneModel):
         columns = [
             np.broadcast_to(images, (*images.shape[:3], 3)),
             figures.class_colors(examples["mask"]),
-            figures.class_colors(predictions["mask"]),
+            figures.class_colors(predicted),
         ]
         tiles = np.stack(columns, axis=1).reshape(-1, *images.shape[1:3], 3)
-        return {"masks": figures.image_grid(tiles, 3)}
+        return figures.image_grid(tiles, 3)
 
     def _loss(self, batch: Batch, *, training: bool) -> PerExample:
         if "mask" not in batch:

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
-from trainer.engine.evaluation.evaluator import Evaluation, blocks, columns
+from trainer.engine.evaluation.evaluator import Evaluation, Evaluator, Rows, columns
 from trainer.engine.evaluation.inference import Inference
-from trainer.engine.evaluation.misclassified import predicted_classes
-from trainer.engine.evaluation.prediction_metrics import (
-    misclassified_problems,
-    require_evaluated,
-)
-from trainer.engine.evaluation.predictor import Predictor
+from trainer.engine.evaluation.row_metrics import predicted_classes, require_evaluated
 from trainer.engine.evaluation.subset import SpreadExamples, batch_spec
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.randomness import randomness
-from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
-from trainer.protocols import Batch, Dataset, Split
+from trainer.protocols import Batch, Split
 
 FEATURES = "features"
 PROJECTIONS = "projections"
@@ -61,76 +54,35 @@ class Embeds(Protocol):
         """
 
 
-@dataclass(eq=False)
-class ViewEmbedder:
-    """Embeds each example, and two views of it, which are the same in every evaluation.
-
-    It stands for the task and for the dataset of a prediction loop.
-
-    Attributes:
-        task: the task that embeds.
-        dataset: makes the views.
-    """
-
-    task: Embeds
-    dataset: Dataset
-
-    def transform(self, batch: Batch, draws: tf.Tensor | None) -> Batch:
-        """Return the batch as the model receives it, with `views` if the dataset makes some."""
-        numbers = batch["id"]
-        fixed = randomness.uniform(0, tf.zeros_like(numbers), numbers, self.dataset.num_draws)
-        views = self.dataset.transform(batch, fixed).get("views")
-        plain = self.dataset.transform(batch, None)
-        return plain if views is None else {**plain, "views": views}
-
-    def predict_step(self, batch: Batch) -> Mapping[str, tf.Tensor]:
-        """Return `features` [B, D] and `projections` [B, 2, P], float32."""
-        predictions = self.task.predict_step(batch)
-        if "views" not in batch:
-            return {FEATURES: predictions[FEATURES]}
-        return {FEATURES: predictions[FEATURES], PROJECTIONS: self.task.project(batch)}
-
-
-@dataclass(eq=False)
-class EmbeddingEvaluator:
-    """Compares test examples with each other, and with training examples; in the chief.
+class Comparison:
+    """Compares test examples with each other, and with training examples.
 
     Attributes:
         task: compares examples.
-        test: embeds the test split and two views of each example.
-        bank: embeds training examples with labels; None: no neighbors are looked for.
         group_size: examples that are compared with each other: consecutive ones of the split. The
             last of them may be fewer.
-        process_group: the processes that predict together.
     """
 
-    task: Embeds
-    test: Predictor
-    bank: Predictor | None
-    group_size: int
-    process_group: ProcessGroup
+    def __init__(self, task: Embeds, group_size: int) -> None:
+        self.task = task
+        self.group_size = group_size
+        self._bank: dict[str, np.ndarray] = {}
 
-    def evaluate(
-        self, stop_requested: Callable[[], bool], enter: Callable[[str], None] = lambda phase: None
-    ) -> Evaluation:
-        """Compute the task's metrics and `knn_accuracy`; see `Evaluator`."""
-        test = columns(blocks(self.test.predict(0, stop_requested, enter), self.group_size))
-        bank = {}
-        if self.bank is not None:
-            bank = columns(blocks(self.bank.predict(0, stop_requested, enter), self.group_size))
-        text = json.dumps(self._metrics(test, bank)) if self.process_group.is_chief else ""
-        return Evaluation(json.loads(self.process_group.broadcast_text_from_chief(text)))
+    def keep(self, step: int, rows: Iterator[Rows]) -> Evaluation:
+        """Keep the features of training examples with labels."""
+        self._bank = columns(rows)
+        return Evaluation({})
 
-    def _metrics(
-        self, test: Mapping[str, np.ndarray], bank: Mapping[str, np.ndarray]
-    ) -> dict[str, float]:
+    def evaluate(self, step: int, rows: Iterator[Rows]) -> Evaluation:
+        """Compute the task's metrics and `knn_accuracy` of test examples."""
+        test, bank = columns(rows), self._bank
         metrics = self._compare(test.get(PROJECTIONS))
         if "label" in bank and "label" in test:
             classes = nearest_classes(
                 bank[FEATURES], bank["label"], test[FEATURES], self.task.neighbors
             )
             metrics[NEIGHBOR_METRIC] = float((classes == test["label"]).mean())
-        return metrics
+        return Evaluation(metrics)
 
     def _compare(self, projections: np.ndarray | None) -> dict[str, float]:
         """Return the mean of each metric over all examples; NaN without views."""
@@ -145,34 +97,46 @@ class EmbeddingEvaluator:
         return {name: float(np.concatenate(each).mean()) for name, each in values.items()}
 
 
-def embedding_evaluator(task: Embeds, inference: Inference, source: Source) -> EmbeddingEvaluator:
+def embedding_evaluator(task: Embeds, inference: Inference, source: Source) -> Evaluator:
     """Return what compares the examples of a split, and finds their neighbors.
 
     Raises:
-        ConfigError: a metric or figure is configured that judges predicted classes.
+        ConfigError: something is configured that judges predicted classes.
     """
-    experiment = inference.experiment
-    train = inference.dataset.train
+    experiment, dataset = inference.experiment, inference.dataset
+    train = dataset.train
     has_neighbors = task.neighbors > 0 and isinstance(train, Split) and "label" in batch_spec(train)
     if names := ", ".join(inference.metrics):
         raise ConfigError(
             f"metrics ({names}) needs predicted classes, and {type(task).__name__} predicts "
             "features; leave the option out"
         )
-    reason = f"needs a classifier, and {type(task).__name__} predicts features"
-    if problems := misclassified_problems(experiment, reason):
-        raise ConfigError(*problems)
+    if experiment.trains and (count := experiment.summary.misclassified):
+        raise ConfigError(
+            f"summary.misclassified ({count}) needs a classifier, and {type(task).__name__} "
+            "predicts features; add summary.misclassified=0"
+        )
     if experiment.trains:
         evaluated = [*task.metrics, *([NEIGHBOR_METRIC] if has_neighbors else [])]
         require_evaluated(experiment, evaluated, inference.directions)
-    bank = replace(source, split=SpreadExamples(train, MAX_NEIGHBORS))
-    return EmbeddingEvaluator(
-        task,
-        inference.predict_by(ViewEmbedder(task, inference.dataset), source, source.split),
-        inference.predict(bank) if has_neighbors else None,
-        inference.global_size,
-        inference.process_group,
-    )
+
+    def embed(batch: Batch) -> Mapping[str, tf.Tensor]:
+        """Embed each example, and two views of it, which are the same in every evaluation."""
+        numbers = batch["id"]
+        fixed = randomness.uniform(0, tf.zeros_like(numbers), numbers, dataset.num_draws)
+        views = dataset.transform(batch, fixed).get("views")
+        plain = {**batch, **dataset.transform(batch, None)}
+        features = {FEATURES: task.predict_step(plain)[FEATURES]}
+        if views is None:
+            return features
+        return {**features, PROJECTIONS: task.project({**plain, "views": views})}
+
+    comparison = Comparison(task, inference.global_size)
+    of_rows = [(inference.predict(source, embed), comparison.evaluate)]
+    if has_neighbors:
+        bank = replace(source, split=SpreadExamples(train, MAX_NEIGHBORS))
+        of_rows.insert(0, (inference.predict(bank), comparison.keep))
+    return Evaluator(of_rows=of_rows)
 
 
 def nearest_classes(

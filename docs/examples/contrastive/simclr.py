@@ -9,9 +9,8 @@ import tensorflow as tf
 from neighbors import embedding_evaluator
 
 from trainer.annotations import Ge, Gt
-from trainer.engine.evaluation.evaluator import Evaluator
+from trainer.engine.evaluation.evaluator import Evaluator, Predictor
 from trainer.engine.evaluation.inference import Inference
-from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.graph.input.feed import Source
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts

@@ -34,7 +34,7 @@ def node_of(group: str, choice: str) -> dict[str, Any]:
 
 TARGETS = [(group, choice) for group, choice in CHOICES if node_of(group, choice).get("_target_")]
 # Keras' own metrics need TensorFlow to be looked at:
-# tests/engine/evaluation/test_prediction_metrics.py does that.
+# tests/engine/evaluation/test_row_metrics.py does that.
 READABLE = [
     (group, choice)
     for group, choice in TARGETS

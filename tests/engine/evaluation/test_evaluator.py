@@ -13,6 +13,7 @@ from tests.tasks.test_tasks import SILENT
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.datasets.digits import digits
+from trainer.engine.evaluation.evaluator import blocks
 from trainer.engine.pacing import Stopped
 from trainer.errors import ConfigError
 from trainer.files import read_json
@@ -172,6 +173,23 @@ def test_stop_between_two_calls_restores_weights(trained, monkeypatch):
         next(chunks)
     assert len(phases) == 1
     assert_same_bits(before, variables(run_engine))
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [3, 4, 9], [10]])
+def test_blocks_do_not_depend_on_chunks_and_omit_rows_of_weight_zero(cuts):
+    whole = {
+        "id": np.arange(11),
+        "weight": (np.arange(11) != 5).astype(np.float32),
+        "probabilities": np.eye(11),
+    }
+    chunks = [
+        dict(zip(whole, parts, strict=True))
+        for parts in zip(*(np.split(rows, cuts) for rows in whole.values()), strict=True)
+    ]
+    result = list(blocks(chunks, 4))
+    assert [block["id"].tolist() for block in result] == [[0, 1, 2, 3], [4, 6, 7, 8], [9, 10]]
+    for block in result:
+        np.testing.assert_array_equal(block["probabilities"], np.eye(11)[block["id"]])
 
 
 class ImageRecorder(Writer):

@@ -1,19 +1,19 @@
-"""Evaluation of a whole split, each example counted exactly once."""
+"""Evaluation of a whole split, each example exactly once: sums in the graph, or predicted rows."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from trainer.cluster.messages import Channel
-from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.loops.eval_loop import EvalLoop
+from trainer.engine.graph.loops.predict_loop import PredictLoop
 from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.graph.step.metric_sums import num_sums, unpack
 from trainer.engine.pacing import PacedCalls
@@ -22,6 +22,10 @@ from trainer.protocols import TaskDefaults, with_defaults
 from trainer.summaries.writers.writer import Writer
 
 _BLOCK_ROWS = 1024
+_MAX_ROWS = 4096  # of one chunk, unless a single batch has more
+
+Rows: TypeAlias = Mapping[str, np.ndarray]
+"""What is predicted for n examples, name -> [n, ...]."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +58,19 @@ class Evaluation:
             writer.texts(split, step, name, texts)
 
 
-Judge: TypeAlias = Callable[[int, Iterator[Mapping[str, np.ndarray]]], Evaluation]
+OfRows: TypeAlias = Callable[[int, Iterator[Rows]], Evaluation]
+"""Evaluates all rows of a split, in blocks, after so many updates; may also write files."""
 
 
-class Evaluator(Protocol):
-    """What evaluates a task on one split."""
+@dataclass(eq=False)
+class Evaluator:
+    """Evaluates a split by its predicted rows; finds nothing if there are none.
+
+    Attributes:
+        of_rows: who predicts rows, and what is found in them.
+    """
+
+    of_rows: Sequence[tuple[Predictor, OfRows]] = field(default=(), kw_only=True)
 
     def evaluate(
         self, stop_requested: Callable[[], bool], enter: Callable[[str], None] = lambda phase: None
@@ -71,51 +83,99 @@ class Evaluator(Protocol):
         Raises:
             Stopped: a stop was requested of some process; the weights are as before.
         """
-
-
-class NoEvaluator:
-    """Evaluates nothing: an empty split, or a task that has only a training step."""
-
-    def evaluate(
-        self, stop_requested: Callable[[], bool], enter: Callable[[str], None] = lambda phase: None
-    ) -> Evaluation:
-        """Return no metrics."""
-        return Evaluation({})
+        evaluation = Evaluation({})
+        for predictor, of_rows in self.of_rows:
+            evaluation = evaluation.joined(predictor.evaluate(of_rows, stop_requested, enter))
+        return evaluation
 
 
 @dataclass(eq=False)
-class ExtraMetrics:
-    """Computes metrics in the chief, from rows that all processes predict together.
+class Predictor:
+    """Predicts the examples of a split, in its order, with the averaged weights if there are some.
+
+    Each batch has the static size of training, `source.per_replica` on each replica, and the last
+    one is padded: the same batch size gives the same bits on every strategy.
 
     Attributes:
-        judge: returns the values and images of a step from all predicted rows, and writes files;
-            called in the chief with blocks of rows, name -> [n, ...].
+        state: the state whose models predict; between two chunks it must hold the trained weights,
+            not their averages.
+        channel: receives a heartbeat before each graph call.
+        class_names: names of the classes; empty if the dataset has none.
+        decode: returns the text of tokens, if texts are predicted.
     """
 
-    judge: Judge
-    predictor: Predictor
+    state: TrainState
+    loop: PredictLoop
+    source: Source
     process_group: ProcessGroup
+    channel: Channel
+    class_names: Sequence[str] = ()
+    decode: Callable[[Sequence[int]], str] | None = None
 
-    def compute(
-        self, step: int, stop_requested: Callable[[], bool], enter: Callable[[str], None]
-    ) -> Evaluation:
-        """Return the values of the metrics after `step` updates; collective.
+    def __post_init__(self) -> None:
+        self.num_examples = self.source.split.num_examples
+        max_batches = max(1, _MAX_ROWS // self.source.global_size)
+        self._calls = PacedCalls(
+            self.source.num_steps, self.process_group, self.channel, max_batches
+        )
+
+    def predict(
+        self,
+        start: int = 0,
+        stop_requested: Callable[[], bool] = lambda: False,
+        enter: Callable[[str], None] = lambda phase: None,
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the predictions for the examples from `start` on, in chunks of bounded size.
+
+        Each chunk is collective: every process must consume all of them.
+
+        Args:
+            enter: called before each graph call with its phase, `compile` or `evaluate`.
+
+        Yields:
+            In every process name -> [n, ...]: `id` int64; `weight` float32, 0 for an example that
+            could not be read; `label` if the split has it; the outputs of the task's
+            `predict_step`.
 
         Raises:
             Stopped: a stop was requested of some process.
         """
-        rows = blocks(self.predictor.predict(0, stop_requested, enter), _BLOCK_ROWS)
+        if start >= self.num_examples:
+            return
+        first_batch = start // self.source.global_size
+        iterator = self.loop.feed.open(first_batch)
+        for first, count in self._calls.batches(stop_requested, enter, first_batch):
+            # Swapped for each call: between two chunks the caller finds the trained weights.
+            self.state.swap_averages()
+            try:
+                rows = self.loop.run(iterator, first, count)
+            finally:
+                self.state.swap_averages()
+            position = first * self.source.global_size
+            unpadded = slice(max(0, start - position), self.num_examples - position)
+            yield {name: value[unpadded] for name, value in rows.items()}
+
+    def evaluate(
+        self, of_rows: OfRows, stop_requested: Callable[[], bool], enter: Callable[[str], None]
+    ) -> Evaluation:
+        """Return what a function finds in all rows, called in the chief; collective.
+
+        Raises:
+            Stopped: a stop was requested of some process.
+        """
+        rows = blocks(self.predict(0, stop_requested, enter), _BLOCK_ROWS)
         is_chief = self.process_group.is_chief
-        results = self.judge(step, rows) if is_chief else Evaluation({})
+        step = int(self.state.step.numpy())
+        found = of_rows(step, rows) if is_chief else Evaluation({})
         for _ in rows:
             pass  # every process predicts all of them
-        text = self.process_group.broadcast_text_from_chief(json.dumps(results.metrics))
-        return Evaluation(json.loads(text), results.images, results.texts)
+        text = self.process_group.broadcast_text_from_chief(json.dumps(found.metrics))
+        return replace(found, metrics=json.loads(text))
 
 
 @dataclass(eq=False)
-class SplitEvaluator:
-    """Evaluates a split with the averaged weights, if averages are kept.
+class SplitEvaluator(Evaluator):
+    """Evaluates a split by its sums, with the averaged weights if there are some, and by its rows.
 
     Attributes:
         channel: receives a heartbeat before each graph call.
@@ -129,7 +189,6 @@ class SplitEvaluator:
     source: Source
     process_group: ProcessGroup
     channel: Channel
-    extra_metrics: Sequence[ExtraMetrics] = ()
     parts: int = 1
     rest_size: int | None = None
 
@@ -149,14 +208,10 @@ class SplitEvaluator:
         """Evaluate the whole split; see `Evaluator`."""
         self.state.swap_averages()
         try:
-            metrics = unpack(self.state.task, self._sums(stop_requested, enter))
+            evaluation = Evaluation(unpack(self.state.task, self._sums(stop_requested, enter)))
         finally:
             self.state.swap_averages()
-        evaluation = Evaluation(metrics)
-        step = int(self.state.step.numpy())
-        for extra in self.extra_metrics:
-            evaluation = evaluation.joined(extra.compute(step, stop_requested, enter))
-        return evaluation
+        return evaluation.joined(super().evaluate(stop_requested, enter))
 
     def _sums(self, stop_requested: Callable[[], bool], enter: Callable[[str], None]) -> np.ndarray:
         """Return the task's metrics as packed sums and weights, [num_sums] float64."""
@@ -187,16 +242,11 @@ class SplitEvaluator:
         return total
 
 
-def blocks(
-    chunks: Iterable[Mapping[str, np.ndarray]], size: int
-) -> Iterator[dict[str, np.ndarray]]:
+def blocks(chunks: Iterable[Rows], size: int) -> Iterator[dict[str, np.ndarray]]:
     """Yield the rows of all chunks in blocks of `size` rows.
 
     The length of a chunk depends on the clock, and no bit of a metric may. Rows of weight 0, which
     are examples that could not be read, are left out.
-
-    Args:
-        chunks: name -> [n, ...], with a `weight`.
     """
     pending: dict[str, np.ndarray] = {}
     for chunk in chunks:
@@ -212,7 +262,7 @@ def blocks(
         yield pending
 
 
-def columns(rows: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def columns(rows: Iterable[Rows]) -> dict[str, np.ndarray]:
     """Return the rows of all blocks by name, [N, ...]; empty if there are none."""
     parts = list(rows)
     names = parts[0] if parts else ()

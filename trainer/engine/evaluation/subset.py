@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,18 @@ class SpreadExamples:
     def fetch(self, indices: tf.Tensor) -> Batch:
         """Return the examples at `indices`, [B] int64, of these."""
         return self._split.fetch(indices * self._split.num_examples // self.num_examples)
+
+
+@dataclass
+class NumberedSplit:
+    """A split whose examples are their numbers alone."""
+
+    num_examples: int
+    in_memory: bool = True
+
+    def fetch(self, indices: tf.Tensor) -> Batch:
+        """Return a batch with nothing but what the engine adds: `id` and `weight`."""
+        return {}
 
 
 class ChosenExamples:

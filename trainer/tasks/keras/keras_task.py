@@ -13,9 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config.directions import of_keras_name
-from trainer.engine.evaluation.evaluator import Evaluator, NoEvaluator
+from trainer.engine.evaluation.evaluator import Evaluator, Predictor
 from trainer.engine.evaluation.inference import Inference
-from trainer.engine.evaluation.predictor import Predictor
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.randomness.random_functions import convert_draws
 from trainer.engine.graph.randomness.random_layers import make_stateless
@@ -234,7 +233,7 @@ class Keras:
     ) -> Evaluator:
         """Return what evaluates a split in batches of the training's size, as `fit` does."""
         if self._test is None:
-            return NoEvaluator()
+            return Evaluator()
         if "carried" in self._test.kinds.states and not inference.loops.in_sequence:
             raise ConfigError(
                 "model: a metric cannot be added up over batches (such as a maximum), and workers "

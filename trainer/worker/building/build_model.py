@@ -39,7 +39,6 @@ from trainer.protocols import (
     Dataset,
     LoopDefaults,
     Metric,
-    SampleMetric,
     Task,
     names_of,
     with_defaults,
@@ -285,8 +284,7 @@ def make_inference(
         for name, node in (context.experiment.metrics or {}).items():
             key = f"metrics.{name}"
             metrics[name] = metric = instantiate(node, key)
-            protocol = SampleMetric if hasattr(metric, "update_samples") else Metric
-            members.check_has(key, metric, names_of(protocol))
+            members.check_has(key, metric, names_of(Metric))
     return Inference(
         context.experiment,
         context.run_dir,

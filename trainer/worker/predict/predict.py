@@ -17,7 +17,7 @@ import numpy as np
 from trainer.cluster.messages import Channel
 from trainer.config.schema import Experiment
 from trainer.engine.engine import Engine
-from trainer.engine.evaluation.predictor import Predictor
+from trainer.engine.evaluation.evaluator import Predictor
 from trainer.engine.pacing import Stopped
 from trainer.errors import ConfigError
 from trainer.files import regular_file, write_atomically, write_json, writing
@@ -97,7 +97,7 @@ class PredictionWriter:
         self._header = {
             "inputs": table.inputs,
             "rows": predictor.num_examples,
-            "batch_size": predictor.batch_size,
+            "batch_size": predictor.source.per_replica,
         }
         self._began = time.monotonic()
         self._start = 0

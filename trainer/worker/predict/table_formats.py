@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.engine.evaluation.misclassified import predicted_classes
+from trainer.engine.evaluation.row_metrics import predicted_classes
 from trainer.files import fsync_directory, writing
 
 Column = tuple[Any, np.ndarray]

@@ -18,7 +18,7 @@ from trainer.engine.graph.asynchronous.remote_input import RemoteFeed, RemotePip
 from trainer.engine.graph.input.feed import Feed, Source
 from trainer.engine.graph.loops.eval_loop import EvalLoop
 from trainer.engine.graph.loops.loop_factory import Loops
-from trainer.engine.graph.loops.predict_loop import PredictLoop, Predicts, Transforms
+from trainer.engine.graph.loops.predict_loop import Predict, PredictLoop, Transform
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.step.divergence import VERDICT_SIZE, DivergenceStatus, Verdict
 from trainer.engine.graph.step.metric_sums import num_sums
@@ -261,8 +261,8 @@ class AsyncLoops(Loops):
             )
         )
 
-    def predict(self, task: Predicts, dataset: Transforms, feed: Feed) -> PredictLoop:
+    def predict(self, predict: Predict, transform: Transform | None, feed: Feed) -> PredictLoop:
         """Create the loop that predicts the batches of a split."""
         return self.checked(
-            AsyncPredictLoop(self._strategy, task, dataset, feed, scheduler=self._scheduler)
+            AsyncPredictLoop(self._strategy, predict, transform, feed, scheduler=self._scheduler)
         )

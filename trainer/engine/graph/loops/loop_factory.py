@@ -10,7 +10,7 @@ import tensorflow as tf
 from trainer.engine.graph.input import feed as input_module
 from trainer.engine.graph.input.feed import Feed, Source
 from trainer.engine.graph.loops.eval_loop import EvalLoop
-from trainer.engine.graph.loops.predict_loop import PredictLoop, Predicts, Transforms
+from trainer.engine.graph.loops.predict_loop import Predict, PredictLoop, Transform
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.protocols import Dataset, Task
 
@@ -54,9 +54,9 @@ class Loops:
             EvalLoop(self._strategy, task, dataset, feed, in_order=in_order, parts=parts)
         )
 
-    def predict(self, task: Predicts, dataset: Transforms, feed: Feed) -> PredictLoop:
+    def predict(self, predict: Predict, transform: Transform | None, feed: Feed) -> PredictLoop:
         """Create the loop that predicts the batches of a split."""
-        return self.checked(PredictLoop(self._strategy, task, dataset, feed))
+        return self.checked(PredictLoop(self._strategy, predict, transform, feed))
 
     def checked(self, loop: AnyLoop) -> AnyLoop:
         """Have a loop checked when it has been traced."""

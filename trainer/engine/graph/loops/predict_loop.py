@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -14,19 +14,10 @@ from trainer.engine.graph.randomness.randomness import evaluated_part
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, paths
 
-
-class Predicts(Protocol):
-    """What predicts, such as a task."""
-
-    def predict_step(self, batch: Batch) -> Mapping[str, tf.Tensor]:
-        """Return the predictions for one replica's batch, name -> [B, ...]."""
-
-
-class Transforms(Protocol):
-    """What prepares a batch, such as a dataset."""
-
-    def transform(self, batch: Batch, draws: tf.Tensor | None) -> Batch:
-        """Turn a fetched batch into the input of the prediction."""
+Predict: TypeAlias = Callable[[Batch], Mapping[str, tf.Tensor]]
+"""Returns the predictions for one replica's batch, name -> [B, ...]."""
+Transform: TypeAlias = Callable[[Batch, tf.Tensor | None], Batch]
+"""Turns a fetched batch into the input of the prediction; a dataset's."""
 
 
 class PredictLoop:
@@ -41,11 +32,15 @@ class PredictLoop:
     """
 
     def __init__(
-        self, strategy: tf.distribute.Strategy, task: Predicts, dataset: Transforms, feed: Feed
+        self,
+        strategy: tf.distribute.Strategy,
+        predict: Predict,
+        transform: Transform | None,
+        feed: Feed,
     ) -> None:
         self._strategy = strategy
-        self._task = task
-        self._dataset = dataset
+        self._predict = predict
+        self._transform = transform
         self.feed = feed
         self.check: Callable[[str], None] = lambda subject: None
         self._types: dict[str, tf.DType] = {}
@@ -100,8 +95,9 @@ class PredictLoop:
         context = tf.distribute.get_replica_context()
         batch, _ = self.feed.replica_batch(element, index, context.replica_id_in_sync_group)
         with evaluated_part(index, context, int(batch["weight"].shape[0])):
-            batch = {**batch, **self._dataset.transform(batch, None)}
-            predictions = self._task.predict_step(batch)
+            if self._transform is not None:
+                batch = {**batch, **self._transform(batch, None)}
+            predictions = self._predict(batch)
         if texts := [name for name, value in predictions.items() if value.dtype == tf.string]:
             raise ConfigError(
                 f"predict_step returns texts ({', '.join(texts)}); return numbers, such as the "

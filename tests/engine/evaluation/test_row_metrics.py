@@ -1,4 +1,4 @@
-"""The values of metrics, and their names."""
+"""The values of metrics and their names, and images of misclassified examples."""
 
 import keras
 import numpy as np
@@ -11,8 +11,13 @@ from tests.support.toy_metrics import Margin
 from trainer.cli.compose import compose
 from trainer.config.directions import Directions
 from trainer.config.instantiate import instantiate
-from trainer.engine.evaluation.prediction_metrics import (
+from trainer.datasets.digits import digits
+from trainer.datasets.splits.arrays import ArrayDataset, ArraySplit
+from trainer.engine.evaluation.inference import class_names_of
+from trainer.engine.evaluation.row_metrics import (
+    MisclassifiedExamples,
     metric_values,
+    predicted_classes,
     require_evaluated,
     update_metrics,
     validate_metrics,
@@ -20,6 +25,7 @@ from trainer.engine.evaluation.prediction_metrics import (
 from trainer.errors import ConfigError
 from trainer.metrics.per_class import PerClass
 from trainer.protocols import label_kind_of
+from trainer.summaries.figures import add_captions
 
 OF_LABELS = [
     file
@@ -123,3 +129,54 @@ def test_metric_references_must_be_evaluated():
     experiment = compose([])
     experiment.callbacks = {"mine": {"_target_": "own.Callback", "metric": "cosine"}}
     require_evaluated(experiment, ["loss"], declared)
+
+
+def test_class_names_default_to_numbers_and_must_be_complete():
+    dataset = digits()
+    assert class_names_of(dataset) == NAMES
+    object.__setattr__(dataset, "class_names", ["a", "b"])
+    with pytest.raises(ConfigError, match="the dataset has 2 class_names for 10 classes"):
+        class_names_of(dataset)
+
+
+NAMES = [str(number) for number in range(10)]
+
+
+def probabilities(rows):
+    """Return [B, 10] probabilities of rows of (predicted class, its probability)."""
+    values = np.zeros((len(rows), 10), np.float32)
+    for row, (predicted, probability) in enumerate(rows):
+        values[row] = (1 - probability) / 9
+        values[row, predicted] = probability
+    return values
+
+
+def test_images_show_most_probable_errors_first():
+    dataset = digits()
+    batch = dataset.test.fetch(np.arange(6))
+    labels = batch["label"].numpy()
+    wrong = (labels + 1) % 10
+    misclassified = MisclassifiedExamples(3, dataset, NAMES)
+    highest = [0.5, 0.9, 0.7, 0.9, 0.99, 0.6]
+    predicted = [*wrong[:4], labels[4], wrong[5]]
+    values = probabilities(list(zip(predicted, highest, strict=True)))
+    for part in (slice(0, 2), slice(2, 6)):
+        rows = {"id": np.arange(6), "label": labels, "probabilities": values}
+        misclassified.update({name: column[part] for name, column in rows.items()})
+    pixels = np.rint(batch["features"].numpy() * (255 / 16)).astype(np.uint8)
+    captions = [f"{labels[row]} -> {wrong[row]} ({highest[row]:.2f})" for row in (1, 3, 2)]
+    np.testing.assert_array_equal(misclassified.images(), add_captions(pixels[[1, 3, 2]], captions))
+    misclassified.reset()
+    assert len(misclassified.images()) == 0
+
+
+def test_features_that_are_not_images_are_refused():
+    split = ArraySplit(np.zeros((4, 5), np.float32), np.zeros(4))
+    dataset = ArrayDataset(train=split, test=split, input_shape=(5,), num_classes=2)
+    with pytest.raises(ConfigError, match=r"misclassified \(3\) needs .* the dataset has \[5\]"):
+        MisclassifiedExamples(3, dataset, NAMES)
+
+
+def test_probabilities_that_are_not_finite_predict_no_class():
+    rows = [[0.1, 0.9], [np.nan, np.nan], [np.nan, 0.5], [np.inf, 0.0], [1.0, 0.0]]
+    assert predicted_classes(np.array(rows, np.float32)).tolist() == [1, -1, -1, -1, 0]
