@@ -95,128 +95,74 @@ def _save(signatures: Mapping[str, Any], path: Path, models: Iterable[Any]) -> N
 
 
 def _predicting_functions(task: Task, dataset: Dataset) -> dict[str, Any]:
-    """Return functions of one tensor, or one a column, to name -> tensor; without AutoGraph."""
-    own = with_defaults(task, TaskDefaults)
+    """Return functions of features, and of what the dataset makes them of, to name -> tensor."""
+    predicts = with_defaults(task, TaskDefaults).predict_step is not None
     model = next(iter(task.models.values()))
-    specs = _several(feature_specs(dataset))
-    inputs = _model_inputs(model) if specs is None else specs
-    if own.predict_step is None:
-        # Of such a task only its first model is known.
 
-        def outputs(features: Any) -> dict[str, tf.Tensor]:
+    def predict(features: Any) -> Mapping[str, tf.Tensor]:
+        if not predicts:  # of such a task only its first model is known
             return _named(model(features, training=False))
-
-        if inputs is not None:
-            return {"serving_default": _trace_several(outputs, inputs)}
-        return {"serving_default": _trace(outputs, model.input_shape[1:], "features")}
-
-    def features_to_predictions(features: Any) -> dict[str, tf.Tensor]:
         count = tf.shape(tf.nest.flatten(features)[0], tf.int64)[0]
         # Every batch has the engine's own names too.
         batch = {"features": features, "weight": tf.ones([count]), "id": tf.range(count)}
-        return dict(own.serve_step(batch))
+        return with_defaults(task, TaskDefaults).serve_step(batch)
 
-    if inputs is not None:
-        return {"serving_default": _trace_several(features_to_predictions, inputs)}
-    own_specs = with_defaults(dataset, DatasetDefaults).feature_specs
-    dtype = tf.float32 if own_specs is None else own_specs.dtype
-    return {
-        "serving_default": _trace(features_to_predictions, dataset.input_shape, "features", dtype),
-        **_column_signature(features_to_predictions, dataset),
-        **_image_signature(features_to_predictions, dataset),
-        **_text_signature(features_to_predictions, dataset),
-    }
-
-
-def _several(nest: Any) -> Any:
-    """Return a nest of specifications, or None if it is a single one."""
-    if isinstance(nest, (list, tuple)) and len(nest) == 1 and hasattr(nest[0], "shape"):
-        return None  # of Keras 3, which takes the input itself as well
-    return nest if isinstance(nest, (dict, list, tuple)) else None
-
-
-def _model_inputs(model: Any) -> Any:
-    """Return a model's inputs if it has several, a nest of specifications; None: it has one."""
-    inputs = _several(getattr(getattr(model, "keras_model", model), "input", None))
-    return None if inputs is None else tf.nest.map_structure(_batch_spec, inputs)
-
-
-def _batch_spec(tensor: Any) -> tf.TensorSpec:
-    return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
-
-
-def _named(outputs: Any) -> dict[str, tf.Tensor]:
-    """Return what a model returns, by name: several outputs have their keys, or numbers from 1."""
-    prefix = "output" if isinstance(outputs, (list, tuple)) else ""
-    names = paths(outputs, prefix, "_")
-    return dict(zip([name or "outputs" for name in names], tf.nest.flatten(outputs), strict=True))
-
-
-def _trace_several(function: Callable[[Any], dict[str, tf.Tensor]], inputs: Any) -> Any:
-    """Trace a function of a nest of features, each of which is an argument of its own.
-
-    Raises:
-        ConfigError: two would have one name.
-    """
-    keys = paths(inputs, "" if isinstance(inputs, dict) else "input", "_")
+    specs = feature_specs(dataset)
+    if not _are_several(specs):
+        inputs = getattr(getattr(model, "keras_model", model), "input", None)
+        own = with_defaults(dataset, DatasetDefaults).feature_specs
+        dtype = tf.float32 if own is None or not predicts else own.dtype
+        shape = dataset.input_shape if predicts else model.input_shape[1:]
+        specs = inputs if _are_several(inputs) else tf.TensorSpec([None, *shape], dtype)
+    prefix = "input" if _are_several(specs) else "features"
+    keys = paths(specs, "" if isinstance(specs, dict) else prefix, "_")
     if len(set(keys)) < len(keys):
         raise ConfigError(
             f"mode (export): the inputs are named {', '.join(keys)}, two of them alike; rename one"
         )
-    specs = {
-        key: tf.TensorSpec(spec.shape, spec.dtype, key)
-        for key, spec in zip(keys, tf.nest.flatten(inputs), strict=True)
+    named = {
+        key: tf.TensorSpec([None, *x.shape[1:]], x.dtype)
+        for key, x in zip(keys, tf.nest.flatten(specs), strict=True)
     }
 
-    def predictor(**features: tf.Tensor) -> dict[str, tf.Tensor]:
-        flat = [features[key] for key in keys]
-        return _outputs(function(tf.nest.pack_sequence_as(inputs, flat)))
+    def by_name(inputs: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
+        return predict(tf.nest.pack_sequence_as(specs, [inputs[key] for key in keys]))
 
-    return tf.function(predictor, autograph=False).get_concrete_function(**specs)
+    functions = {"serving_default": _traced(by_name, named)}
+    if predicts and not tf.nest.is_nested(specs):
+        functions |= _raw_functions(predict, dataset)
+    return functions
 
 
-def _column_signature(
-    predict: Callable[[tf.Tensor], dict[str, tf.Tensor]], dataset: Dataset
+def _raw_functions(
+    predict: Callable[[Any], Mapping[str, tf.Tensor]], dataset: Dataset
 ) -> dict[str, Any]:
-    """Return the function of the raw columns of a table; empty for other datasets."""
-    specs = with_defaults(dataset, DatasetDefaults).column_specs
-    from_columns = with_defaults(dataset, DatasetDefaults).from_columns
-    if specs is None or from_columns is None:
-        return {}
+    """Return functions of what else a dataset makes features of.
 
-    def predict_columns(**columns: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _outputs(predict(from_columns(columns)))
+    Columns of a table; bytes of images, if a file can hold such; texts, if TensorFlow can encode
+    them as the dataset does.
+    """
+    own = with_defaults(dataset, DatasetDefaults)
+    functions = {}
+    if (from_columns := own.from_columns) is not None and own.column_specs is not None:
+        functions["serving_columns"] = _traced(
+            lambda columns: predict(from_columns(columns)), own.column_specs
+        )
+    if (decode := own.decode) is not None and (example := _decoded_spec(decode)) is not None:
 
-    function = tf.function(predict_columns, autograph=False)
-    return {"serving_columns": function.get_concrete_function(**specs)}
+        def of_images(inputs: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
+            features = tf.map_fn(decode, inputs["images"], fn_output_signature=example)
+            return predict(dataset.transform({"features": features}, None)["features"])
 
-
-def _image_signature(
-    predict: Callable[[tf.Tensor], dict[str, tf.Tensor]], dataset: Dataset
-) -> dict[str, Any]:
-    """Return the function of the bytes of images; empty for other datasets."""
-    decode = with_defaults(dataset, DatasetDefaults).decode
-    example = decode and _decoded_spec(decode)
-    if example is None:
-        return {}
-
-    def images_to_predictions(images: tf.Tensor) -> dict[str, tf.Tensor]:
-        features = tf.map_fn(decode, images, fn_output_signature=example)
-        return predict(dataset.transform({"features": features}, None)["features"])
-
-    return {"serving_images": _trace(images_to_predictions, (), "images", tf.string)}
-
-
-def _text_signature(
-    predict: Callable[[tf.Tensor], dict[str, tf.Tensor]], dataset: Dataset
-) -> dict[str, Any]:
-    """Return the function of texts; empty if TensorFlow cannot encode them as the dataset does."""
-    from_texts = with_defaults(dataset, DatasetDefaults).from_texts
-    if from_texts is None:
-        return {}
-    return {
-        "serving_texts": _trace(lambda texts: predict(from_texts(texts)), (), "texts", tf.string)
-    }
+        functions["serving_images"] = _traced(
+            of_images, {"images": tf.TensorSpec([None], tf.string)}
+        )
+    if (from_texts := own.from_texts) is not None:
+        functions["serving_texts"] = _traced(
+            lambda inputs: predict(from_texts(inputs["texts"])),
+            {"texts": tf.TensorSpec([None], tf.string)},
+        )
+    return functions
 
 
 def _decoded_spec(decode: Callable[[tf.Tensor], tf.Tensor]) -> tf.TensorSpec | None:
@@ -230,23 +176,33 @@ def _decoded_spec(decode: Callable[[tf.Tensor], tf.Tensor]) -> tf.TensorSpec | N
     return tf.TensorSpec(traced.output_shapes, traced.output_dtypes)
 
 
-def _trace(
-    function: Callable[[tf.Tensor], dict[str, tf.Tensor]],
-    shape: Any,
-    name: str,
-    dtype: tf.DType = tf.float32,
+def _are_several(nest: Any) -> bool:
+    if isinstance(nest, (list, tuple)) and len(nest) == 1 and hasattr(nest[0], "shape"):
+        return False  # of Keras 3, which takes the input itself as well
+    return isinstance(nest, (dict, list, tuple))
+
+
+def _named(outputs: Any) -> dict[str, tf.Tensor]:
+    """Return what a model returns, by name: several outputs have their keys, or numbers from 1."""
+    prefix = "output" if isinstance(outputs, (list, tuple)) else ""
+    names = paths(outputs, prefix, "_")
+    return dict(zip([name or "outputs" for name in names], tf.nest.flatten(outputs), strict=True))
+
+
+def _traced(
+    function: Callable[[Mapping[str, tf.Tensor]], Mapping[str, tf.Tensor]],
+    specs: Mapping[str, tf.TensorSpec],
 ) -> Any:
-    """Trace a function of a batch of any size."""
+    """Trace a function of tensors by name, for a batch of any size; without AutoGraph."""
 
-    def predictor(batch: tf.Tensor) -> dict[str, tf.Tensor]:
-        return _outputs(function(batch))
+    def predictor(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        return _outputs(function(inputs))
 
-    return tf.function(predictor, autograph=False).get_concrete_function(
-        tf.TensorSpec([None, *shape], dtype, name)
-    )
+    named = {key: tf.TensorSpec(spec.shape, spec.dtype, key) for key, spec in specs.items()}
+    return tf.function(predictor, autograph=False).get_concrete_function(**named)
 
 
-def _outputs(predictions: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+def _outputs(predictions: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Return predictions with floating-point numbers as float32, and of one class `label`."""
     outputs = {
         key: tf.cast(value, tf.float32) if value.dtype.is_floating else value
