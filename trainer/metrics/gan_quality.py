@@ -16,7 +16,7 @@ from trainer.config import loading
 from trainer.config.instantiate import import_target, instantiate_model
 from trainer.engine.adapted_layers import AdaptedLayers
 from trainer.engine.graph.input.feature_specs import model_arguments
-from trainer.engine.initial_weights.initial_weights import restore_weights
+from trainer.engine.initial_weights import restore_weights
 from trainer.errors import CheckpointError, ConfigError
 from trainer.protocols import Dataset, Split
 from trainer.runs.directory import read_config

@@ -109,11 +109,15 @@ def _predicting_functions(task: Task, dataset: Dataset) -> dict[str, Any]:
 
     specs = feature_specs(dataset)
     if not _are_several(specs):
-        inputs = getattr(getattr(model, "keras_model", model), "input", None)
         own = with_defaults(dataset, DatasetDefaults).feature_specs
-        dtype = tf.float32 if own is None or not predicts else own.dtype
-        shape = dataset.input_shape if predicts else model.input_shape[1:]
-        specs = inputs if _are_several(inputs) else tf.TensorSpec([None, *shape], dtype)
+        inputs = getattr(getattr(model, "keras_model", model), "input", None)
+        if _are_several(inputs):
+            specs = inputs
+        elif predicts:
+            dtype = tf.float32 if own is None else own.dtype
+            specs = tf.TensorSpec([None, *dataset.input_shape], dtype)
+        else:
+            specs = tf.TensorSpec([None, *model.input_shape[1:]], tf.float32)
     prefix = "input" if _are_several(specs) else "features"
     keys = paths(specs, "" if isinstance(specs, dict) else prefix, "_")
     if len(set(keys)) < len(keys):

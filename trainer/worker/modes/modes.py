@@ -12,7 +12,7 @@ from trainer.cluster.fault_injection import Faults
 from trainer.cluster.signals import Signals
 from trainer.cluster.spec import BESIDE, Cluster
 from trainer.engine.engine import Engine
-from trainer.engine.initial_weights.initial_weights import restore_weights
+from trainer.engine.initial_weights import restore_weights
 from trainer.errors import CheckpointError, ConfigError
 from trainer.files import write_json
 from trainer.reinforcement.actor import Actor, PublishedPolicy

@@ -118,7 +118,8 @@ class PredictionWriter:
         """Append rows, name -> [n, ...], in the order of the split."""
         values = {name: value for name, value in values.items() if name != "id"}
         if self._rows is None:
-            self._rows = self._create_rows(columns_of(values))
+            columns = [[name, x.dtype.str, list(x.shape[1:])] for name, x in values.items()]
+            self._rows = self._create_rows(columns)
         self._rows.append(values)
         done = self._rows.count
         secs = time.monotonic() - self._began
@@ -142,10 +143,7 @@ class PredictionWriter:
         def columns(block: np.ndarray, own: Sequence[Any]) -> dict[str, table_formats.Column]:
             if predictor.decode is not None:
                 return table_formats.text_columns(block, own, predictor.decode)
-            paths = {
-                name: write_images(self._table.path, name, block, own)
-                for name in image_columns(block)
-            }
+            paths = write_images(self._table.path, block, own)
             return table_formats.columns(block, own, predictor.class_names, paths)
 
         def blocks(numbers: int) -> Iterator[dict[str, table_formats.Column]]:
@@ -163,7 +161,7 @@ class PredictionWriter:
                 f"warning: {unreadable} of {rows.count} examples could not be read; "
                 "what is predicted of them is empty."
             )
-        rows.close()
+        rows.file.close()
         self._table.rows.unlink()
 
     def _create_rows(self, columns: Any) -> RowFile:
@@ -173,11 +171,6 @@ class PredictionWriter:
             self._table.rows.unlink(missing_ok=True)
         write_json(self._table.record, {**self._header, "columns": columns})
         return RowFile(self._table.rows, columns)
-
-
-def columns_of(values: Mapping[str, np.ndarray]) -> Columns:
-    """Return the columns of values, name -> [n, ...]."""
-    return [[name, value.dtype.str, list(value.shape[1:])] for name, value in values.items()]
 
 
 class RowFile:
@@ -192,9 +185,9 @@ class RowFile:
         self._path = path
         self._dtype = np.dtype([(name, kind, tuple(shape)) for name, kind, shape in columns])
         with writing(path):
-            self._file = open(path, "ab", opener=regular_file)  # noqa: SIM115
-            self.count = self._file.tell() // self._dtype.itemsize
-            self._file.truncate(self.count * self._dtype.itemsize)
+            self.file = open(path, "ab", opener=regular_file)  # noqa: SIM115
+            self.count = self.file.tell() // self._dtype.itemsize
+            self.file.truncate(self.count * self._dtype.itemsize)
 
     def append(self, values: Mapping[str, np.ndarray]) -> None:
         """Append rows, name -> [n, ...]; return when they are on the disk.
@@ -206,9 +199,9 @@ class RowFile:
         for name, value in values.items():
             rows[name] = value
         with writing(self._path):
-            self._file.write(rows.tobytes())
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            self.file.write(rows.tobytes())
+            self.file.flush()
+            os.fsync(self.file.fileno())
         self.count += len(rows)
 
     def blocks(self, numbers: int) -> Iterator[np.ndarray]:
@@ -220,26 +213,9 @@ class RowFile:
             while content := file.read(size * self._dtype.itemsize):
                 yield np.frombuffer(content, self._dtype)
 
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
-
-def image_columns(rows: np.ndarray) -> list[str]:
-    """Return the names of the predictions that are gray images of 8 bits.
-
-    Args:
-        rows: a structured array, [n].
-    """
-    return [
-        name
-        for name in rows.dtype.names or ()
-        if rows[name].dtype == np.uint8 and rows[name].ndim == 3
-    ]
-
-
-def write_images(table: Path, name: str, rows: np.ndarray, ids: Sequence[Any]) -> np.ndarray:
-    """Write a prediction of some examples as `<table>-<name>/<id>.png`.
+def write_images(table: Path, rows: np.ndarray, ids: Sequence[Any]) -> dict[str, np.ndarray]:
+    """Write each prediction that is a gray image of 8 bits as `<table>-<name>/<id>.png`.
 
     Args:
         table: the file of the table, in whose folder they are.
@@ -247,16 +223,18 @@ def write_images(table: Path, name: str, rows: np.ndarray, ids: Sequence[Any]) -
         ids: of the examples, [n].
 
     Returns:
-        The paths relative to the table's folder, [n]; empty where there is no file.
+        The paths relative to the table's folder, name -> [n]; empty where there is no file.
 
     Raises:
         StorageError: one could not be written.
     """
-    paths = np.full(len(rows), "", object)
-    for row in np.flatnonzero(rows["weight"] > 0).tolist():
-        paths[row] = f"{table.stem}-{name}/{ids[row]}.png"
-        path = table.parent / paths[row]
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, figures.png(rows[name][row]))
+    names = [x for x in rows.dtype.names or () if rows[x].dtype == np.uint8 and rows[x].ndim == 3]
+    paths = {name: np.full(len(rows), "", object) for name in names}
+    for name in names:
+        for row in np.flatnonzero(rows["weight"] > 0).tolist():
+            paths[name][row] = f"{table.stem}-{name}/{ids[row]}.png"
+            path = table.parent / paths[name][row]
+            with writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, figures.png(rows[name][row]))
     return paths

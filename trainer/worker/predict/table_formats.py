@@ -46,9 +46,14 @@ def columns(
     present = rows["weight"] > 0
     fields = rows.dtype.names or ()
     paths = paths or {}
-    table: dict[str, Column] = {"id": (ids, np.ones(len(rows), bool))}
+    everywhere = np.ones(len(rows), bool)
+    table: dict[str, Column] = {"id": (ids, everywhere)}
     if "label" in fields:
-        table |= _labels(rows["label"], class_names)
+        labels = rows["label"]
+        is_class = labels.ndim == 1 and labels.dtype.kind != "f"
+        stem = "target" if labels.dtype.kind == "f" else "label"
+        of_labels = _classes if is_class else _numbers
+        table |= of_labels(stem, labels, everywhere, class_names)
     if "probabilities" in fields and "predicted" not in fields:
         predicted = predicted_classes(rows["probabilities"])
         table |= _classes("predicted", predicted, present & (predicted >= 0), class_names)
@@ -61,15 +66,6 @@ def columns(
         names = class_names if "predicted" in fields or name == "prediction" else ()
         table |= _numbers(stem, rows[name], present, names)
     return table
-
-
-def _labels(labels: np.ndarray, class_names: Sequence[str]) -> dict[str, Column]:
-    mask = np.ones(len(labels), bool)
-    if labels.dtype.kind == "f":
-        return _numbers("target", labels.reshape(len(labels), -1), mask, class_names)
-    if labels.ndim > 1:
-        return _numbers("label", labels, mask, class_names)
-    return _classes("label", labels, mask, class_names)
 
 
 def _classes(

@@ -6,7 +6,7 @@ import pytest
 from tests.engine.graph.keras3.test_keras3_model import TWO, engine, options, train
 from tests.support.outputs import exported_outputs, predicted_rows
 from trainer.engine.graph.state.weight_paths import weights_of
-from trainer.engine.initial_weights.initial_weights import restore_weights
+from trainer.engine.initial_weights import restore_weights
 from trainer.errors import ConfigError
 
 LORA = ("train.lora.rank=2", "train.lora.layers=[body]")

@@ -1,21 +1,30 @@
-"""Initial weights from another run, one of its checkpoints, or what another program saved."""
+"""Initial weights from another run, one of its checkpoints, or what another program saved.
+
+Touches private names by which either Keras finds the layers that it saves;
+tests/engine/test_initial_weights.py (-k private_names) fails when they move.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import h5py
+import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
 from trainer.engine.checkpoints.checkpointer import CONNECTION_ERRORS, describe_mismatch
 from trainer.engine.graph.state.variables import whole
 from trainer.engine.graph.state.weight_paths import Weight, near, shown, weights_of
-from trainer.engine.initial_weights.weight_files import Saved, file_weights
 from trainer.errors import CheckpointError
+from trainer.keras_objects import READ_ERRORS, open_hdf5, read_archive
 from trainer.runs.checkpoint_marker import committed_steps, verify
 
 FILES = (".h5", ".keras", ".npz")
@@ -26,6 +35,16 @@ _KERAS_3 = re.compile(
     r"(?:model/)?(?:_functional/)?_operations/(?P<layer>\d+)/_?(?P<name>\w+)"
     r"/\.ATTRIBUTES/VARIABLE_VALUE"
 )
+_IS_STATE = re.compile(r"^(optimizer|metrics)\b|\bseed_generator$")
+"""What a `.weights.h5` holds besides weights: its place."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A weight that was saved."""
+
+    shape: tuple[int, ...]
+    read: Callable[[], np.ndarray]
 
 
 def restore_weights(
@@ -53,7 +72,12 @@ def restore_weights(
         saved = file_weights(source, next(iter(first.values())))
         return take_by_name(str(source), saved, first, allow, rename), []
     if prefix := find_foreign(source):
-        _refuse_patterns(source, {"init_allow": allow, "init_rename": rename or {}})
+        for key, patterns in {"init_allow": allow, "init_rename": rename or {}}.items():
+            if patterns:
+                raise CheckpointError(
+                    f"{key} ({', '.join(patterns)}) needs a run, or a .keras, .h5 or .npz file, "
+                    f"in init_from; {source} is neither"
+                )
         restore_foreign(prefix, next(iter(first.values())))
         return prefix, [f"{prefix} has no marker of a run, so its content could not be verified"]
     directory, steps = _checkpoints(source)
@@ -104,16 +128,6 @@ def _checkpoint_below(source: Path) -> str:
         return "; give a run, a checkpoint such as <run>/checkpoints/ckpt-100, or a file of weights"
     newest = max(whole, key=lambda file: file.stat().st_mtime)
     return f"; did you mean init_from={newest.with_suffix('')}"
-
-
-def _refuse_patterns(source: Path, patterns: Mapping[str, Collection[str]]) -> None:
-    """Refuse patterns for a checkpoint that another program has saved."""
-    for key, values in patterns.items():
-        if values:
-            raise CheckpointError(
-                f"{key} ({', '.join(values)}) needs a run, or a .keras, .h5 or .npz file, "
-                f"in init_from; {source} is neither"
-            )
 
 
 def _checkpoints(source: Path) -> tuple[Path, list[int]]:
@@ -228,7 +242,11 @@ def take_by_name(
     """
     saved = _renamed(source, saved, rename or {})
     matches = _find(weights_of(models), saved, models)
-    fits = [(w, name) for w, name in matches if name is not None and _fits(w, saved[name])]
+    fits = [
+        (weight, name)
+        for weight, name in matches
+        if name is not None and saved[name].shape == tuple(weight.container.shape)
+    ]
     taken = {id(weight) for weight, _ in fits}
     fresh = [(weight, name) for weight, name in matches if id(weight) not in taken]
     refused = [
@@ -303,7 +321,7 @@ def _find(
     two weights might have had is given to none.
     """
     names: dict[int, str] = {}
-    for rule in (_path, _scope, _longer, _numbered):
+    for rule in (lambda weight, *_: weight.path, _scope, _longer, _number):
         free = saved.keys() - names.values()
         numbers_of: dict[str, list[int]] = {}
         for weight in (weight for weight in weights if id(weight) not in names):
@@ -313,10 +331,6 @@ def _find(
                 numbers_of.setdefault(name, []).append(id(weight))
         names |= {number: name for name, (number, *others) in numbers_of.items() if not others}
     return [(weight, names.get(id(weight))) for weight in weights]
-
-
-def _path(weight: Weight, owner: str, saved: Mapping[str, Saved]) -> str:
-    return weight.path
 
 
 def _scope(weight: Weight, owner: str, saved: Mapping[str, Saved]) -> str:
@@ -331,13 +345,9 @@ def _longer(weight: Weight, owner: str, saved: Mapping[str, Saved]) -> str:
     return names[0] if len(names) == 1 else ""
 
 
-def _numbered(weight: Weight, owner: str, saved: Mapping[str, Saved]) -> str:
+def _number(weight: Weight, owner: str, saved: Mapping[str, Saved]) -> str:
     """Return the path of the layer and the number of the weight in it, as in a `.weights.h5`."""
     return f"{weight.path.rpartition('/')[0]}/{weight.number}".removeprefix("/")
-
-
-def _fits(weight: Weight, saved: Saved) -> bool:
-    return tuple(saved.shape) == tuple(weight.container.shape)
 
 
 def _refusal(
@@ -354,3 +364,176 @@ def _refusal(
     layers = dict.fromkeys(weight.path.rpartition("/")[0] for weight, _ in refused)
     fix = f"to start them fresh add init_allow=[{shown(layers, 3)}]"
     return f"init_from ({source}) {', and '.join(problems)}; {fix}"
+
+
+def file_weights(path: Path, model: Any) -> dict[str, Saved]:
+    """Return the weights in a `.keras`, `.h5` or `.npz` file of one model.
+
+    Those of a `.keras` and a `.weights.h5` have numbers in place of names of their own: `conv1/0`.
+    No model is built: a file may name operations of any kind.
+
+    Args:
+        model: the model that they are for, of either Keras: where a file has no names at all, a
+            layer is known by its place.
+
+    Raises:
+        CheckpointError: it is no such file, or one that names no weights.
+    """
+    try:
+        if path.suffix == ".npz":
+            return _arrays(path)
+        model = getattr(model, "keras_model", model)
+        if path.suffix == ".keras":
+            archive = read_archive(path)
+            names = dict(_configured_names(archive.config, ""))
+            return _numbered(path, archive.weights, model, names)
+        file = open_hdf5(path)
+        group = file.get("model_weights", file)
+        if "layer_names" not in group.attrs:
+            return _numbered(path, file, model, {})
+        return {
+            _text(name).removesuffix(":0"): _stored(path, group[_text(layer)][_text(name)])
+            for layer in group.attrs["layer_names"]
+            for name in group[_text(layer)].attrs["weight_names"]
+        }
+    except READ_ERRORS as error:
+        raise _unreadable(path, error) from error
+
+
+def _numbered(
+    path: Path, file: h5py.File, model: Any, configured: Mapping[str, str]
+) -> dict[str, Saved]:
+    """Read a `.weights.h5`: the weights of each layer in their order, at the layer's place.
+
+    A place is where Keras found the layer: `layers/dense_1` is the second Dense. Keras 3 adds the
+    name that the layer has.
+
+    Args:
+        model: the model that the weights are for, whose layers have names where the file does not.
+        configured: the names of layers by place, where a configuration has them.
+    """
+    layers: dict[str, h5py.Group] = {}
+
+    def collect(name: str, item: Any) -> None:
+        place, _, last = name.rpartition("/")
+        if last == "vars" and not _IS_STATE.search(place):
+            layers[place] = item
+
+    file.visititems(collect)
+    own = {place: _text(group.attrs.get("name", "")) for place, group in layers.items()}
+    names = {place: name for place, name in own.items() if name} or configured
+    places = dict(_places(model, "", "", set()))
+    paths = {_public(place): layer for layer, place in places.items()}
+    saved = {
+        f"{_path_of(place, names, places, paths)}/{number}".removeprefix("/"): _stored(path, value)
+        for place, group in layers.items()
+        for number, value in group.items()
+    }
+    if not saved:
+        raise ValueError("it holds no weights of a Keras model")
+    return saved
+
+
+def _configured_names(config: Mapping[str, Any], place: str) -> Iterator[tuple[str, str]]:
+    """Yield place and name of each layer that the configuration of a model lists."""
+    snake_case = import_module("keras").src.saving.saving_lib.naming.to_snake_case
+    counts: Counter[str] = Counter()
+    for layer in config.get("config", {}).get("layers", ()):
+        kind = snake_case(layer["class_name"])
+        inner = f"{place}/layers/{kind}_{counts[kind]}".removeprefix("/").removesuffix("_0")
+        counts[kind] += 1
+        yield inner, layer["config"].get("name", kind)
+        yield from _configured_names(layer, inner)
+
+
+def _path_of(
+    place: str, names: Mapping[str, str], places: Mapping[str, str], paths: Mapping[str, str]
+) -> str:
+    """Return the names of the layers on the way to a place, but for that of the model.
+
+    Where the file names an outer layer only, this model says what the layers within are called.
+
+    Args:
+        place: of a layer in the file.
+        names: the names of the file's layers, by place.
+        places: the places of this model's layers, by path.
+        paths: the paths of this model's layers, by place.
+    """
+    parts = place.split("/") if place else []
+    outer = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
+    named = [layer for layer in outer if layer in names]
+    path = "".join(f"/{names[layer]}" for layer in named)
+    rest = place.removeprefix(named[-1] if named else "").removeprefix("/")
+    if rest and path in places:
+        # Keras 3 finds some layers by another attribute: `query_dense`, not `_query_dense`.
+        path = paths.get(_public(f"{places[path]}/{rest}".removeprefix("/")), f"{path}/{rest}")
+    elif rest:
+        path = f"{path}/{rest}"
+    return path.removeprefix("/")
+
+
+def _public(place: str) -> str:
+    return re.sub(r"(^|/)_", r"\1", place)
+
+
+def _places(layer: Any, path: str, place: str, seen: set[int]) -> Iterator[tuple[str, str]]:
+    """Yield path and place of a layer and of those within, in the order in which Keras saves."""
+    keras_2 = isinstance(layer, tf.keras.layers.Layer)
+    library = import_module(f"{'tf_keras' if keras_2 else 'keras'}.src.saving.saving_lib")
+    base = tf.keras.layers.Layer if keras_2 else import_module("keras").layers.Layer
+    walk = library._walk_trackable if keras_2 else library._walk_saveable
+    snake_case = (library.generic_utils if keras_2 else library.naming).to_snake_case
+    seen.add(id(layer))
+    yield path, place
+    for attribute, child in walk(layer):
+        counts: Counter[str] = Counter()
+        members = list(child.values()) if isinstance(child, dict) else child
+        for member in members if isinstance(members, list | tuple | set) else [child]:
+            inner = f"{place}/{attribute}".removeprefix("/")
+            if not isinstance(member, base) or (keras_2 and id(member) in seen):
+                continue
+            if member is not child:
+                name = snake_case(type(member).__name__)
+                inner = f"{inner}/{name}_{counts[name]}".removesuffix("_0")
+                counts[name] += 1
+            if id(member) not in seen:
+                yield from _places(member, f"{path}/{member.name}", inner, seen)
+
+
+def _arrays(path: Path) -> dict[str, Saved]:
+    """Read the arrays of `numpy.savez`, whose names are those of the weights."""
+    file = np.load(path, allow_pickle=False)
+    if isinstance(file, np.ndarray):
+        raise ValueError("it is one array without names; write it with numpy.savez")
+    saved = {}
+    with file:
+        for name in file.files:
+            value = file[name]
+            if value.dtype.kind not in "fiub":
+                raise ValueError(f"{name} has the type {value.dtype}, which is no number")
+            saved[name.removesuffix(":0")] = Saved(value.shape, partial(np.asarray, value))
+    return saved
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else name
+
+
+def _stored(path: Path, dataset: h5py.Dataset) -> Saved:
+    """Return a weight that is read when it is taken: only then does its size have a reason."""
+    if dataset.dtype.kind not in "fiubV":
+        raise ValueError(f"{dataset.name} has the type {dataset.dtype}, which is no number")
+
+    def read() -> np.ndarray:
+        is_bfloat16 = dataset.attrs.get("dtype") == "bfloat16"
+        try:
+            return np.array(dataset, dtype=tf.bfloat16.as_numpy_dtype if is_bfloat16 else None)
+        except READ_ERRORS as error:
+            raise _unreadable(path, error) from error
+
+    return Saved(dataset.shape, read)
+
+
+def _unreadable(path: Path, error: BaseException) -> CheckpointError:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return CheckpointError(f"init_from ({path}) cannot be read: {reason}")
