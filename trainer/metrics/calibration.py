@@ -28,28 +28,25 @@ class CalibrationError:
         self._bins = bins
         self.reset_state()
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true: Any, y_pred: Any) -> None:
         """Add examples: labels, [B], and probabilities, [B, C]."""
         labels = np.asarray(y_true)
         predicted = predicted_classes(np.asarray(y_pred))
         confidence = np.max(y_pred, axis=1).astype(np.float64)
-        weights = (
-            np.ones(len(labels)) if sample_weight is None else np.asarray(sample_weight, np.float64)
-        )
         edges = np.ceil(np.nan_to_num(confidence) * self._bins).astype(np.int64)
         bins = np.clip(edges - 1, 0, self._bins - 1)
         # Example by example: the sums, to the bit, do not depend on the sizes of the batches.
-        np.add.at(self._excess, bins, weights * (confidence - (labels == predicted)))
-        self._weight += float(weights.sum())
+        np.add.at(self._excess, bins, confidence - (labels == predicted))
+        self._count += len(labels)
 
     def result(self) -> dict[str, float]:
         """Return the error as `calibration_error`; NaN without examples."""
-        if not self._weight:
+        if not self._count:
             return {"calibration_error": float("nan")}
-        return {"calibration_error": float(np.abs(self._excess).sum() / self._weight)}
+        return {"calibration_error": float(np.abs(self._excess).sum() / self._count)}
 
     def reset_state(self) -> None:
         """Remove all examples."""
         # Per bin: the sum of its probabilities minus the number of correct predictions.
         self._excess = np.zeros(self._bins)
-        self._weight = 0.0
+        self._count = 0

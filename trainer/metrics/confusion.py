@@ -18,23 +18,22 @@ class ConfusionMatrix:
 
     Attributes:
         class_names: names of the classes; numbers if it is empty.
-        matrix: the counts, [C, C] float64; [0, 0] before the first example.
+        matrix: the counts, [C, C]; [0, 0] before the first example.
     """
 
     label_kind = "class"
 
     def __init__(self) -> None:
         self.class_names: Sequence[str] = ()
-        self.matrix: np.ndarray = np.zeros((0, 0))
+        self.matrix: np.ndarray = np.zeros((0, 0), int)
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true: Any, y_pred: Any) -> None:
         """Add examples: labels, [B], and probabilities, [B, C]."""
         size = y_pred.shape[1]
         predicted = predicted_classes(np.asarray(y_pred))
-        weights = np.where(predicted >= 0, 1.0 if sample_weight is None else sample_weight, 0.0)
-        cells = np.asarray(y_true) * size + np.maximum(predicted, 0)
-        counts = np.bincount(cells, weights, minlength=size * size).reshape(size, size)
-        self.matrix = counts + (self.matrix if self.matrix.size else 0.0)
+        cells = np.asarray(y_true) * size + predicted
+        counts = np.bincount(cells[predicted >= 0], minlength=size * size).reshape(size, size)
+        self.matrix = counts + (self.matrix if self.matrix.size else 0)
 
     def result(self) -> dict[str, float]:
         """Return no number."""
@@ -42,7 +41,7 @@ class ConfusionMatrix:
 
     def reset_state(self) -> None:
         """Remove all examples."""
-        self.matrix = np.zeros((0, 0))
+        self.matrix = np.zeros((0, 0), int)
 
     def figure(self) -> np.ndarray:
         """Draw the matrix, [H, W, 3] uint8."""
@@ -50,7 +49,7 @@ class ConfusionMatrix:
 
     def table(self) -> dict[str, Any]:
         """Return the names of the classes and the counts, for `confusion.json`."""
-        return {"classes": self._names(), "matrix": self.matrix.astype(int).tolist()}
+        return {"classes": self._names(), "matrix": self.matrix.tolist()}
 
     def _names(self) -> list[str]:
         return list(self.class_names) or [str(number) for number in range(len(self.matrix))]

@@ -73,7 +73,7 @@ class GanQuality:
         self._dataset = dataset
         self._classifier = TrainedClassifier(self._source, dataset)
 
-    def update_state(self, y_true: None, y_pred: np.ndarray, sample_weight: Any = None) -> None:
+    def update_state(self, y_true: None, y_pred: np.ndarray) -> None:
         """Add generated examples, [B, *input_shape] float32, as far as they are wanted."""
         wanted = y_pred[: self.num_samples - sum(map(len, self._features))]
         if not len(wanted):

@@ -40,34 +40,26 @@ class MultilabelScores:
         self._most_labels = most_labels
         self.reset_state()
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true: Any, y_pred: Any) -> None:
         """Add examples: labels of 0 and 1, and probabilities, both [B, K]."""
-        labels = np.asarray(y_true, bool)
-        probabilities = np.asarray(y_pred)
-        weights = np.ones(len(labels)) if sample_weight is None else np.asarray(sample_weight)
-        self._blocks.append((labels, probabilities, weights))
+        self._blocks.append((np.asarray(y_true, bool), np.asarray(y_pred)))
 
     def result(self) -> dict[str, float]:
         """Return the values by name; NaN where no label occurs."""
         if not self._blocks:
             return dict.fromkeys(("f1_micro", "f1_macro", "average_precision"), float("nan"))
         columns = zip(*self._blocks, strict=True)
-        labels, probabilities, weights = (np.concatenate(column) for column in columns)
+        labels, probabilities = (np.concatenate(column) for column in columns)
         # As the task compares: in float32.
         predicted = probabilities >= np.float32(self.threshold)
-        right = 2.0 * (weights @ (labels & predicted))
-        counts = weights @ labels + weights @ predicted
+        right = 2.0 * (labels & predicted).sum(axis=0)
+        counts = labels.sum(axis=0) + predicted.sum(axis=0)
         f1 = np.divide(right, counts, out=np.zeros_like(right), where=counts > 0)
-        precision = np.array(
-            [
-                _average_precision(labels[:, k], probabilities[:, k], weights)
-                for k in range(labels.shape[1])
-            ]
-        )
+        precision = np.array([*map(_average_precision, labels.T, probabilities.T)])
         results = {
             "f1_micro": float(right.sum() / counts.sum()) if counts.any() else float("nan"),
             "f1_macro": _mean(f1[counts > 0]),
-            "average_precision": _mean(precision[weights @ labels > 0]),
+            "average_precision": _mean(precision[labels.any(axis=0)]),
         }
         if len(f1) <= self._most_labels:
             keys = value_keys(self.class_names, len(f1))
@@ -78,27 +70,26 @@ class MultilabelScores:
 
     def reset_state(self) -> None:
         """Remove all examples."""
-        self._blocks: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        self._blocks: list[tuple[np.ndarray, np.ndarray]] = []
 
 
-def _average_precision(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> float:
+def _average_precision(labels: np.ndarray, scores: np.ndarray) -> float:
     """Return the average precision of one label; 0.0 where no example has it, NaN of scores of NaN.
 
     Args:
         labels: [N] bool.
         scores: [N].
-        weights: [N].
     """
     if np.isnan(scores).any():
         return float("nan")
     order = np.argsort(-scores, kind="stable")
-    hits = np.cumsum((weights * labels)[order])
+    hits = np.cumsum(labels[order])
     if not hits[-1]:
         return 0.0
     # Examples of one score are at one threshold: only the last of them counts.
     last = np.append(np.diff(scores[order]) != 0, True)
-    precision = hits[last] / np.cumsum(weights[order])[last]
-    return float(np.sum(np.diff(hits[last], prepend=0.0) * precision) / hits[-1])
+    precision = hits[last] / (np.flatnonzero(last) + 1)
+    return float(np.sum(np.diff(hits[last], prepend=0) * precision) / hits[-1])
 
 
 def _mean(values: np.ndarray) -> float:

@@ -36,22 +36,13 @@ class PerClass:
         # [3, C]: for each class the correct predictions, the predictions, and the labels.
         self._counts: np.ndarray = np.zeros((3, 0))
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true: Any, y_pred: Any) -> None:
         """Add examples: labels, [B], and probabilities, [B, C]."""
         labels = np.asarray(y_true)
         predicted = predicted_classes(np.asarray(y_pred))
-        weights = (
-            np.ones(len(labels)) if sample_weight is None else np.asarray(sample_weight, np.float64)
-        )
-        correct = labels == predicted
-        is_class = predicted >= 0
-        rows = [
-            (predicted[correct], weights[correct]),
-            (predicted[is_class], weights[is_class]),
-            (labels, weights),
-        ]
+        rows = (predicted[labels == predicted], predicted[predicted >= 0], labels)
         size = y_pred.shape[1]
-        counts = np.stack([np.bincount(classes, by, minlength=size) for classes, by in rows])
+        counts = np.stack([np.bincount(classes, minlength=size) for classes in rows]).astype(float)
         self._counts = counts + (self._counts if self._counts.size else 0.0)
 
     def result(self) -> dict[str, float]:

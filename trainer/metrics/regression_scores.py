@@ -28,7 +28,7 @@ class RegressionScores:
 
     label_kind = "number"
     direction: ClassVar = {"rmse": "min", "r2": "max"}
-    _weight: float
+    _count: int
     # Of each target: sums of squared and absolute errors, the mean, and the sum of squared
     # deviations from it, [T].
     _squared: np.ndarray
@@ -41,35 +41,33 @@ class RegressionScores:
         self._most_targets = most_targets
         self.reset_state()
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true: Any, y_pred: Any) -> None:
         """Add examples: targets and predictions, both [B, T]."""
         targets = np.asarray(y_true, np.float64)
         errors = np.asarray(y_pred, np.float64) - targets
-        weights = np.ones(len(targets)) if sample_weight is None else np.asarray(sample_weight)
-        added = float(weights.sum())
-        if not added:
-            return
-        self._squared = self._squared + weights @ errors**2
-        self._absolute = self._absolute + weights @ np.abs(errors)
+        added = len(targets)
+        ones = np.ones(added)
+        self._squared = self._squared + ones @ errors**2
+        self._absolute = self._absolute + ones @ np.abs(errors)
         # Sums of blocks are merged around their means (Chan et al. 1979): no digits are lost.
-        total = self._weight + added
-        mean = weights @ targets / added
+        total = self._count + added
+        mean = ones @ targets / added
         shift = mean - self._mean
-        within = weights @ (targets - mean) ** 2
-        self._deviations = self._deviations + within + shift**2 * self._weight * added / total
+        within = ones @ (targets - mean) ** 2
+        self._deviations = self._deviations + within + shift**2 * self._count * added / total
         self._mean = self._mean + shift * added / total
-        self._weight = total
+        self._count = total
 
     def result(self) -> dict[str, float]:
         """Return the values by name; NaN without examples."""
-        if not self._weight:
+        if not self._count:
             return {"rmse": float("nan"), "r2": float("nan")}
-        rmse = np.sqrt(self._squared / self._weight)
+        rmse = np.sqrt(self._squared / self._count)
         constant = np.where(self._squared == 0, 1.0, 0.0)
         varies = self._deviations > 0
         unexplained = self._squared / np.where(varies, self._deviations, 1.0)
         r2 = np.where(varies, 1.0 - unexplained, constant)
-        values = {"rmse": rmse, "mae": self._absolute / self._weight, "r2": r2}
+        values = {"rmse": rmse, "mae": self._absolute / self._count, "r2": r2}
         results = {name: float(values[name].mean()) for name in ("rmse", "r2")}
         if 1 < len(rmse) <= self._most_targets:
             keys = value_keys(self.class_names, len(rmse))
@@ -82,5 +80,5 @@ class RegressionScores:
 
     def reset_state(self) -> None:
         """Remove all examples."""
-        self._weight = 0.0
+        self._count = 0
         self._squared = self._absolute = self._mean = self._deviations = np.zeros(1)

@@ -27,23 +27,22 @@ class TopK:
         self.names = (f"top_{k}",)
         self.reset_state()
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true: Any, y_pred: Any) -> None:
         """Add examples: labels, [B], and probabilities, [B, C]."""
         labels = np.asarray(y_true)
         probabilities = np.asarray(y_pred)
         own = np.take_along_axis(probabilities, labels[:, None], axis=1)
         hits = (probabilities > own).sum(axis=1) < self._k
         hits &= np.isfinite(probabilities).all(axis=1)
-        weights = np.ones(len(labels)) if sample_weight is None else np.asarray(sample_weight)
-        self._found += float(weights[hits].sum())
-        self._weight += float(weights.sum())
+        self._found += int(hits.sum())
+        self._count += len(labels)
 
     def result(self) -> dict[str, float]:
         """Return the share as `top_<k>`; NaN without examples."""
-        share = self._found / self._weight if self._weight else float("nan")
+        share = self._found / self._count if self._count else float("nan")
         return {f"top_{self._k}": share}
 
     def reset_state(self) -> None:
         """Remove all examples."""
-        self._found = 0.0
-        self._weight = 0.0
+        self._found = 0
+        self._count = 0

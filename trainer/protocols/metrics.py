@@ -22,7 +22,7 @@ class Metric(Protocol):
     the split. What else it may have is in `MetricDefaults`.
     """
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+    def update_state(self, y_true: Any, y_pred: Any) -> Any:
         """Add examples: labels, [B] int64, and probabilities, [B, num_classes] float32.
 
         Of numbers targets and predictions, both [B, targets] float32; of several labels these,
