@@ -12,8 +12,7 @@ import tensorflow as tf
 
 from trainer.cluster.messages import Channel
 from trainer.engine.graph.input.feed import Source
-from trainer.engine.graph.loops.eval_loop import EvalLoop
-from trainer.engine.graph.loops.predict_loop import PredictLoop
+from trainer.engine.graph.loops.split_loops import EvalLoop, PredictLoop
 from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.graph.step.metric_sums import num_sums, unpack
 from trainer.engine.pacing import PacedCalls

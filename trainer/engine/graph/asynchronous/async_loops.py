@@ -16,9 +16,8 @@ from trainer.engine.graph.asynchronous.async_times import WIDTH, AsyncInterval, 
 from trainer.engine.graph.asynchronous.chunks import ChunkResult, ChunkScheduler
 from trainer.engine.graph.asynchronous.remote_input import RemoteFeed, RemotePipelineFeed
 from trainer.engine.graph.input.feed import Feed, Source
-from trainer.engine.graph.loops.eval_loop import EvalLoop
 from trainer.engine.graph.loops.loop_factory import Loops
-from trainer.engine.graph.loops.predict_loop import Predict, PredictLoop, Transform
+from trainer.engine.graph.loops.split_loops import EvalLoop, Predict, PredictLoop, Transform
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.step.divergence import VERDICT_SIZE, DivergenceStatus, Verdict
 from trainer.engine.graph.step.metric_sums import num_sums

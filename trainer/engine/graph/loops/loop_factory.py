@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from trainer.engine.graph.input import feed as input_module
 from trainer.engine.graph.input.feed import Feed, Source
-from trainer.engine.graph.loops.eval_loop import EvalLoop
-from trainer.engine.graph.loops.predict_loop import Predict, PredictLoop, Transform
+from trainer.engine.graph.loops.split_loops import EvalLoop, Predict, PredictLoop, Transform
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.protocols import Dataset, Task
 

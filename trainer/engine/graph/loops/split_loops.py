@@ -1,0 +1,280 @@
+"""The compiled loops over a split, each example exactly once: sums of metrics, or predictions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from trainer.engine.graph.exchange.collectives import CollectiveLog, Collectives
+from trainer.engine.graph.input.feed import Feed
+from trainer.engine.graph.randomness.randomness import evaluated_part, split_part
+from trainer.engine.graph.step.metric_sums import num_sums, pack, sums_of
+from trainer.engine.graph.step.shard_tree import add
+from trainer.engine.graph.step.shards import cut
+from trainer.engine.graph.step.step_options import StepOptions
+from trainer.engine.graph.step.train_step import Step
+from trainer.errors import ConfigError
+from trainer.protocols import (
+    Batch,
+    Dataset,
+    PerExample,
+    Task,
+    TaskDefaults,
+    paths,
+    with_defaults,
+)
+
+Predict: TypeAlias = Callable[[Batch], Mapping[str, tf.Tensor]]
+"""Returns the predictions for one replica's batch, name -> [B, ...]."""
+Transform: TypeAlias = Callable[[Batch, tf.Tensor | None], Batch]
+"""Turns a fetched batch into the input of the prediction; a dataset's."""
+
+
+class SplitLoop:
+    """Runs over the batches of a split, at a static batch shape.
+
+    The last batch is filled up with examples of weight 0.
+
+    Attributes:
+        check: as in `TrainLoop`.
+    """
+
+    def __init__(
+        self, strategy: tf.distribute.Strategy, transform: Transform | None, feed: Feed
+    ) -> None:
+        self._strategy = strategy
+        self._transform = transform
+        self.feed = feed
+        self.check: Callable[[str], None] = lambda subject: None
+        self._log = CollectiveLog()
+
+    @contextmanager
+    def _prepared(self, index: tf.Tensor, batch: Batch) -> Iterator[Batch]:
+        """Provide this replica's batch, transformed; what is traced inside draws by example."""
+        context = tf.distribute.get_replica_context()
+        with evaluated_part(index, context, int(batch["weight"].shape[0])):
+            yield batch if self._transform is None else {**batch, **self._transform(batch, None)}
+
+
+class EvalLoop(SplitLoop):
+    """Sums the metrics of a task over a whole split.
+
+    With a task that has `eval_part` the loop is for whole batches, and `rest` evaluates what
+    remains.
+
+    Args:
+        in_order: whether the replicas' batches are added one after the other in the order of the
+            split, so that the sum does not depend on the number of replicas.
+        parts: in how many parts a replica evaluates its batch, one after the other; of a task with
+            `eval_part`.
+    """
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        task: Task,
+        dataset: Dataset,
+        feed: Feed,
+        *,
+        in_order: bool = False,
+        parts: int = 1,
+    ) -> None:
+        super().__init__(strategy, dataset.transform, feed)
+        self._task = task
+        self._in_order = in_order
+        self._parts = parts
+        self._eval_part = with_defaults(task, TaskDefaults).eval_part
+
+    @tf.function(autograph=False, reduce_retracing=False)
+    def rest(self, batch: Batch, share: float, total: tf.Tensor) -> tf.Tensor:
+        """Add the sums of some examples to `total`, [num_sums] float64; every replica has them all.
+
+        Args:
+            batch: what the dataset has fetched of them.
+            share: the share of the examples that are evaluated together.
+        """
+        eval_part: Any = self._eval_part
+
+        def evaluate(batch: Batch) -> tf.Tensor:
+            index = tf.constant(0, tf.int64)
+            with self._prepared(index, batch) as batch:
+                step = Step(index, StepOptions(), self._log, evaluates=True)
+                with step.on_part(True):
+                    return pack(self._task, eval_part(batch, step, share, self._states(total)))
+
+        self._log = CollectiveLog()
+        results = self._strategy.run(evaluate, args=(batch,))
+        sums = self._strategy.experimental_local_results(results)[0]
+        self.check("the evaluation")
+        return add(total, tf.cast(sums, tf.float64))
+
+    @tf.function(autograph=False)
+    def run(self, iterator: Any, total: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        """Add the sums of the batches [start, start + count) to `total`, batch by batch.
+
+        Args:
+            total: [num_sums] float64.
+            start: the first batch, scalar int64.
+            count: number of batches, scalar int64.
+        """
+        return self._batches(iterator, total, start, count)
+
+    def _batches(
+        self, iterator: Any, total: tf.Tensor, start: tf.Tensor, count: tf.Tensor
+    ) -> tf.Tensor:
+        self._log = CollectiveLog()  # of this trace
+
+        def one_batch(index: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            element = self.feed.next(iterator)
+            results = self._strategy.run(
+                self._replica_step, args=(index, element, self._states(total))
+            )
+            sums = self._strategy.experimental_local_results(results)[0]
+            for row in tf.unstack(sums) if self._in_order else [sums]:
+                total = add(total, tf.cast(row, tf.float64))
+            return index + 1, total
+
+        total = tf.while_loop(lambda index, _: index < start + count, one_batch, (start, total))[1]
+        self.check("the evaluation")
+        return total
+
+    def _states(self, total: tf.Tensor) -> tf.Tensor:
+        """Return the states in packed sums, [num_states] float32."""
+        return tf.cast(total[2 * len(self._task.metrics) :], tf.float32)
+
+    def _replica_step(self, index: tf.Tensor, element: Any, states: tf.Tensor) -> tf.Tensor:
+        context = tf.distribute.get_replica_context()
+        batch, _ = self.feed.replica_batch(element, index, context.replica_id_in_sync_group)
+        with self._prepared(index, batch) as batch:
+            if self._eval_part is not None:
+                sums = self._sums_of_parts(batch, index, states)
+            else:
+                sums = pack(self._task, sums_of(*self._evaluate(batch, index), batch["weight"]))
+        if self._in_order:
+            rows = Collectives(CollectiveLog()).all_gather(sums)
+            return tf.reshape(rows, [-1, rows.shape[-1]])
+        if sums.shape.rank == 2:
+            sums = tf.reduce_sum(sums, axis=0)
+        if context.num_replicas_in_sync == 1:
+            return sums
+        return context.all_reduce(tf.distribute.ReduceOp.SUM, sums)
+
+    def _sums_of_parts(self, batch: Batch, index: tf.Tensor, states: tf.Tensor) -> tf.Tensor:
+        """Return what each part of this replica's batch adds, [parts, num_sums]."""
+        evaluate: Any = self._eval_part
+        step = Step(index, StepOptions(), self._log, evaluates=True)
+        share = 1.0 / (self._parts * step.num_replicas)
+        if self._parts == 1:
+            sums = pack(self._task, evaluate(batch, step, share, states))[None]
+        else:
+            part, enter = cut(batch, self._parts), split_part(self._parts)
+
+            def one(number: tf.Tensor) -> tf.Tensor:
+                with enter(number), step.on_part(True):
+                    return pack(self._task, evaluate(part(number), step, share, states))
+
+            spec = tf.TensorSpec([num_sums(self._task)], tf.float32)
+            sums = tf.map_fn(one, tf.range(self._parts), fn_output_signature=spec)
+        step.end()
+        return sums
+
+    def _evaluate(self, batch: Batch, index: tf.Tensor) -> PerExample:
+        """Call the task's `eval_step`, with a step to communicate in if it takes one."""
+        evaluate: Any = self._task.eval_step
+        if "step" not in inspect.signature(evaluate).parameters:
+            return evaluate(batch)
+        step = Step(index, StepOptions(), self._log, evaluates=True)
+        with step.on_part(self._in_order):
+            result = evaluate(batch, step=step)
+        step.end()
+        return result
+
+
+class PredictLoop(SplitLoop):
+    """Predicts the examples of a split.
+
+    A loop in the graph must know what it collects before its body is traced, and what a task
+    predicts is known only then. So it collects strings: each tensor in TensorFlow's serialized
+    form.
+    """
+
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        predict: Predict,
+        transform: Transform | None,
+        feed: Feed,
+    ) -> None:
+        super().__init__(strategy, transform, feed)
+        self._predict = predict
+        self._types: dict[str, tf.DType] = {}
+
+    def run(self, iterator: Any, start: int, count: int) -> dict[str, np.ndarray]:
+        """Predict the batches [start, start + count), the padding of the last one included.
+
+        Returns:
+            Name -> [count * global batch, ...]: `id`, `weight`, `label` if the split has it (of
+            several numbers `label_<key>` each), and the predictions.
+        """
+        batches = self._serialized(iterator, start, count)
+        columns = enumerate(self._types.items())
+        return {
+            name: np.concatenate([tf.io.parse_tensor(row[i], dtype).numpy() for row in batches])
+            for i, (name, dtype) in columns
+        }
+
+    def _serialized(self, iterator: Any, start: int, count: int) -> tf.Tensor:
+        return self._run(iterator, tf.constant(start, tf.int64), tf.constant(count, tf.int64))
+
+    @tf.function(autograph=False)
+    def _run(self, iterator: Any, start: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        return self._batches(iterator, start, count)
+
+    def _batches(self, iterator: Any, start: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+        """Predict the batches [start, start + count); return [count, names] string."""
+        self._log = CollectiveLog()  # of this trace
+
+        def one_batch(
+            index: tf.Tensor, batches: tf.TensorArray
+        ) -> tuple[tf.Tensor, tf.TensorArray]:
+            results = self._strategy.run(self._replica_step, args=(index, self.feed.next(iterator)))
+            rows = {
+                name: self._strategy.experimental_local_results(value)[0]
+                for name, value in results.items()
+            }
+            self._types = {name: value.dtype for name, value in rows.items()}
+            serialized = tf.stack([tf.io.serialize_tensor(x) for x in rows.values()])
+            return index + 1, batches.write(tf.cast(index - start, tf.int32), serialized)
+
+        empty = tf.TensorArray(tf.string, size=tf.cast(count, tf.int32))
+        _, batches = tf.while_loop(
+            lambda index, _: index < start + count, one_batch, (start, empty)
+        )
+        self.check("the prediction")
+        return batches.stack()
+
+    def _replica_step(self, index: tf.Tensor, element: Any) -> Batch:
+        """Return the rows of all replicas, in order: every replica gets them."""
+        context = tf.distribute.get_replica_context()
+        batch, _ = self.feed.replica_batch(element, index, context.replica_id_in_sync_group)
+        with self._prepared(index, batch) as batch:
+            predictions = self._predict(batch)
+        if texts := [name for name, value in predictions.items() if value.dtype == tf.string]:
+            raise ConfigError(
+                f"predict_step returns texts ({', '.join(texts)}); return numbers, such as the "
+                "index of each text in a list"
+            )
+        inputs = {name: batch[name] for name in ("id", "weight")} | _labels(batch)
+        gathered = Collectives(self._log).all_gather({**inputs, **predictions})
+        return {name: tf.reshape(rows, [-1, *rows.shape[2:]]) for name, rows in gathered.items()}
+
+
+def _labels(batch: Batch) -> dict[str, tf.Tensor]:
+    label = batch.get("label", {})
+    leaves = zip(paths(label, "label", "_"), tf.nest.flatten(label), strict=True)
+    return {name: value for name, value in leaves if value.dtype != tf.string}
