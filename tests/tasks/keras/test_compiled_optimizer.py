@@ -14,7 +14,7 @@ from tests.programs.compiled_optimizers import OldHalving
 from trainer.engine.graph.step.clipping import Clip, clip
 from trainer.errors import ConfigError
 from trainer.schedules.schedule import Schedule
-from trainer.tasks.keras import compiled_optimizer
+from trainer.tasks.keras import optimizers
 
 LIBRARIES = {
     "keras": keras.optimizers,
@@ -86,7 +86,7 @@ def built(optimizer, weights):
         return make(schedule or Schedule(rate, 0))
 
     parts = SimpleNamespace(has_optimizer=False, optimizer=build, is_chief=True)
-    return compiled_optimizer.build(parts, optimizer, weights=weights)
+    return optimizers.build(parts, optimizer, weights=weights)
 
 
 def here(make, library, steps, strategy=None):

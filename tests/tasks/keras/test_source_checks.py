@@ -7,7 +7,7 @@ import re
 import pytest
 
 from trainer.errors import ConfigError
-from trainer.tasks.keras.source_checks import check_source
+from trainer.tasks.keras.user_model import check_source
 
 
 class Steps:

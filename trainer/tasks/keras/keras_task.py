@@ -19,22 +19,20 @@ from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.randomness.random_functions import convert_draws
 from trainer.engine.graph.randomness.random_layers import make_stateless
 from trainer.errors import ConfigError
-from trainer.protocols import STATES, Batch, Metrics, PartLoss, StepContext, TaskParts
-from trainer.tasks.keras import compiled_optimizer
-from trainer.tasks.keras.compiled import (
-    Compiled,
-    compiled_with,
-    has_call,
-    is_compiled,
-    library_of,
-    own_steps,
-    undecorated,
+from trainer.protocols import (
+    STATES,
+    Batch,
+    Dataset,
+    Metrics,
+    PartLoss,
+    Sampling,
+    Served,
+    StepContext,
+    TaskParts,
 )
+from trainer.tasks.keras import optimizers
 from trainer.tasks.keras.own_steps import OwnSteps, VariableGroup, names_of
-from trainer.tasks.keras.parts import Kind, Kinds, kinds_of, spread, trial_batch
 from trainer.tasks.keras.program import NO_LOSS, Pass, Program, num_examples
-from trainer.tasks.keras.served_parts import served_parts
-from trainer.tasks.keras.source_checks import check_source
 from trainer.tasks.keras.task_loss import (
     class_weighted,
     logits_of,
@@ -43,6 +41,17 @@ from trainer.tasks.keras.task_loss import (
     predictions,
     rows_times,
     with_attributes,
+)
+from trainer.tasks.keras.trial import Kind, Kinds, kinds_of, spread, trial_batch
+from trainer.tasks.keras.user_model import (
+    Compiled,
+    check_source,
+    compiled_with,
+    has_call,
+    is_compiled,
+    library_of,
+    own_steps,
+    undecorated,
 )
 
 _log = logging.getLogger(__name__)
@@ -53,13 +62,7 @@ _TESTS = {"test_step", "compute_loss"}
 
 @dataclass
 class _Side:
-    """What training or evaluation reports.
-
-    Attributes:
-        names: the values, in order; `loss` may be missing.
-        kinds: how the numbers of a batch follow from those of its parts; `logs` has the names that
-            no metric holds.
-    """
+    """What training or evaluation reports: the names of values, in order; `loss` may be missing."""
 
     names: Sequence[str] = ()
     kinds: Kinds = field(default_factory=Kinds)
@@ -133,7 +136,7 @@ class Keras:
             self._train = self._build_own(self._own, parts)
         else:
             self.optimizers = {
-                "model": compiled_optimizer.build(
+                "model": optimizers.build(
                     parts, compiled.optimizer, weights=own.trainable_variables
                 )
             }
@@ -151,7 +154,7 @@ class Keras:
         self.num_states = 2 + program.states.size
         self.label_kind = parts.label_kind if compiled_with(own).loss is not None else None
         if not has_call(own):
-            vars(self).update(predict_step=None, serve=partial(served_parts, own))
+            vars(self).update(predict_step=None, serve=partial(_serve_components, own))
         self.direction = program.states.directions(of_keras_name)
         self.direction |= {name: way for name in self.metrics if (way := of_keras_name(name))}
         if parts.num_parts > 1:
@@ -181,10 +184,9 @@ class Keras:
         return step.minimize(loss_fn, batch, self.models["model"], self.optimizers["model"])
 
     def eval_part(self, batch: Batch, step: Any, share: float, states: tf.Tensor) -> Metrics:
-        """Return what some examples add to an evaluation.
+        """Return what a fraction (`share`) of an evaluated batch adds to the evaluation.
 
         Args:
-            share: the share of the evaluated batch that they are.
             states: what was added so far, [num_states] float32.
         """
         assert self._test is not None
@@ -304,12 +306,11 @@ class Keras:
     def _sums(
         self, side: _Side, made: Pass, count: int, number: int, share: float = 1.0
     ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        """Return what a part adds to the metrics.
+        """Return what a fraction (`share`) of a batch adds to the metrics.
 
         Args:
-            count: examples in the part.
-            number: 0: it was trained on, 1: it was evaluated.
-            share: of the batch.
+            count: its examples.
+            number: 0: they were trained on, 1: they were evaluated.
         """
         weight = tf.constant(float(count))
         zero = tf.zeros([])
@@ -345,7 +346,7 @@ class Keras:
         rows = num_examples(batch)
         own = step.forward(forward, batch, self.models["model"])
         taken = {"weight", "label", "sample_weight"}
-        if program.judges_itself or program.has_own_metrics:
+        if program.has_own_loss or program.has_own_metrics:
             taken.add("features")
         kept = {name: x for name, x in batch.items() if name in taken}
         every = _gathered(step, {**own, **kept})
@@ -358,8 +359,8 @@ class Keras:
             flat = with_attributes(flat, every["masks"], logits)
             outputs = tf.nest.pack_sequence_as(every["outputs"], flat)
             added = tf.reduce_mean(every["added"])
-            made = program.judged(whole, outputs, added, training=True)
-        weights = self.models["model"].trainable_variables if program.judges_itself else []
+            made = program.of_outputs(whole, outputs, added, training=True)
+        weights = self.models["model"].trainable_variables if program.has_own_loss else []
         derivatives = tape.gradient(made.objective, [*read, *weights])
         if any(x is not None for x in derivatives[len(read) :]):
             raise ConfigError(
@@ -388,10 +389,10 @@ class Keras:
         return self._sums(self._train, made, size, 0)
 
     def _try(self, parts: TaskParts) -> None:
-        """Find how the numbers of a batch follow from those of its parts.
+        """Find how the numbers of a batch follow from those of its shards.
 
         Raises:
-            ConfigError: a step of the model's own updates by what no part can compute.
+            ConfigError: a step of the model's own updates by what no shard can compute.
         """
         model, program = self.models["model"], self._program
         convert_draws()
@@ -408,27 +409,22 @@ class Keras:
                 return side.kinds
             return kinds_of(run, model, batch, program.states, logs, noted=noted)
 
-        noted = program.notes or self._own is not None  # which has isolated all variables
-        is_cut = parts.num_parts > 1
-        if self._own is not None:
-            self._train.kinds = kinds(self._train, self._own.tried, noted=True)
-            self._leave_out_carried(parts)
-            if self._train.kinds.needs_whole and is_cut:
-                raise ConfigError(
-                    f"model: {program.place_of('train_step')}: what train_step computes of a batch "
-                    "is neither the mean nor the sum of what it computes of equal parts of it "
-                    f"({self._train.kinds.describe(program.states)}), so it would be another "
-                    "training on several devices; use strategy=one_device without batch.shards and "
-                    "batch.accumulate"
-                )
-        else:
-            weighted = partial(class_weighted, weights=self._class_weights)
-            self._train.kinds = kinds(
-                self._train,
-                lambda batch: (self._tried(weighted(batch), training=True), ()),
-                noted=noted,
+        def run_default(batch: Batch) -> tuple[Pass, tuple[()]]:
+            return self._tried(class_weighted(batch, self._class_weights), training=True), ()
+
+        own = self._own
+        noted = program.notes or own is not None  # which has isolated all variables
+        run_train = run_default if own is None else own.tried
+        self._train.kinds = kinds(self._train, run_train, noted=noted)
+        self._leave_out_carried(parts)
+        if own is not None and self._train.kinds.needs_whole and parts.num_parts > 1:
+            raise ConfigError(
+                f"model: {program.place_of('train_step')}: what train_step computes of a batch "
+                "is neither the mean nor the sum of what it computes of equal shards of it "
+                f"({self._train.kinds.describe(program.states)}), so it would be another "
+                "training on several devices; use strategy=one_device without batch.shards and "
+                "batch.accumulate"
             )
-            self._leave_out_carried(parts)
         if self._test is not None:
             runs_own = "test_step" in program.steps
             run = self._tested if runs_own else partial(self._tried, training=False)
@@ -437,10 +433,10 @@ class Keras:
     def _tried(self, batch: Batch, *, training: bool) -> Pass:
         """Compute loss and metrics in a trial, if Keras does, of outputs that are spread."""
         program, batch = self._program, self._weighted(batch)
-        if program.judges_itself or program.has_own_metrics:
+        if program.has_own_loss or program.has_own_metrics:
             return program.compiled(batch, training=training)
         outputs, added = program.outputs(batch, training=training)
-        return program.judged(batch, spread(outputs, batch), added, training=training)
+        return program.of_outputs(batch, spread(outputs, batch), added, training=training)
 
     def _leave_out_carried(self, parts: TaskParts) -> None:
         """Report no metric in training whose variables cannot be added up over steps."""
@@ -462,24 +458,26 @@ class Keras:
 
     def _build_own(self, steps: OwnSteps, parts: TaskParts) -> _Side:
         """Create the optimizers that the model's own step updates with; return what it reports."""
-        trial = steps.trial(parts.batch_specs)
+        names, updates = steps.trial(parts.batch_specs)
         model = self.models["model"]
-        used = [name for name in steps.proxies if trial.count(name)]
+        used = {update.name for update in updates}
         whole = {id(v) for v in model.trainable_variables}
-        for name in used:
-            variables = trial.variables(name)
-            key = "model" if {id(v) for v in variables} == whole else name
+        for name, proxy in steps.proxies.items():
+            if name not in used:
+                continue
+            own = [update for update in updates if update.name == name]
+            variables = {id(v): v for update in own for v in update.variables}
+            key = "model" if variables.keys() == whole else name
             if key != "model":
-                self.models[key] = VariableGroup(variables, name)
-            self.optimizers[key] = self._by_attribute[name] = compiled_optimizer.build(
+                self.models[key] = VariableGroup(list(variables.values()), name)
+            self.optimizers[key] = self._by_attribute[name] = proxy.updating = optimizers.build(
                 parts,
-                steps.proxies[name].original,
+                proxy.original,
                 name if len(used) > 1 else "optimizer",
-                trial.count(name),
+                len(own),
                 getattr(model, "keras_model", model).trainable_variables,
             )
-            steps.proxies[name].updating = self.optimizers[key]
-        return _Side(trial.names)
+        return _Side(names)
 
     def _refuse_unused(self, steps: Collection[str]) -> None:
         """Refuse options that a model's own steps do not read."""
@@ -525,3 +523,41 @@ def _rows(derivatives: tf.Tensor | None, first: tf.Tensor, shape: list[int]) -> 
         return tf.zeros(shape)
     # Behind a snapshot: what is computed of the slice must not be computed of the whole.
     return tf.raw_ops.Snapshot(input=tf.reshape(derivatives[first : first + shape[0]], shape))
+
+
+_FIRST = ("decoder", "generator", "student")
+"""Attributes that hold what a model without `call` is trained for."""
+
+
+def _serve_components(model: Any, dataset: Dataset, sampling: Sampling) -> Served:
+    """Return a function for each model in an attribute of one that cannot be called itself.
+
+    Raises:
+        ConfigError: no attribute is a model that knows its inputs.
+    """
+    components = {
+        name: value
+        for name, value in vars(model).items()
+        if not name.startswith("_") and callable(value) and getattr(value, "inputs", None)
+    }
+    if not components:
+        raise ConfigError(
+            f"mode (export): {type(model).__name__} has no call, and no attribute that is a model "
+            "with inputs; add a call to it"
+        )
+    functions = {name: _served(component) for name, component in components.items()}
+    first = next((name for name in _FIRST if name in functions), next(iter(functions)))
+    return Served({"serving_default": functions[first], **functions})
+
+
+def _served(component: Any) -> Any:
+    specs = [
+        tf.TensorSpec([None, *x.shape[1:]], tf.as_dtype(x.dtype), f"input_{i + 1}")
+        for i, x in enumerate(component.inputs)
+    ]
+
+    def outputs(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        values = tf.nest.flatten(component(list(inputs) if len(inputs) > 1 else inputs[0]))
+        return {f"output_{i + 1}": value for i, value in enumerate(values)}
+
+    return tf.function(outputs, autograph=False).get_concrete_function(*specs)

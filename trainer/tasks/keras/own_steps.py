@@ -1,10 +1,10 @@
-"""A model's own `train_step`, run as it is written, on equal parts of the global batch."""
+"""A model's own `train_step`, run as it is written, on equal shards of the global batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
@@ -25,42 +25,16 @@ from trainer.engine.graph.step.shards import cut
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.errors import ConfigError
 from trainer.protocols import STATES, Batch
-from trainer.tasks.keras.compiled import undecorated
-from trainer.tasks.keras.optimizer_proxy import OptimizerProxy, Update
-from trainer.tasks.keras.parts import Kinds
+from trainer.tasks.keras.optimizers import OptimizerProxy, Update
 from trainer.tasks.keras.program import Pass, Program
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What a trial of a step has shown.
-
-    Attributes:
-        names: the values that it returns.
-        updates: what it asks its optimizers for, in order.
-    """
-
-    names: list[str]
-    updates: list[Update]
-
-    def variables(self, optimizer: str) -> list[tf.Variable]:
-        """Return what an optimizer updates, each once."""
-        own = [v for update in self.updates if update.name == optimizer for v in update.variables]
-        return list({id(v): v for v in own}.values())
-
-    def count(self, optimizer: str) -> int:
-        """Return how many updates an optimizer makes in a step."""
-        return sum(update.name == optimizer for update in self.updates)
+from trainer.tasks.keras.trial import Kinds
+from trainer.tasks.keras.user_model import undecorated
 
 
 class VariableGroup(tf.Module):
     """The variables that one of several optimizers updates, as the engine knows a model.
 
-    Attributes:
-        trainable_variables: what it updates.
-        non_trainable_variables: none: they are the whole model's.
-        layers: none, likewise.
-        losses: none, likewise.
+    All that is not updated is the whole model's.
     """
 
     non_trainable_variables: Sequence[tf.Variable] = ()
@@ -86,10 +60,10 @@ class VariableGroup(tf.Module):
 
 
 class OwnSteps:
-    """Runs the `train_step` of a model on equal parts of the global batch.
+    """Runs the `train_step` of a model on equal shards of the global batch.
 
     Its optimizers are replaced by proxies, so that an update is made once, with the gradients of
-    all parts.
+    all shards.
 
     Attributes:
         proxies: what stands for its optimizers, by the attribute of the model.
@@ -113,10 +87,11 @@ class OwnSteps:
             if proxy.original is not None:
                 _replace(undecorated(own, "train_step"), proxy)
 
-    def trial(self, specs: Mapping[str, Any]) -> Trial:
-        """Trace the step once, which updates nothing; return what it does.
+    def trial(self, specs: Mapping[str, Any]) -> tuple[list[str], list[Update]]:
+        """Trace the step once in the strategy's scope, which updates nothing.
 
-        In the strategy's scope.
+        Returns:
+            The names of the values that it returns, and its updates in order.
 
         Raises:
             ConfigError: it cannot be traced.
@@ -128,11 +103,11 @@ class OwnSteps:
             updates[:] = found
             return made
 
-        trial = Trial(names_of(run, specs), updates)
+        names = names_of(run, specs)
         if not self._program.notes:
-            # Each part of a batch keeps for itself what it assigns.
+            # Each shard of a batch keeps for itself what it assigns.
             isolate(self._program.model.variables)
-        return trial
+        return names, updates
 
     def tried(self, batch: Batch) -> tuple[Pass, list[list[tf.Tensor]]]:
         """Run the step on a batch, which updates nothing; return also the updates' gradients."""
@@ -156,8 +131,7 @@ class OwnSteps:
 
         Args:
             step: a `trainer.engine.graph.step.train_step.Step`.
-            optimizers: by the attribute that they stand for.
-            kinds: how the numbers of a batch follow from those of its parts.
+            optimizers: by the attribute of the model.
         """
         options = step.options
         _refuse(options)
@@ -165,7 +139,7 @@ class OwnSteps:
         count = (options.shards or step.num_replicas) // step.num_replicas
         weights = [*model.trainable_variables, *model.non_trainable_variables]
         statistics = MovingStatistics(model, options, step.num_replicas, noted=True)
-        part, enter = cut(batch, count), randomness.split_part(count)
+        shard, enter = cut(batch, count), randomness.split_part(count)
         apart = _Apart(options.shards is not None)
         update_kinds = iter(kinds.updates)
 
@@ -178,7 +152,7 @@ class OwnSteps:
                 captured.capture(),
                 gradients_in_order(),
             ):
-                return self._program.step("train_step", part(number), step.index), captured
+                return self._program.step("train_step", shard(number), step.index), captured
 
         def at_meeting(arrived: Sequence[Update]) -> list[None]:
             apart.keep()
@@ -199,15 +173,15 @@ class OwnSteps:
         sums = step.end_statistics(statistics, contribution)
         return self._of_whole(results[0][0], sums, kinds, count * step.num_replicas)
 
-    def _of_whole(self, first: Pass, sums: Mapping[str, Any], kinds: Kinds, num_parts: int) -> Pass:
-        """Return what the global batch has made, from the sums over its parts."""
+    def _of_whole(self, first: Pass, sums: Mapping[str, Any], kinds: Kinds, count: int) -> Pass:
+        """Return what the global batch has made, from the sums over its `count` shards."""
 
         def whole(value: tf.Tensor, kind: str) -> tf.Tensor:
-            return value / num_parts if kind == "mean" and num_parts > 1 else value
+            return value / count if kind == "mean" and count > 1 else value
 
         states = sums[STATES][0]
         if "mean" in kinds.states:
-            factors = [1.0 / num_parts if kind == "mean" else 1.0 for kind in kinds.states]
+            factors = [1.0 / count if kind == "mean" else 1.0 for kind in kinds.states]
             states *= self._program.states.spread(factors)
         logs = {name: whole(sums[name][0], kind) for name, kind in kinds.logs.items()}
         return replace(first, loss=whole(sums["loss"][0], kinds.loss), logs=logs, states=states)
@@ -251,7 +225,7 @@ def _contribution(
     Args:
         results: of each shard what it made, and what it would assign to weights.
         weights: all of the model, moving statistics too.
-        logs: the names of the values that are reported.
+        logs: the names of the values that are reported besides metrics.
     """
     updated = sorted({i for _, captured in results for i in captured.updated()})
     rows = [

@@ -1,30 +1,183 @@
-"""A Keras program on a part of a batch: Keras' own losses, metrics and steps, as they are written.
+"""A Keras program on a shard of a batch: Keras' own losses, metrics and steps, as they are written.
 
-Keras is called, not imitated. What a part would change is kept apart: its metrics begin empty, and
+Keras is called, not imitated. What a shard would change is kept apart: its metrics begin empty, and
 what it assigns to weights is noted (`trainer.engine.graph.step.captured_updates`).
+
+A metric is summed: what its variables hold after a shard is added up over shards, steps and
+processes, and Keras' own `result` makes the reported value of the total. Touches what
+`trainer.engine.graph.step.part_variables` names, and `StatelessScope` of Keras 3.
 """
 
 from __future__ import annotations
 
 import re
+import threading
 import traceback
-from collections.abc import Iterator, Mapping
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from trainer.engine.graph.step.captured_updates import note_update
 from trainer.engine.graph.step.gradients import notes_updates
-from trainer.engine.graph.step.part_variables import own_values
+from trainer.engine.graph.step.part_variables import Assigned, isolate, own_values
 from trainer.errors import ConfigError, is_user_code
 from trainer.protocols import Batch
-from trainer.tasks.keras.autograph import converted, enabled
-from trainer.tasks.keras.compiled import compiled_with, has_call, own_steps, undecorated
-from trainer.tasks.keras.metric_states import MetricStates
-from trainer.tasks.keras.optimizer_proxy import traced_part
+from trainer.tasks.keras.optimizers import traced_step
+from trainer.tasks.keras.user_model import (
+    LIBRARIES,
+    compiled_with,
+    converted,
+    enabled,
+    has_call,
+    own_steps,
+    undecorated,
+)
+
+
+class MetricStates:
+    """The metrics of a model, each once, those of what it was compiled with first.
+
+    Args:
+        model: the user's, of either Keras, whose metrics have their variables.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._is_keras3 = not isinstance(model, tf.keras.layers.Layer)
+        metrics = list(model.metrics)
+        if not self._is_keras3:
+            metrics += [x for x in model.submodules if isinstance(x, tf.keras.metrics.Metric)]
+        # What a model was compiled with is not built if its own steps do not use it.
+        metrics = [x for x in metrics if not hasattr(x, "metrics") or x.built]
+        self.metrics = list({id(metric): metric for metric in metrics}.values())
+        variables = [v for metric in self.metrics for v in metric.variables]
+        self.variables = list({id(v): v for v in variables}.values())
+        if not self._is_keras3:
+            for metric in self.metrics:
+                # Keras' own waits for the other replicas to add their variables.
+                object.__setattr__(metric, "result", types.MethodType(type(metric).result, metric))
+            isolate(self.variables, self.begin_of)
+        self._current = threading.local()  # replicas are traced in one thread each
+        self.ids = set(map(id, self.variables))
+        self._sizes = [int(np.prod(v.shape, dtype=np.int64)) for v in self.variables]
+
+    @property
+    def _each(self) -> list[Any]:
+        """The metrics, those within what a model was compiled with by themselves."""
+        return [x for metric in self.metrics for x in getattr(metric, "metrics", None) or [metric]]
+
+    @property
+    def has_own(self) -> bool:
+        """Whether a metric is of a class of the user's, which may add nothing up."""
+        return any(type(x).__module__.partition(".")[0] not in LIBRARIES for x in self._each)
+
+    @property
+    def groups(self) -> list[list[int]]:
+        """The numbers of the variables of each metric."""
+        number = {id(v): i for i, v in enumerate(self.variables)}
+        return [[number[id(v)] for v in x.variables if id(v) in number] for x in self._each]
+
+    @contextmanager
+    def beginning(self, vector: tf.Tensor) -> Iterator[None]:
+        """Have the variables hold other numbers than zeros when a shard inside begins, [size]."""
+        pairs = zip(self.variables, self.split(vector), strict=True)
+        self._current.values = {id(v): tf.cast(tf.reshape(x, v.shape), v.dtype) for v, x in pairs}
+        try:
+            yield
+        finally:
+            self._current.values = {}
+
+    def begin_of(self, variable: Any) -> tf.Tensor:
+        """Return what a variable holds when a shard begins."""
+        value = getattr(self._current, "values", {}).get(id(variable))
+        return tf.zeros(variable.shape, variable.dtype) if value is None else value
+
+    @property
+    def size(self) -> int:
+        """How many numbers the variables hold."""
+        return sum(self._sizes)
+
+    def after(self, assigned: Any) -> tf.Tensor:
+        """Return what the variables hold after a shard, [size] float32.
+
+        Args:
+            assigned: what `own_values` yielded, or the scope of a model of Keras 3.
+        """
+        values = []
+        for variable, size in zip(self.variables, self._sizes, strict=True):
+            if self._is_keras3:
+                value = assigned.get_current_value(variable)
+            else:
+                entry = assigned.get(id(variable))
+                value = None if entry is None else entry.value
+            if value is None:
+                value = self.begin_of(variable)
+            values.append(tf.reshape(tf.cast(tf.convert_to_tensor(value), tf.float32), [size]))
+        return tf.concat(values, axis=0) if values else tf.zeros([0])
+
+    def spread(self, numbers: Sequence[float]) -> np.ndarray:
+        """Return one number a variable for each number that it holds, [size] float32."""
+        return np.repeat(np.asarray(numbers, np.float32), self._sizes)
+
+    def split(self, vector: Any) -> list[Any]:
+        """Return the slice of a vector, [size], that belongs to each variable."""
+        ends = np.cumsum([0, *self._sizes])
+        return [vector[start:end] for start, end in pairwise(ends)]
+
+    def results(self, totals: np.ndarray) -> dict[str, float]:
+        """Return Keras' value of each metric, of the totals of the variables, [size] float64."""
+        with tf.device("CPU:0"):
+            return numbers_of(self._results(tf.constant(totals, tf.float64)))
+
+    # In a graph: eager operations read variables past what stands in for them.
+    @tf.function(autograph=False)
+    def _results(self, totals: tf.Tensor) -> dict[str, Any]:
+        values = [
+            tf.cast(tf.reshape(x, v.shape), v.dtype)
+            for v, x in zip(self.variables, self.split(totals), strict=True)
+        ]
+        pairs = list(zip(self.variables, values, strict=True))
+        if self._is_keras3:
+            import keras
+
+            with keras.StatelessScope(pairs):
+                return {metric.name: metric.result() for metric in self.metrics}
+        with own_values() as held:
+            held.update({id(v): Assigned(v, value, value) for v, value in pairs})
+            return {metric.name: metric.result() for metric in self.metrics}
+
+    def directions(self, direction_of: Callable[[str], str | None]) -> dict[str, str]:
+        """Return which direction of each value is better, where its name or class tells."""
+        kinds = {metric.name: type(metric).__name__ for metric in self._each}
+        found = {name: direction_of(name) for name in self.names()}
+        found |= {name: way for name, kind in kinds.items() if (way := direction_of(kind))}
+        return {name: way for name, way in found.items() if way}
+
+    def names(self) -> list[str]:
+        """Return the names of the values of all metrics."""
+        return list(self.results(np.zeros([self.size])))
+
+
+def numbers_of(results: Mapping[str, Any]) -> dict[str, float]:
+    """Return results by name: of several numbers each has its own, such as `f1/0`."""
+    numbers: dict[str, float] = {}
+    for name, result in results.items():
+        if isinstance(result, Mapping):
+            numbers |= numbers_of(result)
+            continue
+        array = np.asarray(result, np.float64)
+        if array.ndim == 0:
+            numbers[name] = float(array)
+        else:
+            numbers |= {f"{name}/{i}": float(value) for i, value in enumerate(array.ravel())}
+    return numbers
+
 
 _AUTOGRAPH_LINE = re.compile(r'^ *File "(.+?)", line (\d+), in .*[^*]\*$', re.MULTILINE)
 NO_LOSS = (
@@ -36,12 +189,12 @@ _ERRORS = (AttributeError, TypeError, ValueError, NotImplementedError, tf.errors
 
 @dataclass(frozen=True)
 class Pass:
-    """What a program makes of a part of a batch.
+    """What a program makes of a batch, or of a shard of it.
 
     Attributes:
         loss: one number, as Keras reports it of such a batch, regularization included.
         objective: what is derived: the same, but of a loss that is not reduced the sum.
-        logs: what a step returns, scalars by name; of metrics their values for this part alone.
+        logs: what a step returns, scalars by name; of metrics their values for it alone.
         states: what the variables of the metrics hold afterwards, `MetricStates.size` float32.
     """
 
@@ -98,46 +251,42 @@ class Program:
         return "compute_metrics" in self.steps
 
     @property
-    def judges_itself(self) -> bool:
+    def has_own_loss(self) -> bool:
         """Whether the class has its own `compute_loss`."""
         return "compute_loss" in self.steps
 
     def compiled(self, batch: Batch, *, training: bool) -> Pass:
         """Call the model, its loss and its metrics."""
-        with self._part() as assigned:
+        with self._called() as assigned:
             outputs = self.own(batch["features"], training=training)
-            return self._judged(batch, outputs, assigned, training=training)
+            return self._of_outputs(batch, outputs, assigned, training=training)
 
     def outputs(self, batch: Batch, *, training: bool) -> tuple[Any, tf.Tensor]:
         """Return the outputs of the model, and the sum of what its layers add to the loss."""
-        with self._part():
+        with self._called():
             outputs = self.own(batch["features"], training=training)
             return outputs, self._added()
 
-    def judged(self, batch: Batch, outputs: Any, added: tf.Tensor, *, training: bool) -> Pass:
-        """Compute loss and metrics of a whole batch from the outputs that its parts have had.
+    def of_outputs(self, batch: Batch, outputs: Any, added: tf.Tensor, *, training: bool) -> Pass:
+        """Compute loss and metrics of a whole batch from the outputs that its shards have had.
 
         Args:
             outputs: of the model for all of its examples.
             added: what the layers add to the loss.
         """
-        with self._part() as assigned:
-            return self._judged(batch, outputs, assigned, training=training, added=added)
+        with self._called() as assigned:
+            return self._of_outputs(batch, outputs, assigned, training=training, added=added)
 
     def step(self, name: str, batch: Batch, index: tf.Tensor) -> Pass:
-        """Run a step of the model's own on a part of a batch.
-
-        Args:
-            name: `train_step` or `test_step`.
-        """
+        """Run `train_step` or `test_step` of the model's own on a batch, or on a shard of it."""
         scope: AbstractContextManager[Any] = nullcontext()
         if self._is_keras3:
             scope = self.model.own_step()
-        with self._explained(), traced_part(index), own_values() as assigned, scope as held:
+        with self._explained(), traced_step(index), own_values() as assigned, scope as held:
             with self._converting():
                 returned = converted(undecorated(self.own, name), self.library)(packed(batch))
             logs = _scalars(name, returned)
-            states = self.states.of_part(held if self._is_keras3 else assigned)
+            states = self.states.after(held if self._is_keras3 else assigned)
         for variable, value, old in assigned.values():
             if id(variable) not in self.states.ids:
                 note_update(variable, tf.cast(value, tf.float32), tf.cast(old, tf.float32))
@@ -145,8 +294,8 @@ class Program:
         return Pass(loss, loss, logs, states)
 
     @contextmanager
-    def _part(self) -> Iterator[Any]:
-        """Compute on a part of a batch inside; yield what knows the values of the metrics."""
+    def _called(self) -> Iterator[Any]:
+        """Call the model inside; yield what knows the values of the metrics."""
         with self._explained(), self._converting():
             if self._is_keras3:
                 with self.model.values_noted() as scope:
@@ -155,7 +304,7 @@ class Program:
                 with own_values() as assigned:
                     yield assigned
 
-    def _judged(
+    def _of_outputs(
         self,
         batch: Batch,
         outputs: Any,
@@ -178,7 +327,7 @@ class Program:
         else:
             compute_metrics = converted(own.compute_metrics, self.library)
             returned = compute_metrics(features, label, outputs, weight)
-        logs, states = _scalars("compute_metrics", returned), self.states.of_part(assigned)
+        logs, states = _scalars("compute_metrics", returned), self.states.after(assigned)
         return Pass(tf.reduce_mean(loss), tf.reduce_sum(loss), logs, states)
 
     def _loss(
@@ -193,7 +342,7 @@ class Program:
     ) -> Any:
         """Return what the model's `compute_loss` does; where it is Keras', with another `added`."""
         own = self.own
-        if added is None or self.judges_itself:
+        if added is None or self.has_own_loss:
             if self._is_keras3:
                 return own._compute_loss(features, label, outputs, weight, training=training)
             return converted(own.compute_loss, self.library)(features, label, outputs, weight)
@@ -204,11 +353,11 @@ class Program:
 
     def _added(self) -> tf.Tensor:
         losses = [tf.reduce_sum(tf.cast(loss, tf.float32)) for loss in self.own.losses]
-        if losses and self.judges_itself:
+        if losses and self.has_own_loss:
             raise ConfigError(
                 f"model: {self.place_of('compute_loss')}: the loss is no mean over examples, and "
                 "layers add to it (add_loss, regularizers), so it cannot be computed of several "
-                "parts of a batch; train it on one device, or have compute_loss return a mean"
+                "shards of a batch; train it on one device, or have compute_loss return a mean"
             )
         return tf.add_n(losses) if losses else tf.zeros([])
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, LabelKind
-from trainer.tasks.keras.compiled import compiled_with, library_of
+from trainer.tasks.keras.user_model import compiled_with, library_of
 
 _CROSS_ENTROPIES = {
     "sparse_categorical_crossentropy": "Softmax",

@@ -15,7 +15,7 @@ from trainer.config.instantiate import import_target
 from trainer.config.schema import Experiment
 from trainer.engine.graph.step.step_options import fused_class
 from trainer.errors import ConfigError
-from trainer.tasks.keras.compiled import own_steps
+from trainer.tasks.keras.user_model import own_steps
 from trainer.worker.error_summary import error_cause
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""How the numbers of a batch follow from those of its equal parts: as a mean, a sum, or not at all.
+"""How a batch's numbers follow from those of its equal shards: as a mean, a sum, or not at all.
 
 Keras' losses are means over the examples of a batch, metrics add up what they count, and a program
 may do otherwise: a Dice loss, a loss that is a sum, a metric that is one number for the batch. So a
@@ -7,8 +7,7 @@ program is tried before the training, on some training examples and on both halv
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -20,8 +19,7 @@ from trainer.engine.graph.step.captured_updates import CapturedUpdates
 from trainer.engine.graph.step.gradients import moving_variables
 from trainer.errors import ConfigError
 from trainer.protocols import Batch
-from trainer.tasks.keras.metric_states import MetricStates
-from trainer.tasks.keras.program import Pass, num_examples
+from trainer.tasks.keras.program import MetricStates, Pass, num_examples
 from trainer.tasks.keras.task_loss import masks_of, rows_times, with_attributes
 
 Kind: TypeAlias = Literal["mean", "sum", "neither", "carried"]
@@ -36,7 +34,7 @@ _LOW_PRECISION = 5e-2
 
 @dataclass(frozen=True)
 class Kinds:
-    """How the numbers of a batch follow from those of equal parts of it.
+    """How the numbers of a batch follow from those of equal shards of it.
 
     Attributes:
         objective: what is derived: the loss, or the sum of one that is not reduced.
@@ -80,16 +78,14 @@ def kinds_of(
 ) -> Kinds:
     """Try a program on examples and on their halves; return what follows from what.
 
-    In the trial, batch normalization takes its
-    moving statistics: with those of the batch every loss would depend on all examples of it, which
-    is what a user of several devices accepts.
+    In the trial, batch normalization takes its moving statistics: with those of the batch every
+    loss would depend on all examples of it, which is what a user of several devices accepts.
 
     Args:
         run: runs the program on a batch, in replica context; returns what it made of it, and the
             gradients of each update.
-        model: as the engine knows it.
         examples: training examples, [2 n, ...].
-        logs: the names of what is reported besides them.
+        logs: the names of what is reported besides metrics.
         noted: whether the program notes what it would assign.
 
     Raises:
@@ -106,7 +102,7 @@ def kinds_of(
     kinds = [
         _kinds(tried, states, logs) for tried in _run(run, model, batches, states, noted=noted)
     ]
-    return _by_metric(functools.reduce(_agreed, kinds), states.groups)
+    return _by_metric(_agreed(kinds), states.groups)
 
 
 def _kinds(made: Sequence[dict[str, Any]], states: MetricStates, logs: Sequence[str]) -> Kinds:
@@ -116,10 +112,10 @@ def _kinds(made: Sequence[dict[str, Any]], states: MetricStates, logs: Sequence[
     def kind(numbers: Sequence[Any], default: Kind) -> Kind:
         return _kind([np.asarray(x, np.float64) for x in numbers], default)
 
-    held = list(zip(*(states.divided(np.asarray(x["states"])) for x in tried), strict=True))
+    held = list(zip(*(states.split(np.asarray(x["states"])) for x in tried), strict=True))
     kinds: list[Kind] = [kind(numbers, "sum") for numbers in held]
     for later in after:
-        for i, total in enumerate(states.divided(np.asarray(later["states"]))):
+        for i, total in enumerate(states.split(np.asarray(later["states"]))):
             if kind([total, *held[i][1:]], "sum") != "sum":
                 kinds[i] = "carried"
     updates = zip(*(x["updates"] for x in tried), strict=True)
@@ -135,20 +131,21 @@ def _kinds(made: Sequence[dict[str, Any]], states: MetricStates, logs: Sequence[
     )
 
 
-def _agreed(first: Kinds, second: Kinds) -> Kinds:
-    """Return the kinds that two trials have in common; else neither."""
+def _agreed(trials: Sequence[Kinds]) -> Kinds:
+    """Return the kinds that all trials have in common; else neither."""
 
-    def both(one: Kind, other: Kind) -> Kind:
-        if "carried" in (one, other):
+    def common(kinds: Iterable[Kind]) -> Kind:
+        found = set(kinds)
+        if "carried" in found:
             return "carried"
-        return one if one == other else "neither"
+        return found.pop() if len(found) == 1 else "neither"
 
     return Kinds(
-        both(first.loss, second.loss),
-        both(first.objective, second.objective),
-        {name: both(kind, second.logs[name]) for name, kind in first.logs.items()},
-        [both(*pair) for pair in zip(first.states, second.states, strict=True)],
-        [both(*pair) for pair in zip(first.updates, second.updates, strict=True)],
+        common(x.loss for x in trials),
+        common(x.objective for x in trials),
+        {name: common(x.logs[name] for x in trials) for name in trials[0].logs},
+        list(map(common, zip(*(x.states for x in trials), strict=True))),
+        list(map(common, zip(*(x.updates for x in trials), strict=True))),
     )
 
 
@@ -166,11 +163,7 @@ def _by_metric(kinds: Kinds, groups: Sequence[Sequence[int]]) -> Kinds:
 
 
 def trial_batch(examples: Callable[[int], Batch], global_size: int) -> Batch:
-    """Return training examples for a trial, an even number.
-
-    Args:
-        examples: returns so many.
-    """
+    """Return training examples for a trial, an even number, of what `examples(count)` returns."""
     batch = examples(min(global_size, _EXAMPLES))
     count = num_examples(batch) // 2 * 2
     factors = np.random.default_rng(0).uniform(0.25, 1.0, count).astype(np.float32)
@@ -233,8 +226,7 @@ def _run(
         def one(batch: Batch) -> dict[str, Any]:
             with CapturedUpdates(moving_variables(model), noted=noted).capture():
                 made, updates = run(batch)
-            parts = {name: getattr(made, name) for name in ("loss", "objective", "logs", "states")}
-            return {**parts, "updates": list(updates)}
+            return {**vars(made), "updates": list(updates)}
 
         with batch_part(BatchPart(lambda: tf.zeros([2], tf.int64), size=size, number=0)):
             enter = split_part(2)
