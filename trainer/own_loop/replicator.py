@@ -62,7 +62,6 @@ class Replicator:
     Args:
         options: of the sums over the replicas.
         session: the run that the steps belong to.
-        streams: the streams that the steps read.
     """
 
     def __init__(
@@ -70,18 +69,23 @@ class Replicator:
         strategy: tf.distribute.Strategy,
         options: StepOptions,
         session: Session,
-        streams: Streams,
         seed: int,
     ) -> None:
+        group = session.process_group
         self.total_steps = session.total_steps
         self.num_replicas: int = strategy.num_replicas_in_sync
-        self.worker = session.process_group.index
-        self.num_workers = session.process_group.count
-        self.is_chief = session.process_group.is_chief
+        self.worker = group.index
+        self.num_workers = group.count
+        self.is_chief = group.is_chief
         self._strategy = strategy
         self._options = options
         self._session = session
-        self._streams = streams
+        with strategy.scope():
+            self._streams = Streams(
+                tf.distribute.InputContext(group.count, group.index, self.num_replicas),
+                seed,
+                session.channel.line,
+            )
         self._seed = seed
         self._averaged: list[tf.Variable] = []
         self._check: GraphCheck | None = None  # None: `checkpoint` was not called yet

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -20,6 +21,7 @@ from trainer.engine.checkpoints.snapshot import Snapshot
 from trainer.engine.pacing import StepPacer, Stopped
 from trainer.engine.plan import StepPolicy, is_due
 from trainer.engine.run_state import RunState
+from trainer.runs.recorded_metrics import read_evaluations
 from trainer.runs.state_memory import Position
 from trainer.summaries.writers.writer import Writer
 
@@ -30,19 +32,17 @@ class Session(RunState):
 
     Attributes:
         save_policies: at which steps to save, besides `save_timer`.
-        make_checkpointer: makes the checkpointer of named objects.
-        make_memory: makes what keeps its state in memory; it may return None.
-        logged_metrics: returns the last metrics in the log of a step at most.
+        make_checkpointer: makes the checkpointer of named objects, and what keeps its state in
+            memory, if anything does.
         open_writers: opens the writers at a step.
         requests: whether a stop, and whether a save, was requested of this process by now.
         metrics: the last ones that were logged.
     """
 
+    run_dir: Path
     total_steps: int
     save_policies: Sequence[StepPolicy]
-    make_checkpointer: Callable[[Mapping[str, Any]], Checkpointer]
-    make_memory: Callable[[Checkpointer], MemorySnapshots | None]
-    logged_metrics: Callable[[int], Mapping[str, float]]
+    make_checkpointer: Callable[[Mapping[str, Any]], tuple[Checkpointer, MemorySnapshots | None]]
     open_writers: Callable[[int], list[Writer]]
     requests: Callable[[], tuple[bool, bool]]
     pacer: StepPacer = field(default_factory=lambda: StepPacer("auto"), init=False)
@@ -66,23 +66,26 @@ class Session(RunState):
         Args:
             objects: what is saved, by name.
             step: the variable of it that holds the number of steps, int64.
-            write: called before each save with the number of steps; writes what is known of them
-                into variables.
+            write: called with the number of steps before each save, to write it into variables.
         """
         self._write_variables = write
-        self.checkpointer = self.make_checkpointer(objects)
-        self.memory = self.make_memory(self.checkpointer)
+        self.checkpointer, self.memory = self.make_checkpointer(objects)
         restored, is_saved = self.restore_newest(self.checkpointer)
         if restored is not None:
             self._is_restored = True
             self._restored = self.checkpointer.reader.capture()
             self._saved = (restored,) if is_saved else None
-            metrics = self.checkpointer.metrics if is_saved else self.logged_metrics
+            metrics = self.checkpointer.metrics if is_saved else self._logged_metrics
             self.metrics = dict(metrics(restored))
         self.step = self._first_step = self._agreed_until = int(step.numpy())
         self._writers = self.open_writers(self.step)
         self.enter("compile")
         self.faults.reached("step", self.step)
+
+    def _logged_metrics(self, step: int) -> Mapping[str, float]:
+        """Return the last metrics in the log of a step at most."""
+        evaluations = read_evaluations(self.run_dir, "train")
+        return next((values for at, values in reversed(evaluations) if at <= step), {})
 
     def before_step(self) -> None:
         """Save if that is due; stop if all processes agree to; collective.

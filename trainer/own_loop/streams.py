@@ -25,50 +25,11 @@ InputFn: TypeAlias = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 
 @dataclass
 class Stream:
-    """One stream of a run.
-
-    Attributes:
-        steps: number of steps that have read from it.
-    """
+    """One stream of a run, from which `steps` steps have read."""
 
     function: InputFn
     iterator: Any
     steps: int
-
-
-@dataclass(frozen=True)
-class InputPipeline:
-    """The part of every stream that this process reads.
-
-    Attributes:
-        context: the number of pipelines, and which one this is.
-        num_replicas: replicas of this process, which read one element each in a step.
-    """
-
-    context: tf.distribute.InputContext
-    num_replicas: int
-    seed: int
-
-    def open(self, function: InputFn, steps: int) -> Any:
-        """Return an iterator over the elements after the first `steps` steps.
-
-        Raises:
-            ConfigError: the function returns no dataset.
-        """
-        # Whatever was drawn before: a shuffle without a seed has the same order when it is made
-        # again, and the same one in all processes.
-        tf.random.set_seed(self.seed)
-        with tf.device("CPU:0"):
-            dataset = function(self.context)
-            if not isinstance(dataset, tf.data.Dataset):
-                raise ConfigError(
-                    f"loop: {function_name(function)} must return a tf.data.Dataset; it returns "
-                    f"{type(dataset).__name__}"
-                )
-            options = tf.data.Options()
-            options.deterministic = True
-            dataset = dataset.with_options(options).skip(steps * self.num_replicas)
-            return iter(dataset.prefetch(2 * self.num_replicas))
 
 
 class Streams:
@@ -81,12 +42,16 @@ class Streams:
             from it, [MAX_STREAMS, 2] int64. It is up to date after `record`.
 
     Args:
+        context: the number of processes that read, and which one this is.
         announce: shows a line to the user.
     """
 
-    def __init__(self, pipeline: InputPipeline, announce: Callable[[str], None]) -> None:
+    def __init__(
+        self, context: tf.distribute.InputContext, seed: int, announce: Callable[[str], None]
+    ) -> None:
         self.positions = replicated(tf.zeros([MAX_STREAMS, 2], tf.int64), "streams")
-        self._pipeline = pipeline
+        self._context = context
+        self._seed = seed
         self._announce = announce
         self._restored: dict[int, int] = {}
         self._streams: dict[str, Stream] = {}
@@ -125,8 +90,31 @@ class Streams:
             raise ConfigError(f"loop: {name} is one stream too many; at most {MAX_STREAMS}")
         if steps:
             self._announce(f"Skipping the elements of {steps} steps of the stream {name}.")
-        self._streams[name] = Stream(function, self._pipeline.open(function, steps), steps)
+        self._streams[name] = Stream(function, self._iterator(function, steps), steps)
         return self._streams[name]
+
+    def _iterator(self, function: InputFn, steps: int) -> Any:
+        """Return an iterator over the elements after the first `steps` steps.
+
+        Raises:
+            ConfigError: the function returns no dataset.
+        """
+        context = self._context
+        num_local = context.num_replicas_in_sync // context.num_input_pipelines
+        # Whatever was drawn before: a shuffle without a seed has the same order when it is made
+        # again, and the same one in all processes.
+        tf.random.set_seed(self._seed)
+        with tf.device("CPU:0"):
+            dataset = function(context)
+            if not isinstance(dataset, tf.data.Dataset):
+                raise ConfigError(
+                    f"loop: {function_name(function)} must return a tf.data.Dataset; it returns "
+                    f"{type(dataset).__name__}"
+                )
+            options = tf.data.Options()
+            options.deterministic = True
+            dataset = dataset.with_options(options).skip(steps * num_local)
+            return iter(dataset.prefetch(2 * num_local))
 
 
 def function_name(function: Callable[..., Any]) -> str:

@@ -39,7 +39,6 @@ class UserStep:
     """Runs a step function on all replicas and gathers its results.
 
     Attributes:
-        collectives: the collectives of this process's replicas; known when `run` has been traced.
         function: called on each replica with its element, or with nothing without an input;
             returns a nest of numbers or dense tensors of static shapes, or None.
         options: of the sums over the replicas.

@@ -7,13 +7,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import tensorflow as tf
-
 from trainer.cluster.fault_injection import Faults
 from trainer.cluster.signals import Signals
 from trainer.config.directions import Directions
 from trainer.config.instantiate import instantiate
 from trainer.engine.checkpoints.checkpointer import Checkpointer
+from trainer.engine.checkpoints.memory_snapshots import MemorySnapshots
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.pacing import Stopped, make_save_timer
 from trainer.engine.plan import Epochs, save_policies
@@ -21,11 +20,9 @@ from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.own_loop.replicator import Replicator
 from trainer.own_loop.session import Session
-from trainer.own_loop.streams import InputPipeline, Streams
 from trainer.runs import provenance
 from trainer.runs.directory import write_result
 from trainer.runs.ledger import Ledger
-from trainer.runs.recorded_metrics import read_evaluations
 from trainer.strategies import devices
 from trainer.strategies.strategy import Strategy
 from trainer.worker.building.announcement import announce_loop
@@ -53,18 +50,11 @@ def run_own_loop(
     num_replicas = tf_strategy.num_replicas_in_sync
     _check_replicas(context, num_replicas)
     session = _session(context, process_group, faults, signals)
-    pipeline = InputPipeline(
-        tf.distribute.InputContext(process_group.count, process_group.index, num_replicas),
-        num_replicas // process_group.count,
-        experiment.seed,
-    )
-    with tf_strategy.scope():
-        streams = Streams(pipeline, context.channel.line)
     options = StepOptions(
         optimizer_reduces=strategy.optimizer_reduces,
         exchange=strategy.gradient_exchange(in_tree=False),
     )
-    replicator = Replicator(tf_strategy, options, session, streams, experiment.seed)
+    replicator = Replicator(tf_strategy, options, session, experiment.seed)
     announce_loop(context, strategy, num_replicas, process_group)
     try:
         is_finished = _call(context, replicator, session)
@@ -117,21 +107,19 @@ def _session(
         checkpoint = replace(checkpoint, every_secs=_SAVE_SECS)
     ledger = Ledger(run_dir, writes=context.cluster.is_chief)
 
-    def make_checkpointer(objects: Mapping[str, Any]) -> Checkpointer:
-        return run_checkpointer(context, faults, process_group, objects, Directions())
-
-    def logged_metrics(step: int) -> Mapping[str, float]:
-        evaluations = read_evaluations(run_dir, "train")
-        return next((values for at, values in reversed(evaluations) if at <= step), {})
+    def make_checkpointer(
+        objects: Mapping[str, Any],
+    ) -> tuple[Checkpointer, MemorySnapshots | None]:
+        checkpointer = run_checkpointer(context, faults, process_group, objects, Directions())
+        return checkpointer, memory_snapshots(context, checkpointer, process_group)
 
     assert experiment.train.steps is not None, "trainer.config.rules requires it"
     return Session(
+        run_dir=run_dir,
         total_steps=experiment.train.steps,
         save_policies=policies,
         save_timer=make_save_timer(checkpoint, ledger, context.channel),
         make_checkpointer=make_checkpointer,
-        make_memory=lambda checkpointer: memory_snapshots(context, checkpointer, process_group),
-        logged_metrics=logged_metrics,
         open_writers=writers_opener(context, process_group, None),
         ledger=ledger,
         channel=context.channel,
