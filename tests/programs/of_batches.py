@@ -139,14 +139,14 @@ def guide(variant: int, *, library: str = "keras", loss: str = "mean"):
 
     class Custom(K.Model):
         def train_step(self, data):
-            x, y, *_ = data
+            x, y, weight = (*data, None)[:3]
             with tf.GradientTape() as tape:
                 p = self(x, training=True)
                 if variant == 1:
                     value = (
-                        self.compute_loss(y=y, y_pred=p)
+                        self.compute_loss(y=y, y_pred=p, sample_weight=weight)
                         if library == "keras"
-                        else self.compiled_loss(y, p, regularization_losses=self.losses)
+                        else self.compiled_loss(y, p, weight, regularization_losses=self.losses)
                     )
                 else:
                     square = tf.square(tf.reshape(tf.cast(y, tf.float32), [-1, 1]) - p)

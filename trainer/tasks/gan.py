@@ -103,34 +103,35 @@ class Gan:
 
     def train_step(self, batch: Batch, step: StepContext) -> Metrics:
         """Update the discriminator on each part of the batch, then the generator."""
-        discriminator = self.models["discriminator"]
-        optimizer = self.optimizers["discriminator"]
+        models, optimizers = self.models, self.optimizers
         parts = step.split(batch, self._discriminator_steps)
-        judged = [
+
+        def discriminator_loss(part: Batch) -> PerExample:
+            return self._discriminator_loss(part, self._noise(part, step), training=True)
+
+        def generator_loss(part: Batch) -> PerExample:
+            return self._generator_loss(self._noise(part, step), training=True), {}
+
+        updates = [
             step.minimize(
-                lambda part: self._judge(part, self._noise(part, step), training=True),
-                part,
-                discriminator,
-                optimizer,
+                discriminator_loss, part, models["discriminator"], optimizers["discriminator"]
             )
             for part in parts
         ]
         generated = step.minimize(
-            lambda part: (self._fool(self._noise(part, step), training=True), {}),
-            parts[0],
-            self.models["generator"],
-            self.optimizers["generator"],
+            generator_loss, parts[0], models["generator"], optimizers["generator"]
         )
-        return {
-            **{name: _added([metrics[name] for metrics in judged]) for name in judged[0]},
-            "generator_loss": generated["loss"],
+        sums = {
+            name: tuple(map(tf.add_n, zip(*(metrics[name] for metrics in updates), strict=True)))
+            for name in updates[0]
         }
+        return {**sums, "generator_loss": generated["loss"]}
 
     def eval_step(self, batch: Batch) -> PerExample:
         """Return both losses of each example, [B], with the latent vector of its number."""
         latents = normal_of(batch["id"], self.latent_size)
-        losses, metrics = self._judge(batch, latents, training=False)
-        return losses, {**metrics, "generator_loss": self._fool(latents, training=False)}
+        losses, metrics = self._discriminator_loss(batch, latents, training=False)
+        return losses, {**metrics, "generator_loss": self._generator_loss(latents, training=False)}
 
     def generate(self, latents: tf.Tensor) -> tf.Tensor:
         """Return examples, [B, *input_shape], from latent vectors, [B, latent_size]."""
@@ -185,7 +186,9 @@ class Gan:
     def _noise(self, part: Batch, step: StepContext) -> tf.Tensor:
         return step.random_normal([int(part["weight"].shape[0]), self.latent_size])
 
-    def _judge(self, batch: Batch, latents: tf.Tensor, *, training: bool) -> PerExample:
+    def _discriminator_loss(
+        self, batch: Batch, latents: tf.Tensor, *, training: bool
+    ) -> PerExample:
         """Return the discriminator's loss and accuracy of each pair, real and generated, [B]."""
         generated = self.models["generator"](latents, training=training)
         real = self._score(batch["features"], training=training)
@@ -197,7 +200,7 @@ class Gan:
         right = tf.cast(real > 0.0, tf.float32) + tf.cast(fake < 0.0, tf.float32)
         return losses, {"discriminator_accuracy": right / 2.0}
 
-    def _fool(self, latents: tf.Tensor, *, training: bool) -> tf.Tensor:
+    def _generator_loss(self, latents: tf.Tensor, *, training: bool) -> tf.Tensor:
         """Return the generator's loss of each vector, [B]."""
         generated = self.models["generator"](latents, training=training)
         fake = self._score(generated, training=training)
@@ -232,8 +235,3 @@ class SampleGrid:
         picture = figures.image_grid(pixels, _GRID_COLUMNS)
         write_atomically(self._path, figures.png(picture))
         return picture[None]
-
-
-def _added(metrics: list[tuple[tf.Tensor, tf.Tensor]]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Add up sums and weights of a metric."""
-    return tf.add_n([total for total, _ in metrics]), tf.add_n([weight for _, weight in metrics])

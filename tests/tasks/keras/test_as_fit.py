@@ -112,6 +112,7 @@ def test_compiled_program_trains_and_evaluates_as_fit_does(tmp_path, library, na
 
 STEPS = [
     (1, "mean", LAYOUTS),
+    (1, "weighted", ("two",)),
     (2, "mean", ("two", "shards")),
     (2, "vector", ("two", "shards")),
     (2, "sum", ("two", "shards")),
@@ -123,15 +124,20 @@ STEPS = [
 @pytest.mark.parametrize(("variant", "loss", "layouts"), STEPS)
 def test_custom_step_trains_as_fit_does(tmp_path, library, variant, loss, layouts):
     options = (f"library={library}", f"variant={variant}", f"loss={loss}")
-    one = train(tmp_path / "one", "guide", "one", *options)
+    rows, texts, weights = {}, [], None
+    if loss == "weighted":
+        rows, texts, weights = {"kind": "class"}, ["kind=class"], {0: 3.0, 1: 0.5}
+        options = (*options, "task.class_weights={0:3.0,1:0.5}")
+    one = train(tmp_path / "one", "guide", "one", *options, rows=texts)
     model = of_batches.guide(variant, library=library, loss=loss)
-    expected = of_keras(one[0], model, one[1], {})
+    expected = of_keras(one[0], model, one[1], rows, class_weight=weights)
     assert_alike(one[2:3], expected[:1])
     if variant == 1:  # else `fit` reports the last batch alone
         assert_alike(one[2:4], expected[:2])
     for layout in layouts:
         if layout not in ("one", "accumulate"):
-            assert_alike(train(tmp_path / layout, "guide", layout, *options)[2:], one[2:])
+            run = train(tmp_path / layout, "guide", layout, *options, rows=texts)
+            assert_alike(run[2:], one[2:])
 
 
 @pytest.mark.slow

@@ -40,11 +40,11 @@ class D4PG:
         unroll_length: frames in an unroll.
         num_steps: most steps whose rewards are in a target.
         discount: the discount of one step.
-        value_min: the smallest return that the critic can tell.
+        value_min: the smallest return that the critic can represent.
         value_max: the largest.
-        num_atoms: values that it tells apart.
-        noise: standard deviation of the noise of an actor's last environment, as a share of half
-            an action's range; its others explore less far.
+        num_atoms: values that it distinguishes.
+        noise: standard deviation of the noise of an actor's last environment, as a fraction of
+            half an action's range; its others explore less far.
         tau: how much target networks move toward the trained ones in a step.
     """
 
@@ -116,7 +116,7 @@ class D4PG:
 
     def train_step(self, batch: Batch, step: StepContext) -> Metrics:
         """Update the critic, then the policy; the target networks follow."""
-        judged = step.minimize(
+        evaluated = step.minimize(
             self._critic_loss, batch, self.models["critic"], self.optimizers["critic"]
         )
         acted = step.minimize(
@@ -124,7 +124,7 @@ class D4PG:
         )
         for name in self._nodes:
             step.soft_update(self.models[f"{name}_target"], self.models[name], self._tau)
-        return {**judged, "policy_loss": acted["loss"]}
+        return {**evaluated, "policy_loss": acted["loss"]}
 
     def act(
         self, observations: tf.Tensor, seed: tf.Tensor, exploration: tf.Tensor
@@ -147,7 +147,7 @@ class D4PG:
         """Return the cross-entropy of the target and the critic's distribution, a mean of rows."""
         observations = batch["observation"]
         actions = self._unscaled(batch["action"])
-        logits = self._judge("critic", observations[:, :-1], actions, training=True)
+        logits = self._critic("critic", observations[:, :-1], actions, training=True)
         targets = tf.stop_gradient(self._targets(batch))
         losses = tf.nn.softmax_cross_entropy_with_logits(targets, logits)
         return _mean_of_steps(losses, batch), {}
@@ -156,7 +156,7 @@ class D4PG:
         """Return the negative mean return of the policy's own actions, a mean of rows."""
         observations = batch["observation"][:, :-1]
         actions = self._actions("policy", observations, training=True)
-        logits = self._judge("critic", observations, actions)
+        logits = self._critic("critic", observations, actions)
         return _mean_of_steps(-self._support.mean(logits), batch), {}
 
     def _targets(self, batch: Batch) -> tf.Tensor:
@@ -170,7 +170,7 @@ class D4PG:
         )
         following = tf.gather(batch["observation"], rows, axis=1, batch_dims=1)
         actions = self._actions("policy_target", following)
-        probabilities = tf.nn.softmax(self._judge("critic_target", following, actions))
+        probabilities = tf.nn.softmax(self._critic("critic_target", following, actions))
         values = rewards[..., None] + discounts[..., None] * self._support.atoms
         return self._support.project(values, probabilities)
 
@@ -179,7 +179,7 @@ class D4PG:
         observations = tf.cast(observations, tf.float32)
         return tf.tanh(_on_rows(self.models[name], observations, training=training))
 
-    def _judge(
+    def _critic(
         self, name: str, observations: tf.Tensor, actions: tf.Tensor, *, training: bool = False
     ) -> tf.Tensor:
         """Return a critic's logits, [..., num_atoms], of components in [-1, 1]."""
@@ -238,10 +238,10 @@ def n_step_returns(
     discount: float,
     num_steps: int,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return what `num_steps` steps from each row on bring (Sutton 1988).
+    """Return the n-step returns of each row (Sutton 1988), of at most `num_steps` steps.
 
     They are fewer where the episode or the unroll ends before. A terminal state has no value. An
-    episode that is cut by a time limit goes on in thought: its last observation has one.
+    episode that a time limit cuts has one: that of its last observation.
 
     Args:
         reward: [B, T] float32.
@@ -257,19 +257,19 @@ def n_step_returns(
     length = int(reward.shape[1])
     total = tf.zeros_like(reward)
     factor = tf.ones_like(reward)
-    goes_on = tf.ones_like(reward)
+    continues = tf.ones_like(reward)
     row = tf.zeros_like(reward, tf.int32) + tf.range(length)
 
     def later(rows: tf.Tensor, offset: int) -> tf.Tensor:
         return tf.pad(rows[:, offset:], [[0, 0], [0, offset]])
 
     for offset in range(min(num_steps, length)):
-        goes_on *= later(is_step, offset)  # 0 beyond the unroll too
-        total += goes_on * factor * later(reward, offset)
-        row += tf.cast(goes_on, tf.int32)
-        ends = goes_on * later(terminated, offset)
-        factor *= tf.where(goes_on > 0.0, discount * (1.0 - ends), 1.0)
-        goes_on *= 1.0 - ends
+        continues *= later(is_step, offset)  # 0 beyond the unroll too
+        total += continues * factor * later(reward, offset)
+        row += tf.cast(continues, tf.int32)
+        ends = continues * later(terminated, offset)
+        factor *= tf.where(continues > 0.0, discount * (1.0 - ends), 1.0)
+        continues *= 1.0 - ends
     return total, factor, row
 
 

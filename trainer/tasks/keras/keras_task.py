@@ -132,7 +132,9 @@ class Keras:
         steps = program.steps
         check_source(undecorated(own, name) for name in steps)
         if "train_step" in steps:
-            self._own = OwnSteps(program, compiled.optimizer)
+            self._own = OwnSteps(
+                program, compiled.optimizer, partial(class_weighted, weights=self._class_weights)
+            )
             self._train = self._build_own(self._own, parts)
         else:
             self.optimizers = {
@@ -165,10 +167,11 @@ class Keras:
 
     def train_step(self, batch: Batch, step: StepContext) -> Metrics:
         """Make one update on the global batch, or what the model's own step makes."""
+        batch = class_weighted(batch, self._class_weights)
         if self._own is not None:
             made = self._own.train(batch, step, self._by_attribute, self._train.kinds)
             return self._sums(self._train, made, num_examples(batch) * step.num_replicas, 0)
-        batch = self._weighted(class_weighted(batch, self._class_weights))
+        batch = self._weighted(batch)
         size = num_examples(batch) * step.num_replicas
         if self._train.kinds.needs_whole and step.num_parts > 1:
             return self._train_on_whole(batch, step, size)
@@ -481,11 +484,9 @@ class Keras:
 
     def _refuse_unused(self, steps: Collection[str]) -> None:
         """Refuse options that a model's own steps do not read."""
-        trains, tests = not _TRAINS.isdisjoint(steps), not _TESTS.isdisjoint(steps)
-        unused = {"class_weights": self._class_weights} if trains else {}
-        if trains and tests:
-            unused |= vars(self._options)
-        for name, value in unused.items():
+        if _TRAINS.isdisjoint(steps) or _TESTS.isdisjoint(steps):
+            return
+        for name, value in vars(self._options).items():
             if value:
                 raise ConfigError(
                     f"task.{name} ({value}) is not used: the model's own {', '.join(steps)} "

@@ -70,10 +70,14 @@ class OwnSteps:
 
     Args:
         optimizer: what it was compiled with; None: the group `optimizer` decides.
+        weighted: returns a batch with the weights of its classes.
     """
 
-    def __init__(self, program: Program, optimizer: Any) -> None:
+    def __init__(
+        self, program: Program, optimizer: Any, weighted: Callable[[Batch], Batch]
+    ) -> None:
         self._program = program
+        self._weighted = weighted
         own = program.own
         self.proxies = {
             name: OptimizerProxy(name, value)
@@ -121,7 +125,7 @@ class OwnSteps:
             updates.extend(arrived)
             return [None]
 
-        index = tf.constant(0, tf.int64)
+        batch, index = self._weighted(batch), tf.constant(0, tf.int64)
         run = lambda _: self._program.step("train_step", batch, index)  # noqa: E731
         (made,) = in_lockstep(1, run, at_meeting)
         return made, updates

@@ -107,9 +107,9 @@ def class_weighted(batch: Batch, weights: Mapping[int, float]) -> Batch:
     """
     if not weights:
         return batch
-    label = batch["label"]
-    if tf.nest.is_nested(label) or label.shape.rank > 2:
-        kind = "several outputs" if tf.nest.is_nested(label) else f"labels {list(label.shape)}"
+    label = batch.get("label")
+    if label is None or tf.nest.is_nested(label) or label.shape.rank > 2:
+        kind = "several outputs" if tf.nest.is_nested(label) else f"labels {label}"
         raise ConfigError(
             f"task.class_weights cannot be used with {kind}, as in Keras; give the dataset a "
             "sample weight for each example"
