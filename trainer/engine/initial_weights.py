@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -40,7 +41,7 @@ _IS_STATE = re.compile(r"^(optimizer|metrics)\b|\bseed_generator$")
 
 
 @dataclass(frozen=True)
-class Saved:
+class _Saved:
     """A weight that was saved."""
 
     shape: tuple[int, ...]
@@ -69,16 +70,16 @@ def restore_weights(
     """
     first = dict([next(iter(models.items()))])
     if source.suffix in FILES:
-        saved = file_weights(source, next(iter(first.values())))
-        return take_by_name(str(source), saved, first, allow, rename), []
-    if prefix := find_foreign(source):
+        saved = _file_weights(source, next(iter(first.values())))
+        return _take_by_name(str(source), saved, first, allow, rename), []
+    if prefix := _find_foreign(source):
         for key, patterns in {"init_allow": allow, "init_rename": rename or {}}.items():
             if patterns:
                 raise CheckpointError(
                     f"{key} ({', '.join(patterns)}) needs a run, or a .keras, .h5 or .npz file, "
                     f"in init_from; {source} is neither"
                 )
-        restore_foreign(prefix, next(iter(first.values())))
+        _restore_foreign(prefix, next(iter(first.values())))
         return prefix, [f"{prefix} has no marker of a run, so its content could not be verified"]
     directory, steps = _checkpoints(source)
     skipped = []
@@ -88,25 +89,33 @@ def restore_weights(
             continue
         name, prefix = f"step {step} of {source}", str(directory / f"ckpt-{step}")
         if allow or rename:
-            saved = checkpoint_weights(prefix, models)
-            return take_by_name(name, saved, models, allow, rename), skipped
-        try:
+            saved = _checkpoint_weights(prefix, models)
+            return _take_by_name(name, saved, models, allow, rename), skipped
+        with _fitting(
+            f"init_from ({source}): the checkpoint of step {step}",
+            partial(_pattern_names, prefix, models),
+        ):
             _restore_models(prefix, models)
-        except CONNECTION_ERRORS:
-            raise
-        except (AssertionError, ValueError, tf.errors.OpError) as error:
-            raise CheckpointError(
-                f"init_from ({source}): the checkpoint of step {step} does not fit this model: "
-                f"{describe_mismatch(error)} {_pattern_names(prefix, models)}"
-            ) from error
         return name, skipped
     hint = "" if steps else _checkpoint_below(source)
     raise CheckpointError(f"init_from ({source}): there is no checkpoint that verifies{hint}")
 
 
+@contextmanager
+def _fitting(checkpoint: str, hint: Callable[[], str] = lambda: "") -> Iterator[None]:
+    """Say in a CheckpointError that a checkpoint which is read inside does not fit the model."""
+    try:
+        yield
+    except CONNECTION_ERRORS:
+        raise
+    except (AssertionError, ValueError, tf.errors.OpError) as error:
+        problem = f"does not fit this model: {describe_mismatch(error)} {hint()}"
+        raise CheckpointError(f"{checkpoint} {problem}".rstrip()) from error
+
+
 def _pattern_names(prefix: str, models: Mapping[str, tf.keras.Model]) -> str:
     """Return what patterns are for, and the names that they match."""
-    saved = shown(checkpoint_weights(prefix, models), 2)
+    saved = shown(_checkpoint_weights(prefix, models), 2)
     paths = shown((weight.path for weight in weights_of(models)), 2)
     return (
         f"(init_allow=[<pattern>] lets weights start fresh, called {paths} here; init_rename "
@@ -122,7 +131,7 @@ def _checkpoint_below(source: Path) -> str:
     whole = [
         file
         for file in files
-        if file.with_suffix(".json").exists() or find_foreign(file.with_suffix(""))
+        if file.with_suffix(".json").exists() or _find_foreign(file.with_suffix(""))
     ]
     if not whole:
         return "; give a run, a checkpoint such as <run>/checkpoints/ckpt-100, or a file of weights"
@@ -150,7 +159,7 @@ def _restore_models(prefix: str, models: Mapping[str, tf.keras.Model]) -> None:
         averages.read(prefix).assert_existing_objects_matched().expect_partial()
 
 
-def find_foreign(source: Path) -> str | None:
+def _find_foreign(source: Path) -> str | None:
     """Return the prefix of a checkpoint that no run has written, or None.
 
     `source` is such a prefix, or a folder of a `tf.train.CheckpointManager`.
@@ -163,32 +172,21 @@ def find_foreign(source: Path) -> str | None:
     return str(source) if Path(f"{source}.index").exists() and not is_of_a_run else None
 
 
-def restore_foreign(prefix: str, model: tf.keras.Model) -> None:
+def _restore_foreign(prefix: str, model: tf.keras.Model) -> None:
     """Restore a model from `Checkpoint(model=...)` or `model.save_weights`, of Keras 2 or 3.
 
     Nothing else in the checkpoint is used. Keras 3 numbers the layers of a sequential or functional
     model; their variables are matched by this order and by name.
-
-    Raises:
-        CheckpointError: the model has other variables.
     """
-    names = [name for name, _ in tf.train.list_variables(prefix)]
-    try:
+    with _fitting(f"init_from ({prefix}): the checkpoint, which has no marker of a run,"):
+        names = [name for name, _ in tf.train.list_variables(prefix)]
         if any(_KERAS_3.fullmatch(name) for name in names):
-            _assign_in_order(prefix, names, model)
-            return
+            return _assign_in_order(prefix, names, model)
         is_attribute = any(name.startswith("model/") for name in names)
         checkpoint = (
             tf.train.Checkpoint(model=model) if is_attribute else tf.train.Checkpoint(model)
         )
         checkpoint.read(prefix).assert_existing_objects_matched().expect_partial()
-    except CONNECTION_ERRORS:
-        raise
-    except (AssertionError, ValueError, tf.errors.OpError) as error:
-        raise CheckpointError(
-            f"init_from ({prefix}): the checkpoint, which has no marker of a run, does not fit "
-            f"this model: {describe_mismatch(error)}"
-        ) from error
 
 
 def _assign_in_order(prefix: str, names: list[str], model: tf.keras.Model) -> None:
@@ -215,9 +213,9 @@ def _assign_in_order(prefix: str, names: list[str], model: tf.keras.Model) -> No
         variable.assign(value)
 
 
-def take_by_name(
+def _take_by_name(
     source: str,
-    saved: Mapping[str, Saved],
+    saved: Mapping[str, _Saved],
     models: Mapping[str, Any],
     allow: Sequence[str],
     rename: Mapping[str, str] | None,
@@ -229,32 +227,23 @@ def take_by_name(
 
     Args:
         saved: the saved weights by name; with several models, the model's name comes first.
-        allow: patterns of paths; weights that they match may be missing.
-        rename: patterns in the names of saved weights, and what replaces them, one after the
-            other.
 
     Returns:
         What was taken and what not, in words.
-
-    Raises:
-        CheckpointError: a weight is missing or has another shape, and is not allowed to; a
-            pattern is in no name, or gives two weights the same.
     """
     saved = _renamed(source, saved, rename or {})
     matches = _find(weights_of(models), saved, models)
-    fits = [
-        (weight, name)
-        for weight, name in matches
-        if name is not None and saved[name].shape == tuple(weight.container.shape)
-    ]
-    taken = {id(weight) for weight, _ in fits}
-    fresh = [(weight, name) for weight, name in matches if id(weight) not in taken]
-    refused = [
+    fits, fresh = [], []
+    for weight, name in matches:
+        if name is not None and saved[name].shape == tuple(weight.container.shape):
+            fits.append((weight, name))
+        else:
+            fresh.append((weight, name))
+    if refused := [
         (weight, name)
         for weight, name in fresh
         if not any(re.search(pattern, weight.path) for pattern in allow)
-    ]
-    if refused:
+    ]:
         raise CheckpointError(_refusal(source, refused, saved))
     if not fits:
         raise CheckpointError(f"init_from ({source}) has none of the weights of this model")
@@ -269,13 +258,13 @@ def take_by_name(
     return text
 
 
-def checkpoint_weights(prefix: str, models: Mapping[str, Any]) -> dict[str, Saved]:
+def _checkpoint_weights(prefix: str, models: Mapping[str, Any]) -> dict[str, _Saved]:
     """Return the weights of the models in a run's checkpoint, averaged ones where it has them."""
     reader = tf.train.load_checkpoint(prefix)
     shapes = reader.get_variable_to_shape_map()
     graph = TrackableObjectGraph.FromString(reader.get_tensor(_GRAPH))
     attributes = [a for node in graph.nodes for a in node.attributes if a.name == "VARIABLE_VALUE"]
-    saved: dict[str, Saved] = {}
+    saved: dict[str, _Saved] = {}
     # Averages after the weights that they replace.
     for section in ("models/", "averages/"):
         for attribute in attributes:
@@ -285,13 +274,13 @@ def checkpoint_weights(prefix: str, models: Mapping[str, Any]) -> dict[str, Save
             model = key.split("/")[1]
             name = attribute.full_name.removesuffix(_AVERAGE)
             prefixed = f"{model}/{name}" if len(models) > 1 else name
-            saved[prefixed] = Saved(tuple(shapes[key]), partial(reader.get_tensor, key))
+            saved[prefixed] = _Saved(tuple(shapes[key]), partial(reader.get_tensor, key))
     return saved
 
 
 def _renamed(
-    source: str, saved: Mapping[str, Saved], rename: Mapping[str, str]
-) -> dict[str, Saved]:
+    source: str, saved: Mapping[str, _Saved], rename: Mapping[str, str]
+) -> dict[str, _Saved]:
     """Return saved weights by the names that patterns and what replaces them give."""
     names = list(saved)
     for pattern, replacement in rename.items():
@@ -312,7 +301,7 @@ def _renamed(
 
 
 def _find(
-    weights: Sequence[Weight], saved: Mapping[str, Saved], models: Mapping[str, Any]
+    weights: Sequence[Weight], saved: Mapping[str, _Saved], models: Mapping[str, Any]
 ) -> list[tuple[Weight, str | None]]:
     """Return each weight with the name by which it was saved, or None.
 
@@ -333,25 +322,25 @@ def _find(
     return [(weight, names.get(id(weight))) for weight in weights]
 
 
-def _scope(weight: Weight, owner: str, saved: Mapping[str, Saved]) -> str:
+def _scope(weight: Weight, owner: str, saved: Mapping[str, _Saved]) -> str:
     """Return the name that Keras gave a weight, after that of its model."""
     return owner + weight.name
 
 
-def _longer(weight: Weight, owner: str, saved: Mapping[str, Saved]) -> str:
+def _longer(weight: Weight, owner: str, saved: Mapping[str, _Saved]) -> str:
     """Return the only name that ends with the path of a weight, or ''."""
     end = f"/{weight.path.removeprefix(owner)}"
     names = [name for name in saved if name.startswith(owner) and name.endswith(end)]
     return names[0] if len(names) == 1 else ""
 
 
-def _number(weight: Weight, owner: str, saved: Mapping[str, Saved]) -> str:
+def _number(weight: Weight, owner: str, saved: Mapping[str, _Saved]) -> str:
     """Return the path of the layer and the number of the weight in it, as in a `.weights.h5`."""
     return f"{weight.path.rpartition('/')[0]}/{weight.number}".removeprefix("/")
 
 
 def _refusal(
-    source: str, refused: Sequence[tuple[Weight, str | None]], saved: Mapping[str, Saved]
+    source: str, refused: Sequence[tuple[Weight, str | None]], saved: Mapping[str, _Saved]
 ) -> str:
     missing = [weight.path for weight, name in refused if name is None]
     reshaped = [
@@ -366,18 +355,12 @@ def _refusal(
     return f"init_from ({source}) {', and '.join(problems)}; {fix}"
 
 
-def file_weights(path: Path, model: Any) -> dict[str, Saved]:
+def _file_weights(path: Path, model: Any) -> dict[str, _Saved]:
     """Return the weights in a `.keras`, `.h5` or `.npz` file of one model.
 
     Those of a `.keras` and a `.weights.h5` have numbers in place of names of their own: `conv1/0`.
-    No model is built: a file may name operations of any kind.
-
-    Args:
-        model: the model that they are for, of either Keras: where a file has no names at all, a
-            layer is known by its place.
-
-    Raises:
-        CheckpointError: it is no such file, or one that names no weights.
+    Where a file has no names at all, a layer is known by its place in `model`, of either Keras. No
+    model is built: a file may name operations of any kind.
     """
     try:
         if path.suffix == ".npz":
@@ -402,7 +385,7 @@ def file_weights(path: Path, model: Any) -> dict[str, Saved]:
 
 def _numbered(
     path: Path, file: h5py.File, model: Any, configured: Mapping[str, str]
-) -> dict[str, Saved]:
+) -> dict[str, _Saved]:
     """Read a `.weights.h5`: the weights of each layer in their order, at the layer's place.
 
     A place is where Keras found the layer: `layers/dense_1` is the second Dense. Keras 3 adds the
@@ -500,7 +483,7 @@ def _places(layer: Any, path: str, place: str, seen: set[int]) -> Iterator[tuple
                 yield from _places(member, f"{path}/{member.name}", inner, seen)
 
 
-def _arrays(path: Path) -> dict[str, Saved]:
+def _arrays(path: Path) -> dict[str, _Saved]:
     """Read the arrays of `numpy.savez`, whose names are those of the weights."""
     file = np.load(path, allow_pickle=False)
     if isinstance(file, np.ndarray):
@@ -511,7 +494,7 @@ def _arrays(path: Path) -> dict[str, Saved]:
             value = file[name]
             if value.dtype.kind not in "fiub":
                 raise ValueError(f"{name} has the type {value.dtype}, which is no number")
-            saved[name.removesuffix(":0")] = Saved(value.shape, partial(np.asarray, value))
+            saved[name.removesuffix(":0")] = _Saved(value.shape, partial(np.asarray, value))
     return saved
 
 
@@ -519,7 +502,7 @@ def _text(name: str | bytes) -> str:
     return name.decode() if isinstance(name, bytes) else name
 
 
-def _stored(path: Path, dataset: h5py.Dataset) -> Saved:
+def _stored(path: Path, dataset: h5py.Dataset) -> _Saved:
     """Return a weight that is read when it is taken: only then does its size have a reason."""
     if dataset.dtype.kind not in "fiubV":
         raise ValueError(f"{dataset.name} has the type {dataset.dtype}, which is no number")
@@ -531,7 +514,7 @@ def _stored(path: Path, dataset: h5py.Dataset) -> Saved:
         except READ_ERRORS as error:
             raise _unreadable(path, error) from error
 
-    return Saved(dataset.shape, read)
+    return _Saved(dataset.shape, read)
 
 
 def _unreadable(path: Path, error: BaseException) -> CheckpointError:

@@ -12,7 +12,8 @@ import tensorflow as tf
 from trainer.engine.evaluation.evaluator import Evaluation, Evaluator, Rows, columns
 from trainer.engine.evaluation.inference import Inference
 from trainer.engine.evaluation.row_metrics import predicted_classes, require_evaluated
-from trainer.engine.evaluation.subset import SpreadExamples, batch_spec
+from trainer.engine.evaluation.subset import SpreadExamples
+from trainer.engine.graph.input.feature_specs import fetched_specs
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.randomness import randomness
 from trainer.errors import ConfigError
@@ -105,7 +106,9 @@ def embedding_evaluator(task: Embeds, inference: Inference, source: Source) -> E
     """
     experiment, dataset = inference.experiment, inference.dataset
     train = dataset.train
-    has_neighbors = task.neighbors > 0 and isinstance(train, Split) and "label" in batch_spec(train)
+    has_neighbors = (
+        task.neighbors > 0 and isinstance(train, Split) and "label" in fetched_specs(train)
+    )
     if names := ", ".join(inference.metrics):
         raise ConfigError(
             f"metrics ({names}) needs predicted classes, and {type(task).__name__} predicts "

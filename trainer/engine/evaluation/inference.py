@@ -21,7 +21,7 @@ from trainer.engine.evaluation.row_metrics import (
     require_evaluated,
     validate_metrics,
 )
-from trainer.engine.evaluation.subset import batch_spec
+from trainer.engine.graph.input.feature_specs import fetched_specs
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.graph.state.train_state import TrainState
@@ -185,7 +185,7 @@ class Inference:
                 f"{configured} needs a task with predict_step; {type(task).__name__} has none; "
                 "add one, or leave the option out"
             )
-        if kind != "sample" and "label" not in batch_spec(self.dataset.test):
+        if kind != "sample" and "label" not in fetched_specs(self.dataset.test):
             raise ConfigError(f"{configured} needs examples with a 'label'; leave the option out")
         self._begin_metrics()
         pictures = dict(pictures or {})

@@ -13,8 +13,7 @@ from trainer.config.directions import Directions, selections
 from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Experiment
 from trainer.engine.evaluation.evaluator import Evaluation, Rows
-from trainer.engine.evaluation.subset import batch_spec
-from trainer.engine.graph.input.feature_specs import feature_words
+from trainer.engine.graph.input.feature_specs import feature_words, fetched_specs
 from trainer.errors import ConfigError
 from trainer.files import write_json
 from trainer.protocols import (
@@ -257,7 +256,7 @@ class MisclassifiedExamples:
         self._count = count
         self._split = dataset.test
         self._class_names = class_names
-        features = batch_spec(dataset.test)["features"]
+        features = fetched_specs(dataset.test)["features"]
         shape = [] if tf.nest.is_nested(features) else list(features.shape)[1:]
         if len(shape) != 3 or shape[2] not in (1, 3):
             raise ConfigError(

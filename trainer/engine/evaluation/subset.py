@@ -71,12 +71,3 @@ class ChosenExamples:
             rows = tf.gather(self._constant, indices)
         batch: Batch = self._split.fetch(rows, *([] if draws is None else [draws]))
         return batch
-
-
-def batch_spec(split: Split) -> dict[str, tf.TensorSpec]:
-    """Return name, shape and dtype of what a split fetches; nothing is read."""
-    fetch = tf.function(split.fetch, autograph=False)
-    spec: dict[str, tf.TensorSpec] = fetch.get_concrete_function(
-        tf.TensorSpec([None], tf.int64)
-    ).structured_outputs
-    return spec

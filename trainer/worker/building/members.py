@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Experiment
-from trainer.engine.evaluation.subset import batch_spec
-from trainer.engine.graph.input.feature_specs import feature_specs, feature_words
+from trainer.engine.graph.input.feature_specs import feature_specs, feature_words, fetched_specs
 from trainer.errors import ConfigError
 from trainer.protocols import (
     EVENTS,
@@ -188,7 +187,7 @@ def check_labels(task: Task, dataset: Dataset) -> None:
         "test": dataset.test,
     }
     for name, split in splits.items():
-        if isinstance(split, Split) and "label" not in batch_spec(split):
+        if isinstance(split, Split) and "label" not in fetched_specs(split):
             raise ConfigError(
                 f"dataset: the examples of the {name} split have no label, which the task "
                 f"({type(task).__name__}) needs to train and to evaluate; add the labels, or use "

@@ -48,7 +48,7 @@ def batch_specs(
         whole = {"weight": tf.ones([size]), "id": tf.range(size, dtype=tf.int64), **batch}
         return {**whole, **dataset.transform(whole, None)}
 
-    fetched = _fetched(dataset.train if split is None else split, size)
+    fetched = fetched_specs(dataset.train if split is None else split, size)
     traced = tf.function(received, autograph=False).get_concrete_function(fetched)
     return tf.nest.map_structure(
         lambda x: tf.TensorSpec(x.shape, x.dtype), traced.structured_outputs
@@ -57,10 +57,11 @@ def batch_specs(
 
 def has_weights(dataset: Dataset) -> bool:
     """Return whether examples of the training have a `weight`: 0 for one that is unusable."""
-    return "weight" in _fetched(dataset.train, 1)
+    return "weight" in fetched_specs(dataset.train, 1)
 
 
-def _fetched(split: Split | Stream, size: int) -> Mapping[str, Any]:
+def fetched_specs(split: Split | Stream, size: int | None = None) -> Mapping[str, Any]:
+    """Return name, shape and dtype of what a split fetches; nothing is read of one by number."""
     if isinstance(split, Stream):
         elements = split.stream().element_spec
         return tf.nest.map_structure(
