@@ -81,7 +81,7 @@ def array_record(
             },
             test_fraction=test_fraction,
             names={name: str(root) for name, (root, _) in found.items()},
-            # Nothing tells when the function changes.
+            # Nothing shows when the function changes.
             files=() if parse else [file for _, files in found.values() for file in files],
             by_name=splits.by_name,
         ),

@@ -1,4 +1,4 @@
-"""Breast cancer: 569 real rows of 30 measurements, in `breast_cancer.csv` beside this file.
+"""Breast cancer: 569 real rows of 30 measurements, in `breast_cancer.csv` next to this file.
 
 The data is "Breast Cancer Wisconsin (Diagnostic)" by W. Wolberg, O. Mangasarian, N. Street and W.
 Street (1993), UCI Machine Learning Repository, https://doi.org/10.24432/C5DW2B, licensed CC BY 4.0,

@@ -1,4 +1,4 @@
-"""Diabetes: 442 real rows of 10 measurements, in `diabetes.csv` beside this file.
+"""Diabetes: 442 real rows of 10 measurements, in `diabetes.csv` next to this file.
 
 The data is that of B. Efron, T. Hastie, I. Johnstone and R. Tibshirani, "Least Angle Regression",
 Annals of Statistics (2004), as scikit-learn ships it (BSD 3-Clause), unscaled and in its order. The

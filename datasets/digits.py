@@ -1,4 +1,4 @@
-"""Handwritten digits: 1,797 real images of 8 x 8 pixels, in `digits.npz` beside this file.
+"""Handwritten digits: 1,797 real images of 8 x 8 pixels, in `digits.npz` next to this file.
 
 The data is the test set of "Optical Recognition of Handwritten Digits" by E. Alpaydin and C. Kaynak
 (1998), UCI Machine Learning Repository, https://doi.org/10.24432/C50P49, licensed CC BY 4.0, in the

@@ -92,7 +92,7 @@ def _load(path: str | None, key: str, *, divides: bool = False) -> Any:
         return {name: joined(files) for name, (_, files) in splits.present.items()}
     except (FileNotFoundError, ValueError):
         raise
-    except Exception as error:  # whatever Arrow raises
+    except Exception as error:  # any exception of Arrow
         raise ValueError(f"{key} ({root}) cannot be read: {first_line(error)}") from error
 
 
@@ -112,7 +112,7 @@ def _read_file(library: Any, file: Path) -> Any:
             parquet = import_extra("pyarrow.parquet", _EXTRA, _CHOICE)
             return library.Dataset(library.table.InMemoryTable(parquet.read_table(file)))
         return library.Dataset.from_file(str(file))
-    except Exception as error:  # whatever Arrow raises
+    except Exception as error:  # any exception of Arrow
         raise ValueError(
             f"{file} cannot be read: {first_line(error)}; was it cut short?"
         ) from error

@@ -255,7 +255,7 @@ def _check_options(options: ImageOptions, layout: Layout) -> None:
 def _safe_reads(readers: Sequence[RecordReader], processes: int) -> list[Read]:
     """Return a function for each reader that several threads may call.
 
-    Python runs one thread at a time anyway; decoding, in the graph, goes on meanwhile.
+    Python runs one thread at a time anyway; decoding, in the graph, continues meanwhile.
     """
     if processes:
         pool = ReadingProcesses(readers, processes)
@@ -293,7 +293,7 @@ def _num_classes(sources: Sources, fields: Fields, layout: Layout) -> int:
 def _first_record(sources: Sources) -> Any:
     try:
         return sources.train[0]
-    except Exception as error:  # whatever a library raises
+    except Exception as error:  # any exception of a library
         reason = first_line(error)
         raise ValueError(f"{sources.name('train')}: record 0 cannot be read: {reason}") from error
 

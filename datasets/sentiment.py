@@ -1,4 +1,4 @@
-"""Sentiment: 1,200 short English sentences, in `sentiment.csv` beside this file.
+"""Sentiment: 1,200 short English sentences, in `sentiment.csv` next to this file.
 
 They are generated, not collected: a subject, one of 28 adjectives, which `not` or `never` turns
 round in a quarter of the clauses, an opening and a closing, drawn at random. Half of them are

@@ -193,7 +193,7 @@ class _Source:
         return examples if is_same else examples.map(shaped)
 
     def num_examples(self) -> int:
-        """Return how many examples one pass has, or raise a ValueError if nothing tells."""
+        """Return how many examples one pass has, or raise a ValueError if that is unknown."""
         size = num_examples(self._raw) if self.batched else int(self._raw.cardinality())
         if size < 1:
             reason = "has no end" if size == tf.data.INFINITE_CARDINALITY else "does not know"

@@ -66,7 +66,7 @@ def _builder(path: str | None) -> tuple[Any, Any]:
         )
     try:
         builder = library.builder_from_directory(str(root))
-    except Exception as error:  # whatever the library raises
+    except Exception as error:  # any exception of the library
         raise ValueError(f"path ({root}) cannot be read: {first_line(error)}") from error
     if (form := builder.info.file_format.value) != "array_record":
         raise ValueError(
@@ -85,7 +85,7 @@ def _source(library: Any, builder: Any, split: str) -> Any:
     }
     try:
         return builder.as_data_source(split=split, decoders=skip or None)
-    except Exception as error:  # whatever the library raises
+    except Exception as error:  # any exception of the library
         raise ValueError(f"the split {split} cannot be opened: {first_line(error)}") from error
 
 

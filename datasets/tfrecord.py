@@ -40,7 +40,7 @@ from trainer.datasets.splits.hashed_split import divide, hash_rows
 from trainer.datasets.splits.paths import find_files, find_splits, replacing
 from trainer.user_cache import FOLDER, mark_used
 
-_TRIED = 16  # records that may be damaged before the first one that tells what is in them
+_TRIED = 16  # records that may be damaged before the first one that shows what is in them
 _FRAME_BYTES = 16  # of a record, besides its data
 _RECORD_NAME = re.compile(r"^[^.].*(\.tfrec(ord)?s?\b|-\d{5}-of-\d{5}$)")
 _COMPRESSED = {b"\x1f\x8b": "GZIP", b"\x78\x01": "ZLIB", b"\x78\x9c": "ZLIB", b"\x78\xda": "ZLIB"}
@@ -116,7 +116,7 @@ def _image_shape(contents: Features, size: list[int], channels: int) -> tuple[in
     check_channels(channels)
     if len(contents.inputs) > 1:
         raise ValueError(
-            f"features has {contents.inputs} beside the label; with an image there may be no "
+            f"features has {contents.inputs} besides the label; with an image there may be no "
             "others; remove them"
         )
     return size[0], size[1], channels
@@ -165,7 +165,7 @@ def _contents(
     by_name = read_features(features)
     if label not in by_name or len(by_name) < 2:
         raise ValueError(
-            f"label ({label}) must be one of features, beside at least one other; features has "
+            f"label ({label}) must be one of features, next to at least one other; features has "
             f"{', '.join(by_name)}; set dataset.label=<name>, or add the feature"
         )
     _check_label(by_name[label], label, class_names)

@@ -2,7 +2,7 @@
 
 It fills as examples are trained on or evaluated, so nothing is read before it is needed, and what
 an interrupted run has read is there for the next one. Every example has a checksum, which is
-written last: whatever is half written, or damaged on the disk, counts as absent.
+written last: what is half written, or damaged on the disk, counts as absent.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class _Table:
         return [np.bool_(False), *(self._arrays[name][:0] for name in self._names)]
 
     def write(self, indices: np.ndarray, *columns: np.ndarray) -> None:
-        """Keep examples; not those without weight, so that damaged files are told again."""
+        """Keep examples; not those without weight, so that damaged files are reported again."""
         if not self._is_writable:
             return
         checksums = _checksums(columns)

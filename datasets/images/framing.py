@@ -20,7 +20,7 @@ class Framing:
 
     Attributes:
         crop: in evaluation, the share of the largest box in the middle that has the proportions of
-            the result; 0.875 is usual for ImageNet. None: the whole image, whatever its
+            the result; 0.875 is usual for ImageNet. None: the whole image, of any
             proportions.
         min_area: in training, the least share of the image in a random box; 0: as in evaluation.
         antialias: whether to average when an image is made smaller.

@@ -1,7 +1,7 @@
 """Data augmentation: random changes of a batch of images in training.
 
-An augmentation works on each example alone, so an example comes out the same to the bit in whatever
-batch it is; only mixup and CutMix join two neighbors. Its random numbers are fixed columns of
+An augmentation works on each example alone, so an example comes out the same to the bit in any
+batch; only mixup and CutMix join two neighbors. Its random numbers are fixed columns of
 `draws`, [B, num_draws] float32 in [0, 1), so switching one augmentation on or off does not change
 what the others draw.
 

@@ -1,4 +1,4 @@
-"""Changes of color: each example by itself, and equal to the bit in whatever batch it is.
+"""Changes of color: each example by itself, and equal to the bit in any batch.
 
 Images are [B, H, W, C] float32 in [0, 1], and so are the results. Means are taken over whole
 numbers, because the order in which floats are added depends on the batch.

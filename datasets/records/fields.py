@@ -339,7 +339,7 @@ class RecordReader:
     def _record(self, row: int) -> Any:
         try:
             return self.source[row]
-        except Exception as error:  # whatever a library raises
+        except Exception as error:  # any exception of a library
             logger.info("%s: record %d cannot be read", self.name, row, exc_info=True)
             reason = first_line(error)
             raise ValueError(f"{self.name}: record {row} cannot be read: {reason}") from None

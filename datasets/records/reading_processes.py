@@ -181,7 +181,7 @@ def _pickled(readers: Sequence[RecordReader]) -> bytes:
     for reader in readers:
         try:
             pickle.dumps(reader.source)
-        except Exception as error:  # whatever an object raises
+        except Exception as error:  # any exception of an object
             raise ValueError(
                 f"processes ({reader.name}, a {type(reader.source).__name__}) cannot be copied to "
                 f"other processes: {first_line(error)}; open files in __getitem__, or set "
@@ -215,7 +215,7 @@ def answer(descriptor: int) -> None:
         payload = connection.recv_bytes()
         try:
             readers: list[RecordReader] = pickle.loads(payload)
-        except Exception as error:  # whatever the source's module raises
+        except Exception as error:  # any exception of the source's module
             logger.info("the source cannot be copied", exc_info=True)
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             reply(

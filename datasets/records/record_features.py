@@ -182,7 +182,7 @@ def describe_record(record: bytes) -> str:
     """Return what is in a record, for messages: `image: bytes (JPEG), label: int`."""
     try:
         present = tf.train.Example.FromString(record).features.feature
-    except Exception:  # whatever protobuf raises
+    except Exception:  # any exception of protobuf
         return _NO_EXAMPLE
     return (
         ", ".join(f"{name}: {describe_value(present[name])}" for name in sorted(present)) or "none"

@@ -68,7 +68,7 @@ Column: TypeAlias = np.ndarray | PaddedRows
 
 
 def content(column: Column) -> bytes:
-    """Return what tells a column from others of its shape."""
+    """Return what distinguishes a column from others of its shape."""
     is_text = column.dtype == object
     return repr(column.tolist()).encode() if is_text else column.tobytes()
 

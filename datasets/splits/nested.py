@@ -20,7 +20,7 @@ from trainer.datasets.splits.batches import PaddedRows
 from trainer.protocols import paths
 
 Kind = Literal["auto", "class", "number", "multilabel"] | None
-"""What labels are told to be; auto: seen by their type and shape; None: likewise, and whole numbers
+"""What labels are said to be; auto: seen by their type and shape; None: also, and whole numbers
 are anything, so that none is read to count classes."""
 
 _DIGEST_ROWS = 4096

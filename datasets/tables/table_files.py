@@ -157,7 +157,7 @@ def as_texts(values: np.ndarray) -> list[str]:
 
 
 def column_names(file: Path, delimiter: str = ",") -> list[str]:
-    """Return the names of columns; raise a ValueError if unreadable or one stands twice."""
+    """Return the names of columns; raise a ValueError if unreadable or one occurs twice."""
     if file.suffix == ".parquet":
         return _checked(list(_open_parquet(file).schema_arrow.names), file)
     return next(csv_lines(file, delimiter))[1]

@@ -133,7 +133,7 @@ def test_full_disk_and_crash_raise_their_errors(tmp_path):
     with pytest.raises(OSError, match="No space left") as raised:
         faults_of(tmp_path / "a", Fault("full_disk", phase="save")).reached("save")
     assert raised.value.errno == errno.ENOSPC
-    with pytest.raises(RuntimeError, match="fault mine: rehearsed at step 2"):
+    with pytest.raises(RuntimeError, match="fault mine: injected at step 2"):
         reach_steps(faults_of(tmp_path / "b", Fault("crash", at=2)))
 
 
@@ -161,29 +161,20 @@ def test_nan_is_switched_on_for_one_step_once(tmp_path):
     assert switched == [True, False]
 
 
-CHOICES = "choose one of chief, supervisor, worker-0; did you mean 'worker-0'?"
-ACTIONS = "fault.x.action ({}) must be one of kill, terminate, freeze"
-DECLARED = "in a declared cluster; rehearse it in one that is started here"
-NO_STEPS_RUN = f" runs no steps; there {ACTIONS.format('crash')}"
 SLOW_WORKER = "{process:worker-0,action:slow,delay_secs:1}"
-HANDED_OUT = (
-    " runs steps that the chief hands out, in no training loop of its own; there "
-    + ACTIONS.format("crash")
-)
-SLOW_PS = "runs no steps, so it cannot be slow in them; choose a worker such as worker-0"
-SLOW_CHIEF = "hands out steps, so it cannot be slow in them; choose a worker such as worker-0"
+ACTIONS = "must be one of kill, terminate, freeze"
 
 
 @pytest.mark.parametrize(
     ("fault", "processes", "declared", "line"),
     [
-        ("{process:worker-1}", [("worker", 0)], False, CHOICES),
-        ("{process:ps-0,action:crash}", [("chief", 0), ("ps", 0)], False, NO_STEPS_RUN),
-        ("{process:ps-0}", [("chief", 0), ("ps", 0)], True, DECLARED),
-        ("{process:worker-0,action:crash}", [("chief", 0), ("worker", 0)], False, HANDED_OUT),
+        ("{process:worker-1}", [("worker", 0)], False, "did you mean 'worker-0'?"),
+        ("{process:ps-0,action:crash}", [("chief", 0), ("ps", 0)], False, ACTIONS),
+        ("{process:ps-0}", [("chief", 0), ("ps", 0)], True, "in a declared cluster"),
+        ("{process:worker-0,action:crash}", [("chief", 0), ("worker", 0)], False, ACTIONS),
         (SLOW_WORKER, [("chief", 0), ("worker", 0)], True, None),
-        ("{process:ps-0,action:slow,delay_secs:1}", [("chief", 0), ("ps", 0)], False, SLOW_PS),
-        ("{action:slow,delay_secs:1}", [("chief", 0), ("ps", 0)], False, SLOW_CHIEF),
+        ("{process:ps-0,action:slow,delay_secs:1}", [("chief", 0), ("ps", 0)], False, "be slow"),
+        ("{action:slow,delay_secs:1}", [("chief", 0), ("ps", 0)], False, "be slow"),
         ("{process:ps-0,phase:start}", [("chief", 0), ("ps", 0)], True, None),
         ("{process:supervisor}", [("worker", 0)], True, None),
     ],
@@ -198,7 +189,7 @@ def test_fault_that_could_never_happen_is_refused(fault, processes, declared, li
             check(experiment, process_ids, NO_STEPS, declared=declared)
         (problem,) = raised.value.problems
         assert problem.startswith("fault.x.")
-        assert problem.endswith(line)
+        assert line in problem
 
 
 def test_process_whose_steps_rest_does_not_rest_between_them(tmp_path, signals):

@@ -95,21 +95,18 @@ def test_server_inside_is_reached_from_inside_alone(namespace):
         assert run(namespace.command([sys.executable, "-c", CLIENT, inner])).stdout == "reached\n"
         assert not is_open(inner)
         assert is_open(outer)
-        assert (
-            "ConnectionRefusedError"
-            in run(namespace.command([sys.executable, "-c", CLIENT, outer])).stderr
-        )
+        refused = run(namespace.command([sys.executable, "-c", CLIENT, outer]))
+        assert "ConnectionRefusedError" in refused.stderr
 
 
 def test_namespace_ends_when_its_parent_is_killed(namespace):
-    parent = (
-        "import subprocess\n"
-        "from trainer.cluster.network_namespace import Namespace\n"
-        "namespace = Namespace()\n"
-        "script = 'echo $$ $(readlink /proc/self/ns/net); exec cat'\n"
-        "command = namespace.command(['sh', '-c', script])\n"
-        "subprocess.Popen(command, stdin=subprocess.PIPE).wait()"
-    )
+    parent = """
+import subprocess
+from trainer.cluster.network_namespace import Namespace
+namespace = Namespace()
+command = namespace.command(["sh", "-c", "echo $$ $(readlink /proc/self/ns/net); exec cat"])
+subprocess.Popen(command, stdin=subprocess.PIPE).wait()
+"""
     with started([sys.executable, "-c", parent], cwd=ROOT) as process:
         child, link = line_of(process).split()
         assert link != os.readlink("/proc/self/ns/net")
@@ -228,13 +225,8 @@ def runs_for(python, user):
 @pytest.mark.parametrize(
     ("number", "uid", "attempts", "reason"),
     [
-        (
-            errno.EPERM,
-            1000,
-            [0x40000000, 0x50000000],
-            "Operation not permitted (this system or container forbids user namespaces)",
-        ),
-        (errno.EPERM, 0, [0x40000000], "Operation not permitted (root needs CAP_SYS_ADMIN)"),
+        (errno.EPERM, 1000, [0x40000000, 0x50000000], "forbids user namespaces"),
+        (errno.EPERM, 0, [0x40000000], "root needs CAP_SYS_ADMIN"),
         (errno.ENOSPC, 0, [0x40000000], "No space left on device"),
     ],
 )
@@ -247,9 +239,8 @@ def test_make_reports_the_reason_of_a_refusal(monkeypatch, number, uid, attempts
 
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     monkeypatch.setattr(network_namespace, "_call", unshare)
-    with pytest.raises(IsolationError) as caught:
+    with pytest.raises(IsolationError, match=reason):
         network_namespace._make()
-    assert str(caught.value) == f"a network namespace is refused: {reason}"
     assert flags == attempts
 
 
@@ -258,15 +249,13 @@ def test_needs_network_names_the_key():
     assert network_namespace.needs_network(experiment) is None
     local = {"_target_": "trainer.datasets.mnist.mnist", "path": "~/mnist.npz"}
     assert network_namespace.needs_network({"dataset": local, "callbacks": None}) is None
-    reasons = {
-        "dataset.files.1 (http://b) may be on the network": {"files": ["/a", "http://b"]},
-        "dataset._target_ (a.b) is code of your own, which may use the network": {
-            "_target_": "a.b"
-        },
-        "dataset.path is not set, so the data may have to be downloaded": {"path": None},
+    datasets = {
+        "dataset.files.1 (http://b)": {"files": ["/a", "http://b"]},
+        "dataset._target_ (a.b)": {"_target_": "a.b"},
+        "dataset.path is not set": {"path": None},
     }
-    for reason, dataset in reasons.items():
-        assert network_namespace.needs_network({"dataset": dataset}) == reason
+    for key, dataset in datasets.items():
+        assert network_namespace.needs_network({"dataset": dataset}).startswith(key)
 
 
 @pytest.mark.parametrize(
@@ -295,9 +284,8 @@ def test_writer_that_does_not_say_what_it_needs_may_use_the_network(tmp_path, mo
         source.format("Silent(Offline)", "") + source.format("Offline", "    network = None\n")
     )
     assert environment.online_writer({"a": {"_target_": "unlike.Offline"}}) is None
-    assert environment.online_writer({"a": {"_target_": "unlike.Silent"}}) == (
-        "writers.a (unlike.Silent) does not say that it needs no network"
-    )
+    reason = environment.online_writer({"a": {"_target_": "unlike.Silent"}})
+    assert reason.startswith("writers.a (unlike.Silent)")
     # They are asked here, and not taken for offline as other code of ours is.
     own = {"writers": {"a": {"_target_": "unlike.Silent"}}}
     assert network_namespace.needs_network(own) is None

@@ -113,30 +113,16 @@ def test_select_step_finds_latest_best_and_a_step(run_dir: Path) -> None:
 def test_latest_is_the_newest_valid_checkpoint(run_dir: Path) -> None:
     (run_dir / "checkpoints" / "ckpt-30.index").write_text("index 3O")
     assert select_step(run_dir, Checkpoint()) == 20
-    assert problem(run_dir, Checkpoint(use=30)) == (
-        "checkpoint (30): that of step 30 is damaged: "
-        "the content of ckpt-30.index has changed; there are 10, 20, 30"
-    )
+    assert "checkpoint (30): that of step 30 is damaged" in problem(run_dir, Checkpoint(use=30))
     for step in (10, 20):
         (run_dir / "checkpoints" / f"ckpt-{step}.index").unlink()
-    assert problem(run_dir, Checkpoint()).startswith(
-        "no checkpoint of <run> can be trusted (step 30: the content of ckpt-30.index has"
-    )
+    assert problem(run_dir, Checkpoint()).startswith("no checkpoint of <run> can be trusted")
 
 
 def test_select_step_reports_missing_checkpoints(run_dir: Path) -> None:
-    assert (
-        problem(run_dir, Checkpoint(use=15))
-        == "checkpoint (15): <run> has no checkpoint of this step; there are 10, 20, 30"
-    )
-    assert problem(run_dir, best(None)) == (
-        "checkpoint (best) needs to know by what: this run keeps none; "
-        "add checkpoint.best.metric=accuracy"
-    )
-    assert problem(run_dir, best("acuracy")) == (
-        "checkpoint (best): no checkpoint was saved with checkpoint.best.metric (acuracy); "
-        "they have accuracy, loss; did you mean 'accuracy'?"
-    )
+    assert "there are 10, 20, 30" in problem(run_dir, Checkpoint(use=15))
+    assert "add checkpoint.best.metric=accuracy" in problem(run_dir, best(None))
+    assert "did you mean 'accuracy'?" in problem(run_dir, best("acuracy"))
     shutil.rmtree(run_dir / "checkpoints")
     assert problem(run_dir, Checkpoint()) == "<run> has no checkpoint yet; train it first"
 

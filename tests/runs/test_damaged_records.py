@@ -31,11 +31,10 @@ OPTIONS = [
 ]  # fmt: skip
 NEWEST = "checkpoints/ckpt-6"
 FILES = [
-    "config.yaml", "run.json", "metrics.jsonl", "ledger.jsonl", "result.json", "failure.json",
-    "left_out.json", f"{NEWEST}.json", f"{NEWEST}.data-00000-of-00001", "logs/worker-0.log",
-    "logs/status-worker-0.json", "checkpoints", "events",
+    "config.yaml", "run.json", "metrics.jsonl", f"{NEWEST}.json", f"{NEWEST}.data-00000-of-00001",
+    "logs/worker-0.log",
 ]  # fmt: skip
-"""A file or folder of each kind: YAML, JSON, lines, a checkpoint's marker and data, text."""
+"""A file of each class: YAML, JSON, lines, a checkpoint's marker and data, text."""
 READERS = [["runs"], ["status"], ["checkpoints"], ["diff"], ["report", "--output=page.html"]]
 
 
@@ -112,21 +111,15 @@ def flip(file):
 
 DAMAGES = {
     "missing": replaced(lambda file: None),
-    "cut": lambda file: os.truncate(file, file.stat().st_size * 2 // 3),
     "one bit": flip,
-    "wrong type": lambda file: file.write_text("[]\n"),
-    "not UTF-8": lambda file: file.write_bytes(b"\xff" + file.read_bytes()),
-    "deep": lambda file: file.write_text("[" * 100_000),
-    "a directory": replaced(lambda file: file.mkdir()),
+    "wrong type": lambda file: file.write_text("[" * 100_000),
     "a pipe": replaced(os.mkfifo),
 }
-OF_FOLDERS = ("missing", "a pipe")
 CASES = [
     # Each damage at least once; all pairs are for the long tests.
-    pytest.param(name, damage, marks=() if (row + column) % 8 == 0 else pytest.mark.long)
+    pytest.param(name, damage, marks=() if (row + column) % 4 == 0 else pytest.mark.long)
     for row, name in enumerate(FILES)
     for column, damage in enumerate(DAMAGES)
-    if "." in name.rpartition("/")[2] or damage in OF_FOLDERS
 ]
 
 
@@ -260,10 +253,7 @@ def test_file_that_may_not_be_read_is_set_aside(here, as_worker, monkeypatch, na
     assert f"{name}: Permission denied; it is {name}.damaged-1 now" in outcome.out + outcome.err
 
 
-SLOW = [
-    ("metrics.jsonl", "one bit"), ("ledger.jsonl", "a directory"), (f"{NEWEST}.json", "a pipe"),
-    (f"{NEWEST}.index", "a directory"), ("left_out.json", "one bit"),
-]  # fmt: skip
+SLOW = [("metrics.jsonl", "one bit"), (f"{NEWEST}.json", "a pipe"), ("left_out.json", "one bit")]
 
 
 @pytest.mark.slow

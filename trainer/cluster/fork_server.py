@@ -48,7 +48,7 @@ class Fork:
         module: what it runs: a module with `prepare`, called in the server, and `work`.
         arguments: its command line, in which SOCKET stands for its socket.
         scratch: the directory of its temporary files; empty: it has none of its own.
-        began: Unix time when it was asked for.
+        began: Unix time when it was requested.
     """
 
     module: str

@@ -238,7 +238,7 @@ class Channel:
         self.send(Line(text))
 
     def opening(self, text: str) -> None:
-        """Show a line once, whatever the number of attempts, and keep it in the log."""
+        """Show a line once, for any number of attempts, and keep it in the log."""
         _log.info(text)
         self.send(Opening(text))
 
@@ -261,7 +261,7 @@ class Channel:
         self.phase(self._phase, self._step)
 
     def beat_in(self, phase: str) -> None:
-        """Send a sign of life if this phase is the current one; from a thread beside the main."""
+        """Send a sign of life if this phase is the current one; from another thread."""
         if self._phase == phase:
             self.beat()
 

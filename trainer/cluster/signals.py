@@ -47,7 +47,7 @@ class Decision(enum.Enum):
 
 
 class StopRequests:
-    """The stop and save requests that reach one command, whatever their source.
+    """The stop and save requests that reach one command, of any source.
 
     A source is the user (None), a process of the run, or a sweep. The first stop request of any
     source stops the run. Further ones change nothing, however many there are: when a machine, a
@@ -181,7 +181,7 @@ class Signals:
 
     No handler of Python's runs there. But Python's C handler, which always runs, writes the number
     of a signal into a pipe, and a thread reads it. Blocking the signals and waiting for them in a
-    thread would be simpler, but whatever the user's code starts would inherit the mask, and nobody
+    thread would be simpler, but what the user's code starts would inherit the mask, and nobody
     could end it.
 
     Args:
@@ -235,7 +235,7 @@ class Signals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if number in STOP:
-            self.request(number)  # one that the main thread sends itself counts when it goes on
+            self.request(number)  # one that the main thread sends itself counts when it continues
 
     def _read(self, notify: Callable[[int], None]) -> None:
         while numbers := os.read(self._reading, 64):

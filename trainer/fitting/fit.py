@@ -1,6 +1,6 @@
 """`fit(model, data, ...)` of a script or notebook, for `model.fit`: trains as the command does.
 
-The model and the data are kept in files beside the runs, named by what they are; so the same call
+The model and the data are kept in files next to the runs, named by what they are; so the same call
 finds the same run. The training is that of the command, in processes of its own.
 """
 
@@ -36,7 +36,7 @@ initial_draws.watch()
 
 _DATA = "trainer.datasets.fit_data"
 _KEPT = "inputs"
-"""The folder beside the runs that holds models and data."""
+"""The folder next to the runs that holds models and data."""
 
 
 @dataclass(frozen=True)

@@ -295,8 +295,8 @@ def change_problems(path: Path, differing: Sequence[Change], experiment: Experim
     ]
     pronoun, old = ("it", "it was") if len(rejected) == 1 else ("them", "they were")
     is_named = experiment.resume not in ("auto", "never")
-    keep = f"leave {pronoun} as {old}" if is_named else f"go on as it was with resume={path} alone"
     resume = "" if is_named else f"resume={path} "
+    keep = f"leave {pronoun} as {old}" if is_named else f"continue as it was with {resume}alone"
     # A section instead of its keys where its choice has changed.
     sections = [key.removesuffix("._target_") for key in semantic if key.endswith("._target_")]
     allowing = ",".join([*sections, *(key for key in semantic if not _within(key, sections))])

@@ -22,6 +22,7 @@ phase of a failed attempt, without the steps of it that memory has kept.
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
@@ -510,21 +511,13 @@ class Ledger:
 
     def summary(self) -> TimeSummary:
         """Return how the time was spent: up to now if this process adds marks, else to the last."""
-        secs = dict(self._tally.secs)
-        last = self._tally.last
-        if self._running and last is not None and last.phase in secs:
+        summary = copy.deepcopy(self._tally)
+        last = summary.last
+        if self._running and last is not None and last.phase in summary.secs:
             elapsed = max(0.0, self._clock() - last.time)
-            spend(secs, last.phase, elapsed, self._input_secs)
-        tally = self._tally
-        return TimeSummary(
-            secs,
-            tally.attempts,
-            list(tally.sizes),
-            tally.workers + self._workers,
-            list(tally.restarts),
-            tally.failures,
-            tally.saves,
-        )
+            spend(summary.secs, last.phase, elapsed, self._input_secs)
+        summary.workers = summary.workers + self._workers
+        return summary
 
 
 def _is_torn(file: BinaryIO) -> bool:

@@ -2,7 +2,7 @@
 
 Each command writes the file of its own host while it runs, named by its own process. A reader
 cannot compare the clocks of hosts, and a lock need not be visible to it: a command lives if the
-number of its record grows. Ages are told by the host that measures them.
+number of its record grows. Ages are recorded by the host that measures them.
 """
 
 from __future__ import annotations

@@ -146,11 +146,6 @@ def num_replicas(path: Path) -> int | None:
     return read(path).get("num_replicas")
 
 
-def num_threads(path: Path) -> int | None:
-    """Return the number of threads that the run has fixed, or None."""
-    return read(path).get("threads")
-
-
 def _write(path: Path, record: Mapping[str, Any]) -> None:
     write_json(path / "run.json", record)
 

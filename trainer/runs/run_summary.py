@@ -1,4 +1,4 @@
-"""A run in a few numbers, and what tells it from others: for lists of many runs. No TensorFlow.
+"""A run in a few numbers, and how it differs from others: for lists of many runs. No TensorFlow.
 
 Only what a list needs is read, so that 200 runs take a fraction of a second. A damaged file is as
 good as a missing one.
@@ -179,12 +179,12 @@ def short_names(keys: Sequence[str]) -> list[str]:
 
 
 def label(differing: Mapping[str, str]) -> str:
-    """Return what tells a run from others in one line: `lr=0.01 model=cnn`."""
+    """Return what distinguishes a run from others in one line: `lr=0.01 model=cnn`."""
     return " ".join(f"{key}={value}" for key, value in [*differing.items()][:_MAX_LABEL])
 
 
 def _attempt(read: Callable[[], _Any], default: _Any) -> _Any:
-    """Return what can be read, or the default: a list shows a run whatever its files hold."""
+    """Return what can be read, or the default: a list shows a run with any damage."""
     try:
         return read()
     except Exception:

@@ -173,7 +173,7 @@ class Lease:
 
         Raises:
             LeaseLostError: another process has taken over.
-            StoreError: the store fails; the next change tells whether this one has arrived.
+            StoreError: the store fails; the next change shows whether this one has arrived.
         """
         self.change(lambda manifest: manifest)
 

@@ -32,7 +32,7 @@ class Mirror:
 
     Args:
         retry_secs: how long the store may fail before the run continues without it.
-        warn: tells the user that it does; called in a thread of this object.
+        warn: shows the user that it does; called in a thread of this object.
         on_loss: called in such a thread when another process has taken over the run.
     """
 
@@ -173,7 +173,7 @@ class Mirror:
                 # The curves reach as far as the checkpoint.
                 is_needed = self._ending.is_set() or (bool(new) and "/" not in name)
                 if last is None or (last != now and (is_needed or _is_due(last[0], now[0]))):
-                    remote_files.upload_file(self._store, file, name, number)
+                    self._store.upload(file, f"files/{number}/{name}")
                     files[name] = number
                     last = now
                 sizes[name] = last
@@ -243,7 +243,7 @@ class Mirror:
         if self._path.is_dir():
             write_note(self._path, None)
         if is_new and not self._ending.is_set():
-            self._warn(f"warning: {self._problem}; the run goes on in {self._path}")
+            self._warn(f"warning: {self._problem}; the run continues in {self._path}")
 
     def _lose(self, error: LeaseLostError) -> None:
         if self._lost is None:
@@ -260,7 +260,7 @@ class Mirror:
                 self._lose(error)
                 return
             except StoreError:
-                continue  # the upload tells the user
+                continue  # the upload warns the user
             except Exception as error:
                 self._give_up(error)
 

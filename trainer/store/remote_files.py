@@ -60,22 +60,13 @@ def run_files(path: Path) -> Iterator[tuple[str, Path]]:
                     yield inner_path(file.relative_to(path).as_posix()), file
 
 
-def upload_file(store: Store, file: Path, name: str, number: int) -> None:
-    """Upload a file of a run under the lease of a number."""
-    store.upload(file, f"files/{number}/{name}")
-
-
 def file_object(manifest: Manifest, name: str) -> str:
     """Return the name of the object of a file of the run."""
     return f"files/{manifest.files[name]}/{name}"
 
 
 def checkpoint_folder(directory: Path, step: int) -> str:
-    """Return the name of the folder of a committed checkpoint's objects.
-
-    Raises:
-        OSError: there is no such checkpoint.
-    """
+    """Return the folder of a committed checkpoint's objects; raise an OSError if there is none."""
     return folder_of(step, marker_digest(directory, step))
 
 
@@ -180,7 +171,7 @@ def wait_for_upload(
     Args:
         beat: called about once a second: this takes as long as the upload.
         is_stopping: whether a stop was requested, which ends the wait.
-        warn: told once, after a minute, what is awaited.
+        warn: called once, after a minute, with what is awaited.
     """
     directory = run_dir / CHECKPOINTS
     newest = max(committed_steps(directory), default=None)

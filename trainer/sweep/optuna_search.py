@@ -270,7 +270,7 @@ def _differences(path: Path, recorded: Mapping[str, str], search: Mapping[str, s
 def _recorded_trials(study: Study) -> dict[int, FrozenTrial]:
     """Return the trials of earlier commands by point; fail those that were never completed."""
     while any(trial.state == TrialState.WAITING for trial in study.get_trials(deepcopy=False)):
-        study.ask()  # enqueued, and the command was killed before it asked for it
+        study.ask()  # enqueued, and the command was killed before it took it
     trials: dict[int, FrozenTrial] = {}
     for trial in study.get_trials(deepcopy=False):
         if "point" in trial.user_attrs:

@@ -101,7 +101,7 @@ def test_tracker_that_fails_is_a_warning(tmp_path):
         f"warning: {name} cannot be written to ({run_dir}/{name}_run_id cannot be"
     )
     assert "it is a directory" in line
-    assert line.endswith("); the run goes on without it")
+    assert line.endswith("); the run continues without it")
     assert json.loads((run_dir / "metrics.jsonl").read_text())["step"] == 1
 
 

@@ -146,4 +146,4 @@ def open_writers(
 
 
 def _warn(channel: Channel, name: str, reason: str) -> None:
-    channel.line(f"warning: {name} cannot be written to ({reason}); the run goes on without it")
+    channel.line(f"warning: {name} cannot be written to ({reason}); the run continues without it")

@@ -111,7 +111,7 @@ def num_threads(context: WorkerContext) -> int | None:
     experiment = context.experiment
     if experiment.devices.threads is not None or experiment.batch.shards is None:
         return experiment.devices.threads
-    return provenance.num_threads(context.run_dir) or default_threads()
+    return provenance.read(context.run_dir).get("threads") or default_threads()
 
 
 def build_learner(
