@@ -59,10 +59,12 @@ def short_keys(keys: Sequence[str]) -> list[str]:
     return [name if last.count(name) == 1 else key for name, key in zip(last, keys, strict=True)]
 
 
-def value_keys(names: Sequence[str], count: int) -> list[str]:
-    """Return `count` names of a metric's values as a command line accepts them.
+def named_values(name: str, values: Sequence[float], names: Sequence[str]) -> dict[str, float]:
+    """Return a metric's values as `<name>/<one of names>`, as a command line accepts it.
 
-    They are numbers if two of the names would be the same, or if there are none.
+    They have numbers if two of the names would be the same, or if there are none.
     """
-    keys = [re.sub(r"[^\w.-]+", "_", name) for name in names]
-    return keys if len(set(keys)) == count else [str(number) for number in range(count)]
+    keys = [re.sub(r"[^\w.-]+", "_", each) for each in names]
+    if len(set(keys)) != len(values):
+        keys = [str(number) for number in range(len(values))]
+    return {f"{name}/{key}": value for key, value in zip(keys, values, strict=True)}

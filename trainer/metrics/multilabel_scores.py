@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from trainer.annotations import Ge
-from trainer.text import value_keys
+from trainer.text import named_values
 
 
 class MultilabelScores:
@@ -62,10 +62,8 @@ class MultilabelScores:
             "average_precision": _mean(precision[labels.any(axis=0)]),
         }
         if len(f1) <= self._most_labels:
-            keys = value_keys(self.class_names, len(f1))
-            for name, values in (("f1", f1), ("average_precision", precision)):
-                pairs = zip(keys, values, strict=True)
-                results |= {f"{name}/{key}": float(value) for key, value in pairs}
+            results |= named_values("f1", f1.tolist(), self.class_names)
+            results |= named_values("average_precision", precision.tolist(), self.class_names)
         return results
 
     def reset_state(self) -> None:

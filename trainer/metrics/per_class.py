@@ -9,7 +9,7 @@ import numpy as np
 
 from trainer.annotations import Ge
 from trainer.engine.evaluation.row_metrics import predicted_classes
-from trainer.text import value_keys
+from trainer.text import named_values
 
 
 class PerClass:
@@ -54,12 +54,7 @@ class PerClass:
             values = np.divide(correct, count, out=np.zeros_like(correct), where=count > 0)
             results[name] = float(values[occurs].mean()) if occurs.any() else float("nan")
             if len(values) <= self._most_classes:
-                results |= {
-                    f"{name}/{key}": float(value)
-                    for key, value in zip(
-                        value_keys(self.class_names, len(values)), values, strict=True
-                    )
-                }
+                results |= named_values(name, values.tolist(), self.class_names)
         return results
 
     def reset_state(self) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from trainer.annotations import Ge
-from trainer.text import value_keys
+from trainer.text import named_values
 
 
 class RegressionScores:
@@ -70,12 +70,8 @@ class RegressionScores:
         values = {"rmse": rmse, "mae": self._absolute / self._count, "r2": r2}
         results = {name: float(values[name].mean()) for name in ("rmse", "r2")}
         if 1 < len(rmse) <= self._most_targets:
-            keys = value_keys(self.class_names, len(rmse))
-            results |= {
-                f"{name}/{key}": float(value)
-                for name, each in values.items()
-                for key, value in zip(keys, each, strict=True)
-            }
+            for name, each in values.items():
+                results |= named_values(name, each.tolist(), self.class_names)
         return results
 
     def reset_state(self) -> None:
