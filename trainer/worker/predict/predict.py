@@ -131,37 +131,31 @@ class PredictionWriter:
     def write(self, experiment: Experiment, predictor: Predictor) -> Iterator[None]:
         """Write the table and remove the rows; yield after each block."""
         assert self._rows is not None, "there is at least one example"
-        rows = self._rows
+        rows = self._rows.read()
         options = experiment.predict
         ids: Any = (
-            range(rows.count)
+            range(len(rows))
             if options.images is None
             else [image_id(path, options.images) for path in find_images(options.images)]
         )
-        unreadable = 0
-
-        def columns(block: np.ndarray, own: Sequence[Any]) -> dict[str, table_formats.Column]:
-            if predictor.decode is not None:
-                return table_formats.text_columns(block, own, predictor.decode)
-            paths = write_images(self._table.path, block, own)
-            return table_formats.columns(block, own, predictor.class_names, paths)
 
         def blocks(numbers: int) -> Iterator[dict[str, table_formats.Column]]:
-            nonlocal unreadable
-            done = 0
-            for block in rows.blocks(numbers):
-                own = ids[done : done + len(block)]
-                yield columns(block, own)
-                done = done + len(block)
-                unreadable = unreadable + int((block["weight"] == 0).sum())
+            size = max(1, numbers // sum(rows[name][0].size for name in rows.dtype.names or ()))
+            for start in range(0, len(rows), size):
+                block, own = rows[start : start + size], ids[start : start + size]
+                if predictor.decode is not None:
+                    yield table_formats.text_columns(block, own, predictor.decode)
+                else:
+                    paths = write_images(self._table.path, block, own)
+                    yield table_formats.columns(block, own, predictor.class_names, paths)
 
         yield from table_formats.write(options.format, self._table.path, blocks)
-        if unreadable:
+        if unreadable := int((rows["weight"] == 0).sum()):
             self._channel.line(
-                f"warning: {unreadable} of {rows.count} examples could not be read; "
+                f"warning: {unreadable} of {len(rows)} examples could not be read; "
                 "what is predicted of them is empty."
             )
-        rows.file.close()
+        self._rows.file.close()
         self._table.rows.unlink()
 
     def _create_rows(self, columns: Any) -> RowFile:
@@ -204,14 +198,9 @@ class RowFile:
             os.fsync(self.file.fileno())
         self.count += len(rows)
 
-    def blocks(self, numbers: int) -> Iterator[np.ndarray]:
-        """Yield all rows in order, in blocks of about so many numbers."""
-        names = self._dtype.names or ()
-        row_numbers = sum(int(np.prod(self._dtype[name].shape)) for name in names)
-        size = max(1, numbers // row_numbers)
-        with self._path.open("rb") as file:
-            while content := file.read(size * self._dtype.itemsize):
-                yield np.frombuffer(content, self._dtype)
+    def read(self) -> np.ndarray:
+        """Return all rows in order, [count]; they stay on the disk until they are used."""
+        return np.memmap(self._path, self._dtype, "r", shape=(self.count,))
 
 
 def write_images(table: Path, rows: np.ndarray, ids: Sequence[Any]) -> dict[str, np.ndarray]:
