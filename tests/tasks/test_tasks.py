@@ -20,11 +20,7 @@ SILENT = f"task._target_={__name__}.Silent"
 def test_task_must_return_the_metrics_that_it_declares(tmp_path):
     run = engine(tmp_path)
     run.state.task.metrics = ("loss", "top5")
-    with pytest.raises(
-        ValueError,
-        match=r"Classification declares the metrics \['loss', 'top5'\] "
-        r"but its step gave \['accuracy', 'loss'\]",
-    ):
+    with pytest.raises(ValueError, match=r"\['loss', 'top5'\] .* \['accuracy', 'loss'\]"):
         run.train(lambda: False)
 
 

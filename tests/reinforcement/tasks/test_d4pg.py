@@ -1,5 +1,6 @@
 """The D4PG task: its losses by NumPy, actions and their bounds, and what it refuses."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -120,6 +121,16 @@ def expected_critic_losses(data, weights, num_steps):
     return losses
 
 
+def losses_of(task, data):
+    """Return the losses of the critic and of the policy, [B] both, without an update."""
+    step = SimpleNamespace(
+        minimize=lambda loss_fn, batch, model, optimizer: {"loss": loss_fn(batch)[0]},
+        soft_update=lambda target, source, tau: None,
+    )
+    metrics = task.train_step({name: tf.constant(value) for name, value in data.items()}, step)
+    return metrics["loss"], metrics["policy_loss"]
+
+
 @pytest.mark.parametrize("num_steps", [1, 3, 9])
 def test_critic_loss_is_that_of_a_walk(num_steps):
     """Targets are n-step returns, projected on the atoms; some are on one or beyond the last."""
@@ -127,7 +138,7 @@ def test_critic_loss_is_that_of_a_walk(num_steps):
     data = batch(8, 7)
     data["reward"][0] = 9.0
     weights = weights_of(task)
-    losses, _ = task._critic_loss({name: tf.constant(value) for name, value in data.items()})
+    losses, _ = losses_of(task, data)
     np.testing.assert_allclose(losses, expected_critic_losses(data, weights, num_steps), rtol=1e-5)
 
 
@@ -135,7 +146,7 @@ def test_policy_loss_is_the_negative_mean_return_of_its_actions():
     task = built()
     data = batch()
     weights = weights_of(task)
-    losses, _ = task._policy_loss({name: tf.constant(value) for name, value in data.items()})
+    _, losses = losses_of(task, data)
     observations = data["observation"][:, :-1].astype(float)
     actions = np.tanh(observations @ weights["policy"][0] + weights["policy"][1])
     pair = np.concatenate([observations, actions], axis=-1)
@@ -212,30 +223,20 @@ def test_actions_are_within_bounds_and_noise_follows_from_the_seed():
     assert distance[:100].mean() < distance[400:].mean(), "the last environments explore further"
 
 
-REFUSED = {
-    "no environment": (None, "learns from an environment; add env=<choice>"),
-    "numbered actions": (
-        SimpleNamespace(low=None, high=None, num_actions=3, observation_shape=(2,)),
-        "needs actions that are vectors .Box., and env numbers its 3;",
-    ),
-    "no bounds": (
-        SimpleNamespace(low=(-np.inf,), high=(np.inf,), observation_shape=(2,)),
-        r"needs bounds of every component of an action, and those of env are \[-inf\] to",
-    ),
-    "pixels": (
-        SimpleNamespace(low=(-1.0,), high=(1.0,), observation_shape=(4, 4, 1)),
-        r"needs observations that are vectors, and those of env have the shape \[4, 4, 1",
-    ),
-}
-
-
-@pytest.mark.parametrize(("spec", "problem"), REFUSED.values(), ids=REFUSED)
-def test_environment_that_does_not_fit_is_refused_in_one_line(spec, problem):
-    with pytest.raises(ConfigError, match=rf"^task .d4pg. {problem}") as caught:
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        (None, "add env=<choice>"),
+        (replace(SPEC, low=None, high=None, num_actions=3), "actions that are vectors"),
+        (replace(SPEC, low=(-np.inf,), high=(np.inf,)), "bounds of every component"),
+        (replace(SPEC, observation_shape=(4, 4, 1)), "observations that are vectors"),
+    ],
+)
+def test_environment_that_does_not_fit_is_refused(spec, problem):
+    with pytest.raises(ConfigError, match=rf"^task .d4pg. .*{problem}"):
         built(spec)
-    assert len(caught.value.problems) == 1
 
 
 def test_empty_range_of_values_is_refused():
-    with pytest.raises(ConfigError, match=r"task.value_min \(4\) must be below task.value_max \(4"):
+    with pytest.raises(ConfigError, match=r"^task.value_min \(4\)"):
         built(value_min=4.0)
