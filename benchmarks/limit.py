@@ -47,7 +47,7 @@ def engine(job: Job, folder: Path) -> Engine:
     """Build Steadfast's engine, which writes its events and lines once in a turn."""
     from trainer.cli import compose
     from trainer.cluster.messages import Channel
-    from trainer.worker.building import build
+    from trainer.worker.training import TrainingRun
 
     overrides = [
         "strategy=one_device",
@@ -64,7 +64,7 @@ def engine(job: Job, folder: Path) -> Engine:
         "evaluate.every_epochs=null",
         "checkpoint.every_epochs=null",
     ]
-    return build.engine(compose.compose(overrides), folder, Channel(lambda message: None))
+    return TrainingRun(compose.compose(overrides), folder, Channel(lambda message: None)).engine
 
 
 def clock() -> Turn:

@@ -45,7 +45,7 @@ ROW = {package: number for number, row in enumerate(ORDER) for package in row.sp
 WITHOUT_TENSORFLOW = {
     "main", "notebook", "dispatch", "sweep", "launch", "strategies", "cli",
     "cli.commands", "store", "cluster", "runs", "config", "protocols", "base",
-    "worker.process", "worker.context", "worker.error_summary", "worker.parent_watch",
+    "worker.process", "worker.error_summary", "worker.parent_watch",
 }  # fmt: skip
 """Packages and modules that the parent process imports: nothing heavy at their top."""
 

@@ -8,9 +8,8 @@ import tensorflow as tf
 from tests.support.training import SMALL
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel, Phase
-from trainer.engine.checkpoints.checkpointer import CheckpointHooks
 from trainer.engine.graph.input.feed import SampleOrder
-from trainer.worker.building import build
+from trainer.worker.training import TrainingRun
 
 BAD_STEP = ("divergence.action=rollback", "checkpoint.every_steps=2", "checkpoint.keep=9")
 
@@ -19,7 +18,7 @@ def engine_with_phases(run_dir, *overrides):
     """Build an engine; return it and the list of the phases that it reports."""
     phases = []
     channel = Channel(lambda message: isinstance(message, Phase) and phases.append(message.phase))
-    return build.engine(compose([*SMALL, *overrides]), run_dir, channel), phases
+    return TrainingRun(compose([*SMALL, *overrides]), run_dir, channel).engine, phases
 
 
 def test_checkpoint_in_the_background_is_committed_though_closing_fails(tmp_path, monkeypatch):
@@ -28,7 +27,7 @@ def test_checkpoint_in_the_background_is_committed_though_closing_fails(tmp_path
     )
     checkpointer = engine.checkpointer
     is_awaited = threading.Event()
-    monkeypatch.setattr(checkpointer, "_hooks", CheckpointHooks(lambda: is_awaited.wait(60)))
+    monkeypatch.setattr(checkpointer, "before_commit", lambda: is_awaited.wait(60))
     wait = checkpointer.wait
     during = []
 

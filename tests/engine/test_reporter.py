@@ -21,7 +21,7 @@ from trainer.engine import reporter
 from trainer.engine.reporter import ExchangeTime, ResultLines, WorkerClock
 from trainer.runs.ledger import WorkerRecord, WorkerTime
 from trainer.summaries.writers.tensorboard import scalar_tag
-from trainer.worker.building import build
+from trainer.worker.training import TrainingRun
 
 
 def read_events(run_dir):
@@ -117,7 +117,7 @@ def test_results_are_a_line_for_the_user_and_the_tutorials_line_in_the_log(tmp_p
     for steps in (8, 12):  # the second continues
         options = compose([*SMALL, *every, f"train.steps={steps}"])
         with caplog.at_level(logging.INFO, "trainer.cluster.messages"):
-            build.engine(options, tmp_path, Channel(messages.append)).train(lambda: False)
+            TrainingRun(options, tmp_path, Channel(messages.append)).engine.train(lambda: False)
     windows = [line for line in lines(tmp_path) if line["split"] == "train"]
     tests = [line for line in lines(tmp_path) if line["split"] == "test"]
     for first, second in zip(windows[::2], windows[1::2], strict=True):

@@ -16,8 +16,7 @@ from trainer.cluster.host_memory import resident_bytes
 from trainer.cluster.messages import Channel, Line
 from trainer.engine.graph.input.feed import SampleOrder
 from trainer.runs.state_memory import MemoryFiles, StateMemory
-from trainer.worker.building import build
-from trainer.worker.context import WorkerContext
+from trainer.worker.training import TrainingRun
 
 RUN = (
     "model=softmax", "train.steps=8", "train.steps_per_loop=4", "batch.global_size=16",
@@ -59,16 +58,14 @@ class Run:
         """Return the engine of the next attempt."""
         self.lines.clear()
         memories = {"worker-0": self.memory}
-        return build.engine_of(
-            WorkerContext(
-                compose([*RUN, *overrides]),
-                self.run_dir,
-                Channel(lambda x: isinstance(x, Line) and self.lines.append(x.text)),
-                memory_files=MemoryFiles(
-                    self.memory, memories, lambda: ["worker-0"] * bool(self.memory.newest())
-                ),
-            )
-        )
+        return TrainingRun(
+            compose([*RUN, *overrides]),
+            self.run_dir,
+            Channel(lambda x: isinstance(x, Line) and self.lines.append(x.text)),
+            memory_files=MemoryFiles(
+                self.memory, memories, lambda: ["worker-0"] * bool(self.memory.newest())
+            ),
+        ).engine
 
 
 @functools.cache

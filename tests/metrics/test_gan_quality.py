@@ -10,8 +10,7 @@ import tensorflow as tf
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.metrics.gan_quality import TrainedClassifier, frechet_distance, inception_score
-from trainer.worker.building import build
-from trainer.worker.building.build_dataset import build_dataset
+from trainer.worker.training import TrainingRun
 
 TARGETS = {
     "tf_keras": "trainer.models.softmax.softmax",
@@ -24,11 +23,12 @@ TARGETS = {
 def test_judge_has_the_averaged_weights_and_the_last_layers_inputs(tmp_path, kind):
     overrides = ["model=softmax", "~model.l2", f"model._target_={TARGETS[kind]}"]
     options = ["train.steps=2", "batch.global_size=16", "train.ema_decay=0.5", "writers=[jsonl]"]
-    engine = build.engine(compose([*overrides, *options]), tmp_path, Channel(lambda message: None))
+    run = TrainingRun(compose([*overrides, *options]), tmp_path, Channel(lambda message: None))
+    engine = run.engine
     engine.train(lambda: False)
     node = {"model": {"_target_": TARGETS[kind]}}
     (tmp_path / "config.yaml").write_text(json.dumps(node))
-    dataset = build_dataset(compose(overrides))
+    dataset = run.dataset
     model = engine.state.task.models["model"]
     features = np.random.default_rng(0).normal(size=(5, *dataset.input_shape)).astype(np.float32)
     plain = tf.nn.softmax(model(features, training=False)).numpy()

@@ -5,14 +5,15 @@ import os
 import socket
 
 import pytest
+import tensorflow as tf
 
 from trainer.cli.compose import compose
-from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel
+from trainer.config.directions import Directions
 from trainer.errors import ConfigError
 from trainer.runs.directory import join_run, lock_file, open_run
-from trainer.worker.context import WorkerContext
-from trainer.worker.run_checkpointer import before_commit
+from trainer.worker.run import SavedRun
+from trainer.worker.run_checkpointer import RunCheckpointer
 
 
 @pytest.fixture
@@ -40,8 +41,8 @@ def test_command_notices_a_holder_of_the_same_host_name_and_process_id(run):
 
 def test_command_saves_removes_and_withdraws_nothing_of_another_host(run):
     run.record_continuation([], None)
-    context = WorkerContext(compose([]), run.path, Channel(lambda message: None))
-    commit = before_commit(context, Faults({}, run.path, context.cluster, context.channel, ()))
+    saved = SavedRun(compose([]), run.path, Channel(lambda message: None))
+    commit = RunCheckpointer(saved, {"a": tf.Variable(1.0)}, Directions()).before_commit
     commit()
     run.check_lock()
     take_over(run)

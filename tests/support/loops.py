@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from trainer.cli.compose import compose
-from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel
-from trainer.cluster.signals import Signals
-from trainer.cluster.spec import Cluster
 from trainer.own_loop.replicator import Replicator
-from trainer.strategies.select import select_strategy
-from trainer.worker.context import WorkerContext
-from trainer.worker.modes.own_loop_mode import run_own_loop
+from trainer.worker.own_loop import run_own_loop
+from trainer.worker.training import TrainingRun
 
 Main = Callable[[Replicator], None]
 
@@ -53,13 +48,9 @@ def run_loop(
     )
     run_dir.mkdir(exist_ok=True)
     received: list[Any] = []
-    channel = Channel(received.append)
-    context = WorkerContext(experiment, run_dir, channel)
-    strategy, _ = select_strategy(experiment).resolve(Cluster(), lambda: 0)
-    faults = Faults(experiment.fault, run_dir, Cluster(), channel, ())
-    signals = cast(Signals, SimpleNamespace(stop=stop, save=lambda: False))
+    run = TrainingRun(experiment, run_dir, Channel(received.append), stop_requested=stop)
     try:
-        return run_own_loop(context, strategy, faults, signals)
+        return run_own_loop(run)
     finally:
         if lines is not None:
             lines += [message.text for message in received if hasattr(message, "text")]

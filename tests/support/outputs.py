@@ -16,9 +16,9 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.config.instantiate import instantiate
 from trainer.runs import prediction_table
-from trainer.worker.building import build
 from trainer.worker.export import export
 from trainer.worker.predict.predict import predict
+from trainer.worker.training import TrainingRun
 
 _QUIET = Channel(lambda message: None)
 
@@ -26,7 +26,7 @@ _QUIET = Channel(lambda message: None)
 def predicted_rows(run_dir: Path, overrides: Sequence[str]) -> list[dict[str, str]]:
     """Predict the test split with the newest checkpoint; return the rows of the table."""
     experiment = compose([*overrides, "mode=predict"])
-    engine = build.engine(experiment, run_dir, _QUIET)
+    engine = TrainingRun(experiment, run_dir, _QUIET).engine
     engine.checkpointer.restore_latest()
     step = int(engine.state.step.numpy())
     assert predict(experiment, engine, run_dir, _QUIET, step, lambda: False)

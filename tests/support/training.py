@@ -49,10 +49,10 @@ scaled wrongly is off by a factor of 2 or more: a distance of 0.5 at least.
 
 def recipe(run_dir: Path, *overrides: str) -> Engine:
     """Build the engine of a run of these overrides alone."""
-    from trainer.worker.building import build
+    from trainer.worker.training import TrainingRun
 
     run_dir.mkdir(parents=True, exist_ok=True)
-    return build.engine(compose(list(overrides)), run_dir, Channel(lambda message: None))
+    return TrainingRun(compose(list(overrides)), run_dir, Channel(lambda message: None)).engine
 
 
 def engine(run_dir: Path, *overrides: str) -> Engine:

@@ -16,8 +16,8 @@ from trainer.engine.graph.randomness.randomness import normal_of
 from trainer.errors import ConfigError
 from trainer.protocols import ModelNode, OptimizerNode
 from trainer.tasks.gan import Gan
-from trainer.worker.building import build, build_evaluation
-from trainer.worker.context import WorkerContext
+from trainer.worker.run import SavedRun
+from trainer.worker.training import TrainingRun
 
 GAN = [
     "experiment=gan_digits",
@@ -105,7 +105,7 @@ SOFTMAX = ["model=softmax", "train.steps=20", "train.epochs=null", "writers=[jso
 def classifier(tmp_path_factory):
     """A trained run of a classifier, with its configuration as the parent writes it."""
     run_dir = tmp_path_factory.mktemp("classifier")
-    run = build.engine(compose(SOFTMAX), run_dir, Channel(lambda message: None))
+    run = TrainingRun(compose(SOFTMAX), run_dir, Channel(lambda message: None)).engine
     run.train(lambda: False)
     (run_dir / "config.yaml").write_text(
         json.dumps({"model": {"_target_": "trainer.models.softmax.softmax", "l2": 0.0}})
@@ -137,11 +137,11 @@ def test_evaluation_shows_samples_and_scores_them_also_in_the_sidecar(tmp_path, 
     picture.unlink()
     experiment = compose([*GAN, *quality])
     alone = Cluster(ProcessId("evaluator", 0))
-    beside = build_evaluation.sidecar(
-        WorkerContext(experiment, tmp_path, Channel(lambda message: None), alone)
-    )
+    beside = SavedRun(experiment, tmp_path, Channel(lambda message: None), alone)
+    test = beside.evaluated("test")
+    evaluator = beside.inference.evaluator(test, beside.inference.predictor(test))
     beside.checkpointer.restore(4)
-    assert beside.evaluator.evaluate(lambda: False).metrics == metrics, "from the same vectors"
+    assert evaluator.evaluate(lambda: False).metrics == metrics, "from the same vectors"
     assert picture.exists()
 
 
@@ -180,7 +180,8 @@ def test_classifier_that_is_no_trained_run_is_refused(tmp_path, classifier, prob
 
 def test_metric_of_what_a_task_does_not_make_is_refused(tmp_path, classifier):
     quality = ["metrics=gan_quality", f"metrics.gan_quality.classifier={classifier}"]
+    run = TrainingRun(compose([*SOFTMAX, *quality]), tmp_path, Channel(lambda message: None))
     with pytest.raises(ConfigError, match=r"^metrics.confusion .* Gan "):
         gan_engine(tmp_path / "gan", "metrics=confusion")
     with pytest.raises(ConfigError, match=r"^metrics.gan_quality .* Classification "):
-        build.engine(compose([*SOFTMAX, *quality]), tmp_path, Channel(lambda message: None))
+        run.engine.train(bool)

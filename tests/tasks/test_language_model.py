@@ -19,9 +19,9 @@ from trainer.engine.engine import Engine
 from trainer.engine.graph.step.metric_sums import metric_names, unpack
 from trainer.errors import ConfigError
 from trainer.tasks.language_model import FilePrompts, LanguageModel
-from trainer.worker.building import build
 from trainer.worker.export import export
 from trainer.worker.predict.predict import predict
+from trainer.worker.training import TrainingRun
 
 SMALL = [
     "task=language_model",
@@ -93,14 +93,14 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trained run, with TensorBoard's files."""
     run_dir = tmp_path_factory.mktemp("run")
     options = [*SMALL, *SAMPLING, "writers=[tensorboard]", "summary.texts=2"]
-    build.engine(compose(options), run_dir, QUIET).train(lambda: False)
+    TrainingRun(compose(options), run_dir, QUIET).engine.train(lambda: False)
     return run_dir
 
 
 def table(run_dir: Path, path: Path, *overrides: str) -> list[dict[str, str]]:
     """Return the rows that mode=predict writes for the newest checkpoint."""
     experiment = compose([*SMALL, *SAMPLING, "mode=predict", f"predict.path={path}", *overrides])
-    run = build.engine(experiment, run_dir, QUIET)
+    run = TrainingRun(experiment, run_dir, QUIET).engine
     run.checkpointer.restore(6)
     assert predict(experiment, run, run_dir, QUIET, 6, lambda: False)
     with path.open(newline="") as file:
@@ -168,4 +168,4 @@ def test_prompts_are_refused_for_a_task_that_writes_no_text(tmp_path: Path) -> N
     file.write_text("The\n")
     experiment = compose([*DIGITS, "mode=predict", f"predict.prompts={file}"])
     with pytest.raises(ConfigError, match=r"predict.prompts \(.*\) needs a task that writes texts"):
-        build.engine(experiment, tmp_path, QUIET)
+        TrainingRun(experiment, tmp_path, QUIET).engine.train(bool)

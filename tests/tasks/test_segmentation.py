@@ -14,8 +14,7 @@ from trainer.cluster.messages import Channel
 from trainer.engine.graph.step.metric_sums import pack, sums_of, unpack
 from trainer.errors import ConfigError
 from trainer.tasks.segmentation import Segmentation
-from trainer.worker.building import build
-from trainer.worker.building.build_dataset import build_dataset
+from trainer.worker.training import TrainingRun
 
 TINY = [
     "task=segmentation",
@@ -101,7 +100,8 @@ def test_metrics_are_those_of_the_predictions_and_the_picture_is_written(tmp_pat
     metrics = evaluation.metrics
     chunks = list(run.predictor.predict())
     rows = {"mask": np.concatenate([chunk["mask"] for chunk in chunks])}
-    test = build_dataset(compose(TINY)).test.fetch(tf.range(20, dtype=tf.int64))
+    test = TrainingRun(compose(TINY), tmp_path, Channel(lambda message: None)).dataset.test
+    test = test.fetch(tf.range(20, dtype=tf.int64))
     masks = test["mask"].numpy()
     each = []
     for k in range(3):
@@ -145,5 +145,5 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path, overrides, problem):
         tiny = [item for item in tiny if item.partition("=")[0] not in groups]
     experiment = compose([*tiny, *overrides])
     with pytest.raises(ConfigError, match=problem) as caught:
-        build.engine(experiment, tmp_path, Channel(lambda message: None)).train(lambda: False)
+        TrainingRun(experiment, tmp_path, Channel(lambda message: None)).engine.train(lambda: False)
     assert len(caught.value.problems) == 1

@@ -14,7 +14,7 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.engine.engine import Engine
 from trainer.errors import ConfigError
-from trainer.worker.building import build
+from trainer.worker.training import TrainingRun
 
 GAN = ["task=toy_gan", *(item for item in SMALL if not item.startswith("model"))]
 MIRRORED = ["strategy=mirrored", "strategy.virtual_devices=2"]
@@ -23,7 +23,7 @@ MIRRORED = ["strategy=mirrored", "strategy.virtual_devices=2"]
 def engine(run_dir, *overrides) -> Engine:
     run_dir.mkdir(exist_ok=True)
     experiment = compose([*GAN, *overrides], CONF)
-    return build.engine(experiment, run_dir, Channel(lambda message: None))
+    return TrainingRun(experiment, run_dir, Channel(lambda message: None)).engine
 
 
 def train(run_dir, *overrides) -> dict[str, np.ndarray]:
@@ -85,7 +85,7 @@ def test_task_that_needs_a_left_out_model_is_refused(tmp_path):
     )
     experiment = compose(["task=lone"], tmp_path)
     with pytest.raises(ConfigError, match="model has no value, but the task needs one; add model="):
-        build.engine(experiment, tmp_path, Channel(lambda message: None))
+        TrainingRun(experiment, tmp_path, Channel(lambda message: None)).engine.train(bool)
 
 
 def test_model_created_before_the_strategy_is_refused(tmp_path, monkeypatch):

@@ -8,17 +8,17 @@ import itertools
 import sys
 
 import pytest
+import tensorflow as tf
 
 from tests.support.object_stores import write_checkpoint
 from trainer.cli.compose import compose
-from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel, Line, Phase
-from trainer.cluster.spec import Cluster
+from trainer.config.directions import Directions
 from trainer.runs import checkpoint_marker, provenance
 from trainer.store import remote_files
 from trainer.store.remote_files import checkpoint_folder, wait_for_upload, write_note
-from trainer.worker.context import WorkerContext
-from trainer.worker.run_checkpointer import before_commit
+from trainer.worker.run import SavedRun
+from trainer.worker.run_checkpointer import RunCheckpointer
 
 
 class Stop:
@@ -43,8 +43,8 @@ class Stop:
 def call_of(run_dir, stop, channel=None):
     channel = channel or Channel(lambda message: None)
     experiment = compose(["runs_dir=s3://bucket/runs"])
-    context = WorkerContext(experiment, run_dir, channel, Cluster(), stop.is_requested)
-    return before_commit(context, Faults({}, run_dir, Cluster(), channel, ()))
+    run = SavedRun(experiment, run_dir, channel, stop_requested=stop.is_requested)
+    return RunCheckpointer(run, {"a": tf.Variable(1.0)}, Directions()).before_commit
 
 
 def folder_of(run_dir, step):
@@ -102,11 +102,13 @@ def test_wait_beside_another_phase_is_no_sign_of_life(tmp_path, monkeypatch, pha
     now = itertools.count()
     messages = []
     channel = Channel(messages.append, lambda: float(next(now)))
-    channel.phase(phase, 3)
     stop = Stop(3000)
     monkeypatch.setattr(remote_files.time, "sleep", stop.wait)
-    call_of(tmp_path, stop, channel)()
-    assert messages[1:] == [Phase("save", 3)] * beats + [
+    call = call_of(tmp_path, stop, channel)
+    channel.phase(phase, 3)
+    messages.clear()
+    call()
+    assert messages == [Phase("save", 3)] * beats + [
         Line("warning: the next checkpoint waits for the upload of that of step 2")
     ]
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import tensorflow as tf
 
 from tests.support.object_stores import MemoryStore
+from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
 from trainer.cluster.spec import RAY, Cluster, ProcessId
-from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
+from trainer.config.directions import Directions
+from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.errors import CheckpointError
 from trainer.runs import checkpoint_marker
 from trainer.runs.checkpoint_marker import committed_steps, marker_digest
@@ -19,6 +21,8 @@ from trainer.store.lease import Lease
 from trainer.store.object_store import StoreError
 from trainer.store.remote_files import write_note
 from trainer.worker import run_checkpointer
+from trainer.worker.run import SavedRun
+from trainer.worker.run_checkpointer import RunCheckpointer
 
 DECLARED = "TF_CONFIG"
 
@@ -62,22 +66,18 @@ def chief(tmp_path, store):
     return Chief(tmp_path / "chief" / "checkpoints", store)
 
 
-def context_of(tmp_path, process=None, source=DECLARED, retry_secs=0.0, hosts=("a:1", "b:1")):
-    jobs = {"worker": list(hosts)}
-    return SimpleNamespace(
-        experiment=SimpleNamespace(
-            resume="s3://bucket/runs/run", store=SimpleNamespace(retry_secs=retry_secs)
-        ),
-        cluster=Cluster(process or ProcessId("worker", 1), jobs, source),
-        run_dir=tmp_path / "other",
-        channel=SimpleNamespace(line=lambda line: None, beat=lambda: None),
-    )
+def checkpointer_of(run_dir, process, source=DECLARED, hosts=("a:1", "b:1")):
+    experiment = compose(["runs_dir=s3://bucket/runs", "store.retry_secs=0"])
+    experiment.resume = "s3://bucket/runs/run"
+    cluster = Cluster(process, {"worker": list(hosts)}, source)
+    run = SavedRun(experiment, run_dir, Channel(lambda message: None), cluster)
+    return RunCheckpointer(run, {"a": tf.Variable(1.0)}, Directions())
 
 
-def fetch_on(tmp_path, process=None, source=DECLARED):
+def fetch_on(tmp_path, process=ProcessId("worker", 1), source=DECLARED):  # noqa: B008
     """Return the function of a process, and the folder of its checkpoints."""
-    context = context_of(tmp_path, process, source)
-    return run_checkpointer.fetch_from_store(context), tmp_path / "other" / "checkpoints"
+    checkpointer = checkpointer_of(tmp_path / "other", process, source)
+    return checkpointer.before_restore, checkpointer.directory
 
 
 def test_checkpoint_of_another_host_replaces_what_was_there(tmp_path, chief):
@@ -160,8 +160,7 @@ CHIEF = ProcessId("worker", 0)
 
 
 def test_chief_waits_until_others_can_bring_its_checkpoint(tmp_path, monkeypatch, chief):
-    context = context_of(tmp_path, CHIEF)
-    context.run_dir = chief.directory.parent
+    checkpointer = checkpointer_of(chief.directory.parent, CHIEF)
     save(chief.directory, 4, b"of another attempt")
     chief.upload(4)
     save(chief.directory, 4, b"right")
@@ -173,29 +172,30 @@ def test_chief_waits_until_others_can_bring_its_checkpoint(tmp_path, monkeypatch
             chief.upload(4)
 
     monkeypatch.setattr(run_checkpointer.time, "sleep", sleep)
-    assert run_checkpointer.offer_by_store(context)(4) == ""
+    assert checkpointer.before_offer(4) == ""
     assert len(waits) == 3
 
 
 def test_chief_whose_command_cannot_upload_ends_all_hosts(tmp_path, monkeypatch, chief):
-    context = context_of(tmp_path, CHIEF)
-    context.run_dir = chief.directory.parent
+    checkpointer = checkpointer_of(chief.directory.parent, CHIEF)
     save(chief.directory, 4, b"right")
     monkeypatch.setattr(run_checkpointer.time, "sleep", lambda secs: write_note(run_dir, None))
-    run_dir = context.run_dir
-    message = run_checkpointer.offer_by_store(context)(4)
+    run_dir = chief.directory.parent
+    message = checkpointer.before_offer(4)
     assert message == (
         "the checkpoint of step 4 is not in s3://bucket/runs/run, from where the other hosts bring "
         f"it: the store cannot be written; {run_dir} of the chief's host has it"
     )
-    hooks = CheckpointHooks(before_offer=lambda step: f"{step}: {message}")
     variables = {"a": tf.Variable(1.0)}
     Checkpointer(tmp_path / "saved", variables).save(2, None)
+    restoring = Checkpointer(tmp_path / "saved", variables)
+    restoring.before_offer = lambda step: f"{step}: {message}"
     with pytest.raises(CheckpointError, match=r"^2: the checkpoint of step 4 is not in s3:"):
-        Checkpointer(tmp_path / "saved", variables, hooks=hooks).restore_latest()
+        restoring.restore_latest()
 
 
 @pytest.mark.parametrize(("source", "hosts"), [("local", "ab"), (DECLARED, "a")])
 def test_chief_without_other_hosts_does_not_wait(tmp_path, source, hosts):
-    context = context_of(tmp_path, CHIEF, source, hosts=[f"{host}:1" for host in hosts])
-    assert run_checkpointer.offer_by_store(context)(4) == ""
+    hosts = [f"{host}:1" for host in hosts]
+    checkpointer = checkpointer_of(tmp_path, CHIEF, source, hosts)
+    assert checkpointer.before_offer(4) == ""

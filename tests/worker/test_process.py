@@ -12,9 +12,8 @@ from tests.support.processes import OPTIONS, ROOT, finish, run, start
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel, Crash, Line
 from trainer.errors import CRASHED, RESTARTABLE
-from trainer.worker import process
-from trainer.worker.context import WorkerContext
-from trainer.worker.modes import modes
+from trainer.worker import modes, process
+from trainer.worker.training import TrainingRun
 
 TASK = """
 from trainer.tasks.classification import Classification
@@ -77,22 +76,22 @@ def test_lost_peer_is_restarted_but_a_missing_kernel_is_a_crash(error, text, res
 
 @pytest.mark.parametrize("code", [0, RESTARTABLE])
 def test_exit_of_users_code_is_a_crash_whatever_its_code(tmp_path, monkeypatch, code):
-    monkeypatch.setattr(modes, "run", lambda *arguments: sys.exit(code))
+    monkeypatch.setattr(modes, "execute", lambda *arguments: sys.exit(code))
     sent = []
-    context = WorkerContext(compose([]), tmp_path, Channel(sent.append))
-    assert process.run(context, None, 0.0) == CRASHED
+    run = TrainingRun(compose([]), tmp_path, Channel(sent.append))
+    assert process.attempt(run, None, 0.0) == CRASHED
     (crash,) = sent
     assert f"your code called sys.exit({code!r}) in the middle of the run" in crash.cause
     assert "test_process.py" in crash.text
 
 
 def test_exit_in_a_child_of_users_code_is_the_childs_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(modes, "run", lambda *arguments: sys.exit(3))
+    monkeypatch.setattr(modes, "execute", lambda *arguments: sys.exit(3))
     pids = iter([1, 2])
     monkeypatch.setattr(os, "getpid", lambda: next(pids))
     sent = []
     with pytest.raises(SystemExit):
-        process.run(WorkerContext(compose([]), tmp_path, Channel(sent.append)), None, 0.0)
+        process.attempt(TrainingRun(compose([]), tmp_path, Channel(sent.append)), None, 0.0)
     assert sent == []
 
 

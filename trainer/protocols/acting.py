@@ -94,8 +94,8 @@ class LoopDefaults:
     Attributes:
         env: its observations and actions.
         count_names: names of what is counted besides steps; in every checkpoint.
-        make_loop: `make_loop(parts)` makes the training loop, from a
-            `trainer.engine.loop_parts.LoopParts`.
+        make_loop: `make_loop(run)` makes the training loop, from a
+            `trainer.worker.training.TrainingRun`.
         make_evaluator: as in `TaskDefaults`; a task's own comes first.
     """
 

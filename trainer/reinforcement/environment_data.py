@@ -14,11 +14,10 @@ from trainer.engine.evaluation.inference import Inference
 from trainer.engine.evaluation.row_metrics import require_evaluated
 from trainer.engine.evaluation.subset import NumberedSplit
 from trainer.engine.graph.input.feed import Source
-from trainer.engine.loop_parts import LoopParts
 from trainer.engine.pacing import Stopped
 from trainer.protocols import Batch, Environment, EnvSpec, Split
 from trainer.reinforcement.connection import COUNTS
-from trainer.reinforcement.learner import ActorTrainLoop
+from trainer.reinforcement.learner import ActorTrainLoop, Trained
 from trainer.reinforcement.rollout import EnvironmentGroup, acting_task, run_episodes, spec_of
 
 
@@ -116,9 +115,9 @@ class EnvironmentData:
         """Change nothing of an unroll."""
         return {}
 
-    def make_loop(self, parts: LoopParts) -> ActorTrainLoop:
+    def make_loop(self, run: Trained) -> ActorTrainLoop:
         """Return the loop that trains on what actors send."""
-        return ActorTrainLoop(parts, self, self.env)
+        return ActorTrainLoop(run, self, self.env)
 
     def make_evaluator(
         self, inference: Inference, source: Source, predictor: Predictor | None

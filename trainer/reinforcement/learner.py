@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import tensorflow as tf
 
+from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster
+from trainer.config.batch_sizes import BatchSizes
 from trainer.config.instantiate import instantiate
+from trainer.config.schema import Experiment
+from trainer.engine.graph.input.feed import Feed
 from trainer.engine.graph.loops.train_loop import TrainLoop
-from trainer.engine.loop_parts import LoopParts
+from trainer.engine.graph.state.train_state import TrainState
+from trainer.engine.process_group import ProcessGroup
 from trainer.protocols import Acts, Batch, Dataset, EnvSpec
 from trainer.reinforcement.connection import Closed, LearnerClient, LearnerServer, Shard
 from trainer.reinforcement.rollout import FLAGS, acting_task, policy_signature
+
+
+class Trained(Protocol):
+    """What a training on unrolls uses of a `trainer.worker.training.TrainingRun`."""
+
+    experiment: Experiment
+    run_dir: Path
+    channel: Channel
+    cluster: Cluster
+    tf_strategy: tf.distribute.Strategy
+    group: ProcessGroup
+    sizes: BatchSizes
+    state: TrainState
+    loop_options: Mapping[str, Any]
+
+    def with_faults(self, feed: Feed) -> Feed:
+        """Return a feed with the faults that are injected there."""
 
 
 class ActorFeed:
@@ -31,29 +54,29 @@ class ActorFeed:
 
     fetches: ClassVar[bool] = True
 
-    def __init__(self, parts: LoopParts, task: Acts, spec: EnvSpec) -> None:
-        sizes, experiment = parts.sizes, parts.experiment
-        assert parts.state.frame_counts is not None, "`EnvironmentData` names them"
+    def __init__(self, run: Trained, task: Acts, spec: EnvSpec) -> None:
+        sizes, experiment = run.sizes, run.experiment
+        assert run.state.frame_counts is not None, "`EnvironmentData` names them"
         self.specs = _batch_specs(task, spec, sizes.per_replica)
-        self.counts = parts.state.frame_counts
-        self._strategy = parts.strategy
+        self.counts = run.state.frame_counts
+        self._strategy = run.tf_strategy
         self._num_replicas = sizes.num_replicas
-        models = [parts.state.task.models[name] for name in task.acting_models]
+        models = [run.state.task.models[name] for name in task.acting_models]
         self._variables = [variable for model in models for variable in model.variables]
-        self._beat = parts.channel.beat
+        self._beat = run.channel.beat
         self._patience_secs = experiment.watchdog.stall_secs
         self._is_closed = False
-        self._client = LearnerClient(parts.run_dir, self._on_wait)
+        self._client = LearnerClient(run.run_dir, self._on_wait)
         self._server: LearnerServer | None = None
-        if parts.process_group.is_chief:
+        if run.group.is_chief:
             self._server = LearnerServer(
-                parts.run_dir,
+                run.run_dir,
                 instantiate(experiment.buffer, "buffer"),
                 names=list(self.specs),
                 length=task.unroll_length,
                 num_replicas=sizes.num_replicas,
                 per_replica=sizes.per_replica,
-                host=_host(parts.cluster),
+                host=_host(run.cluster),
             )
 
     def open(self, step: int, left_out: Sequence[int] = ()) -> Any:
@@ -139,18 +162,12 @@ class ActorTrainLoop(TrainLoop):
         ConfigError: the task does not act, or the buffer refuses an option.
     """
 
-    def __init__(self, parts: LoopParts, data: Dataset, spec: EnvSpec) -> None:
-        task = acting_task(parts.state.task)
-        self._actor_feed = ActorFeed(parts, task, spec)
-        self._frames_per_step = parts.sizes.global_size * task.unroll_length
+    def __init__(self, run: Trained, data: Dataset, spec: EnvSpec) -> None:
+        task = acting_task(run.state.task)
+        self._actor_feed = ActorFeed(run, task, spec)
+        self._frames_per_step = run.sizes.global_size * task.unroll_length
         super().__init__(
-            parts.strategy,
-            data,
-            parts.with_faults(self._actor_feed),
-            state=parts.state,
-            options=parts.options,
-            learning_rates=parts.learning_rates,
-            seed=parts.experiment.seed,
+            run.tf_strategy, data, run.with_faults(self._actor_feed), **run.loop_options
         )
 
     def totals(self) -> dict[str, int]:

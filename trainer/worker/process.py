@@ -23,19 +23,21 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from trainer.cluster import environment, messages
 from trainer.cluster.messages import Channel, Outcome, Problem, Send, SignalReceived, to_socket
-from trainer.cluster.signals import STOP, Signals
+from trainer.cluster.signals import Signals
 from trainer.cluster.spec import Cluster
 from trainer.config import loading
 from trainer.errors import CRASHED, DONE, RESTARTABLE, WRONG_INPUT, ConfigError
 from trainer.runs.process_status import process_start_time
 from trainer.runs.state_memory import MemoryFiles, StateMemory
 from trainer.worker import parent_watch
-from trainer.worker.context import WorkerContext
 from trainer.worker.error_summary import SELF_EXPLANATORY, error_cause, user_traceback
+
+if TYPE_CHECKING:
+    from trainer.worker.training import TrainingRun
 
 _MAX_DESCRIPTORS = 253  # in one message on Linux
 
@@ -46,20 +48,19 @@ _COMMUNICATION_ERROR = re.compile(r"[Cc]ollective|NCCL|RecvBuf")
 """What an internal error says if it is one of communication; the others are faults of code."""
 
 
-def run(context: WorkerContext, signals: Signals, began: float) -> int:
+def attempt(run: TrainingRun, signals: Signals, began: float) -> int:
     """Run one attempt, report how it ended, and return the process's exit code.
 
     Args:
         began: Unix time when the process was started.
     """
-    prepare()
-    from trainer.worker.modes import modes
+    from trainer.worker import modes
 
     owner = os.getpid()
-    channel = context.channel
+    channel = run.channel
     try:
-        environment.set_tf_config(context.cluster)
-        if modes.run(context, signals, began):
+        environment.set_tf_config(run.cluster)
+        if modes.execute(run, began):
             return DONE
         # Sent by the process that has saved: a worker that dies on its way out has not.
         channel.line("Stopped after saving; the same command continues.")
@@ -71,7 +72,7 @@ def run(context: WorkerContext, signals: Signals, began: float) -> int:
         call = RuntimeError(f"your code called sys.exit({error.code!r}) in the middle of the run")
         return _crashed(call.with_traceback(error.__traceback__), channel)
     except Exception as error:
-        return _report_error(error, channel, is_known=context.cluster.is_local)
+        return _report_error(error, channel, is_known=run.cluster.is_local)
 
 
 def _warn(text: str, channel: Channel, is_known: bool) -> None:
@@ -138,8 +139,7 @@ def prepare() -> None:
     environment.prepare_environment()
     # The imports create millions of permanent objects; collecting them takes a fifth of the time.
     gc.disable()
-    import trainer.engine.engine
-    import trainer.worker.modes.modes  # noqa: F401
+    import trainer.worker.modes  # noqa: F401
 
     gc.freeze()
     gc.enable()
@@ -251,16 +251,19 @@ def work(connection: socket.socket, began: float) -> NoReturn:
     channel = Channel(send)
     if process_id.is_beside:
         channel.name = str(process_id)
-    context = WorkerContext(
+    from trainer.worker.training import TrainingRun
+
+    run = TrainingRun(
         experiment,
         Path(content["run_dir"]),
         channel,
         cluster,
-        lambda: signals.number in STOP,
+        signals.stop,
+        signals.save,
         assignment.memory_files(),
         assignment.begin.result if content["is_standby"] else None,
     )
-    code = run(context, signals, began)
+    code = attempt(run, signals, began)
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):  # on a full disk the log ends here, with the same exit code

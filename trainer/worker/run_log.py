@@ -11,19 +11,18 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from trainer.engine.process_group import ProcessGroup
 from trainer.files import write_atomically
+from trainer.protocols import Task
 from trainer.runs.identity import run_address
 from trainer.runs.recorded_metrics import read_lines
+from trainer.summaries.run_introduction import writer_factory
 from trainer.summaries.writers.background import Background
 from trainer.summaries.writers.jsonl import JsonLines
-from trainer.worker.context import WorkerContext
-
-if TYPE_CHECKING:
-    from trainer.engine.process_group import ProcessGroup
-    from trainer.protocols import Task
-    from trainer.summaries.writers.writer import Writer
+from trainer.summaries.writers.writer import Writer
+from trainer.worker.run import Run
 
 
 class LogCopy(JsonLines):
@@ -32,28 +31,24 @@ class LogCopy(JsonLines):
     FILE: ClassVar[str] = "log-copy.jsonl"
 
 
-def writers_opener(
-    context: WorkerContext, process_group: ProcessGroup, task: Task | None
-) -> Callable[[int], list[Writer]]:
+def writers_opener(run: Run, task: Task | None) -> Callable[[int], list[Writer]]:
     """Return what opens the writers of this process at a position; collective.
 
     Args:
         task: its first model is drawn; None: there is none to draw.
     """
-    from trainer.summaries.run_introduction import writer_factory
-
-    experiment, run_dir, channel = context.experiment, context.run_dir, context.channel
-    is_chief = process_group.is_chief
+    experiment, run_dir, channel, group = run.experiment, run.run_dir, run.channel, run.group
+    is_chief = group.is_chief
     open_at = writer_factory(experiment, run_dir, task, channel, writes=is_chief)
-    has_own_folder = run_address(experiment) is not None and context.cluster.is_declared
-    if not has_own_folder or process_group.count == 1 or "jsonl" not in experiment.writers:
+    has_own_folder = run_address(experiment) is not None and run.cluster.is_declared
+    if not has_own_folder or group.count == 1 or "jsonl" not in experiment.writers:
         return open_at
 
     def warn(reason: str) -> None:
         channel.line(f"warning: the copy of the log cannot be written ({reason})")
 
     def complete_and_open(position: int) -> list[Writer]:
-        complete_log(run_dir / (JsonLines if is_chief else LogCopy).FILE, position, process_group)
+        complete_log(run_dir / (JsonLines if is_chief else LogCopy).FILE, position, group)
         if is_chief:
             return open_at(position)
         return [Background(partial(LogCopy, run_dir, position), warn)]

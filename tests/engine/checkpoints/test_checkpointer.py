@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.training import train
-from trainer.engine.checkpoints.checkpointer import Checkpointer, CheckpointHooks
+from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.errors import CheckpointError
 from trainer.runs.checkpoint_marker import committed_steps, read_marker
 from trainer.runs.checkpoint_retention import KeepNewest
@@ -96,9 +96,8 @@ def test_background_save_writes_state_of_its_step_while_training_continues(tmp_p
     hook, reached, released = blocking_hook()
     save(tmp_path, 1)
     trackables = state(2)
-    checkpointer = Checkpointer(
-        tmp_path, trackables, [KeepNewest(1)], background=True, hooks=CheckpointHooks(hook)
-    )
+    checkpointer = Checkpointer(tmp_path, trackables, [KeepNewest(1)], background=True)
+    checkpointer.before_commit = hook
     checkpointer.save(2, None)
     trackables["step"].assign(3)
     trackables["weights"]["a"].assign_add([1.0] * 3)
@@ -117,7 +116,8 @@ def test_fused_updates_do_not_change_pending_snapshot(tmp_path):
     variable = tf.Variable(tf.ones([4]))
     slots = [tf.Variable(tf.zeros([4])), tf.Variable(tf.zeros([4]))]
     trackables = {"x": variable, "slots": slots}
-    checkpointer = Checkpointer(tmp_path, trackables, background=True, hooks=CheckpointHooks(hook))
+    checkpointer = Checkpointer(tmp_path, trackables, background=True)
+    checkpointer.before_commit = hook
     checkpointer.save(1, None)
     for _ in range(3):
         tf.raw_ops.ResourceApplyAdam(
@@ -141,7 +141,8 @@ def test_fused_updates_do_not_change_pending_snapshot(tmp_path):
 
 def test_write_goes_on_in_the_background_only_if_its_state_is_held_until_it_is_committed(tmp_path):
     hook, reached, released = blocking_hook()
-    checkpointer = Checkpointer(tmp_path, state(1), background=None, hooks=CheckpointHooks(hook))
+    checkpointer = Checkpointer(tmp_path, state(1), background=None)
+    checkpointer.before_commit = hook
     holding = []
 
     def hold(snapshot):
@@ -165,9 +166,8 @@ def test_failed_background_write_is_reported_and_leaves_older_checkpoints(tmp_pa
     def full_disk():
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    checkpointer = Checkpointer(
-        tmp_path, state(2), background=True, hooks=CheckpointHooks(full_disk)
-    )
+    checkpointer = Checkpointer(tmp_path, state(2), background=True)
+    checkpointer.before_commit = full_disk
     checkpointer.save(2, None)
     with pytest.raises(
         CheckpointError,
@@ -192,8 +192,8 @@ def test_write_that_fails_once_is_repeated(tmp_path, monkeypatch, caplog, at):
     hooks = {"hook": stale} if at == "hook" else {}
     if at == "rename":
         monkeypatch.setattr(os, "replace", stale)
-    hook = CheckpointHooks(lambda: hooks.get("hook", list)())
-    checkpointer = Checkpointer(tmp_path, state(2), background=True, hooks=hook)
+    checkpointer = Checkpointer(tmp_path, state(2), background=True)
+    checkpointer.before_commit = lambda: hooks.get("hook", list)()
     released = threading.Event()
     checkpointer.save(2, None, lambda snapshot: released.set)
     checkpointer.wait()
@@ -399,8 +399,8 @@ def test_checkpoint_has_only_metrics_of_its_own_step(tmp_path):
 
 def test_restore_names_the_checkpoint_by_its_marker(tmp_path):
     calls = []
-    hooks = CheckpointHooks(before_restore=lambda *call: calls.append(call))
-    checkpointer = Checkpointer(tmp_path, state(3), hooks=hooks)
+    checkpointer = Checkpointer(tmp_path, state(3))
+    checkpointer.before_restore = lambda *call: calls.append(call)
     assert checkpointer.restore_latest() is None
     checkpointer.save(3, None)
     checkpointer.restore_latest()

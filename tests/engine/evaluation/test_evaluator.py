@@ -19,7 +19,7 @@ from trainer.errors import ConfigError
 from trainer.files import read_json
 from trainer.summaries.writers.writer import Writer
 from trainer.tasks.classification import Classification
-from trainer.worker.building import build
+from trainer.worker.training import TrainingRun
 
 METRICS = ["metrics=[top_5,per_class,confusion,calibration]"]
 # 50 examples a replica: in the last batch there are some that must not count.
@@ -134,7 +134,7 @@ def test_metrics_of_cluster_equal_numpy_on_whole_split(tmp_path, strategy):
     assert code == 0, out + err
     run_dir = only_run(tmp_path)
     # On one device, whatever it was trained on.
-    run_engine = build.engine(compose(options), run_dir, Channel(lambda message: None))
+    run_engine = TrainingRun(compose(options), run_dir, Channel(lambda message: None)).engine
     assert run_engine.checkpointer.restore_latest() == 4
     expected, matrix = by_numpy(run_engine)
     last = evaluations(run_dir)[-1]

@@ -9,7 +9,7 @@ from trainer.engine.graph.exchange.collectives import CollectiveLog
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.graph.step.train_step import Step
 from trainer.engine.process_group import ProcessGroup
-from trainer.worker.building.task_parts import Parts
+from trainer.worker.task_parts import Parts
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,8 @@ from trainer.reinforcement.connection import COUNTS
 from trainer.reinforcement.rollout import acting_task
 from trainer.reinforcement.tasks.impala import Impala
 from trainer.tasks.classification import Classification
-from trainer.worker.building import build
-from trainer.worker.building.build_dataset import build_dataset
-from trainer.worker.building.build_model import build_task
-from trainer.worker.context import WorkerContext
+from trainer.worker.run import SavedRun
+from trainer.worker.training import TrainingRun
 
 LENGTH, BATCH = 5, 4
 SMALL = (
@@ -59,12 +57,12 @@ def train(run_dir, *overrides, stop=lambda run: False, num_actors=1, acts=False)
     experiment = compose([*SMALL, *overrides])
     channel = Channel(lambda message: None)
     end = threading.Event()
-    run = build.engine(experiment, run_dir, channel)
-    data = build_dataset(experiment)
+    run = TrainingRun(experiment, run_dir, channel).engine
+    saved = SavedRun(experiment, run_dir, channel)
+    data = saved.dataset
     policy = Policy()
     if acts:
-        context = WorkerContext(experiment, run_dir, channel)
-        policy = PublishedPolicy(build_task(context, tf.distribute.get_strategy(), data), data.env)
+        policy = PublishedPolicy(saved.task, data.env)
 
     def act(index):
         cluster = Cluster(ProcessId("actor", index))
@@ -167,7 +165,7 @@ def test_task_that_does_not_act_is_refused():
 
 def test_greedy_action_has_the_largest_logit(tmp_path):
     (tmp_path / "run").mkdir()
-    run = build.engine(compose([*SMALL]), tmp_path / "run", Channel(lambda message: None))
+    run = TrainingRun(compose([*SMALL]), tmp_path / "run", Channel(lambda message: None)).engine
     observations = tf.random.stateless_uniform([6, 4, 3, 1], [1, 2])
     outputs = run.state.task.models["model"](observations)
     np.testing.assert_array_equal(

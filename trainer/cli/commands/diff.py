@@ -60,7 +60,7 @@ def _variables_differ(first: Path, second: Path) -> bool:
         print(f"All {len(own)} variables of step {step} are equal to the bit.")
         return False
     prefixes = [str(folder / f"ckpt-{step}") for folder in folders]
-    largest = ask_module(["trainer.worker.modes.checkpoint_difference", *prefixes]).value
+    largest = ask_module(["trainer.worker.checkpoint_difference", *prefixes]).value
     amount = f", by {largest[1]:.1e} at most, in {largest[0]}" if largest else ""
     print(f"{num_differing} of {len(own)} variables of step {step} differ{amount}.")
     return True

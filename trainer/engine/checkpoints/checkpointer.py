@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -56,23 +55,6 @@ Hold: TypeAlias = Callable[[Snapshot], "Callable[[], None] | None"]
 """Keeps what is being written, if it can, until the function that it returns is called."""
 
 
-@dataclass(frozen=True)
-class CheckpointHooks:
-    """What else is done with the checkpoints of a run.
-
-    Attributes:
-        before_commit: called when the files of a checkpoint are written, before its marker.
-        before_restore: called in every process before it restores the newest checkpoint, with the
-            step and the SHA-256 of the chief's marker; brings it to a folder that lacks it.
-        before_offer: called before that in the chief alone; returns why the others will not get the
-            checkpoint of a step, or an empty text.
-    """
-
-    before_commit: Callable[[], None] = lambda: None
-    before_restore: Callable[[int, str], None] = lambda step, digest: None
-    before_offer: Callable[[int], str] = lambda step: ""
-
-
 class Checkpointer:
     """Saves, restores and retains the checkpoints of one run.
 
@@ -91,7 +73,6 @@ class Checkpointer:
             held meanwhile, so that no kill loses the checkpoint.
         saved_once: a file outside the folder that shows that a checkpoint has been saved: if it
             exists and no checkpoint does, they were lost, and the run must not start afresh.
-        hooks: what else is done with a checkpoint.
     """
 
     def __init__(
@@ -103,13 +84,11 @@ class Checkpointer:
         *,
         background: bool | None = False,
         saved_once: Path | None = None,
-        hooks: CheckpointHooks | None = None,
     ) -> None:
         self.directory = directory
-        self._keep = list(keep)
+        self._keep = keep
         self._process_group = process_group or ProcessGroup(tf.distribute.get_strategy())
         self._saved_once = saved_once
-        self._hooks = hooks or CheckpointHooks()
         self.skipped: list[str] = []
         self._damaged: set[int] = set()
         self._checkpoint = tf.train.Checkpoint(**trackables)
@@ -118,9 +97,19 @@ class Checkpointer:
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing: Future[None] | None = None
 
-    def keep_also(self, policy: RetentionPolicy) -> None:
-        """Keep from now on what another policy keeps too."""
-        self._keep.append(policy)
+    def before_commit(self) -> None:
+        """Do what is to be done when the files of a checkpoint are written, before its marker."""
+
+    def before_offer(self, step: int) -> str:
+        """Return, in the chief, why others will not get the checkpoint of a step, or nothing."""
+        return ""
+
+    def before_restore(self, step: int, digest: str) -> None:
+        """Bring a checkpoint to this process, if its folder lacks it; called in every process.
+
+        Args:
+            digest: the SHA-256 of the chief's marker.
+        """
 
     def save(
         self, step: int, metrics: Mapping[str, float] | None, hold: Hold | None = None
@@ -200,7 +189,7 @@ class Checkpointer:
         # Not its parents: a run directory that was removed must not come back half empty.
         self.directory.mkdir(exist_ok=True)
         snapshot.write(str(self.directory / begin_write(self.directory, step)))
-        self._hooks.before_commit()
+        self.before_commit()
         commit(self.directory, step, metrics, snapshot.variables())
         if self._saved_once is not None:
             self._saved_once.touch()
@@ -238,7 +227,7 @@ class Checkpointer:
         if problem:
             raise CheckpointError(problem)
         if newest is not None:
-            self._hooks.before_restore(newest, self._chiefs_digest(newest))
+            self.before_restore(newest, self._chiefs_digest(newest))
             self.restore(newest)
             if self._is_chief:
                 self._remove_beside(newest, at_most)
@@ -253,10 +242,10 @@ class Checkpointer:
         self.wait()
         problem = ""
         if self._is_chief:
-            problem = verify(self.directory, step) or self._hooks.before_offer(step)
+            problem = verify(self.directory, step) or self.before_offer(step)
         problem = self._process_group.broadcast_text_from_chief(problem)
         if not problem:
-            self._hooks.before_restore(step, self._chiefs_digest(step))
+            self.before_restore(step, self._chiefs_digest(step))
             self.restore(step)
         return problem
 
@@ -288,7 +277,7 @@ class Checkpointer:
                 continue
             problem = verify(self.directory, step)
             if problem is None:
-                return step, self._hooks.before_offer(step)
+                return step, self.before_offer(step)
             self.skipped.append(f"skipped the checkpoint of step {step}: {problem}")
             self._damaged.add(step)
         if not steps and (self._saved_once is None or not self._saved_once.exists()):

@@ -7,7 +7,7 @@ import threading
 import time
 
 from trainer.cluster.messages import Channel, Message, Phase, Progress, SignalReceived
-from trainer.cluster.signals import STOP, Decision, Signals
+from trainer.cluster.signals import Decision, Signals
 from trainer.errors import CRASHED
 from trainer.launch.run_context import RunContext
 from trainer.launch.supervision.attempt import Failure
@@ -17,8 +17,7 @@ from trainer.runs.process_status import log_of
 
 def run(context: RunContext) -> tuple[int, Failure | None]:
     """Run the experiment in this process; return the exit code, and the failure if it crashed."""
-    from trainer.worker import process  # imports TensorFlow when it runs
-    from trainer.worker.context import WorkerContext
+    from trainer.worker import process
 
     console = context.console
     cluster = context.cluster
@@ -38,14 +37,18 @@ def run(context: RunContext) -> tuple[int, Failure | None]:
     if number := context.stop_requests.drain():
         signals.request(number)
     try:
-        worker = WorkerContext(
+        process.prepare()
+        from trainer.worker.training import TrainingRun  # and TensorFlow
+
+        worker = TrainingRun(
             context.experiment,
             context.directory.path,
             Channel(show),
             cluster,
-            lambda: signals.number in STOP,
+            signals.stop,
+            signals.save,
         )
-        code = process.run(worker, signals, time.time())
+        code = process.attempt(worker, signals, time.time())
     finally:
         has_ended.set()
         signals.close()

@@ -16,8 +16,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.cluster.messages import Channel
-from trainer.config.schema import Experiment
 from trainer.engine.graph.input.feature_specs import feature_specs
 from trainer.errors import ConfigError
 from trainer.files import fsync_directory, writing
@@ -33,26 +31,25 @@ from trainer.protocols import (
 from trainer.runs import checkpoint_retention
 from trainer.runs.directory import fitted_file
 from trainer.text import first_line
-from trainer.worker.building.build_evaluation import build_for_export
 from trainer.worker.export import model_card
+from trainer.worker.run import SavedRun
 
 SAVED_MODEL = "saved_model"
 LITE = "model.tflite"
 CARD = "MODEL_CARD.md"
 
 
-def run(experiment: Experiment, run_dir: Path, channel: Channel) -> None:
+def run(saved: SavedRun) -> None:
     """Export the checkpoint that the command names, with averaged weights if averages are kept.
 
     Raises:
         ConfigError: there is no such checkpoint, or the model has no such format.
         StorageError: it could not be written.
     """
+    experiment, run_dir = saved.experiment, saved.run_dir
     step = checkpoint_retention.select_step(run_dir, experiment.checkpoint)
-    learner, checkpointer = build_for_export(experiment, run_dir, channel)
-    checkpointer.restore(step)
-    dataset = learner.dataset
-    state = learner.state
+    saved.checkpointer.restore(step)
+    dataset, state = saved.dataset, saved.state
     state.swap_averages()
     name, model = next(iter(state.task.models.items()))
     path = run_dir / "export" / f"{name}-{step}"
@@ -81,7 +78,7 @@ def run(experiment: Experiment, run_dir: Path, channel: Channel) -> None:
             )
         )
         _replace(path, temporary)
-    channel.line(f"Exported step {step} to {path}.")
+    saved.channel.line(f"Exported step {step} to {path}.")
 
 
 def _save(signatures: Mapping[str, Any], path: Path, models: Iterable[Any]) -> None:

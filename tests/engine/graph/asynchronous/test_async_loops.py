@@ -17,7 +17,7 @@ from trainer.engine.graph.asynchronous.chunks import ChunkScheduler
 from trainer.engine.graph.input.feed import SampleOrder
 from trainer.errors import NonFiniteError
 from trainer.strategies.strategy import Strategy
-from trainer.worker.building import build
+from trainer.worker.training import TrainingRun
 
 OPTIONS = (
     "train.steps=20",
@@ -95,9 +95,9 @@ def engine(run_dir, *overrides):
     jobs = {"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1", "d:1"]}
     target = ["strategy=one_device", f"strategy._target_={__name__}.InTurn"]
     experiment = compose([*training.SMALL, *OPTIONS, *target, *overrides])
-    return build.engine(
+    return TrainingRun(
         experiment, run_dir, Channel(lambda message: None), Cluster(ProcessId("chief", 0), jobs)
-    )
+    ).engine
 
 
 def recording_chunk(scheduler):

@@ -11,7 +11,7 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.engine.graph.checks.graph_check import IN_LOOP, GraphCheck
 from trainer.errors import ConfigError
-from trainer.worker.building import build
+from trainer.worker.training import TrainingRun
 
 INPUTS = tf.TensorSpec([4])
 
@@ -160,7 +160,7 @@ def test_nothing_is_warned_of_in_what_steadfast_itself_draws(tmp_path):
             "augment.crop=1", "batch.accumulate=2", "batch.shards=4",
         ]
     )  # fmt: skip
-    build.engine(experiment, tmp_path, channel).train(lambda: False)
+    TrainingRun(experiment, tmp_path, channel).engine.train(lambda: False)
     assert not [line for line in lines if "seed of its own" in line]
 
 
@@ -192,7 +192,7 @@ def engine(tmp_path, target, lines):
     """Build the engine of a model; return it with a function that traces its step."""
     overrides = ["model=softmax", "~model.l2", f"model._target_={target}", "train.steps=2"]
     channel = Channel(lambda message: lines.append(getattr(message, "text", "")))
-    run = build.engine(compose([*overrides, "writers=[jsonl]"]), tmp_path, channel)
+    run = TrainingRun(compose([*overrides, "writers=[jsonl]"]), tmp_path, channel).engine
     left_out = run.state.divergence_monitor.left_out.numpy()
     return run, lambda: run.loop.trace(run.loop.feed.open(0, left_out))
 

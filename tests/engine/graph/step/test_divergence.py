@@ -17,7 +17,7 @@ from trainer.config.schema import MAX_SKIPS, Divergence
 from trainer.engine.graph.input.feed import SampleOrder, block_of
 from trainer.engine.graph.step.divergence import DivergenceMonitor, LossWindow
 from trainer.errors import NonFiniteError
-from trainer.worker.building import build
+from trainer.worker.training import TrainingRun
 
 ONE, TWO = ["strategy=one_device"], ["strategy=mirrored", "strategy.virtual_devices=2"]
 CENTRAL = ["strategy=central_storage", "strategy.virtual_devices=2"]
@@ -51,7 +51,7 @@ def engine_with_lines(run_dir, *overrides):
     channel = Channel(
         lambda message: lines.append(message.text) if isinstance(message, Line) else None
     )
-    return build.engine(compose([*SMALL, *overrides]), run_dir, channel), lines
+    return TrainingRun(compose([*SMALL, *overrides]), run_dir, channel).engine, lines
 
 
 def engine(run_dir, *overrides):

@@ -20,28 +20,28 @@ class Loops:
     """Creates the compiled loops.
 
     Attributes:
-        check: checks what the loops have traced; see `GraphCheck`.
-        kinds: their classes: for training, evaluation and prediction.
         in_sequence: whether an evaluation sees its batches one after the other.
 
     Args:
         input_outside: whether replicas cannot gather their batches themselves.
         in_order: whether evaluations add up batches in the order of the split.
+        check: checks what the loops have traced; see `GraphCheck`.
     """
 
-    check: Callable[[str], None] = staticmethod(lambda subject: None)
-    kinds: tuple[type[TrainLoop], type[EvalLoop], type[PredictLoop]] = (
-        TrainLoop, EvalLoop, PredictLoop
-    )  # fmt: skip
     in_sequence = True
 
     def __init__(
-        self, strategy: tf.distribute.Strategy, *, input_outside: bool, in_order: bool = False
+        self,
+        strategy: tf.distribute.Strategy,
+        *,
+        input_outside: bool,
+        in_order: bool = False,
+        check: Callable[[str], None] = lambda subject: None,
     ) -> None:
+        self._check = check
         self._in_order = in_order
         self._strategy = strategy
         self._outside = input_outside
-        self._options: dict[str, Any] = {}  # of all loops
 
     def feed(self, source: Source) -> Feed:
         """Choose how the batches of a source reach the replicas."""
@@ -49,20 +49,20 @@ class Loops:
 
     def train(self, dataset: Dataset, feed: Feed, **parts: Any) -> TrainLoop:
         """Create the loop over training steps; `parts` are those of `TrainLoop`."""
-        return self.checked(self.kinds[0](self._strategy, dataset, feed, **self._options, **parts))
+        return self.checked(TrainLoop(self._strategy, dataset, feed, **parts))
 
     def evaluate(self, task: Task, dataset: Dataset, feed: Feed, parts: int = 1) -> EvalLoop:
         """Create the loop that evaluates the batches of a split; `parts` is that of `EvalLoop`."""
-        options = {**self._options, "in_order": self._in_order, "parts": parts}
-        return self.checked(self.kinds[1](self._strategy, task, dataset, feed, **options))
+        in_order = self._in_order
+        return self.checked(
+            EvalLoop(self._strategy, task, dataset, feed, in_order=in_order, parts=parts)
+        )
 
     def predict(self, predict: Predict, transform: Transform | None, feed: Feed) -> PredictLoop:
         """Create the loop that predicts the batches of a split."""
-        return self.checked(
-            self.kinds[2](self._strategy, predict, transform, feed, **self._options)
-        )
+        return self.checked(PredictLoop(self._strategy, predict, transform, feed))
 
     def checked(self, loop: AnyLoop) -> AnyLoop:
         """Have a loop checked when it has been traced."""
-        loop.check = self.check
+        loop.check = self._check
         return loop

@@ -24,8 +24,8 @@ from trainer.errors import ConfigError
 from trainer.runs.identity import run_name
 from trainer.runs.recorded_metrics import read_evaluations
 from trainer.runs.status import run_status
-from trainer.worker.building.build_dataset import add_validation, build_dataset
-from trainer.worker.context import WorkerContext
+from trainer.worker.dataset import add_validation
+from trainer.worker.run import Run
 
 RUN = ("model=softmax", "++dataset.validation=0.3", "evaluate.every_steps=3")
 BEST = ("checkpoint.best.metric=loss", "checkpoint.every_steps=3", "optimizer.learning_rate=0.5")
@@ -121,13 +121,17 @@ def test_split_that_cannot_be_divided_is_refused(
         add_validation(dataset, fraction, lambda path: dataset)
 
 
+def dataset_of(options: list[str], run_dir: Path = Path("nowhere")) -> Any:
+    return Run(compose(options), run_dir, Channel(lambda message: None)).dataset
+
+
 def test_files_of_their_own_are_read_as_the_run_was_fitted(tmp_path: Path) -> None:
     for name, rows in (("train", range(50)), ("held_out", range(1000, 1010))):
         lines = ["x,label", *(f"{row},{'ab'[row % 2]}" for row in rows)]
         (tmp_path / f"{name}.csv").write_text("\n".join(lines))
     path = f"dataset.path={tmp_path}/train.csv"
     options = ["dataset=table", path, f"++dataset.validation={tmp_path}/held_out.csv"]
-    dataset: Any = build_dataset(compose(options))
+    dataset = dataset_of(options)
     assert dataset.validation.num_examples == 10
     assert (
         everything(dataset.validation)["features"].min()
@@ -136,7 +140,7 @@ def test_files_of_their_own_are_read_as_the_run_was_fitted(tmp_path: Path) -> No
     assert dataset.train.num_examples + dataset.test.num_examples == 50
     (tmp_path / "held_out.csv").write_text("x,label\n1,c\n")
     with pytest.raises(ConfigError, match="label"):
-        everything(build_dataset(compose(options)).validation)  # type: ignore[attr-defined]
+        everything(dataset_of(options).validation)
 
 
 def test_null_is_absent() -> None:
@@ -224,10 +228,9 @@ def test_run_of_an_earlier_version_keeps_its_splits_or_is_refused(tmp_path: Path
     run_dir = tmp_path / "run"
     (run_dir / "checkpoints").mkdir(parents=True)
     (tmp_path / "rows").mkdir()
-    context = WorkerContext(compose(options), run_dir, Channel(lambda message: None))
 
     def sizes() -> list[int]:
-        dataset: Any = build_dataset(context.experiment, context)
+        dataset = dataset_of(options, run_dir)
         return [0 if x is None else x.num_examples for x in (dataset.validation, dataset.test)]
 
     assert sizes() == [1, 0]
@@ -240,7 +243,6 @@ def test_run_of_an_earlier_version_keeps_its_splits_or_is_refused(tmp_path: Path
         row = {"text": name, "label": "a"}
         (tmp_path / "rows" / f"{name}.jsonl").write_text(json.dumps(row))
     options[1] += "/rows"
-    context = WorkerContext(compose(options), run_dir, Channel(lambda message: None))
     assert sizes() == [1, 0]
     (run_dir / "checkpoints" / "ckpt-1.json").touch()
     with pytest.raises(ConfigError, match="names of files now choose the splits"):

@@ -10,43 +10,36 @@ from trainer.cluster.messages import Channel
 from trainer.config.directions import biased_selection
 from trainer.config.schema import Experiment
 from trainer.engine.graph.input.mixed_order import epoch_lines
-from trainer.engine.process_group import ProcessGroup
 from trainer.protocols import DatasetDefaults, with_defaults
 from trainer.runs.identity import run_address, trained_choice
-from trainer.strategies.strategy import Strategy
-from trainer.worker.building.build_model import Learner
-from trainer.worker.context import WorkerContext
+from trainer.worker.run import Run
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 
-def announce(
-    context: WorkerContext, strategy: Strategy, learner: Learner, group: ProcessGroup
-) -> None:
+def announce(run: Run) -> None:
     """Send the first lines: `cnn (99,178 parameters) on digits, 1 CPU -> runs/...`."""
-    channel, experiment = context.channel, context.experiment
-    sizes = learner.sizes
-    what = f"{_model(experiment)} ({parameters(learner.task.models)})"
-    _announce(context, strategy, what, sizes.num_replicas * strategy.devices_per_replica, group)
-    total = learner.plan.total_steps
+    channel, experiment, sizes = run.channel, run.experiment, run.sizes
+    what = f"{_model(experiment)} ({parameters(run.task.models)})"
+    _announce(run, what, sizes.num_replicas * run.strategy.devices_per_replica)
+    total = run.plan.total_steps
     if experiment.trains:
-        epochs = learner.plan.epochs.completed(total)
+        epochs = run.plan.epochs.completed(total)
         length = f", {_count(epochs, 'epoch')}" if epochs else ""
         channel.opening(f"batch {sizes}; {_count(total, 'step')}{length}")
-    has_validation = with_defaults(learner.dataset, DatasetDefaults).validation is not None
+    has_validation = with_defaults(run.dataset, DatasetDefaults).validation is not None
     notes = [] if has_validation else biased_selection(experiment)
-    for line in [*notes, *epoch_lines(learner.dataset.train, total * sizes.global_size)]:
+    for line in [*notes, *epoch_lines(run.dataset.train, total * sizes.global_size)]:
         channel.line(line)
 
 
-def announce_loop(
-    context: WorkerContext, strategy: Strategy, num_replicas: int, group: ProcessGroup
-) -> None:
+def announce_loop(run: Run) -> None:
     """Send the first lines of a loop of the user's own, which makes its models itself."""
-    _announce(context, strategy, str(context.experiment.own_loop), num_replicas, group)
-    steps = context.experiment.train.steps or 0
-    context.channel.opening(f"{_count(num_replicas, 'replica')}; {_count(steps, 'step')}")
+    num_replicas = run.tf_strategy.num_replicas_in_sync
+    _announce(run, str(run.experiment.own_loop), num_replicas)
+    steps = run.experiment.train.steps or 0
+    run.channel.opening(f"{_count(num_replicas, 'replica')}; {_count(steps, 'step')}")
 
 
 def row_announcer(channel: Channel) -> Callable[[Any, tf.Variable], None]:
@@ -73,27 +66,25 @@ def row_announcer(channel: Channel) -> Callable[[Any, tf.Variable], None]:
     return announce_rows
 
 
-def _announce(
-    context: WorkerContext, strategy: Strategy, what: str, num_devices: int, group: ProcessGroup
-) -> None:
-    jobs = context.cluster.jobs
+def _announce(run: Run, what: str, num_devices: int) -> None:
+    jobs, group, strategy = run.cluster.jobs, run.group, run.strategy
     # A chief's workers are no replicas of one another: each runs steps of its own.
     num_workers = len(jobs["worker"]) if strategy.asynchronous else 1
     # TensorFlow's tutorial prints this line, and programs read it from the log.
-    context.channel.log(f"Number of devices: {num_devices * num_workers}")
+    run.channel.log(f"Number of devices: {num_devices * num_workers}")
     if strategy.asynchronous:
         where = f"{_count(num_workers, 'worker')}, {_count(len(jobs['ps']), 'parameter server')}"
     else:
         kind = group.local_devices[0].rpartition("device:")[2].partition(":")[0] or "CPU"
         where = _count(num_devices // group.count, kind.upper())
         where = f"{group.count} processes x {where}" if group.count > 1 else where
-    experiment = context.experiment
+    experiment = run.experiment
     if experiment.env is not None and experiment.trains:
-        where += f", {_count(context.cluster.actors or experiment.actors.count, 'actor')}"
-    path = run_address(experiment) or context.run_dir
-    context.channel.opening(f"{what}{_data(experiment)}, {where} -> {path}")
+        where += f", {_count(run.cluster.actors or experiment.actors.count, 'actor')}"
+    path = run_address(experiment) or run.run_dir
+    run.channel.opening(f"{what}{_data(experiment)}, {where} -> {path}")
     if strategy.communication:
-        context.channel.opening(f"Communication: {strategy.communication}")
+        run.channel.opening(f"Communication: {strategy.communication}")
 
 
 def _model(experiment: Experiment) -> str:

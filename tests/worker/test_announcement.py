@@ -12,15 +12,15 @@ from trainer.cluster.messages import Channel, Opening
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.strategies.parameter_server import ParameterServer
 from trainer.strategies.strategy import Strategy
-from trainer.worker.building import announcement, build
-from trainer.worker.context import WorkerContext
+from trainer.worker import announcement
+from trainer.worker.run import Run
 
 
 def test_first_lines_name_model_data_devices_communication_and_batch(tmp_path, caplog):
     messages = []
     mirrored = ["strategy=mirrored", "strategy.virtual_devices=2"]
     with caplog.at_level(logging.INFO):
-        build.engine(compose([*SMALL, *mirrored]), tmp_path, Channel(messages.append))
+        announcement.announce(Run(compose([*SMALL, *mirrored]), tmp_path, Channel(messages.append)))
     assert [message.text for message in messages if isinstance(message, Opening)] == [
         f"cnn (1,766 parameters) on digits, 2 CPUs -> {tmp_path}",
         "Communication: hierarchical copy",
@@ -47,8 +47,14 @@ def test_devices_are_told_as_they_are_divided(overrides, strategy, jobs, line, l
     cluster = Cluster(ProcessId("worker", 0), addresses)
     channel = Channel(messages.append)
     channel.log = log.append
-    context = WorkerContext(compose(overrides), Path("runs/x"), channel, cluster)
-    group = SimpleNamespace(count=jobs.get("worker", 1), local_devices=["/task:0/device:GPU:0"])
-    announcement._announce(context, strategy, "cnn", 1 if strategy.asynchronous else 6, group)
+    run = SimpleNamespace(
+        experiment=compose(overrides),
+        run_dir=Path("runs/x"),
+        channel=channel,
+        cluster=cluster,
+        strategy=strategy,
+        group=SimpleNamespace(count=jobs.get("worker", 1), local_devices=["/task:0/device:GPU:0"]),
+    )
+    announcement._announce(run, "cnn", 1 if strategy.asynchronous else 6)
     assert messages == [Opening(f"{line} -> runs/x")]
     assert log == [f"Number of devices: {logged}"]

@@ -4,7 +4,7 @@ import pytest
 
 from trainer.cluster.messages import Channel, Line, Phase
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.worker.modes import server
+from trainer.worker import server
 
 JOBS = {"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1", "d:1"]}
 CHIEF = Cluster(ProcessId("chief", 0), JOBS, "TF_CONFIG")

@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
-from pathlib import Path
+
+import tensorflow as tf
 
 from trainer.cluster.fault_injection import Faults
-from trainer.cluster.messages import Channel
-from trainer.config.schema import Experiment
+from trainer.engine.evaluation.evaluator import Evaluator
 from trainer.engine.pacing import Stopped
 from trainer.engine.plan import is_due
 from trainer.errors import CheckpointError
 from trainer.runs.checkpoint_marker import committed_steps, verify
 from trainer.runs.directory import read_result
-from trainer.runs.recorded_metrics import read_lines
+from trainer.runs.recorded_metrics import read_evaluations, read_lines
 from trainer.summaries.writers.background import Background, open_writers
 from trainer.summaries.writers.jsonl import JsonLines
 from trainer.summaries.writers.tensorboard import TensorBoard
 from trainer.summaries.writers.writer import Writer
-from trainer.worker.building.build_evaluation import CheckpointEvaluation
+from trainer.worker.run import SavedRun
 
 _POLL_SECS = 1.0
 
@@ -51,42 +50,34 @@ class Sidecar:
     also tell which checkpoints are evaluated.
 
     Args:
-        build: builds what evaluates; called when there is a checkpoint, so training has begun.
+        run: of which nothing is built before there is a checkpoint, so training has begun.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        experiment: Experiment,
-        build: Callable[[], CheckpointEvaluation],
-        channel: Channel,
-        faults: Faults,
-    ) -> None:
-        self._run_dir = run_dir
-        self._experiment = experiment
-        self._build = build
-        self._channel = channel
+    def __init__(self, run: SavedRun, faults: Faults) -> None:
+        self._run = run
+        self._channel = run.channel
         self._faults = faults
-        self._directory = run_dir / "checkpoints"
-        self._evaluation: CheckpointEvaluation | None = None
+        self._directory = run.run_dir / "checkpoints"
+        self._evaluator: Evaluator | None = None
         self._writers: list[Writer] = []
-        self._lines = _Evaluations(run_dir, sys.maxsize)
-        self._done = {line["step"] for line in read_lines(run_dir / _Evaluations.FILE)[0]}
+        self._lines = _Evaluations(run.run_dir, sys.maxsize)
+        self._done = {line["step"] for line in read_lines(run.run_dir / _Evaluations.FILE)[0]}
         self._damaged: set[tuple[int, int]] = set()
 
-    def run(self, stop: Callable[[], bool], *, dismissed: bool) -> bool:
+    def run(self, *, dismissed: bool) -> bool:
         """Evaluate until the run is over and all of it evaluated; return False after a stop.
 
         Args:
             dismissed: whether the supervisor ends this process when the training was stopped; it
                 then waits for that.
         """
+        stop = self._run.stop_requested
         try:
             while True:
                 # Before the checkpoints are listed, so that the last one is among them.
-                is_over = read_result(self._run_dir, self._experiment) is not None
+                is_over = read_result(self._run.run_dir, self._run.experiment) is not None
                 with suppress(Stopped):
-                    self._catch_up(stop)
+                    self._catch_up()
                 if stop():
                     if is_over or not dismissed:
                         return False
@@ -99,10 +90,10 @@ class Sidecar:
                 for writer in [*self._writers, self._lines]:
                     stack.callback(writer.close)
 
-    def _catch_up(self, stop: Callable[[], bool]) -> None:
+    def _catch_up(self) -> None:
         """Evaluate every checkpoint that has no line yet."""
         for step in committed_steps(self._directory):
-            if stop():
+            if self._run.stop_requested():
                 return
             version = self._version(step)
             if step in self._done or version is None or (step, version) in self._damaged:
@@ -114,29 +105,43 @@ class Sidecar:
                     self._damaged.add((step, version))
                     self._channel.line(f"warning: skipped the checkpoint of step {step}: {problem}")
             elif self._restore(step, version):
-                self._evaluate(step, stop)
+                self._evaluate(step)
 
     def _restore(self, step: int, version: int) -> bool:
         """Restore a checkpoint; return whether it is still there."""
-        self._evaluation = self._evaluation or self._build()
+        self._evaluator = self._evaluator or self._build()
         try:
-            self._evaluation.checkpointer.restore(step)
+            self._run.checkpointer.restore(step)
         except CheckpointError:
             if self._version(step) == version:
                 raise
             return False
         return True
 
-    def _evaluate(self, step: int, stop: Callable[[], bool]) -> None:
-        assert self._evaluation is not None
+    def _build(self) -> Evaluator:
+        """Build what evaluates.
+
+        Raises:
+            ConfigError: something is wrong that only this machine, the data or the model can tell.
+        """
+        run = self._run
+        if run.cluster.is_local:
+            # The training is on the same machine, and takes all memory of its GPUs.
+            tf.config.set_visible_devices([], "GPU")
+        source = run.evaluated(run.split)
+        run.lines.explained.add("train")  # by the training, if there is one
+        run.lines.recall(metrics for _, metrics in read_evaluations(run.run_dir, run.split))
+        return run.inference.evaluator(source, run.inference.predictor(source))
+
+    def _evaluate(self, step: int) -> None:
+        assert self._evaluator is not None
         self._channel.phase("evaluate", step)
         self._faults.reached("evaluate")
-        evaluation = self._evaluation.evaluator.evaluate(stop)
-        lines = self._evaluation.lines
-        split = lines.split
+        evaluation = self._evaluator.evaluate(self._run.stop_requested)
+        split = self._run.split
         if not self._writers:
             self._open_writers(step - 1)
-        epochs = self._evaluation.epochs
+        epochs = self._run.plan.epochs
         epoch = epochs.completed(step)
         # The line last: a checkpoint that has one is never evaluated again.
         for writer in [*self._writers, self._lines]:
@@ -145,16 +150,16 @@ class Sidecar:
             writer.flush()
         self._done.add(step)
         ended = epoch if is_due([epochs], step) else None
-        lines.show(self._channel, step, ended, None, evaluation.metrics)
+        self._run.lines.show(self._channel, step, ended, None, evaluation.metrics)
 
     def _open_writers(self, position: int) -> None:
-        nodes = self._experiment.writers
+        nodes = self._run.experiment.writers
         leave_out = ("jsonl", "tensorboard")
         self._writers = open_writers(
-            nodes, self._run_dir, position, self._channel, leave_out=leave_out
+            nodes, self._run.run_dir, position, self._channel, leave_out=leave_out
         )
         if "tensorboard" in nodes:
-            self._writers.append(Background(partial(_Events, self._run_dir, position)))
+            self._writers.append(Background(partial(_Events, self._run.run_dir, position)))
 
     def _version(self, step: int) -> int | None:
         """Return what tells a checkpoint from a later one of its step; None: it is not there."""

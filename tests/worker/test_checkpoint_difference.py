@@ -10,7 +10,7 @@ from tests.support.command_line import run_here
 from trainer.cli.compose import compose
 from trainer.runs.checkpoint_marker import commit
 from trainer.runs.directory import open_run
-from trainer.worker.modes.checkpoint_difference import largest_difference
+from trainer.worker.checkpoint_difference import largest_difference
 
 
 def save(directory, weight, count):

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.support.processes import ROOT
 from trainer.errors import ConfigError
-from trainer.worker.building import returned_model
+from trainer.worker import returned_model
 
 
 class OwnLoss(tf.keras.Sequential):
@@ -30,9 +30,9 @@ from trainer.cluster.messages import Channel
 from trainer.worker import process
 process.prepare()
 from trainer.cli.compose import compose
-from trainer.worker.building import build
+from trainer.worker.training import TrainingRun
 options = ["model=softmax", "dataset=digits", "batch.global_size=16", "train.steps=2"]
-run = build.engine(compose(options), Path(sys.argv[1]), Channel(lambda message: None))
+run = TrainingRun(compose(options), Path(sys.argv[1]), Channel(lambda message: None)).engine
 assert run.train(lambda: False)
 assert "tf_keras" in sys.modules
 print([name for name in sys.modules if name.partition(".")[0] == "keras"])

@@ -8,10 +8,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from trainer.cluster.messages import Channel
 from trainer.config.instantiate import instantiate
 from trainer.config.options.constraints import format_value
 from trainer.config.rules import augmented
@@ -26,23 +28,21 @@ from trainer.runs import provenance
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.directory import fitted_file
 from trainer.runs.recorded_metrics import read_evaluations
-from trainer.worker.building import data_checks, members
-from trainer.worker.context import WorkerContext
+from trainer.worker import checks
 
 KEY = "validation"
 _REQUIRED = ("input_shape", "num_classes")
 
 
 def build_dataset(
-    experiment: Experiment,
-    context: WorkerContext | None = None,
-    process_group: ProcessGroup | None = None,
+    experiment: Experiment, run_dir: Path, channel: Channel, group: ProcessGroup, is_chief: bool
 ) -> Dataset:
-    """Build the configured dataset; collective, if there are several processes.
+    """Build the configured dataset; collective.
 
     Args:
-        context: this process; None: there is no run directory.
-        process_group: the processes that run every step together; None: this one is alone.
+        run_dir: the run directory; if it does not exist, nothing is kept there.
+        group: the processes that run every step together.
+        is_chief: whether this process writes the files of the run.
 
     Raises:
         ConfigError: an option or a file is wrong, or the dataset lacks a member.
@@ -53,14 +53,18 @@ def build_dataset(
     dataset: Dataset = instantiate(node, "dataset", leave_out=(KEY,))
     fitted = ""
     if isinstance(dataset, Fitted):
-        fitted = fit_or_restore(dataset, context, process_group)
-    members.check_dataset(dataset)
-    if context is not None and context.cluster.is_chief and experiment.trains:
-        data_checks.warn_of_missing_numbers(dataset)
-    if context is not None and process_group is not None and experiment.trains:
-        _check_examples(dataset, context, process_group)
-    if context is not None:
-        _keep_splits(dataset, context)
+        try:
+            fitted = fit_or_restore(dataset, run_dir, group, is_chief, fits=experiment.trains)
+        except (ValueError, FileNotFoundError) as error:
+            raise ConfigError(f"dataset: {error}") from error
+        for line in dataset.describe():
+            channel.line(line)
+    checks.check_dataset(dataset)
+    if experiment.trains:
+        if is_chief:
+            checks.warn_of_missing_numbers(dataset)
+        _check_examples(dataset, run_dir, group, is_chief)
+    _keep_splits(dataset, run_dir, is_chief)
 
     def reopen(path: str) -> Dataset:
         other: Dataset = instantiate({**node, "test_path": path}, "dataset", leave_out=(KEY,))
@@ -73,41 +77,29 @@ def build_dataset(
 
 
 def fit_or_restore(
-    dataset: Fitted, context: WorkerContext | None, group: ProcessGroup | None
+    dataset: Fitted, run_dir: Path, group: ProcessGroup, is_chief: bool, *, fits: bool
 ) -> str:
-    """Fit a dataset, or restore what the run has kept; return that; collective with a group.
+    """Fit a dataset, or restore what the run has kept; return that; collective.
 
     The run keeps what the chief's data say. Other data never change it.
 
     Args:
-        context: this process; None: there is no run directory.
-        group: the processes that run every step together; None: this one is alone.
+        fits: whether what the run does not keep is learned, as in training.
 
     Raises:
-        ConfigError: the data are wrong, or the run has lost what was kept.
+        ConfigError: the run has lost what was kept.
         StorageError: it cannot be kept.
     """
-    try:
-        fitted = _fitted(dataset, context, group)
-    except (ValueError, FileNotFoundError) as error:
-        raise ConfigError(f"dataset: {error}") from error
-    if context is not None:
-        for line in dataset.describe():
-            context.channel.line(line)
-    return fitted
-
-
-def _fitted(dataset: Fitted, context: WorkerContext | None, group: ProcessGroup | None) -> str:
-    if context is None:
+    if not run_dir.is_dir():
         return dataset.fit()
-    file = fitted_file(context.run_dir)
+    file = fitted_file(run_dir)
     is_kept = file.exists()
     if is_kept:
         text = read_text(file)
         # A run of an earlier version holds the text alone.
-        fitted = read_json(file)["fitted"] if '"fitted"' in text else text
+        fitted: str = read_json(file)["fitted"] if '"fitted"' in text else text
         dataset.restore(fitted)
-    elif context.experiment.trains:
+    elif fits:
         # In every process, although one fit is used: wrong data are then an error in all of them.
         fitted = dataset.fit()
     else:
@@ -115,15 +107,15 @@ def _fitted(dataset: Fitted, context: WorkerContext | None, group: ProcessGroup 
             f"{file} is missing: what the dataset learned when the run was trained; "
             "restore it from a copy, or train again"
         )
-    chiefs = group.broadcast_text_from_chief(fitted) if group else fitted
+    chiefs = group.broadcast_text_from_chief(fitted)
     if chiefs != fitted:
         dataset.restore(chiefs)
-    if not is_kept and context.cluster.is_chief:
+    if not is_kept and is_chief:
         write_json(file, {"fitted": chiefs})
     return chiefs
 
 
-def _check_examples(dataset: Dataset, context: WorkerContext, group: ProcessGroup) -> None:
+def _check_examples(dataset: Dataset, run_dir: Path, group: ProcessGroup, is_chief: bool) -> None:
     """Check that the training examples are those of all processes, and of the checkpoints."""
     own_digest = with_defaults(dataset, DatasetDefaults).digest
     if own_digest is None:
@@ -133,8 +125,8 @@ def _check_examples(dataset: Dataset, context: WorkerContext, group: ProcessGrou
     except ValueError as error:
         raise ConfigError(f"dataset: {error}") from error
     is_other = group.any_process(digest != group.broadcast_text_from_chief(digest))
-    has_trained = bool(committed_steps(context.run_dir / "checkpoints"))
-    recorded = provenance.read(context.run_dir).get("examples")
+    has_trained = bool(committed_steps(run_dir / "checkpoints"))
+    recorded = provenance.read(run_dir).get("examples")
     is_changed = has_trained and recorded not in (None, digest)
     if is_other or group.any_process(is_changed):
         where = "in all processes" if is_other else "with which the run has been trained"
@@ -143,11 +135,11 @@ def _check_examples(dataset: Dataset, context: WorkerContext, group: ProcessGrou
             "the same whenever it is called: give its random numbers a seed; for other data begin "
             "a new run, by resume=never"
         )
-    if context.cluster.is_chief:
-        provenance.update(context.run_dir, examples=digest)
+    if is_chief:
+        provenance.update(run_dir, examples=digest)
 
 
-def _keep_splits(dataset: Dataset, context: WorkerContext) -> None:
+def _keep_splits(dataset: Dataset, run_dir: Path, is_chief: bool) -> None:
     """Give a run that an earlier version has trained the splits that it had there.
 
     That version tested on files to validate. Names of files meant nothing to most formats.
@@ -156,18 +148,18 @@ def _keep_splits(dataset: Dataset, context: WorkerContext) -> None:
         ConfigError: the run has been trained on the files of all splits.
     """
     found = with_defaults(dataset, DatasetDefaults)
-    if found.by_name and "splits" not in provenance.read(context.run_dir):
-        if committed_steps(context.run_dir / "checkpoints"):
+    if found.by_name and "splits" not in provenance.read(run_dir):
+        if committed_steps(run_dir / "checkpoints"):
             raise ConfigError(
                 "dataset.path: names of files now choose the splits, and this run was trained on "
                 "all of them; begin a new run, by resume=never"
             )
-        if context.cluster.is_chief:
-            provenance.update(context.run_dir, splits="by name")
-    was_tested = read_evaluations(context.run_dir, "test")
+        if is_chief:
+            provenance.update(run_dir, splits="by name")
+    was_tested = read_evaluations(run_dir, "test")
     if found.validation is None or not was_tested:
         return
-    if not read_evaluations(context.run_dir, KEY):
+    if not read_evaluations(run_dir, KEY):
         if not dataset.test.num_examples:
             _replace(dataset, test=found.validation)
         _replace(dataset, validation=None)

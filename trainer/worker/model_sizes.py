@@ -1,4 +1,4 @@
-"""The sizes of an experiment's models: `python -m trainer.worker.modes.model_sizes`, for mode=plan.
+"""The sizes of an experiment's models: `python -m trainer.worker.model_sizes`, for mode=plan.
 
 It reads JSON, `experiment` and `num_replicas`, and prints JSON: the sizes, or the problems of the
 configuration, with the exit code of wrong input.
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.cluster import environment
 from trainer.cluster.messages import Channel
-from trainer.config import batch_sizes, loading
+from trainer.config import loading
 from trainer.config.schema import Experiment
 from trainer.errors import DONE, WRONG_INPUT, ConfigError
 
@@ -34,20 +34,12 @@ def measure(experiment: Experiment, num_replicas: int) -> dict[str, Any]:
         on a replica: weights, optimizer, averages, gradients, and the activations of one forward
         pass, which are the outputs of all layers.
     """
-    from trainer.engine.plan import make_plan
-    from trainer.strategies.one_device import OneDevice
-    from trainer.worker.building.build_dataset import build_dataset
-    from trainer.worker.building.build_model import build_learner, create_strategy
-    from trainer.worker.context import WorkerContext
+    from trainer.worker.run import SavedRun
 
     # No file is written, so there is no run directory.
-    context = WorkerContext(experiment, Path("/nonexistent"), Channel(lambda message: None))
-    strategy = OneDevice()
-    tf_strategy = create_strategy(context, strategy)
-    sizes = batch_sizes.resolve_batch_sizes(experiment.batch, num_replicas)
-    dataset = build_dataset(experiment)
-    plan = make_plan(experiment, dataset.train.num_examples, sizes.global_size)
-    state = build_learner(context, strategy, tf_strategy, dataset, plan, sizes).state
+    silent = Channel(lambda message: None)
+    run = SavedRun(experiment, Path("/nonexistent"), silent, num_replicas=num_replicas)
+    state, plan = run.state, run.plan
     models = state.task.models
     # Each once: several optimizers may have parts of one model.
     trainable = _each_once(x for model in models.values() for x in model.trainable_variables)
@@ -67,7 +59,7 @@ def measure(experiment: Experiment, num_replicas: int) -> dict[str, Any]:
             "optimizer": _size(item for optimizer in optimizers for item in optimizer.variables()),
             "averages": _size(item for items in state.averages.values() for item in items),
             "gradients": 4 * _count(trainable),  # they are added up in float32
-            "activations": sizes.micro * sum(_activations(model) for model in models.values()),
+            "activations": run.sizes.micro * sum(_activations(model) for model in models.values()),
         },
     }
 

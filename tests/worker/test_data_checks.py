@@ -11,7 +11,7 @@ from trainer.datasets.splits.arrays import ArraySplit
 from trainer.datasets.splits.nested import NestSplit
 from trainer.errors import ConfigError
 from trainer.tasks.classification import Classification
-from trainer.worker.building.data_checks import check_classes, warn_of_missing_numbers
+from trainer.worker.checks import check_classes, warn_of_missing_numbers
 
 SPARSE = "sparse_categorical_crossentropy"
 GOOD = np.array([0, 2, 1, 0])

@@ -7,7 +7,7 @@ import pytest
 from tests.support.command_line import run_here
 from trainer.errors import ConfigError
 from trainer.protocols import Metric, names_of
-from trainer.worker.building import members
+from trainer.worker import checks
 
 ADVICE = "; add what trainer/protocols/ describes"
 SPLIT = SimpleNamespace(num_examples=1, in_memory=True, fetch=lambda indices: {})
@@ -39,15 +39,15 @@ def without(values, name):
 
 
 def test_dataset_and_splits_without_a_member_are_refused():
-    members.check_dataset(SimpleNamespace(**DATASET))
+    checks.check_dataset(SimpleNamespace(**DATASET))
     for name in DATASET:
         with pytest.raises(ConfigError) as raised:
-            members.check_dataset(without(DATASET, name))
+            checks.check_dataset(without(DATASET, name))
         assert raised.value.problems == (f"dataset (SimpleNamespace) has no {name}{ADVICE}",)
     for split in ("train", "test"):
         dataset = SimpleNamespace(**{**DATASET, split: SimpleNamespace(num_examples=3)})
         with pytest.raises(ConfigError) as raised:
-            members.check_dataset(dataset)
+            checks.check_dataset(dataset)
         assert raised.value.problems == (
             f"dataset.{split} (SimpleNamespace) has no in_memory, fetch{ADVICE}",
         )
@@ -57,7 +57,7 @@ def test_methods_of_a_task_are_checked_before_attributes_that_build_leaves():
     task = SimpleNamespace(build=None, train_step=None)
     for lacks in ("eval_step", "metrics, models, optimizers after build()"):
         with pytest.raises(ConfigError) as raised:
-            members.check_built_task(task, SimpleNamespace())
+            checks.check_built_task(task, SimpleNamespace())
         assert raised.value.problems == (f"task (SimpleNamespace) has no {lacks}{ADVICE}",)
         task.make_evaluator = print  # instead of eval_step
 
@@ -89,22 +89,22 @@ CALLBACKS = {
 @pytest.mark.parametrize("problem", CALLBACKS)
 def test_callback_that_would_not_be_called_is_refused(problem):
     with pytest.raises(ConfigError, match=rf"^callbacks.mine \(SimpleNamespace\){problem}"):
-        members.check_callback("callbacks.mine", SimpleNamespace(**CALLBACKS[problem]))
+        checks.check_callback("callbacks.mine", SimpleNamespace(**CALLBACKS[problem]))
 
 
 def test_callback_of_keras_is_told_its_place():
     with pytest.raises(ConfigError) as raised:
-        members.check_callback("callbacks.mine", Keras())
+        checks.check_callback("callbacks.mine", Keras())
     assert raised.value.problems == (
         "callbacks.mine (Keras) is a callback of Keras; write callbacks=keras "
         f"callbacks.keras.callback._target_={__name__}.Keras, and its options there",
     )
-    members.check_callback("callbacks.mine", SimpleNamespace(on_evaluate=lambda *args: None))
+    checks.check_callback("callbacks.mine", SimpleNamespace(on_evaluate=lambda *args: None))
 
 
 def test_metric_without_members_is_refused():
     with pytest.raises(ConfigError) as raised:
-        members.check_has("metrics.mine", SimpleNamespace(result=None), names_of(Metric))
+        checks.check_has("metrics.mine", SimpleNamespace(result=None), names_of(Metric))
     problem = f"metrics.mine (SimpleNamespace) has no update_state, reset_state{ADVICE}"
     assert raised.value.problems == (problem,)
 

@@ -38,7 +38,7 @@ from trainer.protocols import (
     with_defaults,
 )
 from trainer.schedules.schedule import adjust, of_steps, scale, slow_down
-from trainer.worker.building import returned_model
+from trainer.worker import returned_model
 
 _log = logging.getLogger(__name__)
 

@@ -1,7 +1,5 @@
 """How a command starts: initial weights, and the limit of GPUs."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from tests.support.command_line import run_here
@@ -10,8 +8,8 @@ from tests.support.training import SMALL, engine
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.strategies import devices
-from trainer.worker.context import WorkerContext
-from trainer.worker.modes import modes
+from trainer.worker import modes
+from trainer.worker.training import TrainingRun
 
 INLINE = (*SMALL, "train.epochs=null", "launch=inline")
 
@@ -71,6 +69,5 @@ def test_every_mode_limits_the_gpus_first(tmp_path, monkeypatch, mode):
     monkeypatch.setattr(devices, "limit_gpus", limit_gpus)
     experiment = compose([*SMALL, "devices.gpus=0"])
     experiment.mode = mode
-    signals = SimpleNamespace(stop=lambda: False, save=lambda: False)
     with pytest.raises(LimitedError):
-        modes.run(WorkerContext(experiment, tmp_path, Channel(lambda message: None)), signals, 0.0)
+        modes.execute(TrainingRun(experiment, tmp_path, Channel(lambda message: None)), 0.0)

@@ -25,16 +25,14 @@ from tests.support.processes import (
 )
 from tests.support.training import SMALL, assert_same_bits, engine
 from trainer.cli.compose import compose
-from trainer.cluster.fault_injection import Faults
 from trainer.cluster.messages import Channel, Evaluated, Line, Phase
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import ConfigError
 from trainer.launch import launcher
 from trainer.launch.run_context import Command
-from trainer.worker.building import build_evaluation
-from trainer.worker.context import WorkerContext
-from trainer.worker.modes import sidecar_evaluator
-from trainer.worker.modes.sidecar_evaluator import Sidecar
+from trainer.worker import sidecar_evaluator
+from trainer.worker.run import SavedRun
+from trainer.worker.sidecar_evaluator import Sidecar
 
 RUN = (
     "model.dropout=0.3", "model.batch_norm=true", "train.ema_decay=0.9", "evaluate.every_steps=2",
@@ -65,27 +63,26 @@ def inline(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def evaluation(inline):
-    context = WorkerContext(EXPERIMENT, inline, Channel(lambda message: None), ALONE)
-    return build_evaluation.sidecar(context)
-
-
-NO_FAULTS = Faults({}, Path(), Cluster(), Channel(lambda message: None), ())
+def evaluating(inline):
+    """A process that has evaluated: all that it has compiled is used for any run."""
+    run = SavedRun(EXPERIMENT, inline, Channel(lambda message: None), ALONE)
+    sidecar = Sidecar(run, run.faults)
+    return run, sidecar._build()
 
 
 class Messages(list):
     """The messages of a sidecar, which evaluates any run's checkpoints with one evaluator."""
 
-    def __init__(self, evaluation):
-        self.evaluation = evaluation
+    def __init__(self, evaluating):
+        self.run, self.evaluator = evaluating
 
-    def sidecar(self, run_dir, before=lambda: None):
-        def build():
-            before()
-            self.evaluation.checkpointer.directory = run_dir / "checkpoints"
-            return self.evaluation
-
-        return Sidecar(run_dir, EXPERIMENT, build, Channel(self.append), NO_FAULTS)
+    def evaluate(self, run_dir, stop=lambda: False, *, dismissed=True):
+        run = self.run
+        run.run_dir, run.channel, run.stop_requested = run_dir, Channel(self.append), stop
+        run.checkpointer.directory = run_dir / "checkpoints"
+        sidecar = Sidecar(run, run.faults)
+        sidecar._evaluator = self.evaluator
+        return sidecar.run(dismissed=dismissed)
 
     @property
     def texts(self):
@@ -93,9 +90,9 @@ class Messages(list):
 
 
 @pytest.fixture
-def messages(evaluation, monkeypatch):
+def messages(evaluating, monkeypatch):
     monkeypatch.setattr(sidecar_evaluator, "_POLL_SECS", 0)
-    return Messages(evaluation)
+    return Messages(evaluating)
 
 
 @pytest.fixture
@@ -109,7 +106,7 @@ def run_dir(inline, tmp_path):
 
 
 def test_sidecar_evaluates_every_checkpoint_to_the_bits_of_the_training(inline, run_dir, messages):
-    assert messages.sidecar(run_dir).run(lambda: False, dismissed=True)
+    assert messages.evaluate(run_dir)
     assert lines(run_dir) == lines_of_test(inline)
     assert [line["step"] for line in lines(run_dir)] == [2, 4, 6, 8]
     first = lines(run_dir)[0]
@@ -124,7 +121,7 @@ def test_restarted_sidecar_evaluates_what_is_left(inline, run_dir, messages):
     (run_dir / "evaluations.jsonl").write_text(
         f"{json.dumps(first)}\n{json.dumps(second)}\n" + '{"step": 6, "spl'
     )
-    assert messages.sidecar(run_dir).run(lambda: False, dismissed=True)
+    assert messages.evaluate(run_dir)
     assert lines(run_dir) == lines_of_test(inline)
     assert [text.split("/")[0] for text in messages.texts] == ["step 6", "step 8"]
 
@@ -150,7 +147,7 @@ def test_damaged_checkpoint_is_skipped_with_one_warning_until_rewritten(inline, 
             write_result(run_dir)
         return False
 
-    assert messages.sidecar(run_dir).run(stop, dismissed=True)
+    assert messages.evaluate(run_dir, stop)
     assert sorted(lines(run_dir), key=lambda line: line["step"]) == lines_of_test(inline)
     assert [text.split("/")[0] for text in messages.texts[4:]] == ["step 4"]
 
@@ -167,15 +164,13 @@ def test_checkpoint_removed_before_verification_is_no_warning(run_dir, messages,
         "verify",
         lambda directory, step: (remove(run_dir, 4), verify(directory, step))[1],
     )
-    assert messages.sidecar(run_dir).run(lambda: False, dismissed=True)
+    assert messages.evaluate(run_dir)
     assert [line["step"] for line in lines(run_dir)] == [2, 6, 8]
     assert not [text for text in messages.texts if "warning" in text]
 
 
 def test_stop_leaves_no_partial_evaluation(run_dir, messages):
-    assert not messages.sidecar(run_dir).run(
-        lambda: Phase("evaluate", 2) in messages, dismissed=False
-    )
+    assert not messages.evaluate(run_dir, lambda: Phase("evaluate", 2) in messages, dismissed=False)
     assert lines(run_dir) == []
 
 
@@ -188,7 +183,7 @@ def test_dismissed_sidecar_waits_for_its_supervisor(run_dir, messages):
             write_result(run_dir)  # or the supervisor ends this process
         return True
 
-    assert not messages.sidecar(run_dir).run(stop, dismissed=True)
+    assert not messages.evaluate(run_dir, stop)
     assert Phase("wait", 0) in messages
 
 
@@ -201,7 +196,7 @@ def test_restart_keeps_earlier_events_and_supersedes_later_ones(run_dir, message
     monkeypatch.setattr(EXPERIMENT, "writers", writers)
     remove(run_dir, 2)
     for left in (8, 4):  # of 4, 6 and 8; then again all but the first
-        assert messages.sidecar(run_dir).run(lambda: False, dismissed=True)
+        assert messages.evaluate(run_dir)
         kept = [line for line in lines(run_dir) if line["step"] <= left]
         (run_dir / "evaluations.jsonl").write_text(
             "".join(f"{json.dumps(line)}\n" for line in kept)

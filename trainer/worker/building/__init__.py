@@ -1,1 +1,0 @@
-"""From a configuration to an engine and all its parts."""

@@ -1,1 +1,0 @@
-"""What a worker process may be told to do: a file a mode."""
