@@ -1,13 +1,20 @@
-"""A user's object that lacks a member of `trainer.protocols` is one line."""
+"""What the user's objects lack, and labels that no training can use, is one line each."""
 
 from types import SimpleNamespace
 
+import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.support.command_line import run_here
+from trainer.datasets.splits.arrays import ArraySplit
+from trainer.datasets.splits.nested import NestSplit
 from trainer.errors import ConfigError
 from trainer.protocols import Metric, names_of
+from trainer.tasks.classification import Classification
 from trainer.worker import checks
+from trainer.worker.checks import check_classes, warn_of_missing_numbers
 
 ADVICE = "; add what trainer/protocols/ describes"
 SPLIT = SimpleNamespace(num_examples=1, in_memory=True, fetch=lambda indices: {})
@@ -120,3 +127,79 @@ def test_incomplete_task_ends_the_command_with_one_line(tmp_path, monkeypatch):
     (line,) = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
     assert line.startswith("error: task (Unbuilt) has no models, optimizers after build()")
     assert not (tmp_path / "runs").exists()
+
+
+SPARSE = "sparse_categorical_crossentropy"
+GOOD = np.array([0, 2, 1, 0])
+
+
+def task(loss=SPARSE, library=keras):
+    model = library.Sequential([library.layers.Input((2,)), library.layers.Dense(3)])
+    model.compile("sgd", loss)
+    return SimpleNamespace(models={"model": model})
+
+
+def dataset(labels, evaluated=GOOD, **more):
+    def split(labels):
+        return NestSplit({"features": np.zeros([4, 2]), "label": labels})
+
+    return SimpleNamespace(train=split(labels), test=split(evaluated), num_classes=10, **more)
+
+
+@pytest.mark.parametrize("library", [keras, tf.keras], ids=["keras3", "tf_keras"])
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.array([0, 1, -1, 0]), r"train split have -1 \(example 2\), .* from 0 to 2; correct"),
+        (np.array([[0], [1], [1], [3]]), r"train split have 3 \(example 3\)"),
+        (np.array([0, 1, np.nan, 0]), r"train split have nan \(example 2\)"),
+        (np.array(list("abca")), r"train split are texts \('a'\); number the classes"),
+        (np.eye(4, 3, dtype=int), r"train split are one-hot \(4x3\), .*categorical_crossentropy"),
+    ],
+)
+def test_labels_that_a_sparse_loss_cannot_take_are_refused(library, labels, message):
+    with pytest.raises(ConfigError, match=message):
+        check_classes(task(library=library), dataset(labels))
+    with pytest.raises(ConfigError, match=message.replace("train", "test")):
+        check_classes(task(library=library), dataset(GOOD, labels))
+
+
+@pytest.mark.parametrize(
+    ("trained", "loss"),
+    [
+        (task(keras.losses.SparseCategoricalCrossentropy(ignore_class=-1)), None),
+        (task("mse"), None),
+        (task(), "mse"),
+        (task(lambda y, p: p[:, 0]), None),
+    ],
+)
+def test_other_losses_take_what_they_can(trained, loss):
+    check_classes(trained, dataset(np.array([0, 1, -1, 0])), loss)
+
+
+def test_model_that_computes_its_own_loss_may_change_its_labels():
+    class Shifted(keras.Sequential):
+        def compute_loss(self, x=None, y=None, y_pred=None, **options):
+            return super().compute_loss(x, y - 1, y_pred, **options)
+
+    model = Shifted([keras.layers.Input((2,)), keras.layers.Dense(3)])
+    model.compile("sgd", SPARSE)
+    check_classes(SimpleNamespace(models={"model": model}), dataset(np.array([1, 2, 3, 3])))
+
+
+def test_classification_needs_several_classes_and_labels_among_them():
+    with pytest.raises(ConfigError, match=r"train split have 10 \(example 1\)"):
+        check_classes(Classification(), dataset(np.array([0, 10, 1, 1])))
+    one = dataset(np.zeros(4, np.int64), class_names=["cat"])
+    one.num_classes = 1
+    with pytest.raises(ConfigError, match=r"all examples are of one class \(cat\), so that there"):
+        check_classes(Classification(), one)
+
+
+def test_numbers_that_are_not_finite_are_reported(caplog):
+    features = np.ones([4, 2], np.float32)
+    features[[1, 3], 0] = np.nan, np.inf
+    large = ArraySplit(np.full([4, 2], 3e38, np.float32), None)  # whose sum overflows
+    warn_of_missing_numbers(SimpleNamespace(train=ArraySplit(features, GOOD), test=large))
+    (line,) = caplog.messages
+    assert "2 of 4 examples of the train split have NaN or infinity in features" in line

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tests.support.processes import ROOT
 from trainer.errors import ConfigError
-from trainer.worker import returned_model
+from trainer.worker import task_parts
 
 
 class OwnLoss(tf.keras.Sequential):
@@ -19,8 +19,8 @@ class OwnLoss(tf.keras.Sequential):
 def test_overridden_step_is_refused_unless_a_task_of_the_user_may_call_it():
     model = OwnLoss([tf.keras.layers.Dense(1)])
     with pytest.raises(ConfigError, match=r"OwnLoss overrides compute_loss, which is not called"):
-        returned_model.check(model, "model", "mine.net", runs_steps=False)
-    returned_model.check(model, "model", "mine.net", runs_steps=True)
+        task_parts.check_model(model, "model", "mine.net", runs_steps=False)
+    task_parts.check_model(model, "model", "mine.net", runs_steps=True)
 
 
 TRAIN = """
