@@ -87,7 +87,6 @@ class KerasCallback:
             self._call(training.step, "on_epoch_begin", training.epoch, {})
 
     def on_evaluate(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """End an evaluation; return whether training should stop."""
         if self._model is None:
             return False
         self._evaluated_step = step
@@ -102,7 +101,6 @@ class KerasCallback:
         return self._call(step, "on_epoch_begin", training.epoch, {})
 
     def on_train_end(self, training: Training) -> None:
-        """End the training."""
         self._call(training.step, "on_train_end", self._logs(training))
 
     def _on_batch_end(self, training: Training) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import tensorflow as tf
 
 from trainer.annotations import Ge, Gt, Lt
-from trainer.callbacks.patience import Patience
+from trainer.callbacks.early_stopping import Patience
 from trainer.engine.graph.state.variables import replicated
 
 

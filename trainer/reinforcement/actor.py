@@ -74,7 +74,6 @@ class PublishedPolicy:
     def act(
         self, observations: np.ndarray, seed: np.ndarray, exploration: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Return what the policy does; see `trainer.protocols.Acts.act`."""
         outputs = self._act(
             tf.constant(observations), tf.constant(seed, tf.int64), tf.constant(exploration)
         )

@@ -304,7 +304,6 @@ class LearnerClient:
         return shard
 
     def close(self) -> None:
-        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
         self._connection = None

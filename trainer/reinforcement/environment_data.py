@@ -47,7 +47,6 @@ class EpisodeEvaluator(Evaluator):
     def evaluate(
         self, stop_requested: Callable[[], bool], enter: Callable[[str], None] = lambda phase: None
     ) -> Evaluation:
-        """Compute `return` and `episode_length`, the means over all episodes; see `Evaluator`."""
         self._state.swap_averages()
         try:
             text = ""
@@ -112,20 +111,13 @@ class EnvironmentData:
         self.test: Split = NumberedSplit(1)
 
     def transform(self, batch: Batch, draws: tf.Tensor | None) -> Batch:
-        """Change nothing of an unroll."""
         return {}
 
     def make_loop(self, run: Trained) -> ActorTrainLoop:
-        """Return the loop that trains on what actors send."""
         return ActorTrainLoop(run, self, self.env)
 
     def make_evaluator(
         self, inference: Inference, source: Source, predictor: Predictor | None
     ) -> EpisodeEvaluator:
-        """Return what runs whole episodes.
-
-        Raises:
-            ConfigError: what selects is not evaluated.
-        """
         require_evaluated(inference.experiment, EpisodeEvaluator.names, inference.directions)
         return EpisodeEvaluator(inference, self.make)

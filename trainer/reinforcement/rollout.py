@@ -134,7 +134,6 @@ class EnvironmentGroup:
         return row
 
     def close(self) -> None:
-        """Close the environments."""
         for environment in self._environments:
             if hasattr(environment, "close"):
                 environment.close()

@@ -49,12 +49,6 @@ class Classification(Supervised):
         self._weights: tuple[float, ...] | None = None
 
     def build(self, parts: TaskParts) -> None:
-        """Create the model and its optimizer.
-
-        Raises:
-            ConfigError: the weights of the classes do not fit the dataset, or it does not know
-                them.
-        """
         if self.class_weights:
             self._weights = _weights(self.class_weights, parts)
         super().build(parts)

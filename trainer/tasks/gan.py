@@ -152,7 +152,6 @@ class Gan:
     def make_evaluator(
         self, inference: Inference, source: Source, predictor: Predictor | None
     ) -> Evaluator:
-        """Return what evaluates a split, and generated examples."""
         metrics = inference.metrics.values()
         wanted = [with_defaults(metric, MetricDefaults).num_samples for metric in metrics]
         sampled = inference.configured_metrics(
@@ -163,7 +162,6 @@ class Gan:
         return inference.split_evaluator(source, sampled)
 
     def serve(self, dataset: Dataset, sampling: Sampling) -> Served:
-        """Return the function from latent vectors to examples."""
 
         def generate(latents: tf.Tensor) -> dict[str, tf.Tensor]:
             return {"samples": tf.cast(self.generate(latents), tf.float32)}
@@ -219,7 +217,6 @@ class SampleGrid:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all examples."""
         self._examples: list[np.ndarray] = []
 
     def update(self, rows: Rows) -> None:

@@ -58,12 +58,10 @@ class LanguageModel(OneModel):
         self._shape: list[int] | None = None
 
     def build(self, parts: TaskParts) -> None:
-        """Create the model and its optimizer."""
         self._shape = [*parts.input_shape, parts.num_classes]
         super().build(parts)
 
     def derive_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Return the metrics with the perplexity, the exponential of the mean loss."""
         loss = metrics["loss"]
         # Of more than 700 it is no float.
         return {**metrics, "perplexity": math.inf if loss > 700 else math.exp(loss)}
@@ -73,11 +71,7 @@ class LanguageModel(OneModel):
         return self._logits(tokens, training=False)
 
     def make_predictor(self, inference: Inference, source: Source) -> Predictor | None:
-        """Return what continues the prompts of mode=predict; None in other modes.
-
-        Raises:
-            ConfigError: the dataset has no tokenizer, or there is no prompt in the file.
-        """
+        """Return what continues the prompts of mode=predict; None in other modes."""
         experiment, dataset = inference.experiment, inference.dataset
         if experiment.mode != "predict":
             return None

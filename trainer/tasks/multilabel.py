@@ -43,11 +43,6 @@ class Multilabel(Supervised):
         self._weights = positive_weights
 
     def build(self, parts: TaskParts) -> None:
-        """Create the model and its optimizer.
-
-        Raises:
-            ConfigError: there is not one weight for each label.
-        """
         if self._weights and len(self._weights) != parts.num_classes:
             raise ConfigError(
                 f"task.positive_weights ({self._weights}) must have one number for each of the "

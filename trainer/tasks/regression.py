@@ -42,7 +42,6 @@ class Regression(Supervised):
         self._deviations: list[float] = []
 
     def build(self, parts: TaskParts) -> None:
-        """Create the model and its optimizer."""
         super().build(parts)
         scale = parts.target_scale or [(0.0, 1.0)] * parts.num_classes
         self._means = [mean for mean, _ in scale]

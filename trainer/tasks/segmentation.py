@@ -54,11 +54,6 @@ class Segmentation(OneModel):
         self.derived_metrics: Sequence[str] = ("mean_iou",)
 
     def build(self, parts: TaskParts) -> None:
-        """Create the model and its optimizer.
-
-        Raises:
-            ConfigError: there are too many classes.
-        """
         self._num_classes = parts.num_classes
         if self._num_classes > IGNORED:
             raise ConfigError(
@@ -80,7 +75,6 @@ class Segmentation(OneModel):
         return {**self.predict_step(batch), "probabilities": probabilities}
 
     def derive_metrics(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Return the metrics with the mean over the classes that occur."""
         each = {name: metrics[name] for name in self._iou_names()}
         present = [value for value in each.values() if not np.isnan(value)]
         others = {name: value for name, value in metrics.items() if name not in each}

@@ -25,18 +25,15 @@ class OneModel(ABC):
         self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
 
     def build(self, parts: TaskParts) -> None:
-        """Create the model and its optimizer."""
         self.models = {"model": parts.model()}
         self.optimizers = {"model": parts.optimizer()}
 
     def train_step(self, batch: Batch, step: StepContext) -> Metrics:
-        """Make one update on the global batch."""
         return step.minimize(
             self._train_loss, batch, self.models["model"], self.optimizers["model"]
         )
 
     def eval_step(self, batch: Batch) -> PerExample:
-        """Return the loss and the metrics of each example, [B]."""
         return self._loss(batch, training=False)
 
     def _train_loss(self, batch: Batch) -> PerExample:
@@ -78,7 +75,6 @@ class Supervised(OneModel):
         self._all_outputs: int | None = None
 
     def build(self, parts: TaskParts) -> None:
-        """Create the model and its optimizer."""
         self.num_outputs = parts.num_classes
         self._all_outputs = parts.num_outputs
         super().build(parts)

@@ -74,7 +74,6 @@ class Replay:
         return self._samples_per_insert * (self._inserts - self._min_size) - self._samples
 
     def begin(self, batch_size: int) -> None:
-        """Begin empty, for batches of so many unrolls."""
         self._slack = max(float(batch_size), self._samples_per_insert)
         self._inserts = 0
         self._samples = 0

@@ -90,11 +90,7 @@ class D4PG:
         self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
 
     def build(self, parts: TaskParts) -> None:
-        """Create policy and critic, each with its target network and its optimizer.
-
-        Raises:
-            ConfigError: the environment's observations or actions are none for this task.
-        """
+        """Create policy and critic, each with its target network and its optimizer."""
         spec, low, high = _bounds(parts.env)
         size = len(low)
         self._shape = spec.action_shape

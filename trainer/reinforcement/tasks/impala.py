@@ -57,11 +57,6 @@ class Impala:
         self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
 
     def build(self, parts: TaskParts) -> None:
-        """Create the model and its optimizer.
-
-        Raises:
-            ConfigError: there is no environment, or its actions are not numbered.
-        """
         if parts.env is None:
             raise ConfigError("task (impala) learns from an environment; add env=<choice>")
         if parts.env.num_actions is None:
@@ -85,7 +80,6 @@ class Impala:
         return tf.argmax(self._outputs(observations, training=False)[0], axis=-1)
 
     def train_step(self, batch: Batch, step: StepContext) -> Metrics:
-        """Make one update on the global batch."""
         metrics = dict(
             step.minimize(self._loss, batch, self.models["model"], self.optimizers["model"])
         )

@@ -110,11 +110,7 @@ class Keras:
         self._test: _Side | None = None
 
     def build(self, parts: TaskParts) -> None:
-        """Create the model and its optimizers, and read what it was compiled with.
-
-        Raises:
-            ConfigError: there is no loss, or a step of its own cannot be run in a graph.
-        """
+        """Create the model and its optimizers, and read what it was compiled with."""
         model = parts.model()
         own = getattr(model, "keras_model", model)  # the user's, of Keras 3
         library = library_of(own)
@@ -166,7 +162,6 @@ class Keras:
                 self._try(parts)
 
     def train_step(self, batch: Batch, step: StepContext) -> Metrics:
-        """Make one update on the global batch, or what the model's own step makes."""
         batch = class_weighted(batch, self._class_weights)
         if self._own is not None:
             made = self._own.train(batch, step, self._by_attribute, self._train.kinds)
