@@ -1,24 +1,234 @@
-"""What stands for the dataset of a task that learns from environments, and its evaluation."""
+"""An environment as a run's data: the loop that trains on what actors send, and the evaluation."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import tensorflow as tf
 
+from trainer.cluster.messages import Channel
+from trainer.cluster.spec import Cluster
+from trainer.config.batch_sizes import BatchSizes
+from trainer.config.instantiate import instantiate
+from trainer.config.schema import Experiment
 from trainer.engine.evaluation.evaluator import Evaluation, Evaluator, Predictor
 from trainer.engine.evaluation.inference import Inference
 from trainer.engine.evaluation.row_metrics import require_evaluated
 from trainer.engine.evaluation.subset import NumberedSplit
-from trainer.engine.graph.input.feed import Source
+from trainer.engine.graph.input.feed import Feed, Source
+from trainer.engine.graph.loops.train_loop import TrainLoop
+from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.pacing import Stopped
-from trainer.protocols import Batch, Environment, EnvSpec, Split
-from trainer.reinforcement.connection import COUNTS
-from trainer.reinforcement.learner import ActorTrainLoop, Trained
-from trainer.reinforcement.rollout import EnvironmentGroup, acting_task, run_episodes, spec_of
+from trainer.engine.process_group import ProcessGroup
+from trainer.protocols import Acts, Batch, Environment, EnvSpec, Split
+from trainer.reinforcement.connection import COUNTS, Closed, LearnerClient, LearnerServer, Shard
+from trainer.reinforcement.rollout import (
+    FLAGS,
+    EnvironmentGroup,
+    acting_task,
+    policy_signature,
+    run_episodes,
+    spec_of,
+)
+
+
+class Trained(Protocol):
+    """What a training on unrolls uses of a `trainer.worker.training.TrainingRun`."""
+
+    experiment: Experiment
+    run_dir: Path
+    channel: Channel
+    cluster: Cluster
+    tf_strategy: tf.distribute.Strategy
+    group: ProcessGroup
+    sizes: BatchSizes
+    state: TrainState
+    loop_options: Mapping[str, Any]
+
+    def with_faults(self, feed: Feed) -> Feed:
+        """Return a feed with the faults that are injected there."""
+
+
+class ActorFeed:
+    """Feeds the unrolls of actors, in batches that all replicas agree on.
+
+    Before each step the chief's process publishes the weights of the models that act.
+
+    Attributes:
+        specs: name -> shape and type of an array of one replica's shard, [B, ...].
+        counts: the frames, in the order of `COUNTS`, as of the last step: int64; it is in every
+            checkpoint.
+    """
+
+    fetches: ClassVar[bool] = True
+
+    def __init__(self, run: Trained, task: Acts, spec: EnvSpec) -> None:
+        sizes, experiment = run.sizes, run.experiment
+        assert run.state.frame_counts is not None, "`EnvironmentData` names them"
+        self.specs = _batch_specs(task, spec, sizes.per_replica)
+        self.counts = run.state.frame_counts
+        self._strategy = run.tf_strategy
+        self._num_replicas = sizes.num_replicas
+        models = [run.state.task.models[name] for name in task.acting_models]
+        self._variables = [variable for model in models for variable in model.variables]
+        self._beat = run.channel.beat
+        self._patience_secs = experiment.watchdog.stall_secs
+        self._is_closed = False
+        self._client = LearnerClient(run.run_dir, self._on_wait)
+        self._server: LearnerServer | None = None
+        if run.group.is_chief:
+            self._server = LearnerServer(
+                run.run_dir,
+                instantiate(experiment.buffer, "buffer"),
+                names=list(self.specs),
+                length=task.unroll_length,
+                num_replicas=sizes.num_replicas,
+                per_replica=sizes.per_replica,
+                host=_host(run.cluster),
+            )
+
+    def open(self, step: int, left_out: Sequence[int] = ()) -> Any:
+        if self._server is not None:
+            weights = [variable.numpy() for variable in self._variables]
+            self._server.begin(step, self.counts.numpy(), weights)
+        types = [*(spec.dtype for spec in self.specs.values()), tf.int64]
+
+        def pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            local = self._num_replicas // context.num_input_pipelines
+            first = context.input_pipeline_id * local
+
+            def element(number: tf.Tensor) -> tuple[Batch, tf.Tensor, tf.Tensor]:
+                where = [number // local, first + number % local]
+                *arrays, counts = tf.numpy_function(self._shard, where, types)
+                return self._element(arrays, counts)
+
+            numbers = tf.data.Dataset.range(step * local, tf.int64.max)
+            # What waits for unrolls must not hold a thread of the steps that publish weights.
+            options = tf.data.Options()
+            options.threading.private_threadpool_size = 1
+            return numbers.map(element).prefetch(local).with_options(options)
+
+        return iter(self._strategy.distribute_datasets_from_function(pipeline))
+
+    def next(self, iterator: Any) -> Any:
+        published = []
+        if self._server is not None:
+            values = [variable.read_value() for variable in self._variables]
+            published = [tf.numpy_function(self._server.publish, values, [])]
+        # First the weights: where actors are to be no step behind, the batch waits for them.
+        with tf.control_dependencies(published):
+            element = iterator.get_next()
+        _, _, counts = element
+        self.counts.assign(self._strategy.experimental_local_results(counts)[0])
+        return element
+
+    def replica_batch(
+        self, element: Any, step: tf.Tensor, replica: tf.Tensor
+    ) -> tuple[Batch, tf.Tensor]:
+        batch, draws, _ = element
+        return batch, draws
+
+    def close(self, *, finished: bool) -> None:
+        """Let the actors leave; `finished`: the training has reached its end."""
+        # A pipeline that fetches ahead ends by itself: this process waits for its thread.
+        self._is_closed = True
+        if self._server is not None:
+            self._server.close(finished=finished)
+
+    def _shard(self, step: np.ndarray, replica: np.ndarray) -> Shard:
+        if self._server is not None:
+            return self._server.shard(int(step), int(replica), self._on_wait)
+        return self._client.shard(int(step), int(replica))
+
+    def _on_wait(self) -> None:
+        if self._is_closed:
+            raise Closed
+        # Without actors for so long the watchdog is to end this attempt.
+        server = self._server
+        if server is None or time.monotonic() - server.arrived_at < self._patience_secs:
+            self._beat()
+
+    def _element(
+        self, arrays: Sequence[tf.Tensor], counts: tf.Tensor
+    ) -> tuple[Batch, tf.Tensor, tf.Tensor]:
+        batch = {}
+        for (name, spec), array in zip(self.specs.items(), arrays, strict=True):
+            batch[name] = tf.ensure_shape(array, spec.shape)
+        size = next(iter(self.specs.values())).shape[0]
+        batch["weight"] = tf.ones([size])
+        batch["id"] = tf.zeros([size], tf.int64)  # no frame is ever seen again
+        return batch, tf.zeros([size, 0]), tf.ensure_shape(counts, self.counts.shape)
+
+
+class ActorTrainLoop(TrainLoop):
+    """Runs training steps on unrolls, and reports what became of the frames.
+
+    Raises:
+        ConfigError: the task does not act, or the buffer refuses an option.
+    """
+
+    def __init__(self, run: Trained, data: EnvironmentData) -> None:
+        task = acting_task(run.state.task)
+        self._actor_feed = ActorFeed(run, task, data.env)
+        self._frames_per_step = run.sizes.global_size * task.unroll_length
+        super().__init__(
+            run.tf_strategy, data, run.with_faults(self._actor_feed), **run.loop_options
+        )
+
+    def totals(self) -> dict[str, int]:
+        """Return the frames that were trained on, that have arrived, and what became of those."""
+        generated, dropped, lost, waiting = map(int, self._actor_feed.counts.numpy())
+        trained = int(self.state.step.numpy()) * self._frames_per_step
+        return {
+            "frames": trained,
+            "frames_generated": generated,
+            "frames_dropped": dropped,
+            "frames_lost": lost,
+            "frames_waiting": waiting,
+        }
+
+    def report(self) -> dict[str, float]:
+        return {**super().report(), **{name: float(x) for name, x in self.totals().items()}}
+
+    def last_lines(self) -> Iterable[str]:
+        yield from super().last_lines()
+        totals = self.totals()
+        yield (
+            f"Frames: {totals['frames']:,} trained; {totals['frames_generated']:,} generated, "
+            f"{totals['frames_dropped']:,} dropped, {totals['frames_lost']:,} lost with a learner, "
+            f"{totals['frames_waiting']:,} left over."
+        )
+
+    def close(self, *, finished: bool) -> None:
+        self._actor_feed.close(finished=finished)
+
+
+def _batch_specs(task: Acts, spec: EnvSpec, size: int) -> dict[str, tf.TensorSpec]:
+    """Return shape and type of the arrays of one replica's batch, [B, ...], by name."""
+    acted = tf.function(task.act, autograph=False).get_concrete_function(*policy_signature(spec))
+    length = task.unroll_length
+    outputs = {
+        name: tf.TensorSpec([size, length, *output.shape[1:]], output.dtype)
+        for name, output in acted.structured_outputs.items()
+    }
+    flags = {name: tf.TensorSpec([size, length], tf.float32) for name in FLAGS}
+    observation = tf.TensorSpec([size, length + 1, *spec.observation_shape], spec.observation_dtype)
+    staleness = tf.TensorSpec([size], tf.float32)
+    return {"observation": observation, **outputs, **flags, "staleness": staleness}
+
+
+def _host(cluster: Cluster) -> str:
+    """Return the address by which the actors reach this process, the chief."""
+    if cluster.is_local or not cluster.jobs:
+        return "127.0.0.1"
+    process_id = cluster.process_id
+    return cluster.jobs[process_id.job][process_id.index].rpartition(":")[0].strip("[]")
 
 
 class EpisodeEvaluator(Evaluator):
@@ -114,7 +324,7 @@ class EnvironmentData:
         return {}
 
     def make_loop(self, run: Trained) -> ActorTrainLoop:
-        return ActorTrainLoop(run, self, self.env)
+        return ActorTrainLoop(run, self)
 
     def make_evaluator(
         self, inference: Inference, source: Source, predictor: Predictor | None
