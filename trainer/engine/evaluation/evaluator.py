@@ -178,9 +178,8 @@ class SplitEvaluator(Evaluator):
 
     Attributes:
         channel: receives a heartbeat before each graph call.
-        parts: in how many parts a replica evaluates its batch.
-        rest_size: how many examples of the last batch are evaluated at a time; None: as many as
-            there are in a part.
+        part_size: how many examples of the last batch are evaluated at a time, of a task with
+            `eval_part`.
     """
 
     state: TrainState
@@ -188,8 +187,7 @@ class SplitEvaluator(Evaluator):
     source: Source
     process_group: ProcessGroup
     channel: Channel
-    parts: int = 1
-    rest_size: int | None = None
+    part_size: int
 
     def __post_init__(self) -> None:
         task = with_defaults(self.state.task, TaskDefaults)
@@ -228,12 +226,11 @@ class SplitEvaluator(Evaluator):
     def _with_rest(self, total: tf.Tensor) -> tf.Tensor:
         """Add the examples after the last whole batch, in every process, in parts of one size."""
         source = self.source
-        size = self.rest_size or source.per_replica // self.parts
         end = source.split.num_examples
         first = end - end % source.global_size
-        for start in range(first, end, size):
+        for start in range(first, end, self.part_size):
             self.channel.beat()
-            indices = tf.range(start, min(start + size, end), dtype=tf.int64)
+            indices = tf.range(start, min(start + self.part_size, end), dtype=tf.int64)
             with tf.device("CPU:0"):
                 batch = source.split.fetch(indices)
             batch = source.complete(batch, indices, tf.ones([len(indices)]))

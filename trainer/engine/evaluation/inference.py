@@ -125,23 +125,23 @@ class Inference:
         self,
         source: Source,
         *of_rows: tuple[Predictor, OfRows] | None,
-        parts: int = 1,
-        rest_size: int | None = None,
+        part_size: int | None = None,
     ) -> SplitEvaluator:
         """Return what evaluates a split by the task's `eval_step`, and predicted rows, if any.
 
         Args:
-            parts: in how many parts a replica evaluates its batch, of a task with `eval_part`.
-            rest_size: examples of the last batch at a time; None: as in a part.
+            part_size: examples that are evaluated at a time, of a task with `eval_part`; None: all
+                of a replica's batch.
         """
+        part_size = part_size or source.per_replica
+        parts = max(1, source.per_replica // part_size)
         return SplitEvaluator(
             self.state,
             self.loops.evaluate(self.state.task, self.dataset, self.loops.feed(source), parts),
             source,
             self.process_group,
             self.channel,
-            parts,
-            rest_size,
+            part_size,
             of_rows=[each for each in of_rows if each is not None],
         )
 

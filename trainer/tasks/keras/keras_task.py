@@ -239,15 +239,11 @@ class Keras:
                 "model: a metric cannot be added up over batches (such as a maximum), and workers "
                 "of strategy=parameter_server evaluate these in any order; leave it out of compile"
             )
-        size = source.per_replica  # what is computed at a time: a replica's batch, or a shard
         batch = replace(source, per_replica=inference.global_size // source.num_replicas)
-        needs_whole = self._test.kinds.needs_whole
-        return inference.split_evaluator(
-            batch,
-            inference.configured_metrics(predictor),
-            parts=1 if needs_whole else batch.per_replica // size,
-            rest_size=batch.global_size if needs_whole else size,
-        )
+        # What is computed at a time: a replica's batch, or a shard; or all of a batch.
+        size = batch.global_size if self._test.kinds.needs_whole else source.per_replica
+        of_rows = inference.configured_metrics(predictor)
+        return inference.split_evaluator(batch, of_rows, part_size=size)
 
     def _compile(self, own: Any, compiled: Compiled, parts: TaskParts) -> None:
         """Compile a model with the options, in place of what it was compiled with.
