@@ -5,7 +5,6 @@ A table is fitted to its training rows, encoded in memory, and expanded on the d
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from trainer.datasets.splits.arrays import ArraySplit
 from trainer.datasets.splits.paths import find_files, find_splits
 from trainer.datasets.tables.table_files import MISSING, SUFFIXES, Rows, TableFiles, column_names
 from trainer.datasets.tables.table_fit import KINDS, TableFit, fit_from, fit_table
+from trainer.text import did_you_mean
 
 _DELIMITERS = {"tab": "\t", "\\t": "\t"}
 
@@ -92,18 +92,13 @@ def _check_columns(files: TableFiles, labels: Sequence[str], kinds: Mapping[str,
             )
     for name, kind in kinds.items():
         if kind not in KINDS:
-            hint = _nearest(kind, KINDS)
+            hint = did_you_mean(kind, KINDS)
             raise ValueError(f"columns.{name} ({kind}) must be one of {', '.join(KINDS)}{hint}")
         if name in labels:
             raise ValueError(f"columns.{name} is the label (dataset.label); remove it")
         if name not in files.names:
-            hint = _nearest(name, files.names) or f"; there are {', '.join(files.names)}"
+            hint = did_you_mean(name, files.names) or f"; there are {', '.join(files.names)}"
             raise ValueError(f"columns.{name}: there is no such column{hint}")
-
-
-def _nearest(word: str, words: Sequence[str]) -> str:
-    near = difflib.get_close_matches(word, words, n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 @dataclass(kw_only=True, eq=False)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
 def printable(text: str) -> str:
@@ -21,6 +22,16 @@ def printable(text: str) -> str:
 def printable_lines(text: str) -> str:
     """Return a text of several lines, each `printable`."""
     return "\n".join(map(printable, text.expandtabs().split("\n")))
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """Return "; did you mean 'x'?" for the nearest known word, or an empty string."""
+    names = {name.lower(): name for name in words}
+    near = difflib.get_close_matches(word.lower(), names, n=3, cutoff=0.6)
+    # Swapped letters are the commonest slip, but difflib prefers missing ones: modle is model, not
+    # mode.
+    near.sort(key=lambda other: sorted(other) != sorted(word.lower()))
+    return f"; did you mean '{names[near[0]]}'?" if near else ""
 
 
 def format_metric(value: float) -> str:

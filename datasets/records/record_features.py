@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+from trainer.text import did_you_mean
 
 KINDS = {
     "image": "bytes_list",
@@ -222,12 +223,12 @@ def _read_feature(key: str, value: Any) -> Feature:
     names = list(Feature.__dataclass_fields__)
     for name in options:
         if name not in names:
-            raise ValueError(
-                f"unknown key '{key}.{name}'{_near(name, names)}; known: {_words(names)}"
-            )
+            hint = did_you_mean(str(name), names)
+            raise ValueError(f"unknown key '{key}.{name}'{hint}; known: {_words(names)}")
     kind = options["kind"]
     if kind not in KINDS:
-        raise ValueError(f"{key}.kind ({kind}) must be one of {_words(KINDS)}{_near(kind, KINDS)}")
+        hint = did_you_mean(str(kind), KINDS)
+        raise ValueError(f"{key}.kind ({kind}) must be one of {_words(KINDS)}{hint}")
     feature = Feature(**{**options, "shape": tuple(options.get("shape", ()))})
     if any(not isinstance(side, int) or side < 1 for side in feature.shape):
         raise ValueError(f"{key}.shape ({list(feature.shape)}) must be positive numbers")
@@ -254,8 +255,3 @@ def _image_kind(content: bytes) -> str | None:
 
 def _words(names: Any) -> str:
     return ", ".join(names)
-
-
-def _near(name: Any, names: Any) -> str:
-    near = difflib.get_close_matches(str(name), list(names), n=1)
-    return f"; did you mean '{near[0]}'?" if near else ""

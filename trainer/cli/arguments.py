@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields
 from typing import NoReturn
 
 import trainer
-from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import GROUPS, Experiment
 from trainer.errors import ConfigError
+from trainer.text import did_you_mean
 
 FLAGS = ("--help", "--multirun", "--config-dir", "--cfg", "--version")
 _KEYS = {item.name for item in fields(Experiment)} | set(GROUPS)

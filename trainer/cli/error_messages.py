@@ -17,13 +17,12 @@ from omegaconf.errors import OmegaConfBaseException
 from trainer.cli.choices import Choices
 from trainer.cli.command_table import COMMANDS
 from trainer.config.modes import MODES
-from trainer.config.options.constraints import did_you_mean
 from trainer.config.other_names import choice_hint
 from trainer.config.removed import removal
 from trainer.config.schema import GROUPS, USED
 from trainer.errors import ConfigError
 from trainer.files import storage_problem
-from trainer.text import printable
+from trainer.text import did_you_mean, printable
 
 USER_ERRORS = (ConfigError, HydraException, OmegaConfBaseException, yaml.YAMLError)
 """What composing raises for a mistake of the user's."""

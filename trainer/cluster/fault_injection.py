@@ -21,11 +21,11 @@ from trainer.cluster.messages import Channel, FaultNotice, SignalRequest
 from trainer.cluster.signals import blocked
 from trainer.cluster.spec import EVALUATOR, Cluster, ProcessId
 from trainer.config.faults import ACTIONS, action_of
-from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Experiment, Fault
 from trainer.errors import ConfigError
 from trainer.files import fsync_directory
 from trainer.runs.checkpoint_marker import committed_steps, data_files
+from trainer.text import did_you_mean
 
 _log = logging.getLogger(__name__)
 _END_SECS = 10.0  # how long a worker may outlive its killed supervisor

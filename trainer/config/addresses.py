@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from trainer.config.options import targets
-from trainer.config.options.constraints import did_you_mean
+from trainer.text import did_you_mean
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)")
 _SCHEMES = "trainer.store.schemes"

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainer.config.options import signatures, targets
-from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Experiment, Sweep
 from trainer.protocols import MetricDefaults, TaskDefaults, with_defaults
+from trainer.text import did_you_mean
 
 # Ends of the names that Keras has for metrics.
 _KERAS_MIN = (

@@ -11,11 +11,11 @@ from typing import ClassVar
 
 from trainer.config.directions import Directions
 from trainer.config.instantiate import instantiate
-from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Checkpoint
 from trainer.errors import ConfigError
 from trainer.runs import recorded_metrics
 from trainer.runs.checkpoint_marker import committed_steps, read_marker, verify
+from trainer.text import did_you_mean
 
 
 @dataclass(frozen=True)

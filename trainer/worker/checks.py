@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Experiment
 from trainer.engine.graph.input.feature_specs import feature_specs, feature_words, fetched_specs
 from trainer.errors import ConfigError
@@ -34,6 +33,7 @@ from trainer.protocols import (
     names_of,
     with_defaults,
 )
+from trainer.text import did_you_mean
 
 _log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from typing import NoReturn
 
 from trainer.cli.command_table import COMMANDS
 from trainer.config import addresses
-from trainer.config.options.constraints import did_you_mean
 from trainer.errors import ConfigError
 from trainer.runs.directory import has_run
 from trainer.runs.run_summary import last_write
+from trainer.text import did_you_mean
 
 DEFAULT_FOLDER = Path("runs")
 """Where runs are unless a configuration says otherwise."""

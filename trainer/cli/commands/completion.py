@@ -25,9 +25,9 @@ from trainer.cli.commands.help import ALL
 from trainer.cli.compose import compose_config
 from trainer.cli.error_messages import USER_ERRORS
 from trainer.cli.overrides import found_directory, rewrite
-from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Experiment
 from trainer.errors import DONE, ConfigError
+from trainer.text import did_you_mean
 
 _QUERY = "query"
 _RUN_KEYS = ("resume", "init_from")

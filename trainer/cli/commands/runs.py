@@ -10,13 +10,12 @@ from pathlib import Path
 
 from trainer.cli.commands.command_arguments import DEFAULT_FOLDER, Parser, runs_in
 from trainer.cli.terminal import Terminal
-from trainer.config.options.constraints import did_you_mean
 from trainer.errors import DONE, ConfigError
 from trainer.runs import run_summary
 from trainer.runs.directory import has_run
 from trainer.runs.ledger import format_sizes
 from trainer.runs.run_summary import RunSummary
-from trainer.text import format_duration, format_metric
+from trainer.text import did_you_mean, format_duration, format_metric
 
 _COLUMNS = {
     "run": "<", "what differs": "<", "state": "<", "step": ">", "best": "<", "test": ">",

@@ -16,6 +16,7 @@ from typing import Any
 from trainer.annotations import Bound, Each, Exists, OneOf, Rule
 from trainer.config.other_names import key_hint
 from trainer.config.removed import removal
+from trainer.text import did_you_mean
 
 _PATHS = {
     "path": (Path.exists, ": no such file or directory"),
@@ -108,16 +109,6 @@ def check_empty(name: str, value: Any, *, nullable: bool) -> str | None:
     what = "has an empty item" if is_list else "is empty"
     fix = f", or write {name}=null for none" if nullable else ""
     return f"{name} {what}, perhaps from an unset shell variable; give a value{fix}"
-
-
-def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?" for the nearest known word, or an empty string."""
-    names = {name.lower(): name for name in words}
-    near = difflib.get_close_matches(word.lower(), names, n=3, cutoff=0.6)
-    # Swapped letters are the commonest slip, but difflib prefers missing ones: modle is model, not
-    # mode.
-    near.sort(key=lambda other: sorted(other) != sorted(word.lower()))
-    return f"; did you mean '{names[near[0]]}'?" if near else ""
 
 
 def format_value(value: Any) -> str:

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from trainer.annotations import NOTES, Each, Effect, Exists, OneOf, Rule
 from trainer.config.options import constraints
 from trainer.protocols import ModelNode, Node, OptimizerNode, ScheduleNode
+from trainer.text import did_you_mean
 
 NODES: Mapping[type[Node], str] = {
     ModelNode: "model",
@@ -113,7 +114,7 @@ def of_field(item: Field[Any]) -> Any:
 def problem(key: str, value: Any, hint: Any) -> str | None:
     """Return an error line if a plain value has not the type of a hint or violates a rule of it."""
     if not accepts(value, hint):
-        near = constraints.did_you_mean(str(value), map(str, words(hint)))
+        near = did_you_mean(str(value), map(str, words(hint)))
         return f"{key} ({constraints.format_value(value)}) must be {in_words(hint)}{near}"
     rules = rules_of(hint)
     nullable = accepts(None, hint)

@@ -18,8 +18,8 @@ from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any
 
-from trainer.config.options.constraints import did_you_mean
 from trainer.config.options.option_types import Names, evaluate
+from trainer.text import did_you_mean
 
 # They create their names at import, so that their source does not show them. The worker checks
 # these targets once it has imported them.

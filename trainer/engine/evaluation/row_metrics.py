@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config.directions import Directions, selections
-from trainer.config.options.constraints import did_you_mean
 from trainer.config.schema import Experiment
 from trainer.engine.evaluation.evaluator import Evaluation, Rows
 from trainer.engine.graph.input.feature_specs import feature_words, fetched_specs
@@ -30,6 +29,7 @@ from trainer.protocols import (
     with_defaults,
 )
 from trainer.summaries import figures
+from trainer.text import did_you_mean
 
 NO_CLASS = -1
 """What probabilities that are not finite predict: it equals no label."""

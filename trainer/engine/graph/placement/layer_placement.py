@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from trainer.config.options.constraints import did_you_mean
 from trainer.errors import ConfigError
+from trainer.text import did_you_mean
 
 Layer: TypeAlias = tf.keras.layers.Layer
 _Choose: TypeAlias = Callable[[str], int | None]

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.config.options.constraints import did_you_mean
 from trainer.engine.graph.placement.placed_model import variables_beside
 from trainer.engine.graph.placement.step_devices import beside
 from trainer.engine.graph.state.variables import LossScale, replicated, split_alike
 from trainer.errors import ConfigError
 from trainer.protocols import CallbackDefaults, Task
+from trainer.text import did_you_mean
 
 if TYPE_CHECKING:
     from trainer.engine.graph.step.divergence import DivergenceMonitor
