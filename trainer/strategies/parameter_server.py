@@ -55,11 +55,11 @@ class ParameterServer(Strategy):
         ),
         "divergence.spike_sigma": "the losses of its workers have no order; "
         "add divergence.spike_sigma=null",
-        **dict.fromkeys(
-            ("summary.histograms", "summary.images"),
-            "its steps are handed out, and nobody runs the next one on all replicas; "
-            "set it to null",
-        ),
+        **{
+            key: "its steps are handed out, and nobody runs the next one on all replicas; "
+            f"add {key}=null"
+            for key in ("summary.histograms", "summary.images")
+        },
     }
     service_jobs: ClassVar[frozenset[str]] = frozenset({"worker", "ps"})
     restartable_jobs: ClassVar[frozenset[str]] = frozenset({"worker"})
