@@ -48,12 +48,17 @@ class RunCheckpointer(Checkpointer):
         also: Sequence[RetentionPolicy] = (),
     ) -> None:
         checkpoint = run.experiment.checkpoint
+        background = checkpoint.async_write
+        if background is None and run.cluster.is_declared:
+            # The state that is held meanwhile would be lost with its host: the other hosts continue
+            # from a later step, and the checkpoint would be missing.
+            background = False
         super().__init__(
             run.run_dir / "checkpoints",
             objects,
             [*checkpoint_retention.retention_policies(checkpoint, directions), *also],
             run.group,
-            background=writes_in_background(run),
+            background=background,
             saved_once=run.run_dir / ".saved",
         )
         self._run = run
@@ -136,16 +141,6 @@ class RunCheckpointer(Checkpointer):
                 f"bring it: {error}; {run.run_dir} of the chief's host has it"
             )
         return ""
-
-
-def writes_in_background(run: Run) -> bool | None:
-    """Return whether checkpoints are written in the background; None: if the state is held.
-
-    The state that is held for a restart meanwhile would be lost with its host: of several hosts,
-    the others go on from a later step, and the checkpoint would be missing.
-    """
-    chosen = run.experiment.checkpoint.async_write
-    return False if chosen is None and run.cluster.is_declared else chosen
 
 
 def memory_snapshots(run: Run, checkpointer: Checkpointer) -> MemorySnapshots | None:
