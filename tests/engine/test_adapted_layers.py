@@ -1,5 +1,7 @@
 """Preprocessing layers of both Kerases learn once; what a run keeps is as good."""
 
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from trainer.errors import ConfigError
 from trainer.files import read_json
 from trainer.runs.directory import adapted_file
 
+NOWHERE = Path("nowhere")
 NUMBERS = np.float32([[1.1], [2.3], [5.7], [0.2]])
 WORDS = np.array([["a b"], ["b c"], ["b"], ["d"]])
 IDS = np.int64([[4], [7], [4], [9]])
@@ -83,8 +86,8 @@ def test_other_processes_take_the_chiefs_state(tmp_path):
             return texts[0]
 
     make = keras.layers.Normalization
-    chief = adapted(None, make, NUMBERS, group=Group(True))
-    other = adapted(None, make, Unread(), group=Group(False))
+    chief = adapted(NOWHERE, make, NUMBERS, group=Group(True))
+    other = adapted(NOWHERE, make, Unread(), group=Group(False))
     assert texts[1] == ""
     assert np.array_equal(chief(NUMBERS), other(NUMBERS))
 
@@ -111,7 +114,7 @@ def test_what_cannot_be_kept_or_restored_is_refused(tmp_path):
             pass
 
     with pytest.raises(ConfigError, match="what it learns cannot be kept"):
-        adapted(None, Own, NUMBERS)
+        adapted(NOWHERE, Own, NUMBERS)
 
     def called():
         layer = keras.layers.Normalization()
@@ -119,4 +122,4 @@ def test_what_cannot_be_kept_or_restored_is_refused(tmp_path):
         return layer
 
     with pytest.raises(ConfigError, match="adapted after it was called"):
-        adapted(None, called, NUMBERS)
+        adapted(NOWHERE, called, NUMBERS)

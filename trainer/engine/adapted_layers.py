@@ -28,7 +28,7 @@ class AdaptedLayers:
     """What the calls of `adapt` have taught the layers of a run's models, in their order.
 
     Args:
-        run_dir: the run; None, or no directory: nothing is kept.
+        run_dir: the run; if it is no directory, nothing is kept.
         group: the processes that build the models together; None: this one is alone.
         adapts: whether what the run does not keep is learned, as in training.
         writes: whether this process writes the files of the run.
@@ -36,13 +36,13 @@ class AdaptedLayers:
 
     def __init__(
         self,
-        run_dir: Path | None,
+        run_dir: Path,
         group: ProcessGroup | None = None,
         *,
         adapts: bool,
         writes: bool = False,
     ) -> None:
-        self._file = adapted_file(run_dir) if run_dir is not None and run_dir.is_dir() else None
+        self._file = adapted_file(run_dir) if run_dir.is_dir() else None
         self._group = group
         self._adapts = adapts or self._file is None
         self._writes = writes

@@ -68,7 +68,7 @@ class Parts:
 
     Args:
         callbacks: some may adjust learning rates.
-        adapted: what the layers of the run were adapted to; None: nothing is kept.
+        adapted: what the layers of the run were adapted to.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class Parts:
         plan: Plan,
         callbacks: Mapping[str, Any],
         process_group: ProcessGroup,
-        num_parts: int = 1,
-        adapted: AdaptedLayers | None = None,
+        num_parts: int,
+        adapted: AdaptedLayers,
     ) -> None:
         self._experiment = experiment
         self.dataset = dataset
         self._plan = plan
         self._callbacks = callbacks
-        self._adapted = adapted or AdaptedLayers(None, process_group, adapts=True)
+        self._adapted = adapted
         self.num_parts = num_parts
         self.worker = process_group.index
         self.num_workers = process_group.count

@@ -8,8 +8,6 @@ import tensorflow as tf
 from trainer.engine.graph.exchange.collectives import CollectiveLog
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.graph.step.train_step import Step
-from trainer.engine.process_group import ProcessGroup
-from trainer.worker.task_parts import Parts
 
 
 @pytest.mark.parametrize(
@@ -27,9 +25,3 @@ def test_step_tells_its_replica_and_its_process(monkeypatch, number, local_devic
     step = Step(tf.constant(0, tf.int64), StepOptions(), CollectiveLog())
     assert (step.replica, step.worker) == expected
     assert step.num_replicas == 8
-
-
-def test_parts_tell_the_process_of_a_cluster():
-    group = ProcessGroup(tf.distribute.get_strategy(), 1, 3, is_chief=False)
-    parts = Parts(None, None, plan=None, callbacks={}, process_group=group)  # type: ignore[arg-type]
-    assert (parts.worker, parts.num_workers, parts.is_chief) == (1, 3, False)
