@@ -170,7 +170,7 @@ def _evaluate(run: TrainingRun, stop: Callable[[], bool]) -> bool:
 
 def _predict(run: TrainingRun, stop: Callable[[], bool]) -> bool:
     step = restore(run)
-    return predict(run.experiment, run.engine, run.run_dir, run.channel, step, stop)
+    return predict(run, step, stop)
 
 
 def restore(run: TrainingRun) -> int:

@@ -18,6 +18,7 @@ from trainer.errors import ConfigError
 from trainer.runs import prediction_table
 from trainer.worker.predict import table_formats
 from trainer.worker.predict.predict import predict
+from trainer.worker.training import TrainingRun
 
 OPTIONS = ["batch.global_size=50", "train.steps=2"]
 QUIET = Channel(lambda message: None)
@@ -33,11 +34,10 @@ def run_dir(tmp_path_factory):
 
 def predicted(run_dir, *overrides, stop=lambda: False, channel=QUIET):
     """Predict in this process; return whether it finished, and the table."""
-    overrides = [*OPTIONS, "mode=predict", *overrides]
-    predicting = engine(run_dir, *overrides)
-    predicting.checkpointer.restore_latest()
-    experiment = compose([*SMALL, *overrides])
-    is_finished = predict(experiment, predicting, run_dir, channel, 2, stop)
+    experiment = compose([*SMALL, *OPTIONS, "mode=predict", *overrides])
+    run = TrainingRun(experiment, run_dir, channel)
+    run.checkpointer.restore_latest()
+    is_finished = predict(run, 2, stop)
     return is_finished, prediction_table.requested_table(experiment, run_dir, 2)
 
 

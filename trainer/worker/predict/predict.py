@@ -16,27 +16,21 @@ import numpy as np
 
 from trainer.cluster.messages import Channel
 from trainer.config.schema import Experiment
-from trainer.engine.engine import Engine
 from trainer.engine.evaluation.evaluator import Predictor
 from trainer.engine.pacing import Stopped
+from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.files import regular_file, write_atomically, write_json, writing
 from trainer.runs.prediction_table import PredictionTable, find_images, image_id, requested_table
 from trainer.summaries import figures
 from trainer.worker.predict import table_formats
+from trainer.worker.training import TrainingRun
 
 Columns = Sequence[Sequence[Any]]
 """Name, NumPy's name of the type, and shape of each value in a row; can be written as JSON."""
 
 
-def predict(
-    experiment: Experiment,
-    engine: Engine,
-    run_dir: Path,
-    channel: Channel,
-    step: int,
-    stop: Callable[[], bool],
-) -> bool:
+def predict(run: TrainingRun, step: int, stop: Callable[[], bool]) -> bool:
     """Predict with the restored checkpoint of `step`; return False if a stop was requested.
 
     The chief writes the table.
@@ -45,32 +39,31 @@ def predict(
         ConfigError: the task has no `predict_step`.
         StorageError: the table could not be written.
     """
-    predictor = engine.predictor
+    experiment, group, channel = run.experiment, run.group, run.channel
+    predictor = run.engine.predictor
     if predictor is None:
         raise ConfigError(
-            "mode (predict) needs a task with predict_step; "
-            f"{type(engine.state.task).__name__} has none"
+            f"mode (predict) needs a task with predict_step; {type(run.task).__name__} has none"
         )
-    writer = (
-        PredictionWriter(requested_table(experiment, run_dir, step), predictor, channel)
-        if engine.process_group.is_chief
-        else None
-    )
-    (start,) = engine.process_group.broadcast_from_chief(writer.count if writer else 0)
+    writer = None
+    if group.is_chief:
+        table = requested_table(experiment, run.run_dir, step)
+        writer = PredictionWriter(table, predictor, channel)
+    (start,) = group.broadcast_from_chief(writer.count if writer else 0)
     try:
         for rows in predictor.predict(start, stop, lambda phase: channel.phase(phase, step)):
             if writer:
                 writer.append(rows)
         channel.phase("save", step)
         blocks = writer.write(experiment, predictor) if writer else iter(())
-        _follow_chief(engine, channel, stop, blocks)
+        _follow_chief(group, channel, stop, blocks)
     except Stopped:
         return False
     return True
 
 
 def _follow_chief(
-    engine: Engine, channel: Channel, stop: Callable[[], bool], work: Iterator[None]
+    group: ProcessGroup, channel: Channel, stop: Callable[[], bool], work: Iterator[None]
 ) -> None:
     """Run the chief's work while the other processes wait for each of its parts.
 
@@ -78,9 +71,7 @@ def _follow_chief(
     """
     while True:
         channel.beat()
-        num_stopping, num_working = engine.process_group.all_reduce_sum(
-            stop(), next(work, work) is None
-        )
+        num_stopping, num_working = group.all_reduce_sum(stop(), next(work, work) is None)
         if not num_working:
             return
         if num_stopping:
