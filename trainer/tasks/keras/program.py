@@ -271,11 +271,10 @@ class Program:
         """Compute loss and metrics of a whole batch from the outputs that its shards have had.
 
         Args:
-            outputs: of the model for all of its examples.
             added: what the layers add to the loss.
         """
         with self._called() as assigned:
-            return self._of_outputs(batch, outputs, assigned, training=training, added=added)
+            return self._of_outputs(batch, outputs, assigned, added, training=training)
 
     def step(self, name: str, batch: Batch, index: tf.Tensor) -> Pass:
         """Run `train_step` or `test_step` of the model's own on a batch, or on a shard of it."""
@@ -309,36 +308,29 @@ class Program:
         batch: Batch,
         outputs: Any,
         assigned: Any,
+        added: tf.Tensor | None = None,
         *,
         training: bool,
-        added: tf.Tensor | None = None,
     ) -> Pass:
-        own, features = self.own, batch["features"]
-        label, weight = batch.get("label"), batch.get("sample_weight")
-        _set_rows(outputs, label)
-        loss = self._loss(features, label, outputs, weight, training=training, added=added)
+        own = self.own
+        args = (batch["features"], batch.get("label"), outputs)
+        weight = batch.get("sample_weight")
+        _set_rows(outputs, batch.get("label"))
+        loss = self._loss(*args, weight, added, training=training)
         if loss is None:
             raise ConfigError(NO_LOSS)
         loss = tf.cast(tf.convert_to_tensor(loss), tf.float32)
         if self._is_keras3:
             if own._loss_tracker is not None:  # else its class has a `compile` of its own
                 own._loss_tracker.update_state(loss, sample_weight=num_examples(batch))
-            returned = own.compute_metrics(features, label, outputs, sample_weight=weight)
+            returned = own.compute_metrics(*args, sample_weight=weight)
         else:
-            compute_metrics = converted(own.compute_metrics, self.library)
-            returned = compute_metrics(features, label, outputs, weight)
+            returned = converted(own.compute_metrics, self.library)(*args, weight)
         logs, states = _scalars("compute_metrics", returned), self.states.after(assigned)
         return Pass(tf.reduce_mean(loss), tf.reduce_sum(loss), logs, states)
 
     def _loss(
-        self,
-        features: Any,
-        label: Any,
-        outputs: Any,
-        weight: Any,
-        *,
-        training: bool,
-        added: tf.Tensor | None,
+        self, features: Any, label: Any, outputs: Any, weight: Any, added: Any, *, training: bool
     ) -> Any:
         """Return what the model's `compute_loss` does; where it is Keras', with another `added`."""
         own = self.own
