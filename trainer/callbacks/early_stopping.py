@@ -64,15 +64,7 @@ class Patience:
 
 
 class EarlyStopping(Patience):
-    """Stops when a metric of the evaluations has not improved for `patience` evaluations.
-
-    Args:
-        metric: the metric that is monitored.
-        mode: whether a larger (max) or a smaller (min) value is better; auto: as the metric
-            declares.
-        patience: evaluations without improvement after which training stops.
-        min_delta: the least change that counts as an improvement.
-    """
+    """Stops when a metric of the evaluations has not improved for `patience` evaluations."""
 
     def __init__(
         self,

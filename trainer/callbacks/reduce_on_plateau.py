@@ -18,16 +18,6 @@ class ReduceOnPlateau(Patience):
     Attributes:
         scale: the product of all reductions so far, float32.
         cooling: evaluations left in the cooldown, int64.
-
-    Args:
-        metric: the metric that is monitored.
-        mode: whether a larger (max) or a smaller (min) value is better; auto: as the metric
-            declares.
-        factor: the factor of each reduction.
-        patience: evaluations without improvement that lead to a reduction.
-        min_delta: the least change that counts as an improvement.
-        cooldown: evaluations after a reduction that are not counted.
-        min_learning_rate: the learning rate is not reduced below this.
     """
 
     def __init__(

@@ -55,11 +55,8 @@ class Gan:
     Args:
         generator: a model from latent vectors [B, latent_size] to examples.
         discriminator: a model from examples to scores [B, 1].
-        generator_optimizer: updates the generator.
-        discriminator_optimizer: updates the discriminator.
         loss: `hinge` (Lim and Ye 2017; Miyato et al. 2018) or `non_saturating` (Goodfellow et al.
             2014).
-        discriminator_steps: updates of the discriminator in a step.
     """
 
     metrics = ("loss", "generator_loss", "discriminator_accuracy")

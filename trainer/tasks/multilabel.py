@@ -16,15 +16,10 @@ class Multilabel(Supervised):
     """Trains `model(features)`, logits [B, labels], on labels of 0 and 1.
 
     The loss is the mean over the labels of the cross-entropy; the accuracy is the share of the
-    examples of which all labels are predicted right.
+    examples of which all labels are predicted right. An evaluation's loss is without weights.
 
     Attributes:
         threshold: probability from which an example is predicted to have a label.
-
-    Args:
-        positive_weights: by how much the loss of each label counts more where an example has it, in
-            training; []: 1 each. An evaluation's loss is without them.
-        threshold: as above.
     """
 
     metrics = ("loss", "accuracy")

@@ -14,10 +14,6 @@ class Queue:
 
     Staleness is bounded twice. While the queue is full, actors wait. And when a batch is made for
     step s, an unroll whose weights have seen fewer than s - `max_staleness` updates is dropped.
-
-    Args:
-        max_staleness: most updates between the weights that acted and the step; None: no limit.
-        capacity: most unrolls that wait, in batches.
     """
 
     def __init__(

@@ -24,12 +24,6 @@ class Replay:
     from when the first `min_size` are there: whoever is ahead waits, and never both. It is the rate
     limiter of Reverb (Cassirer et al. 2021).
 
-    Args:
-        capacity: most unrolls that are kept; then a new one replaces the oldest.
-        min_size: unrolls that are there before the first step.
-        samples_per_insert: how often an unroll is drawn on average, as long as it is kept.
-        seed: seed of the draws.
-
     Raises:
         ConfigError: `min_size` is larger than `capacity`.
     """

@@ -16,10 +16,6 @@ class Catch(gymnasium.Env):
     An observation is a picture, [rows, columns, 1] float32, with 1 where ball and paddle are.
     Action 0 moves the paddle to the left, 1 leaves it, 2 moves it to the right. An episode ends
     when the ball reaches the last row: with a reward of 1 if it was caught, else -1.
-
-    Args:
-        rows: pixels that the ball falls.
-        columns: pixels between the walls.
     """
 
     def __init__(

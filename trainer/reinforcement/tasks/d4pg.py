@@ -35,17 +35,6 @@ class D4PG:
         policy: a model from observations to the components of an action, before `tanh`.
         critic: a model from an observation and an action, flat in one vector, to the logits of a
             distribution.
-        policy_optimizer: updates the policy.
-        critic_optimizer: updates the critic.
-        unroll_length: frames in an unroll.
-        num_steps: most steps whose rewards are in a target.
-        discount: the discount of one step.
-        value_min: the smallest return that the critic can represent.
-        value_max: the largest.
-        num_atoms: values that it distinguishes.
-        noise: standard deviation of the noise of an actor's last environment, as a fraction of
-            half an action's range; its others explore less far.
-        tau: how much target networks move toward the trained ones in a step.
     """
 
     metrics = ("loss", "policy_loss")

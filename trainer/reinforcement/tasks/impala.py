@@ -19,15 +19,6 @@ class Impala:
         -advantage * log pi(a|x) + value_cost (v - V(x))^2 / 2 - entropy_cost * entropy
 
     with targets and advantages of V-trace. Frames that only reset the environment have no part.
-
-    Args:
-        unroll_length: frames in an unroll.
-        discount: gamma.
-        value_cost: weight of the squared error of the value.
-        entropy_cost: weight of the policy's entropy.
-        rho_clip: largest importance weight in a temporal difference.
-        c_clip: largest importance weight in a trace.
-        reward_scale: rewards are multiplied by this for training, so that values are about 1.
     """
 
     metrics = ("loss", "policy_loss", "value_loss", "entropy", "episode_return", "staleness")

@@ -74,14 +74,6 @@ class Keras:
     What a model was compiled with counts unless an option says otherwise: loss and its weights,
     metrics, and the optimizer, made the fused one of the same name. A model's own `train_step`,
     `test_step`, `compute_loss` and `compute_metrics` run as they are written.
-
-    Args:
-        loss: a loss by Keras' name, or a node with `_target_`; of several outputs a dict or a list.
-        loss_weights: how much the loss of each output counts, in the same form.
-        metrics: metrics by Keras' names or as nodes: a list, or a dict by output.
-        class_weights: number of a class -> how much the loss of its examples counts in training.
-        from_logits: whether the cross-entropies of `loss` take logits; auto: of the outputs of a
-            linear layer.
     """
 
     def __init__(
