@@ -154,10 +154,6 @@ class SharedOptimizer:
     The gradient is clipped after it was reduced, so clipping does not depend on the number of
     replicas. The idea of `wrap_optimizer` is TF-Replicator's (Buchlovsky et al. 2019).
 
-    Args:
-        reduce: mean or sum, over the replicas.
-        clip_norm: global norm to which the reduced gradient is clipped; None: it is not clipped.
-
     Raises:
         ConfigError: it is an optimizer of another kind, or an option is wrong.
     """

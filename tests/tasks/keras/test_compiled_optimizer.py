@@ -128,7 +128,9 @@ def of_keras(make, library, steps):
     return values
 
 
-def assert_same(actual, expected, start):
+def assert_same(make, library, steps):
+    start = [tf.convert_to_tensor(v).numpy() for v in variables(library)]
+    actual, expected = (run(make, library, steps) for run in (here, of_keras))
     for step, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
         for name, a, b, before in zip(SHAPES, ours, theirs, start, strict=True):
             moved = np.abs(b - before).max()
@@ -164,20 +166,33 @@ def marks_of(name, sizes):
 )  # fmt: skip
 def test_every_update_is_that_of_keras(library, name, options, sizes):
     make = partial(getattr(LIBRARIES[library], name), learning_rate=0.01, **options)
-    start = [tf.convert_to_tensor(v).numpy() for v in variables(library)]
-    steps = gradients(SIZES[sizes])
-    assert_same(here(make, library, steps), of_keras(make, library, steps), start)
+    assert_same(make, library, gradients(SIZES[sizes]))
 
 
-@pytest.mark.parametrize("library", ["keras", "tf_keras"])
-def test_variables_excluded_from_decay_are_not_decayed(library):
-    def make():
-        optimizer = LIBRARIES[library].AdamW(learning_rate=0.01, weight_decay=5.0)
-        optimizer.exclude_from_weight_decay(var_names=["bias"])
-        return optimizer
+def excluding(library):
+    optimizer = LIBRARIES[library].AdamW(learning_rate=0.01, weight_decay=5.0)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    return optimizer
 
-    start = [tf.convert_to_tensor(v).numpy() for v in variables(library)]
-    assert_same(*(run(make, library, gradients([1.0] * 3)) for run in (here, of_keras)), start)
+
+def scheduled(library, name):
+    schedules = keras.optimizers.schedules if library == "keras" else tf.keras.optimizers.schedules
+    schedule = schedules.ExponentialDecay(0.1, decay_steps=2, decay_rate=0.5)
+    return getattr(LIBRARIES[library], name)(schedule)
+
+
+FURTHER = [
+    ("keras", excluding), ("tf_keras", excluding),
+    ("keras", lambda library: keras.optimizers.SGD(lambda: 0.05)),
+    ("legacy", partial(scheduled, name="RMSprop")),
+    *((library, partial(scheduled, name=name))
+      for library in ("keras", "tf_keras") for name in ("SGD", "Nadam")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("library", "build"), FURTHER)
+def test_exclusions_and_learning_rates_are_those_of_keras(library, build):
+    assert_same(partial(build, library), library, gradients(SIZES["mixed"]))
 
 
 @pytest.mark.parametrize(
@@ -195,27 +210,6 @@ def test_replicas_update_as_one_device(library, options):
     made = make()  # not in the strategy's scope
     two = here(lambda: made, library, steps, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
     np.testing.assert_equal(two, here(make, library, steps))
-
-
-@pytest.mark.parametrize(
-    ("library", "name"),
-    [("keras", "SGD"), ("keras", "Nadam"), ("tf_keras", "SGD"), ("tf_keras", "Nadam"),
-     ("legacy", "RMSprop")],
-)  # fmt: skip
-def test_schedule_of_a_compiled_optimizer_is_followed(library, name):
-    schedules = keras.optimizers.schedules if library == "keras" else tf.keras.optimizers.schedules
-    schedule = schedules.ExponentialDecay(0.1, decay_steps=2, decay_rate=0.5)
-    make = partial(getattr(LIBRARIES[library], name), schedule)
-    start = [tf.convert_to_tensor(v).numpy() for v in variables(library)]
-    steps = gradients(SIZES["mixed"])
-    assert_same(here(make, library, steps), of_keras(make, library, steps), start)
-
-
-def test_learning_rate_that_is_a_function_is_followed():
-    start = [tf.convert_to_tensor(v).numpy() for v in variables("keras")]
-    steps = gradients(SIZES["mixed"])
-    actual = here(lambda: keras.optimizers.SGD(lambda: 0.05), "keras", steps)
-    assert_same(actual, of_keras(lambda: keras.optimizers.SGD(0.05), "keras", steps), start)
 
 
 def test_used_optimizer_that_cannot_be_made_anew_is_refused():
