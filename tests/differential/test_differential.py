@@ -24,8 +24,10 @@ SEED = 0
 QUICK = (0, 1, 2, 4, 5, 8, 10)
 FOUND = (1072, 1090, 1165, 1416, 3584, 3615, 3648, 3650, 3722, 3826)
 """Programs that were trained otherwise once, each for another reason."""
-SLOW = (3, 6, 7, 9, *range(11, 30), *FOUND)
-LONG = range(30, 1030)
+LARGE = (7, 11, 16, 20, 27, 3584)
+"""Programs that take more than 15 s."""
+SLOW = sorted({3, 6, 9, *range(11, 30), *FOUND} - set(LARGE))
+LONG = range(30, 230)
 BLOCK = 50
 IN_PROCESS = tuple(name for name in LAYOUTS if name not in ("multi_worker", "killed", "again"))
 
@@ -42,7 +44,9 @@ def test_program_is_trained_as_fit_trains_it(number: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", SLOW)
+@pytest.mark.parametrize(
+    "number", [*SLOW, *(pytest.param(number, marks=pytest.mark.long) for number in LARGE)]
+)
 def test_further_program_is_trained_as_fit_trains_it(number: int) -> None:
     assert_no_defects(range(number, number + 1), LAYOUTS)
 
@@ -108,6 +112,7 @@ def test_smaller_programs_are_python_and_end() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_wrong_update_is_noticed_and_the_program_made_smaller() -> None:
     """Of a trainer that takes a learning rate that is 1 % too large wherever there is momentum."""
     from tests.differential import comparison, keras_run

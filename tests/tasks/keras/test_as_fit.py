@@ -83,12 +83,12 @@ def assert_alike(first, second):
 
 COMPILED = [
     ("net", ("loss=mean",), {}),
-    ("net", ("flat=true",), {}),
+    pytest.param("net", ("flat=true",), {}, marks=pytest.mark.long),
     ("net", ("loss=sum", "metric=true"), {}),
-    ("net", ("loss=masked",), {}),
+    pytest.param("net", ("loss=masked",), {}, marks=pytest.mark.long),
     ("net", ("loss=dice",), {"kind": "class"}),
     ("weighted", ("loss=mse",), {"weighted": True}),
-    ("weighted", ("loss=mean",), {"weighted": True}),
+    pytest.param("weighted", ("loss=mean",), {"weighted": True}, marks=pytest.mark.long),
     ("only_added", (), {}),
 ]
 

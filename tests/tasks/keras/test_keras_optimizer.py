@@ -115,13 +115,9 @@ def test_callback_of_keras_reads_rate_and_count_of_updates(tmp_path):
 
 
 LAYOUTS = [
-    ("keras", "Nadam", "{}", 2),
     ("tf_keras", "Nadam", "{}", 0),
-    ("tf_keras", "Adam", "{use_ema: true, ema_overwrite_frequency: 2}", 0),
     ("keras", "Adam", "{use_ema: true, ema_overwrite_frequency: 2, clipnorm: 0.1}", 0),
     ("keras", "Adam", "{gradient_accumulation_steps: 2}", 2),
-    ("tf_keras", "OldHalving", "{}", 2),
-    ("keras", "Muon", "{}", 0),
 ]
 
 
