@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.programs.adapted import Rows
 from tests.support.processes import ROOT, run
-from tests.support.training import assert_same_bits, finish, recipe
+from tests.support.training import finish, recipe
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.errors import ConfigError
@@ -36,26 +36,17 @@ def exported(directory, *overrides):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["net", pytest.param("legacy_net", marks=pytest.mark.long)])
-def test_adapted_model_goes_on_with_what_it_has_learned(tmp_path, name):
-    whole = recipe(tmp_path / "whole", *options(name), *TWO)
-    state = finish(whole)
+def test_adapted_model_is_exported_with_what_it_has_learned(tmp_path, name):
+    run = recipe(tmp_path, *options(name), *TWO)
+    finish(run)
     columns = {name: tf.constant(values) for name, values in Rows(50).columns.items()}
-    model = whole.state.task.models["model"]
+    model = run.state.task.models["model"]
     probabilities = tf.nn.softmax(model(columns, training=False)).numpy()
-
-    run = recipe(tmp_path / "stopped", *options(name))
-    finish(run, stop=lambda run: run.state.step.numpy() >= 3)
-    assert run.state.step.numpy() < 6
-    again = recipe(tmp_path / "stopped", *options(name))
-    assert_same_bits(finish(again), state)
-
-    kept = adapted_file(tmp_path / "whole").read_bytes()
-    assert kept == adapted_file(tmp_path / "stopped").read_bytes()
-    served = exported(tmp_path / "whole", *options(name), OTHER_DATA)
+    served = exported(tmp_path, *options(name), OTHER_DATA)
     np.testing.assert_allclose(served, probabilities, rtol=1e-5)
-    adapted_file(tmp_path / "whole").unlink()
+    adapted_file(tmp_path).unlink()
     with pytest.raises(ConfigError, match=r"adapted.json lacks what Normalization"):
-        exported(tmp_path / "whole", *options(name))
+        exported(tmp_path, *options(name))
 
 
 @pytest.mark.slow
@@ -72,11 +63,10 @@ def test_lookups_are_refused_with_xla(tmp_path):
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["net", "legacy_net"])
-@pytest.mark.parametrize("strategy", ["multi_worker", "parameter_server", "central_storage"])
-def test_adapted_model_trains_on_every_strategy(tmp_path, monkeypatch, name, strategy):
+def test_adapted_model_trains_on_parameter_servers(tmp_path, monkeypatch, name):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     plain = [item for item in options(name) if "shards" not in item]
-    code, out, err = run(tmp_path, *plain, f"strategy={strategy}")
+    code, out, err = run(tmp_path, *plain, "strategy=parameter_server")
     assert code == 0, f"{out}\n{err}"
     (file,) = tmp_path.glob("runs/*/adapted.json")
     recipe(tmp_path / "one", *plain)

@@ -26,10 +26,12 @@ SHORT = [
     "restart.backoff_secs=0", "writers=[jsonl]",
 ]  # fmt: skip
 LAYOUTS = {
-    "killed": ["+fault.kill={action: kill, process: chief, phase: step, at: 3}"],
+    "killed": [
+        "strategy=multi_worker", "strategy.workers=2",
+        "+fault.kill={action: kill, process: chief, phase: step, at: 3}",
+    ],
     "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"],
-    "multi_worker": ["strategy=multi_worker", "strategy.workers=2"],
-}
+}  # fmt: skip
 CASES = [(program, layout) for program in PROGRAMS for layout in LAYOUTS]
 
 

@@ -1,4 +1,4 @@
-"""Models of Keras 3 in real processes: killed, continued, handed out."""
+"""Models of Keras 3 on parameter servers."""
 
 import numpy as np
 import pytest
@@ -6,31 +6,12 @@ import tensorflow as tf
 
 from tests.support.processes import ROOT, final_variables, finished, only_run, run
 from tests.support.training import LOW_PRECISION_ROUNDING, recipe
-from trainer.launch.modes.run_comparison import read
 
 KERAS_3 = (
     "model=softmax", "~model.l2", "model._target_=tests.support.keras3_models.conv_net",
     "train.steps=8", "batch.global_size=16", "writers=[jsonl]", "checkpoint.every_steps=3",
     "restart.backoff_secs=0",
 )  # fmt: skip
-KILL = "+fault.kill={action:kill,process:worker-1,phase:step,at:5}"
-
-
-EVERYTHING = (
-    *KERAS_3, "model._target_=tests.support.keras3_models.everything", "batch.shards=2",
-    "train.ema_decay=0.9", "train.clip_norm=0.1", "summary.histograms=4",
-)  # fmt: skip
-
-
-@pytest.mark.slow
-def test_model_of_everything_ends_with_the_bits_of_one_device_after_a_kill():
-    """On two workers, of which one is killed."""
-    one = read(finished(*EVERYTHING, "strategy=one_device"))
-    killed = read(finished(*EVERYTHING, "strategy=multi_worker", KILL))
-    assert killed.variables == one.variables
-    assert len(one.variables) > 30
-    assert [name for _, name in killed.kills] == ["kill (worker-1 at step 5)"]
-
 
 SUMS = (
     "model._target_=tests.support.keras3_models.summing", "optimizer=sgd",

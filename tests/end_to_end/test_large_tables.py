@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.processes import assert_same_run, finished, run
+from tests.support.processes import run
 from tests.support.small_runs import train
 from trainer.errors import ConfigError
 
@@ -12,18 +12,7 @@ OPTIONS = [
     "batch.global_size=16", "train.steps=6", "train.epochs=null", "checkpoint.every_steps=3",
     "summary.every_steps=2", "writers=[jsonl]", "restart.max_restarts=0",
 ]  # fmt: skip
-TOGETHER = [
-    *OPTIONS, "batch.shards=4", "batch.accumulate=2", "train.clip_norm=0.1", "train.ema_decay=0.9",
-]  # fmt: skip
 TABLE = "embedding/embeddings (40,000 x 8): gradients by rows"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ring", [[], ["strategy.communication=ring"]], ids=["direct", "ring"])
-def test_two_processes_have_the_bits_of_one_device(ring):
-    one = finished(*TOGETHER, "strategy=one_device")
-    two = finished(*TOGETHER, "strategy=multi_worker", "strategy.workers=2", *ring)
-    assert_same_run(one, two)
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.processes import ROOT, run
-from tests.support.training import assert_same_bits, recipe, variables
+from tests.support.training import recipe
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.errors import ConfigError
@@ -18,13 +18,6 @@ TRAINING = (
 )  # fmt: skip
 CHOICES = ("model=softmax", "~model.l2", "optimizer=adam")
 ARRAYS = (*CHOICES, "dataset=arrays", f"dataset.data._target_={OWN}.columns", *TRAINING)
-STREAM = (
-    *CHOICES, "dataset=stream", f"dataset.train._target_={OWN}.batches",
-    f"dataset.validation_data._target_={OWN}.batches", "+dataset.validation_data.seed=1",
-    f"dataset.test._target_={OWN}.batches", "+dataset.test.seed=2", *TRAINING,
-)  # fmt: skip
-MIRRORED = ("strategy=mirrored", "strategy.virtual_devices=2")
-IN_PARTS = ("batch.shards=2", "batch.accumulate=2")
 
 
 def finished(directory, *overrides):
@@ -49,15 +42,6 @@ def test_columns_are_trained_evaluated_predicted_and_exported(tmp_path):
     np.testing.assert_allclose(predicted["sold"], rows["sold"][:3], rtol=1e-5)
     card = (tmp_path / "export" / "model-6" / "MODEL_CARD.md").read_text()
     assert "`age`, [N] int64; `color`, [N] string; `size`, [N, 3] float32" in card
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("data", [ARRAYS, STREAM], ids=["arrays", "stream"])
-def test_bits_do_not_depend_on_replicas_or_stops(tmp_path, data):
-    one = variables(finished(tmp_path / "one", *data, *IN_PARTS))
-    stopped = recipe(tmp_path / "two", *data, *IN_PARTS, *MIRRORED)
-    assert not stopped.train(lambda: stopped.step >= 3)
-    assert_same_bits(one, variables(finished(tmp_path / "two", *data, *IN_PARTS, *MIRRORED)))
 
 
 def test_other_examples_are_refused_when_a_run_is_continued(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Runs of each task that are killed, or compiled by XLA."""
+"""Runs of each task that are compiled by XLA."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ import pytest
 
 from tests.support import small_runs
 from tests.support.marks import first_only
-from tests.support.processes import run
 from trainer.cli.compose import compose
 
 TEXTS = ["dataset.characters=2000", "dataset.length=8"]
 BLOCK = ["model.width=8", "model.hidden=8", "model.heads=2", "model.layers=1"]
 TASKS = {
     "classification": ["model=softmax"],
-    "sequence_classification": [
-        "task=sequence_classification", "dataset=sentiment", "dataset.length=16", *BLOCK,
-    ],
     "language_model": [
         "task=language_model", "model=transformer", "dataset=sentences", *TEXTS, *BLOCK,
     ],
@@ -51,20 +47,7 @@ def options(folder: Path, task: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "task", first_only(["language_model", "multilabel", "sequence_classification", "segmentation"])
-)
-def test_killed_run_ends_with_the_same_bits(tmp_path: Path, task: str) -> None:
-    verify = ["mode=verify", "verify.steps=4", "verify.kills=1", "verify.seed=1"]
-    code, out, err = run(tmp_path, *options(tmp_path, task), *verify)
-    assert code == 0, err + out
-    assert "Equal: step 4" in out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "task", first_only(task for task in TASKS if task != "sequence_classification")
-)
+@pytest.mark.parametrize("task", first_only(TASKS))
 def test_compiled_run_has_the_loss_of_one_that_is_not(tmp_path: Path, task: str) -> None:
     overrides = options(tmp_path, task)
     if "dropout" in compose(overrides).model:

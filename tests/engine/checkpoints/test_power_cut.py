@@ -1,0 +1,207 @@
+"""The power is cut at any point of any sequence of saves: the newest committed state is restored.
+
+What reached no `fsync` may be lost, in any order: the content of a file, and each change of the
+names in a folder, alone. The method is ALICE's (Pillai et al., "All File Systems Are Not Created
+Equal", OSDI 2014): the calls of a sequence are recorded, and states of the disk that they allow
+are made and recovered from.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from trainer.engine.checkpoints.checkpointer import Checkpointer
+from trainer.files import read_json, write_json
+from trainer.runs.checkpoint_marker import committed_steps, recover, verify
+from trainer.runs.checkpoint_retention import KeepBest, KeepNewest
+
+MOST_LOST = 10
+"""Of more changes of names, some of the subsets that may be lost are drawn."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A name that was made, moved or removed: `old` no longer has the file, `new` has it."""
+
+    file: int
+    old: str = ""
+    new: str = ""
+
+
+@dataclass
+class Disk:
+    """What a power cut may leave of a folder.
+
+    Attributes:
+        names: the names that have been flushed, each with the number of its file.
+        changes: those of names since then, in order.
+        contents: of each file: what has been flushed, and what has been written.
+    """
+
+    names: dict[str, int] = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
+    contents: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
+
+    def copy(self) -> Disk:
+        return Disk(dict(self.names), list(self.changes), dict(self.contents))
+
+    def applied(self, changes: list[Change]) -> dict[str, int]:
+        names = dict(self.names)
+        for change in changes:
+            names.pop(change.old, None)
+            if change.new:
+                names[change.new] = change.file
+        return names
+
+    def states(self, draw: random.Random) -> Iterator[dict[str, bytes]]:
+        """Yield every content of the folder, by name, that a cut of the power may leave."""
+        count = len(self.changes)
+        choices = list(itertools.product([True, False], repeat=min(count, MOST_LOST)))
+        if count > MOST_LOST:
+            choices = [tuple(draw.random() < 0.5 for _ in range(count)) for _ in choices]
+        for chosen in choices:
+            names = self.applied([*itertools.compress(self.changes, chosen)])
+            for kept in (1.0, 0.5, 0.0):
+                yield {name: self._left(file, kept) for name, file in names.items()}
+
+    def _left(self, file: int, kept: float) -> bytes:
+        flushed, written = self.contents[file]
+        if written == flushed:
+            return written
+        if written.startswith(flushed):  # lines that were added
+            return written[: len(flushed) + int(kept * (len(written) - len(flushed)))]
+        return written[: int(kept * len(written))]
+
+
+class Recorder:
+    """Follows what is done to a folder, and notes what the disk may have at each point.
+
+    Attributes:
+        points: the disk before each call, with what had been promised by then.
+    """
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self._folder = folder
+        self._disk = Disk()
+        self.points: list[tuple[Disk, Any]] = []
+        self.promised: Any = None
+        for name in ("fsync", "replace", "rename", "unlink"):
+            patch.setattr(os, name, self._followed(getattr(os, name), name))
+
+    def _followed(self, call: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def followed(*arguments: Any, **options: Any) -> Any:
+            self.note()
+            inode = os.fstat(arguments[0]).st_ino if name == "fsync" else 0
+            result = call(*arguments, **options)
+            if inode == self._folder.stat().st_ino:
+                self._disk.names, self._disk.changes = self._disk.applied(self._disk.changes), []
+            elif inode in self._disk.contents:
+                written = self._disk.contents[inode][1]
+                self._disk.contents[inode] = (written, written)
+            self.note()
+            return result
+
+        return followed
+
+    def note(self) -> None:
+        """Compare the folder with what is known of it, and keep the disk at this point."""
+        disk = self._disk
+        before = disk.applied(disk.changes)
+        now = {path.name: path.stat().st_ino for path in self._folder.iterdir() if path.is_file()}
+        moved = {file: name for name, file in now.items() if before.get(name) != file}
+        for name, file in before.items():
+            if file in moved:
+                disk.changes.append(Change(file, old=name, new=moved.pop(file)))
+            elif name not in now:
+                disk.changes.append(Change(file, old=name))
+        disk.changes += [Change(file, new=name) for file, name in moved.items()]
+        for name, file in now.items():
+            flushed = disk.contents.get(file, (b"", b""))[0]
+            disk.contents[file] = (flushed, (self._folder / name).read_bytes())
+        self.points.append((disk.copy(), self.promised))
+
+    def states(self, number: int) -> Iterator[tuple[dict[str, bytes], Any]]:
+        """Yield some of the states in which the power may be cut, each with what is promised."""
+        draw = random.Random(0)
+        found = {}
+        for disk, promised in self.points:
+            for state in disk.states(draw):
+                found[tuple(sorted(state.items())), promised] = state
+        cases = sorted(found.items(), key=str)
+        for (_, promised), state in draw.sample(cases, min(number, len(cases))):
+            yield state, promised
+
+
+def put(folder: Path, state: dict[str, bytes]) -> None:
+    folder.mkdir()
+    for name, content in state.items():
+        (folder / name).write_bytes(content)
+
+
+SEQUENCES = {
+    "retention": [2, 4, 6, 8],
+    "the same step again": [2, 4, 4, 6, 6],
+    "rollback": [2, 4, 6, -2, 4, 6],
+    "best": [2, 4, 6, 8],
+}
+"""Steps that are saved; a negative one: all after it are removed, and it is restored."""
+
+
+def newest(folder: Path) -> int:
+    """Return the newest step whose files are sound, after what a start does; -1: there is none."""
+    recover(folder)
+    return max((step for step in committed_steps(folder) if not verify(folder, step)), default=-1)
+
+
+@pytest.mark.parametrize("sequence", SEQUENCES)
+def test_newest_committed_checkpoint_survives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sequence: str
+) -> None:
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    variable = tf.Variable(0)
+    keep = [KeepNewest(1), *([KeepBest("loss", "min", 1)] if sequence == "best" else [])]
+    checkpointer = Checkpointer(folder, {"step": variable}, keep)
+    with monkeypatch.context() as patch:
+        recorder = Recorder(folder, patch)
+        for step in SEQUENCES[sequence]:
+            if step < 0:
+                recorder.promised = -step
+                checkpointer.restore_latest(at_most=-step)
+            else:
+                variable.assign(step)
+                checkpointer.save(step, {"loss": step})
+                recorder.promised = step
+            recorder.note()
+    for number, (state, promised) in enumerate(recorder.states(300)):
+        put(copy := tmp_path / str(number), state)
+        found = newest(copy)
+        assert found >= (promised or -1), (sorted(state), promised)
+        if found >= 0:
+            Checkpointer(copy, {"step": variable}).restore(found)
+            assert int(variable) == found
+
+
+def test_record_is_the_old_or_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with monkeypatch.context() as patch:
+        recorder = Recorder(folder, patch)
+        for number in range(3):
+            write_json(folder / "result.json", {"step": number, "text": "x" * number})
+            recorder.promised = number
+            recorder.note()
+    for number, (state, promised) in enumerate(recorder.states(300)):
+        put(copy := tmp_path / str(number), state)
+        if promised is not None or (copy / "result.json").exists():
+            found = read_json(copy / "result.json")["step"]
+            assert found in {promised, 0 if promised is None else promised + 1}
