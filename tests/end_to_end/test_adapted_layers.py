@@ -12,6 +12,7 @@ from trainer.cluster.messages import Channel
 from trainer.errors import ConfigError
 from trainer.runs.directory import adapted_file
 from trainer.worker.export import export
+from trainer.worker.run import SavedRun
 
 TWO = ("strategy=mirrored", "strategy.virtual_devices=2")
 OTHER_DATA = "dataset._target_=tests.programs.adapted.others"
@@ -27,7 +28,9 @@ def options(name):
 
 def exported(directory, *overrides):
     """Export a run; return the probabilities that the exported model gives test examples."""
-    export.run(compose([*overrides, "mode=export"]), directory, Channel(lambda message: None))
+    export.run(
+        SavedRun(compose([*overrides, "mode=export"]), directory, Channel(lambda message: None))
+    )
     (path,) = directory.glob("export/*/saved_model")
     model = tf.saved_model.load(str(path)).signatures["serving_default"]
     columns = {name: tf.constant(values) for name, values in Rows(50).columns.items()}

@@ -13,6 +13,7 @@ from tests.support.outputs import predicted_rows
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.worker.export import export
+from trainer.worker.run import SavedRun
 
 pytestmark = pytest.mark.slow
 
@@ -92,7 +93,7 @@ def test_rows_without_labels_are_predicted_and_served_alike(
         known = predicted_rows(run_dir, [*whole, *KNOWN])
         labels = numbers(known, ["label_large", "label_north"])
         assert (labels == numbers(known, columns["predicted"])).mean() > 0.9
-    export.run(compose([*whole, "mode=export"]), run_dir, CHANNEL)
+    export.run(SavedRun(compose([*whole, "mode=export"]), run_dir, CHANNEL))
     (export_dir,) = (run_dir / "export").glob("model-*")
     outputs = served(export_dir)
     assert outputs.keys() == columns.keys()

@@ -10,6 +10,7 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.errors import ConfigError
 from trainer.worker.export import export
+from trainer.worker.run import SavedRun
 
 OWN = "tests.programs.columns"
 TRAINING = (
@@ -35,7 +36,7 @@ def test_columns_are_trained_evaluated_predicted_and_exported(tmp_path):
     batch = engine.predictor.source.split.fetch(tf.range(3, dtype=tf.int64))
     assert rows["label_price"][:3].tolist() == batch["label"]["price"].numpy().tolist()
 
-    export.run(compose([*ARRAYS, "mode=export"]), tmp_path, Channel(lambda message: None))
+    export.run(SavedRun(compose([*ARRAYS, "mode=export"]), tmp_path, Channel(lambda message: None)))
     served = tf.saved_model.load(str(tmp_path / "export" / "model-6" / "saved_model"))
     predicted = served.signatures["serving_default"](**batch["features"])
     assert set(predicted) == {"price", "sold"}

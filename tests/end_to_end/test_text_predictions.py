@@ -15,6 +15,7 @@ from tests.support.outputs import predicted_rows, run_program_of_card
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.worker.export import export
+from trainer.worker.run import SavedRun
 
 CHANNEL = Channel(lambda message: None)
 SENTIMENT = Path(str(trainer.datasets.sentiment.__file__)).with_name("sentiment.csv")
@@ -36,7 +37,7 @@ def test_texts_without_labels_are_predicted_and_served_alike(tmp_path: Path) -> 
     rows = predicted_rows(run_dir, [*options, f"dataset.test_path={new}"])
     probabilities = ["probability_0", "probability_1"]
     assert list(rows[0]) == ["id", "predicted", "predicted_name", *probabilities]
-    export.run(compose([*small_runs.SMALL, *trained, "mode=export"]), run_dir, CHANNEL)
+    export.run(SavedRun(compose([*small_runs.SMALL, *trained, "mode=export"]), run_dir, CHANNEL))
     directory = run_dir / "export" / "model-8"
     served = tf.saved_model.load(str(directory / "saved_model")).signatures["serving_texts"]
     outputs = served(texts=tf.constant(NEW))
