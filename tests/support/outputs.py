@@ -26,10 +26,10 @@ _QUIET = Channel(lambda message: None)
 def predicted_rows(run_dir: Path, overrides: Sequence[str]) -> list[dict[str, str]]:
     """Predict the test split with the newest checkpoint; return the rows of the table."""
     experiment = compose([*overrides, "mode=predict"])
-    engine = TrainingRun(experiment, run_dir, _QUIET).engine
-    engine.checkpointer.restore_latest()
-    step = int(engine.state.step.numpy())
-    assert predict(experiment, engine, run_dir, _QUIET, step, lambda: False)
+    run = TrainingRun(experiment, run_dir, _QUIET)
+    run.engine.checkpointer.restore_latest()
+    step = int(run.state.step.numpy())
+    assert predict(run, step, lambda: False)
     table = prediction_table.requested_table(experiment, run_dir, step)
     with table.path.open(newline="") as file:
         return list(csv.DictReader(file))

@@ -21,6 +21,7 @@ from trainer.errors import ConfigError
 from trainer.tasks.language_model import FilePrompts, LanguageModel
 from trainer.worker.export import export
 from trainer.worker.predict.predict import predict
+from trainer.worker.run import SavedRun
 from trainer.worker.training import TrainingRun
 
 SMALL = [
@@ -100,9 +101,9 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def table(run_dir: Path, path: Path, *overrides: str) -> list[dict[str, str]]:
     """Return the rows that mode=predict writes for the newest checkpoint."""
     experiment = compose([*SMALL, *SAMPLING, "mode=predict", f"predict.path={path}", *overrides])
-    run = TrainingRun(experiment, run_dir, QUIET).engine
-    run.checkpointer.restore(6)
-    assert predict(experiment, run, run_dir, QUIET, 6, lambda: False)
+    run = TrainingRun(experiment, run_dir, QUIET)
+    run.engine.checkpointer.restore(6)
+    assert predict(run, 6, lambda: False)
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
@@ -143,7 +144,7 @@ def test_exported_model_writes_the_texts_of_the_table(run_dir: Path, tmp_path: P
     # A replica predicts 16 texts at a time, and the export as many.
     rows = table(run_dir, tmp_path / "table.csv", f"predict.prompts={file}")
     assert [row["prompt"] for row in rows] == ["The", "aid that"]  # the model sees 8 tokens
-    export.run(compose([*SMALL, *SAMPLING, "mode=export"]), run_dir, QUIET)
+    export.run(SavedRun(compose([*SMALL, *SAMPLING, "mode=export"]), run_dir, QUIET))
     saved = run_dir / "export" / "model-6"
     model = tf.saved_model.load(str(saved / "saved_model"))
     features = np.zeros([16, 8], np.int32)

@@ -99,7 +99,6 @@ class Predictor:
         state: the state whose models predict; between two chunks it must hold the trained weights,
             not their averages.
         channel: receives a heartbeat before each graph call.
-        class_names: names of the classes; empty if the dataset has none.
         decode: returns the text of tokens, if texts are predicted.
     """
 
@@ -108,7 +107,6 @@ class Predictor:
     source: Source
     process_group: ProcessGroup
     channel: Channel
-    class_names: Sequence[str] = ()
     decode: Callable[[Sequence[int]], str] | None = None
 
     def __post_init__(self) -> None:

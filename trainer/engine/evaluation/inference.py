@@ -96,17 +96,13 @@ class Inference:
             step: predicts a batch as the split has it, `id` and `weight` included; None: the task.
             decode: returns the text of tokens, if texts are predicted.
         """
-        class_names: Sequence[str] = ()
         transform = None
         if step is None:
-            class_names = with_defaults(self.dataset, DatasetDefaults).class_names or ()
             step = with_defaults(self.state.task, TaskDefaults).predict_step
             transform = self.dataset.transform
         assert step is not None
         loop = self.loops.predict(step, transform, self.loops.feed(source))
-        return Predictor(
-            self.state, loop, source, self.process_group, self.channel, class_names, decode
-        )
+        return Predictor(self.state, loop, source, self.process_group, self.channel, decode)
 
     def evaluator(self, source: Source, predictor: Predictor | None) -> Evaluator:
         """Return what evaluates a split: the task's own, or the data's, or that of its metrics."""

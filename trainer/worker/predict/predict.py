@@ -14,14 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from trainer.cluster.messages import Channel
-from trainer.config.schema import Experiment
 from trainer.engine.evaluation.evaluator import Predictor
 from trainer.engine.pacing import Stopped
-from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.files import regular_file, write_atomically, write_json, writing
-from trainer.runs.prediction_table import PredictionTable, find_images, image_id, requested_table
+from trainer.protocols import DatasetDefaults, with_defaults
+from trainer.runs.prediction_table import find_images, image_id, requested_table
 from trainer.summaries import figures
 from trainer.worker.predict import table_formats
 from trainer.worker.training import TrainingRun
@@ -39,39 +37,32 @@ def predict(run: TrainingRun, step: int, stop: Callable[[], bool]) -> bool:
         ConfigError: the task has no `predict_step`.
         StorageError: the table could not be written.
     """
-    experiment, group, channel = run.experiment, run.group, run.channel
     predictor = run.engine.predictor
     if predictor is None:
         raise ConfigError(
             f"mode (predict) needs a task with predict_step; {type(run.task).__name__} has none"
         )
-    writer = None
-    if group.is_chief:
-        table = requested_table(experiment, run.run_dir, step)
-        writer = PredictionWriter(table, predictor, channel)
-    (start,) = group.broadcast_from_chief(writer.count if writer else 0)
+    writer = PredictionWriter(run, predictor, step) if run.group.is_chief else None
+    (start,) = run.group.broadcast_from_chief(writer.count if writer else 0)
     try:
-        for rows in predictor.predict(start, stop, lambda phase: channel.phase(phase, step)):
+        for rows in predictor.predict(start, stop, lambda phase: run.channel.phase(phase, step)):
             if writer:
                 writer.append(rows)
-        channel.phase("save", step)
-        blocks = writer.write(experiment, predictor) if writer else iter(())
-        _follow_chief(group, channel, stop, blocks)
+        run.channel.phase("save", step)
+        _follow_chief(run, stop, writer.write() if writer else iter(()))
     except Stopped:
         return False
     return True
 
 
-def _follow_chief(
-    group: ProcessGroup, channel: Channel, stop: Callable[[], bool], work: Iterator[None]
-) -> None:
+def _follow_chief(run: TrainingRun, stop: Callable[[], bool], work: Iterator[None]) -> None:
     """Run the chief's work while the other processes wait for each of its parts.
 
     So no process is taken for hung, and all of them stop at the same part.
     """
     while True:
-        channel.beat()
-        num_stopping, num_working = group.all_reduce_sum(stop(), next(work, work) is None)
+        run.channel.beat()
+        num_stopping, num_working = run.group.all_reduce_sum(stop(), next(work, work) is None)
         if not num_working:
             return
         if num_stopping:
@@ -81,9 +72,10 @@ def _follow_chief(
 class PredictionWriter:
     """Keeps the predicted rows in a file, and writes the table from it."""
 
-    def __init__(self, table: PredictionTable, predictor: Predictor, channel: Channel) -> None:
-        self._table = table
-        self._channel = channel
+    def __init__(self, run: TrainingRun, predictor: Predictor, step: int) -> None:
+        self._run = run
+        self._predictor = predictor
+        self._table = table = requested_table(run.experiment, run.run_dir, step)
         self._num_examples = predictor.num_examples
         self._header = {
             "inputs": table.inputs,
@@ -98,7 +90,7 @@ class PredictionWriter:
         if is_same_table and table.rows.exists():
             self._rows = RowFile(table.rows, record["columns"])
             self._start = self._rows.count
-            channel.line(f"Continuing after {self._start} of {self._num_examples} rows.")
+            run.channel.line(f"Continuing after {self._start} of {self._num_examples} rows.")
 
     @property
     def count(self) -> int:
@@ -115,15 +107,17 @@ class PredictionWriter:
         done = self._rows.count
         secs = time.monotonic() - self._began
         rate = (done - self._start) / secs
-        self._channel.progress(
+        self._run.channel.progress(
             done, self._num_examples, rate, (self._num_examples - done) / rate, {}
         )
 
-    def write(self, experiment: Experiment, predictor: Predictor) -> Iterator[None]:
+    def write(self) -> Iterator[None]:
         """Write the table and remove the rows; yield after each block."""
         assert self._rows is not None, "there is at least one example"
         rows = self._rows.read()
-        options = experiment.predict
+        options = self._run.experiment.predict
+        decode = self._predictor.decode
+        class_names = with_defaults(self._run.dataset, DatasetDefaults).class_names or ()
         ids: Any = (
             range(len(rows))
             if options.images is None
@@ -134,15 +128,15 @@ class PredictionWriter:
             size = max(1, numbers // sum(rows[name][0].size for name in rows.dtype.names or ()))
             for start in range(0, len(rows), size):
                 block, own = rows[start : start + size], ids[start : start + size]
-                if predictor.decode is not None:
-                    yield table_formats.text_columns(block, own, predictor.decode)
+                if decode is not None:
+                    yield table_formats.text_columns(block, own, decode)
                 else:
                     paths = write_images(self._table.path, block, own)
-                    yield table_formats.columns(block, own, predictor.class_names, paths)
+                    yield table_formats.columns(block, own, class_names, paths)
 
         yield from table_formats.write(options.format, self._table.path, blocks)
         if unreadable := int((rows["weight"] == 0).sum()):
-            self._channel.line(
+            self._run.channel.line(
                 f"warning: {unreadable} of {len(rows)} examples could not be read; "
                 "what is predicted of them is empty."
             )
