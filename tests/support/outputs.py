@@ -18,6 +18,7 @@ from trainer.config.instantiate import instantiate
 from trainer.runs import prediction_table
 from trainer.worker.export import export
 from trainer.worker.predict.predict import predict
+from trainer.worker.run import SavedRun
 from trainer.worker.training import TrainingRun
 
 _QUIET = Channel(lambda message: None)
@@ -46,7 +47,7 @@ def exported_outputs(
         batch_size: examples that are predicted at a time; the last batch is filled up.
     """
     experiment = compose([*overrides, "mode=export", "export.weights=null"])
-    export.run(experiment, run_dir, _QUIET)
+    export.run(SavedRun(experiment, run_dir, _QUIET))
     (directory,) = (run_dir / "export").glob("[!.]*")
     served = tf.saved_model.load(str(directory / "saved_model")).signatures["serving_default"]
     dataset = instantiate(experiment.dataset, "dataset")
