@@ -7,6 +7,7 @@ had begun already are applied twice, and are reported.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,12 @@ from trainer.engine.graph.asynchronous.chunks import ChunkResult, ChunkScheduler
 from trainer.engine.graph.asynchronous.remote_input import RemoteFeed, RemotePipelineFeed
 from trainer.engine.graph.input.feed import Feed, Source
 from trainer.engine.graph.loops.loop_factory import Loops
-from trainer.engine.graph.loops.split_loops import EvalLoop, Predict, PredictLoop, Transform
+from trainer.engine.graph.loops.split_loops import EvalLoop, PredictLoop
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.step.divergence import VERDICT_SIZE, DivergenceStatus, Verdict
 from trainer.engine.graph.step.metric_sums import num_sums
 from trainer.errors import ConfigError
-from trainer.protocols import Dataset, Stream, Task
+from trainer.protocols import Stream
 from trainer.runs.ledger import WorkerRecord
 
 
@@ -171,8 +172,8 @@ class AsyncEvalLoop(EvalLoop):
 
     feed: RemoteFeed
 
-    def __init__(self, *args: Any, scheduler: ChunkScheduler, parts: int = 1) -> None:
-        super().__init__(*args, parts=parts)
+    def __init__(self, *args: Any, scheduler: ChunkScheduler, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._scheduler = scheduler
         self._result_buffer = scheduler.result_buffer(num_sums(self._task))
 
@@ -234,9 +235,11 @@ class AsyncLoops(Loops):
         scheduler: ChunkScheduler,
         check: Callable[[str], None] = lambda subject: None,
     ) -> None:
-        self._check = check
-        self._strategy = strategy
-        self._scheduler = scheduler
+        super().__init__(strategy, input_outside=True, check=check)
+        self._send = scheduler.send
+        self._train = partial(AsyncTrainLoop, scheduler=scheduler)
+        self._evaluate = partial(AsyncEvalLoop, scheduler=scheduler)
+        self._predict = partial(AsyncPredictLoop, scheduler=scheduler)
 
     def feed(self, source: Source) -> Feed:
         """Choose how the batches of a source reach the workers.
@@ -250,24 +253,4 @@ class AsyncLoops(Loops):
                 "strategy=parameter_server train chunks of steps in any order; use another strategy"
             )
         kind = RemoteFeed if source.split.in_memory else RemotePipelineFeed
-        return kind(source, self._scheduler.send)
-
-    def train(self, dataset: Dataset, feed: Feed, **parts: Any) -> TrainLoop:
-        """Create the loop over training steps; `parts` are those of `TrainLoop`."""
-        return self.checked(
-            AsyncTrainLoop(self._strategy, dataset, feed, scheduler=self._scheduler, **parts)
-        )
-
-    def evaluate(self, task: Task, dataset: Dataset, feed: Feed, parts: int = 1) -> EvalLoop:
-        """Create the loop that evaluates the batches of a split."""
-        return self.checked(
-            AsyncEvalLoop(
-                self._strategy, task, dataset, feed, scheduler=self._scheduler, parts=parts
-            )
-        )
-
-    def predict(self, predict: Predict, transform: Transform | None, feed: Feed) -> PredictLoop:
-        """Create the loop that predicts the batches of a split."""
-        return self.checked(
-            AsyncPredictLoop(self._strategy, predict, transform, feed, scheduler=self._scheduler)
-        )
+        return kind(source, self._send)

@@ -39,6 +39,9 @@ class Loops:
         check: Callable[[str], None] = lambda subject: None,
     ) -> None:
         self._check = check
+        self._train: Callable[..., TrainLoop] = TrainLoop
+        self._evaluate: Callable[..., EvalLoop] = EvalLoop
+        self._predict: Callable[..., PredictLoop] = PredictLoop
         self._in_order = in_order
         self._strategy = strategy
         self._outside = input_outside
@@ -49,18 +52,18 @@ class Loops:
 
     def train(self, dataset: Dataset, feed: Feed, **parts: Any) -> TrainLoop:
         """Create the loop over training steps; `parts` are those of `TrainLoop`."""
-        return self.checked(TrainLoop(self._strategy, dataset, feed, **parts))
+        return self.checked(self._train(self._strategy, dataset, feed, **parts))
 
     def evaluate(self, task: Task, dataset: Dataset, feed: Feed, parts: int = 1) -> EvalLoop:
         """Create the loop that evaluates the batches of a split; `parts` is that of `EvalLoop`."""
         in_order = self._in_order
         return self.checked(
-            EvalLoop(self._strategy, task, dataset, feed, in_order=in_order, parts=parts)
+            self._evaluate(self._strategy, task, dataset, feed, in_order=in_order, parts=parts)
         )
 
     def predict(self, predict: Predict, transform: Transform | None, feed: Feed) -> PredictLoop:
         """Create the loop that predicts the batches of a split."""
-        return self.checked(PredictLoop(self._strategy, predict, transform, feed))
+        return self.checked(self._predict(self._strategy, predict, transform, feed))
 
     def checked(self, loop: AnyLoop) -> AnyLoop:
         """Have a loop checked when it has been traced."""
