@@ -16,8 +16,8 @@ import tensorflow as tf
 from trainer.engine.graph.exchange.collectives import CollectiveLog
 from trainer.engine.graph.input.feature_specs import feature_words
 from trainer.engine.graph.loops.train_loop import TrainLoop
+from trainer.engine.graph.step.assignments import unchanged
 from trainer.engine.graph.step.metric_sums import Sums
-from trainer.engine.graph.step.moving_statistics import unchanged
 from trainer.engine.graph.step.row_gradients import as_dense
 from trainer.engine.graph.step.step_options import Gradients, Optimizer, StepOptions
 from trainer.engine.graph.step.train_step import Step

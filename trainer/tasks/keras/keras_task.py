@@ -18,6 +18,7 @@ from trainer.engine.evaluation.inference import Inference
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.randomness.random_functions import convert_draws
 from trainer.engine.graph.randomness.random_layers import make_stateless
+from trainer.engine.graph.step.assignments import moving_variables
 from trainer.errors import ConfigError
 from trainer.protocols import (
     STATES,
@@ -386,22 +387,23 @@ class Keras:
         size = parts.batch_specs["weight"].shape[0]
         examples = trial_batch(parts.examples, size)
 
-        def kinds(side: _Side, run: Callable[[Batch], Any], *, noted: bool) -> Kinds:
+        own = self._own
+        moving = moving_variables(model) if own is None else []  # which keeps what it assigns
+
+        def kinds(side: _Side, run: Callable[[Batch], Any]) -> Kinds:
             logs = list(side.kinds.logs)
             batch = examples
             if side is self._test and parts.test_specs is not None:
                 batch = trial_batch(partial(parts.examples, of_test=True), size)
             if num_examples(batch) < 2:
                 return side.kinds
-            return kinds_of(run, model, batch, program.states, logs, noted=noted)
+            return kinds_of(run, model, moving, batch, program.states, logs)
 
         def run_default(batch: Batch) -> tuple[Pass, tuple[()]]:
             return self._tried(class_weighted(batch, self._class_weights), training=True), ()
 
-        own = self._own
-        noted = program.notes or own is not None  # which has isolated all variables
         run_train = run_default if own is None else own.tried
-        self._train.kinds = kinds(self._train, run_train, noted=noted)
+        self._train.kinds = kinds(self._train, run_train)
         self._leave_out_carried(parts)
         if own is not None and self._train.kinds.needs_whole and parts.num_parts > 1:
             raise ConfigError(
@@ -414,7 +416,7 @@ class Keras:
         if self._test is not None:
             runs_own = "test_step" in program.steps
             run = self._tested if runs_own else partial(self._tried, training=False)
-            self._test.kinds = kinds(self._test, lambda batch: (run(batch), ()), noted=noted)
+            self._test.kinds = kinds(self._test, lambda batch: (run(batch), ()))
 
     def _tried(self, batch: Batch, *, training: bool) -> Pass:
         """Compute loss and metrics in a trial, if Keras does, of outputs that are spread."""

@@ -17,8 +17,8 @@ import tensorflow as tf
 from trainer.config.instantiate import instantiate
 from trainer.engine.graph.state.variables import parts_of
 from trainer.engine.graph.step import lockstep
+from trainer.engine.graph.step.assignments import shared_values
 from trainer.engine.graph.step.clipping import Clip
-from trainer.engine.graph.step.part_variables import shared_values
 from trainer.errors import ConfigError
 from trainer.keras_objects import optimizer_options
 from trainer.protocols import OptimizerNode, TaskParts

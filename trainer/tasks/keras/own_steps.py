@@ -10,18 +10,20 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.engine.graph.randomness import randomness
-from trainer.engine.graph.step.captured_updates import CapturedUpdates
-from trainer.engine.graph.step.gradients import Contribution
+from trainer.engine.graph.step.accumulation import Contribution, cut
+from trainer.engine.graph.step.assignments import (
+    Assigned,
+    MovingStatistics,
+    noted_values,
+    value_to_sum,
+)
 from trainer.engine.graph.step.lockstep import in_lockstep
-from trainer.engine.graph.step.moving_statistics import MovingStatistics
-from trainer.engine.graph.step.part_variables import isolate
 from trainer.engine.graph.step.shard_tree import (
     add_all,
     gradients_in_order,
     keep_apart,
     tree_sum,
 )
-from trainer.engine.graph.step.shards import cut
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.errors import ConfigError
 from trainer.protocols import STATES, Batch
@@ -107,11 +109,7 @@ class OwnSteps:
             updates[:] = found
             return made
 
-        names = names_of(run, specs)
-        if not self._program.notes:
-            # Each shard of a batch keeps for itself what it assigns.
-            isolate(self._program.model.variables)
-        return names, updates
+        return names_of(run, specs), updates
 
     def tried(self, batch: Batch) -> tuple[Pass, list[list[tf.Tensor]]]:
         """Run the step on a batch, which updates nothing; return also the updates' gradients."""
@@ -147,16 +145,15 @@ class OwnSteps:
         apart = _Apart(options.shards is not None)
         update_kinds = iter(kinds.updates)
 
-        def compute(number: int) -> tuple[Pass, CapturedUpdates]:
-            captured = CapturedUpdates(weights, noted=True, differences=options.adds_differences)
+        def compute(number: int) -> tuple[Pass, dict[int, Assigned]]:
             with (
                 # A fresh scope: TensorFlow's optimizer sorts by name, and names are numbered.
                 tf.name_scope("shard"),
                 enter(number),
-                captured.capture(),
+                noted_values(weights) as noted,
                 gradients_in_order(),
             ):
-                return self._program.step("train_step", shard(number), step.index), captured
+                return self._program.step("train_step", shard(number), step.index), noted
 
         def at_meeting(arrived: Sequence[Update]) -> list[None]:
             apart.keep()
@@ -173,7 +170,9 @@ class OwnSteps:
             return [None] * count
 
         results = in_lockstep(count, compute, at_meeting)
-        contribution = _contribution(results, weights, list(kinds.logs))
+        contribution = _contribution(
+            results, weights, list(kinds.logs), differences=options.adds_differences
+        )
         sums = step.end_statistics(statistics, contribution)
         return self._of_whole(results[0][0], sums, kinds, count * step.num_replicas)
 
@@ -220,9 +219,11 @@ def _refuse(options: StepOptions) -> None:
 
 
 def _contribution(
-    results: Sequence[tuple[Pass, CapturedUpdates]],
+    results: Sequence[tuple[Pass, dict[int, Assigned]]],
     weights: Sequence[tf.Variable],
     logs: Sequence[str],
+    *,
+    differences: bool,
 ) -> Contribution:
     """Return what the shards of a replica add to a step, besides their updates: all as sums.
 
@@ -231,11 +232,15 @@ def _contribution(
         weights: all of the model, moving statistics too.
         logs: the names of the values that are reported besides metrics.
     """
-    updated = sorted({i for _, captured in results for i in captured.updated()})
-    rows = [
-        [made.loss, made.states, *(made.logs[x] for x in logs), *map(captured.value, updated)]
-        for made, captured in results
-    ]
+    updated = [v for v in weights if any(id(v) in noted for _, noted in results)]
+
+    def row(made: Pass, noted: Mapping[int, Assigned]) -> list[tf.Tensor]:
+        values = [
+            value_to_sum(v, noted.get(id(v)), notes=True, differences=differences) for v in updated
+        ]
+        return [made.loss, made.states, *(made.logs[x] for x in logs), *values]
+
+    rows = [row(*result) for result in results]
     loss, states, *others = tree_sum(rows, add_all)
     zero = tf.zeros([])
     sums = {
@@ -243,7 +248,7 @@ def _contribution(
         **{name: (value, zero) for name, value in zip(logs, others, strict=False)},
         STATES: (states, tf.zeros([0])),
     }
-    return Contribution([], sums, [weights[i] for i in updated], others[len(logs) :])
+    return Contribution([], sums, updated, others[len(logs) :])
 
 
 class _Apart:

@@ -1,11 +1,11 @@
 """A Keras program on a shard of a batch: Keras' own losses, metrics and steps, as they are written.
 
 Keras is called, not imitated. What a shard would change is kept apart: its metrics begin empty, and
-what it assigns to weights is noted (`trainer.engine.graph.step.captured_updates`).
+what it assigns to weights is noted (`trainer.engine.graph.step.assignments`).
 
 A metric is summed: what its variables hold after a shard is added up over shards, steps and
 processes, and Keras' own `result` makes the reported value of the total. Touches what
-`trainer.engine.graph.step.part_variables` names, and `StatelessScope` of Keras 3.
+`trainer.engine.graph.step.assignments` names, and `StatelessScope` of Keras 3.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.engine.graph.step.captured_updates import note_update
-from trainer.engine.graph.step.gradients import notes_updates
-from trainer.engine.graph.step.part_variables import Assigned, isolate, own_values
+from trainer.engine.graph.step.assignments import Assigned, note_update, own_values
 from trainer.errors import ConfigError, is_user_code
 from trainer.protocols import Batch
 from trainer.tasks.keras.optimizers import traced_step
@@ -62,9 +60,7 @@ class MetricStates:
             for metric in self.metrics:
                 # Keras' own waits for the other replicas to add their variables.
                 object.__setattr__(metric, "result", types.MethodType(type(metric).result, metric))
-            isolate(self.variables, self.begin_of)
         self._current = threading.local()  # replicas are traced in one thread each
-        self.ids = set(map(id, self.variables))
         self._sizes = [int(np.prod(v.shape, dtype=np.int64)) for v in self.variables]
 
     @property
@@ -148,7 +144,7 @@ class MetricStates:
 
             with keras.StatelessScope(pairs):
                 return {metric.name: metric.result() for metric in self.metrics}
-        with own_values() as held:
+        with own_values(self.variables) as held:
             held.update({id(v): Assigned(v, value, value) for v, value in pairs})
             return {metric.name: metric.result() for metric in self.metrics}
 
@@ -241,11 +237,6 @@ class Program:
         return states
 
     @property
-    def notes(self) -> bool:
-        """Whether a forward pass notes what it would assign."""
-        return notes_updates(self.model)
-
-    @property
     def has_own_metrics(self) -> bool:
         """Whether the class has its own `compute_metrics`."""
         return "compute_metrics" in self.steps
@@ -278,17 +269,24 @@ class Program:
 
     def step(self, name: str, batch: Batch, index: tf.Tensor) -> Pass:
         """Run `train_step` or `test_step` of the model's own on a batch, or on a shard of it."""
-        scope: AbstractContextManager[Any] = nullcontext()
+        scope: AbstractContextManager[Any] = self._metrics_apart()
+        weights: Sequence[tf.Variable] = ()
         if self._is_keras3:
             scope = self.model.own_step()
-        with self._explained(), traced_step(index), own_values() as assigned, scope as held:
+        elif "train_step" in self.steps:
+            weights = self.model.variables
+        with (
+            self._explained(),
+            traced_step(index),
+            own_values(weights) as assigned,
+            scope as held,
+        ):
             with self._converting():
                 returned = converted(undecorated(self.own, name), self.library)(packed(batch))
             logs = _scalars(name, returned)
-            states = self.states.after(held if self._is_keras3 else assigned)
+            states = self.states.after(held)
         for variable, value, old in assigned.values():
-            if id(variable) not in self.states.ids:
-                note_update(variable, tf.cast(value, tf.float32), tf.cast(old, tf.float32))
+            note_update(variable, tf.cast(value, tf.float32), tf.cast(old, tf.float32))
         loss = logs["loss"] if "loss" in logs else next(iter(logs.values()))
         return Pass(loss, loss, logs, states)
 
@@ -300,8 +298,18 @@ class Program:
                 with self.model.values_noted() as scope:
                     yield scope
             else:
-                with own_values() as assigned:
+                with self._metrics_apart() as assigned:
                     yield assigned
+
+    @contextmanager
+    def _metrics_apart(self) -> Iterator[Mapping[int, Assigned]]:
+        """Keep what is assigned to metrics of tf_keras apart; not yet in the first trace."""
+        states = vars(self).get("states")
+        if states is None:
+            yield {}
+            return
+        with own_values(states.variables, states.begin_of) as assigned:
+            yield assigned
 
     def _of_outputs(
         self,

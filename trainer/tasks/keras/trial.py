@@ -15,8 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.engine.graph.randomness.randomness import BatchPart, batch_part, split_part
-from trainer.engine.graph.step.captured_updates import CapturedUpdates
-from trainer.engine.graph.step.gradients import moving_variables
+from trainer.engine.graph.step.assignments import pass_values
 from trainer.errors import ConfigError
 from trainer.protocols import Batch
 from trainer.tasks.keras.program import MetricStates, Pass, num_examples
@@ -70,11 +69,10 @@ class Kinds:
 def kinds_of(
     run: Callable[[Batch], tuple[Pass, Sequence[list[tf.Tensor]]]],
     model: Any,
+    moving: Sequence[tf.Variable],
     examples: Batch,
     states: MetricStates,
     logs: Sequence[str],
-    *,
-    noted: bool,
 ) -> Kinds:
     """Try a program on examples and on their halves; return what follows from what.
 
@@ -84,9 +82,9 @@ def kinds_of(
     Args:
         run: runs the program on a batch, in replica context; returns what it made of it, and the
             gradients of each update.
+        moving: variables that the program assigns to; in the trial they do not change.
         examples: training examples, [2 n, ...].
         logs: the names of what is reported besides metrics.
-        noted: whether the program notes what it would assign.
 
     Raises:
         ConfigError: the program fails on so many examples.
@@ -99,9 +97,7 @@ def kinds_of(
     count = num_examples(examples)
     orders += [np.random.default_rng(i).permutation(count) for i in range(_SHUFFLES)]
     batches = [_in_order(examples, order) for order in orders]
-    kinds = [
-        _kinds(tried, states, logs) for tried in _run(run, model, batches, states, noted=noted)
-    ]
+    kinds = [_kinds(tried, states, logs) for tried in _run(run, model, moving, batches, states)]
     return _by_metric(_agreed(kinds), states.groups)
 
 
@@ -209,10 +205,9 @@ def _in_order(batch: Batch, order: np.ndarray) -> Batch:
 def _run(
     run: Callable[[Batch], tuple[Pass, Sequence[list[tf.Tensor]]]],
     model: Any,
+    moving: Sequence[tf.Variable],
     batches: Sequence[Batch],
     states: MetricStates,
-    *,
-    noted: bool,
 ) -> list[list[dict[str, Any]]]:
     """Return what a program makes of each batch and of its halves, with the same random numbers.
 
@@ -224,7 +219,7 @@ def _run(
 
     def in_replica(examples: Batch, halves: Sequence[Batch]) -> list[dict[str, Any]]:
         def one(batch: Batch) -> dict[str, Any]:
-            with CapturedUpdates(moving_variables(model), noted=noted).capture():
+            with pass_values(model, moving):
                 made, updates = run(batch)
             return {**vars(made), "updates": list(updates)}
 

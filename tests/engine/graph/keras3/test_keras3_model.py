@@ -18,7 +18,7 @@ from tests.support.training import (
     variables,
 )
 from trainer.engine.graph.keras3.keras3_model import Keras3Model
-from trainer.engine.graph.step.captured_updates import CapturedUpdates
+from trainer.engine.graph.step.assignments import pass_values, value_to_sum
 from trainer.errors import ConfigError
 
 TWO = ("strategy=mirrored", "strategy.virtual_devices=2")
@@ -222,11 +222,15 @@ def test_forward_pass_notes_its_statistics_as_values_or_differences():
     moving = [v for v in model.non_trainable_variables if "moving" in v.name]
     results = []
     for differences in (False, True):
-        captured = CapturedUpdates(moving, noted=True, differences=differences)
-        with captured.capture():
+        with pass_values(model, moving) as noted:
             model(features, training=True)
-        assert captured.updated() == [0, 1]
-        results.append(captured.values())
+        assert list(noted) == list(map(id, moving))
+        results.append(
+            [
+                value_to_sum(*x, notes=True, differences=differences)
+                for x in zip(moving, noted.values(), strict=True)
+            ]
+        )
     for variable, value, difference in zip(moving, *results, strict=True):
         assert np.abs(value - variable.numpy()).max() > 1e-3
         np.testing.assert_allclose(value - variable.numpy(), difference, atol=1e-6)

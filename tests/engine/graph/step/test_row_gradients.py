@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from trainer.engine.graph.step import row_gradients
+from trainer.engine.graph.step.accumulation import sum_over_shards
 from trainer.engine.graph.step.row_gradients import LEAST_SIZE, SHARE
-from trainer.engine.graph.step.shard_tree import sum_over_shards
 
 SHAPE = tf.TensorShape([LEAST_SIZE, 2])
 RANDOM = np.random.RandomState(0)

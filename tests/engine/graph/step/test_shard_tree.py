@@ -1,4 +1,4 @@
-"""Sums over shards: one tree, in the graph and outside, on any number of replicas."""
+"""Shards: each in its own shape, and sums in one tree, in and outside a graph, on any replicas."""
 
 import functools
 import operator
@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.engine.graph.step.shard_tree import TreeExchange, sum_over_shards, tree_sum
+from trainer.engine.graph.randomness.randomness import BatchPart, batch_part, current_part
+from trainer.engine.graph.step.accumulation import of_each_shard, sum_over_shards
+from trainer.engine.graph.step.shard_tree import TreeExchange, tree_sum
 
 VALUES = np.random.RandomState(0).lognormal(sigma=4, size=(24, 50)).astype(np.float32)
 """So different in size that every order of addition gives other bits."""
@@ -102,3 +104,29 @@ def test_exchange_adds_replicas_in_the_order_of_the_tree(replicas):
         assert len(results) == replicas
         for result in results:
             assert result.numpy().tobytes() == wanted.tobytes()
+
+
+def test_each_shard_is_computed_in_a_shape_of_its_own_and_traced_once():
+    features = np.random.RandomState(0).normal(size=(36, 7, 5)).astype(np.float32)
+    shapes = []
+
+    def transform(features):
+        shapes.append((tuple(features.shape), current_part().size))
+        waves = tf.exp(tf.sin(features * 7.3))
+        return {"features": waves, "mean": tf.reduce_mean(waves, axis=[1, 2])}
+
+    @tf.function(autograph=False)
+    def whole(features, count):
+        with batch_part(BatchPart(lambda: tf.zeros([2], tf.int64), 36, 0)):
+            return of_each_shard(transform, features, count)
+
+    for count in (4, 12):
+        shapes.clear()
+        result = whole(features, count)
+        size = 36 // count
+        assert shapes == [((size, 7, 5), size)]
+        parts = [whole(features[i : i + size], 1) for i in range(0, 36, size)]
+        for name, value in result.items():
+            expected = np.concatenate([part[name] for part in parts])
+            assert value.numpy().tobytes() == expected.tobytes()
+            assert value.shape == expected.shape

@@ -22,7 +22,7 @@ from trainer.engine.graph.keras3 import keras3_random
 from trainer.engine.graph.keras3.keras3_checks import check_model, checked_call
 from trainer.engine.graph.state.variables import parts_of
 from trainer.engine.graph.state.weight_paths import select, shown, weights_of
-from trainer.engine.graph.step.captured_updates import note_update
+from trainer.engine.graph.step.assignments import note_update
 from trainer.errors import ConfigError
 
 LORA = "train.lora.layers"

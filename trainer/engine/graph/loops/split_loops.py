@@ -13,9 +13,9 @@ import tensorflow as tf
 from trainer.engine.graph.exchange.collectives import CollectiveLog, Collectives
 from trainer.engine.graph.input.feed import Feed
 from trainer.engine.graph.randomness.randomness import evaluated_part, split_part
+from trainer.engine.graph.step.accumulation import cut
 from trainer.engine.graph.step.metric_sums import num_sums, pack, sums_of
 from trainer.engine.graph.step.shard_tree import add
-from trainer.engine.graph.step.shards import cut
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.graph.step.train_step import Step
 from trainer.errors import ConfigError

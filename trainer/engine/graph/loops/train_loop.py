@@ -23,9 +23,9 @@ from trainer.engine.graph.exchange.collectives import CollectiveLog
 from trainer.engine.graph.input.feed import Feed, Gathered, InGraph
 from trainer.engine.graph.randomness import randomness
 from trainer.engine.graph.state.train_state import TrainState
+from trainer.engine.graph.step.accumulation import of_each_shard
 from trainer.engine.graph.step.divergence import VERDICT_SIZE, DivergenceStatus, Verdict
 from trainer.engine.graph.step.metric_sums import pack
-from trainer.engine.graph.step.shards import transform_shards
 from trainer.engine.graph.step.train_step import Step, StepOptions
 from trainer.protocols import Batch, Dataset
 from trainer.runs.ledger import WorkerRecord
@@ -205,7 +205,8 @@ class TrainLoop:
         )
         with randomness.batch_part(part):
             num_shards = (self.options.shards or num_replicas) // num_replicas
-            changed = transform_shards(self._dataset.transform, batch, draws, num_shards)
+            transform = self._dataset.transform
+            changed = of_each_shard(lambda x: dict(transform(*x)), (batch, draws), num_shards)
             yield {**batch, **changed}
 
     def _replica_step(self, index: tf.Tensor, element: Any) -> tf.Tensor:

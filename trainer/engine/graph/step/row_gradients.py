@@ -137,46 +137,6 @@ def reunited(summed: Sequence[tf.Tensor], united: Sequence[tf.Tensor | None]) ->
     ]
 
 
-def flat(values: Sequence[Gradient], variable: Sequence[bool]) -> list[tf.Tensor]:
-    """Return values as the state of a loop.
-
-    Args:
-        variable: for each, whether it may be in rows; such a one is two tensors: its indices, none
-            if it is dense, and its values.
-    """
-    tensors = []
-    for value, is_variable in zip(values, variable, strict=True):
-        if is_variable:
-            has_rows = isinstance(value, tf.IndexedSlices)
-            tensors.append(value.indices if has_rows else tf.zeros([0], tf.int64))
-        tensors.append(values_of(value))
-    return tensors
-
-
-def flat_specs(specs: Sequence[tf.TensorSpec], variable: Sequence[bool]) -> list[tf.TensorSpec]:
-    """Return shapes and types of what `flat` returns, from those of the values."""
-    indices = tf.TensorSpec([None], tf.int64)
-    pairs = zip(specs, variable, strict=True)
-    return [x for spec, is_variable in pairs for x in ([indices] if is_variable else []) + [spec]]
-
-
-def restored(
-    tensors: Sequence[tf.Tensor], variable: Sequence[bool], like: Sequence[Gradient]
-) -> list[Gradient]:
-    """Return what `flat` was given, each value in rows or dense as one of `like`."""
-    rest = iter(tensors)
-    values: list[Gradient] = []
-    for is_variable, other in zip(variable, like, strict=True):
-        indices = next(rest) if is_variable else None
-        value = next(rest)
-        if isinstance(other, tf.IndexedSlices):
-            value = tf.IndexedSlices(value, indices)
-        elif is_variable:
-            value = tf.ensure_shape(value, other.shape)
-        values.append(value)
-    return values
-
-
 def map_values(gradient: Gradient, function: Callable[[tf.Tensor], tf.Tensor]) -> Gradient:
     """Apply a function that keeps shapes and zeros to a gradient, or to its rows."""
     if isinstance(gradient, tf.IndexedSlices):

@@ -11,7 +11,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial, reduce
+from functools import reduce
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -20,7 +20,7 @@ from tensorflow.python.eager import backprop
 
 from trainer.engine.graph.exchange.collectives import packed
 from trainer.engine.graph.placement.step_devices import beside
-from trainer.engine.graph.step.row_gradients import Gradient, add_rows, flat, flat_specs, restored
+from trainer.engine.graph.step.row_gradients import Gradient, add_rows
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ def tree_sum(parts: Sequence[T], add_two: Callable[[T, T], T]) -> T:
     subtrees: list[T] = []
     for number, part in enumerate(parts):
         total = part
-        for _ in range(_carries(number)):
+        for _ in range(carries(number)):
             total = add_two(subtrees.pop(), total)
         subtrees.append(total)
     total = subtrees.pop()
@@ -114,55 +114,6 @@ def _register_vspace() -> None:
     pywrap_tfe.TFE_Py_RegisterVSpace(original._replace(aggregate_fn=aggregate))
 
 
-def sum_over_shards(
-    compute: Callable[[int | tf.Tensor], list[Gradient]], count: int, specs: Sequence[tf.TensorSpec]
-) -> list[Gradient]:
-    """Add up the tensors of `count` shards in the order of the tree, shard after shard.
-
-    The shards are a loop, traced once. Besides the shard that is computed, the memory holds one
-    subtree of each height: 1 + log2(count) at most.
-
-    Args:
-        specs: shapes and types of the tensors; a dimension may be unknown. What has an unknown
-            number of rows may be a gradient in rows: it is known when a shard has been traced.
-    """
-    if count == 1:
-        return compute(0)
-    heights = range(count.bit_length())
-    carries = tf.constant([_carries(number) for number in range(count)])
-    variable = [spec.shape.rank > 1 and spec.shape[0] is None for spec in specs]
-    state = flat_specs(specs, variable)
-    like: list[Gradient] = []
-
-    def one_shard(number: tf.Tensor, subtrees: list[list[tf.Tensor]]) -> tuple[Any, ...]:
-        like[:] = values = compute(number)
-
-        def carried(height: int) -> list[list[tf.Tensor]]:
-            total = values
-            for subtree in subtrees[:height]:
-                total = _add(restored(subtree, variable, values), total)
-            return [*subtrees[:height], flat(total, variable), *subtrees[height + 1 :]]
-
-        branches = [partial(carried, height) for height in heights]
-        return number + 1, tf.switch_case(tf.gather(carries, number), branches)
-
-    _, subtrees = tf.while_loop(
-        lambda number, _: number < count,
-        one_shard,
-        (tf.constant(0), [[empty(spec) for spec in state] for _ in heights]),
-        shape_invariants=(tf.TensorShape([]), [[spec.shape for spec in state] for _ in heights]),
-        parallel_iterations=1,  # shards are to keep the others out of memory
-    )
-    *higher, total = [
-        restored(subtrees[height], variable, like)
-        for height in reversed(heights)
-        if count >> height & 1
-    ]
-    for subtree in reversed(higher):
-        total = _add(subtree, total)
-    return total
-
-
 class TreeExchange:
     """Sums tensors over the replicas in the order of the tree, with TensorFlow's own transport.
 
@@ -201,17 +152,6 @@ def _sum_local(strategy: tf.distribute.Strategy, *tensors: Any) -> tuple[tf.Tens
     return tuple(summed(values) for values in tensors)
 
 
-def _carries(number: int) -> int:
+def carries(number: int) -> int:
     """Return how many subtrees are completed by the shard of this number, from 0."""
     return (~number & (number + 1)).bit_length() - 1
-
-
-def _add(left: list[Gradient], right: list[Gradient]) -> list[Gradient]:
-    return [add(a, b) for a, b in zip(left, right, strict=True)]
-
-
-def empty(spec: tf.TensorSpec) -> tf.Tensor:
-    """Return a tensor that is written before it is read."""
-    return tf.raw_ops.Empty(
-        shape=[size or 0 for size in spec.shape.as_list()], dtype=spec.dtype, init=False
-    )

@@ -10,15 +10,15 @@ import tensorflow as tf
 from trainer.engine.graph.exchange.collectives import CollectiveLog, Collectives
 from trainer.engine.graph.placement.step_devices import on_own_device
 from trainer.engine.graph.randomness.random_layers import task_draws
-from trainer.engine.graph.step.clipping import clip
-from trainer.engine.graph.step.divergence import no_verdict
-from trainer.engine.graph.step.gradients import (
+from trainer.engine.graph.step.accumulation import (
     Contribution,
     accumulate_gradients,
     forward_parts,
 )
+from trainer.engine.graph.step.assignments import MovingStatistics, soft_update
+from trainer.engine.graph.step.clipping import clip
+from trainer.engine.graph.step.divergence import no_verdict
 from trainer.engine.graph.step.metric_sums import Sums
-from trainer.engine.graph.step.moving_statistics import MovingStatistics, soft_update
 from trainer.engine.graph.step.row_gradients import (
     allow_reads,
     combine,
@@ -104,14 +104,14 @@ class Step(Collectives):
         scale = self.read_loss_scale()
         own = accumulate_gradients(loss_fn, batch, model, self.options, self, scale)
         gradients, (packed, *totals) = self.sum_over_replicas(
-            self._to_sum(own, model, optimizer), [own.packed_sums(), *statistics.added(own)]
+            self._to_sum(own, model, optimizer),
+            [own.packed_sums(), *statistics.to_sum(own.updated, own.updates)],
         )
         if scale is not None:
             gradients = scaled(gradients, 1.0 / scale)
-        statistics.assign(totals)
         reduced = own.unpack_sums(packed)
         self._apply(optimizer, model.trainable_variables, gradients, reduced)
-        statistics.end(self.dropped)
+        statistics.assign(totals, self.dropped)
         return reduced
 
     @property
@@ -159,9 +159,9 @@ class Step(Collectives):
         self, statistics: MovingStatistics, own: Contribution
     ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         """Average moving statistics over all replicas; return the sums of the metrics over them."""
-        packed, *totals = self.sum_exactly([own.packed_sums(), *statistics.added(own)])
-        statistics.assign(totals)
-        statistics.end(self.dropped)
+        kept = statistics.to_sum(own.updated, own.updates)
+        packed, *totals = self.sum_exactly([own.packed_sums(), *kept])
+        statistics.assign(totals, self.dropped)
         return own.unpack_sums(packed)
 
     def soft_update(

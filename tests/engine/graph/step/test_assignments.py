@@ -1,10 +1,10 @@
-"""Updates in a forward pass are captured, and the variables stay as they are."""
+"""What a forward pass assigns is kept apart, and the variables stay as they are."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.engine.graph.step.captured_updates import CapturedUpdates
+from trainer.engine.graph.step.assignments import note_update, own_values, pass_values
 from trainer.errors import ConfigError
 
 
@@ -16,19 +16,17 @@ def test_updates_of_batch_normalization_are_captured():
         for layer in (captured_layer, plain_layer):
             layer.build(features.shape)
         moving = [captured_layer.moving_mean, captured_layer.moving_variance]
-        updates = CapturedUpdates(moving)
 
         @tf.function(autograph=False)
-        def step(updates=updates, layer=captured_layer, features=features):
-            with updates.capture():
+        def step(moving=moving, layer=captured_layer, features=features):
+            with own_values(moving) as assigned:
                 layer(features, training=True)
-            return updates.values()
+            return [assigned[id(variable)].value for variable in moving]
 
         before = [variable.numpy() for variable in moving]
         means = step()
         tf.function(plain_layer, autograph=False)(features, training=True)
         expected = [plain_layer.moving_mean, plain_layer.moving_variance]
-        assert updates.updated() == [0, 1]
         for variable, old, mean, new in zip(moving, before, means, expected, strict=True):
             np.testing.assert_array_equal(variable.numpy(), old)
             assert mean.numpy().tobytes() == new.numpy().tobytes()
@@ -37,20 +35,25 @@ def test_updates_of_batch_normalization_are_captured():
 
 def test_several_updates_of_a_variable_follow_each_other_and_others_are_left_out():
     counter, frozen = tf.Variable(1.0), tf.Variable(5.0)
-    updates = CapturedUpdates([frozen, counter])
-    with updates.capture():
-        counter.assign_add(2.0)
-        counter.assign(tf.convert_to_tensor(counter) * 2.0)
-        counter.assign_sub(1.0)
-    assert updates.updated() == [1]
-    assert [float(mean) for mean in updates.values()] == [5.0, 5.0]
+    with own_values([frozen, counter], lambda v: v + 1.0 if v is counter else None) as outer:
+        with own_values([counter]) as inner:
+            counter.assign_add(2.0)
+            counter.assign(tf.convert_to_tensor(counter) * 2.0)
+            counter.assign_sub(1.0)
+        note_update(counter, inner[id(counter)].value, inner[id(counter)].old)
+        assert float(counter.read_value()) == 5.0
+    assert [float(outer[id(counter)].value), float(outer[id(counter)].old)] == [5.0, 1.0]
+    assert id(frozen) not in outer
     assert [float(counter), float(frozen)] == [1.0, 5.0]
     assert "read_value" not in vars(counter)
 
 
 def test_forward_pass_within_another_is_refused():
-    variable = tf.Variable(1.0)
-    updates = CapturedUpdates([variable])
-    with updates.capture(), pytest.raises(ConfigError, match="communicates between replicas"):
-        CapturedUpdates([variable]).capture().__enter__()
+    variable, model = tf.Variable(1.0), tf.keras.Sequential()
+    with (
+        pass_values(model, [variable]),
+        pytest.raises(ConfigError, match="communicates between replicas"),
+        pass_values(model, [variable]),
+    ):
+        pass
     assert "assign" not in vars(variable)

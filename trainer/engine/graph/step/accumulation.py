@@ -1,11 +1,17 @@
-"""Forward and backward pass of one replica, over its shards and their micro-batches."""
+"""What is accumulated on one replica: gradients, metrics and new statistics of all passes.
+
+A replica's batch has shards, and each of these micro-batches, of which each is a pass forward and
+backward. How a kernel rounds may depend on the size of its tensor, and vectorized functions compute
+the last numbers of a tensor by other instructions: so every shard is computed in its own shape.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from functools import partial, reduce
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
@@ -13,7 +19,12 @@ from trainer.config.options import constraints
 from trainer.engine.graph.exchange.collectives import Collectives
 from trainer.engine.graph.placement.step_devices import backward_pass, on_own_device
 from trainer.engine.graph.randomness import randomness
-from trainer.engine.graph.step.captured_updates import CapturedUpdates
+from trainer.engine.graph.step.assignments import (
+    moving_variables,
+    notes_updates,
+    pass_values,
+    value_to_sum,
+)
 from trainer.engine.graph.step.metric_sums import (
     Sizes,
     Sums,
@@ -26,24 +37,24 @@ from trainer.engine.graph.step.row_gradients import (
     Gradient,
     add_rows,
     combine,
-    flat,
     may_have_rows,
     of_static_size,
-    restored,
     stays_in_rows,
+    values_of,
 )
 from trainer.engine.graph.step.shard_tree import (
+    add,
     add_all,
-    chain_sum,
+    carries,
     gradients_in_order,
     keep_apart,
-    sum_over_shards,
     tree_sum,
 )
-from trainer.engine.graph.step.shards import cut, of_each_shard
 from trainer.engine.graph.step.step_options import Gradients, StepOptions
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, LossFn, PartLoss
+
+Nest = TypeVar("Nest")
 
 
 @dataclass(frozen=True)
@@ -96,20 +107,16 @@ def accumulate_gradients(
         if hasattr(layer, "before_update"):
             layer.before_update()
     passes = _Passes(loss_fn, batch, model, options, collectives, scale)
-    weights = model.trainable_variables
-    specs = [passes.spec_of(variable) for variable in weights]
-    specs += [tf.TensorSpec(variable.shape, tf.float32) for variable in passes.moving]
-    specs.append(tf.TensorSpec([None], tf.float32))  # the metrics, known when a pass is traced
     with randomness.part_of_size(passes.size):
-        *tensors, numbers = passes.add_up(specs)
+        *tensors, numbers = passes.add_up()
     numbers = tf.ensure_shape(numbers, [sum(map(sum, passes.sizes.values()))])
-    positions = sorted(passes.updated)
-    updates = tensors[len(weights) :]
+    count = len(model.trainable_variables)
+    gradients, moved = tensors[:count], tensors[count:]
     return Contribution(
-        passes.of_static_sizes(tensors[: len(weights)]),
+        passes.of_static_sizes(gradients),
         restored_sums(numbers, passes.sizes),
-        [passes.moving[i] for i in positions],
-        [updates[i] for i in positions],
+        [passes.moving[i] for i in sorted(passes.updated)],
+        [moved[i] for i in sorted(passes.updated)],
     )
 
 
@@ -135,8 +142,7 @@ def forward_parts(
         micro, enter = cut(shard, options.accumulate), randomness.split_part(options.accumulate)
         results = []
         for part in range(options.accumulate):
-            captured = CapturedUpdates(moving_variables(model), noted=notes_updates(model))
-            with enter(part), captured.capture():
+            with enter(part), pass_values(model, moving_variables(model)):
                 results.append(fn(micro(part)))
         return tf.nest.map_structure(lambda *rows: _joined(rows, size), *results)
 
@@ -155,16 +161,6 @@ def _joined(parts: Sequence[tf.Tensor], size: int) -> tf.Tensor:
     """Return tensors of the parts of a batch as one, of `size` rows if their number is unknown."""
     whole = tf.concat(parts, axis=0)
     return tf.ensure_shape(whole, [whole.shape[0] or size, *whole.shape[1:]])
-
-
-def moving_variables(model: tf.keras.Model) -> list[tf.Variable]:
-    """Return the variables that a forward pass may update; frozen weights are not among them."""
-    return [variable for variable in model.non_trainable_variables if not variable.trainable]
-
-
-def notes_updates(model: tf.keras.Model) -> bool:
-    """Return whether a model's forward pass notes its updates instead of making them."""
-    return getattr(model, "notes_updates", False)
 
 
 class _Passes:
@@ -193,34 +189,22 @@ class _Passes:
         self._options = options
         self._collectives = collectives
         self._scale = scale
-        num_replicas = collectives.num_replicas
-        self._num_shards = (options.shards or num_replicas) // num_replicas
+        self._num_shards = (options.shards or collectives.num_replicas) // collectives.num_replicas
+        self._num_passes = options.passes(collectives.num_replicas)
         self.size = int(batch["weight"].shape[0])
-        self._check_size()
-        self._notes = notes_updates(model)
-        captures = self._notes or options.captures_updates
-        self.moving = moving_variables(model) if captures else []
-        self._num_passes = options.passes(num_replicas)
-        self.updated: set[int] = set()
-        self.sizes: Sizes = {}
-        self._lookups: list[int] = []  # of a pass, for each weight
-
-    def _check_size(self) -> None:
-        options = self._options
-        unit = self._num_shards * options.accumulate
-        if self.size % unit:
+        if self.size % (count := self._num_shards * options.accumulate):
             raise ConfigError(
                 f"task: minimize was given {self.size} of the examples of a replica, but "
                 f"batch.shards ({constraints.format_value(options.shards)}) and batch.accumulate "
-                f"({options.accumulate}) cut them into {unit} parts; change batch.global_size, or "
+                f"({options.accumulate}) cut them into {count} parts; change batch.global_size, or "
                 "into how many parts the task splits a batch"
             )
-
-    def spec_of(self, weight: tf.Variable) -> tf.TensorSpec:
-        """Return shape and type of a weight's gradient, of an unknown number of rows if it may."""
-        shape = weight.shape
-        may_vary = self._options.rows and may_have_rows(shape)
-        return tf.TensorSpec([None, *shape[1:]] if may_vary else shape, tf.float32)
+        self._notes = notes_updates(model)
+        captures = self._notes or options.captures_updates
+        self.moving = moving_variables(model) if captures else []
+        self.updated: set[int] = set()
+        self.sizes: Sizes = {}
+        self._lookups: list[int] = []  # of a pass, for each weight
 
     def of_static_sizes(self, gradients: list[Gradient]) -> list[Gradient]:
         """Return gradients whose rows are of a number that all replicas have, if there are several.
@@ -235,7 +219,7 @@ class _Passes:
             for x, count in zip(gradients, self._lookups, strict=True)
         ]
 
-    def add_up(self, specs: Sequence[tf.TensorSpec]) -> list[Gradient]:
+    def add_up(self) -> list[Gradient]:
         """Add up what `_pass` returns for each part: over shards in the order of a tree."""
         if self._options.shards is None:
             return self._over_micro_batches(self._batch)
@@ -250,7 +234,20 @@ class _Passes:
         if self._options.overlap:
             # Each is traced by itself, so that none waits for another.
             return tree_sum([compute_shard(number) for number in range(count)], add_all)
-        return sum_over_shards(compute_shard, count, specs)
+        return sum_over_shards(compute_shard, count, self._specs())
+
+    def _specs(self) -> list[tf.TensorSpec]:
+        """Return shapes and types of what `_pass` returns; what may be in rows has an unknown size.
+
+        The size of the metrics is known when a pass has been traced.
+        """
+        specs = []
+        for weight in self._model.trainable_variables:
+            may_vary = self._options.rows and may_have_rows(weight.shape)
+            shape = [None, *weight.shape[1:]] if may_vary else weight.shape
+            specs.append(tf.TensorSpec(shape, tf.float32))
+        specs += [tf.TensorSpec(variable.shape, tf.float32) for variable in self.moving]
+        return [*specs, tf.TensorSpec([None], tf.float32)]
 
     def _over_micro_batches(self, batch: Batch) -> list[Gradient]:
         count = self._options.accumulate
@@ -264,24 +261,24 @@ class _Passes:
                 return self._pass(micro(part))
 
         if self._options.overlap:
-            return chain_sum([compute_part(part) for part in range(count)], add_all)
+            return reduce(add_all, [compute_part(part) for part in range(count)])
 
         # The first one outside of the loop: XLA must know all shapes when the loop begins.
         first = compute_part(0)
         in_rows = [isinstance(x, tf.IndexedSlices) for x in first]
 
         def add_part(part: tf.Tensor, total: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-            pairs = zip(restored(total, in_rows, first), compute_part(part), strict=True)
+            pairs = zip(_restored(total, in_rows, first), compute_part(part), strict=True)
             new = [add_rows(a, b) if isinstance(a, tf.IndexedSlices) else a + b for a, b in pairs]
-            return part + 1, flat(new, in_rows)
+            return part + 1, _flat(new, in_rows)
 
         _, total = tf.while_loop(
             lambda part, _: part < count,
             add_part,
-            (tf.constant(1), flat(first, in_rows)),
+            (tf.constant(1), _flat(first, in_rows)),
             parallel_iterations=1,  # accumulation is to keep the other micro-batches out of memory
         )
-        return restored(total, in_rows, first)
+        return _restored(total, in_rows, first)
 
     def _pass(self, batch: Batch) -> list[Gradient]:
         """Return the gradients, the captured updates and the metric sums of one pass."""
@@ -298,7 +295,6 @@ class _Passes:
     def _gradients(
         self, batch: Batch, scale: tf.Tensor | None, values: list[tf.Tensor]
     ) -> list[Gradient]:
-        captured = self._captured()
         trained = self._model.trainable_variables
         with (
             randomness.traced_here(),
@@ -306,9 +302,8 @@ class _Passes:
             self._model.computed_from(values) if values else nullcontext(),
         ):
             tape.watch(values[: len(trained)])
-            with captured.capture():
+            with pass_values(self._model, self.moving) as assigned:
                 objective, sums = self._loss(batch, scale)
-        is_sharded = self._options.shards is not None
         graph = tf.compat.v1.get_default_graph()
         with backward_pass(), gradients_in_order():
             num_before = len(graph.get_operations())
@@ -317,12 +312,31 @@ class _Passes:
                 values[: len(trained)] or trained,
                 unconnected_gradients=tf.UnconnectedGradients.ZERO,
             )
-            if is_sharded:
+            if self._options.shards is not None:
                 keep_apart(graph.get_operations()[num_before:])
             gradients = self._in_rows_or_dense(gradients, trained, batch)
-        self.updated.update(captured.updated())
+        self.updated.update(i for i, v in enumerate(self.moving) if id(v) in assigned)
         self.sizes |= sizes_of(sums)
-        return [*gradients, *captured.values(), flat_sums(sums)]
+        differences = self._options.adds_differences
+        moved = [
+            value_to_sum(v, assigned.get(id(v)), notes=self._notes, differences=differences)
+            for v in self.moving
+        ]
+        return [*gradients, *moved, flat_sums(sums)]
+
+    def _loss(self, batch: Batch, scale: tf.Tensor | None) -> tuple[tf.Tensor, Sums]:
+        with self._collectives.on_part(int(batch["weight"].shape[0]) < self.size):
+            result = self._loss_fn(batch)
+        if isinstance(result, PartLoss):
+            return result.loss if scale is None else result.loss * scale, dict(result.sums)
+        losses, metrics = result
+        loss_sum = tf.reduce_sum(tf.cast(losses, tf.float32) * batch["weight"])
+        objective = loss_sum / (self.size * self._collectives.num_replicas)
+        if regularization := self._model.losses:
+            objective += tf.add_n(regularization) / self._num_passes
+        if scale is not None:
+            objective *= scale
+        return objective, sums_of(losses, metrics, batch["weight"])
 
     def _in_rows_or_dense(
         self, gradients: list[Gradient], weights: list[tf.Variable], batch: Batch
@@ -352,26 +366,137 @@ class _Passes:
             count = sum(x.shape.num_elements() or 0 for x in tensors if x.dtype.is_integer)
         return count or 0
 
-    def _captured(self) -> CapturedUpdates:
-        if not self._notes:
-            return CapturedUpdates(self.moving)
-        return CapturedUpdates(
-            self.moving,
-            noted=True,
-            differences=self._options.adds_differences,
-            read=self._model.value_of,
-        )
 
-    def _loss(self, batch: Batch, scale: tf.Tensor | None) -> tuple[tf.Tensor, Sums]:
-        with self._collectives.on_part(int(batch["weight"].shape[0]) < self.size):
-            result = self._loss_fn(batch)
-        if isinstance(result, PartLoss):
-            return result.loss if scale is None else result.loss * scale, dict(result.sums)
-        losses, metrics = result
-        loss_sum = tf.reduce_sum(tf.cast(losses, tf.float32) * batch["weight"])
-        objective = loss_sum / (self.size * self._collectives.num_replicas)
-        if regularization := self._model.losses:
-            objective += tf.add_n(regularization) / self._num_passes
-        if scale is not None:
-            objective *= scale
-        return objective, sums_of(losses, metrics, batch["weight"])
+def sum_over_shards(
+    compute: Callable[[int | tf.Tensor], list[Gradient]], count: int, specs: Sequence[tf.TensorSpec]
+) -> list[Gradient]:
+    """Add up the tensors of `count` shards in the order of the tree, shard after shard.
+
+    The shards are a loop, traced once. Besides the shard that is computed, the memory holds one
+    subtree of each height: 1 + log2(count) at most.
+
+    Args:
+        specs: shapes and types of the tensors; a dimension may be unknown. What has an unknown
+            number of rows may be a gradient in rows: it is known when a shard has been traced.
+    """
+    if count == 1:
+        return compute(0)
+    heights = range(count.bit_length())
+    num_complete = tf.constant([carries(number) for number in range(count)])
+    variable = [spec.shape.rank > 1 and spec.shape[0] is None for spec in specs]
+    indices = tf.TensorSpec([None], tf.int64)
+    pairs = zip(specs, variable, strict=True)
+    state = [x for spec, may_vary in pairs for x in ([indices, spec] if may_vary else [spec])]
+    like: list[Gradient] = []
+
+    def one_shard(number: tf.Tensor, subtrees: list[list[tf.Tensor]]) -> tuple[Any, ...]:
+        like[:] = values = compute(number)
+
+        def carried(height: int) -> list[list[tf.Tensor]]:
+            total = values
+            for subtree in subtrees[:height]:
+                total = _add(_restored(subtree, variable, values), total)
+            return [*subtrees[:height], _flat(total, variable), *subtrees[height + 1 :]]
+
+        branches = [partial(carried, height) for height in heights]
+        return number + 1, tf.switch_case(tf.gather(num_complete, number), branches)
+
+    _, subtrees = tf.while_loop(
+        lambda number, _: number < count,
+        one_shard,
+        (tf.constant(0), [[_empty(spec) for spec in state] for _ in heights]),
+        shape_invariants=(tf.TensorShape([]), [[spec.shape for spec in state] for _ in heights]),
+        parallel_iterations=1,  # shards are to keep the others out of memory
+    )
+    *higher, total = [
+        _restored(subtrees[height], variable, like)
+        for height in reversed(heights)
+        if count >> height & 1
+    ]
+    for subtree in reversed(higher):
+        total = _add(subtree, total)
+    return total
+
+
+def _add(left: list[Gradient], right: list[Gradient]) -> list[Gradient]:
+    return [add(a, b) for a, b in zip(left, right, strict=True)]
+
+
+def _empty(spec: tf.TensorSpec) -> tf.Tensor:
+    """Return a tensor that is written before it is read."""
+    return tf.raw_ops.Empty(
+        shape=[size or 0 for size in spec.shape.as_list()], dtype=spec.dtype, init=False
+    )
+
+
+def _flat(values: Sequence[Gradient], variable: Sequence[bool]) -> list[tf.Tensor]:
+    """Return values as the state of a loop.
+
+    Args:
+        variable: for each, whether it may be in rows; such a one is two tensors: its indices, none
+            if it is dense, and its values.
+    """
+    tensors = []
+    for value, is_variable in zip(values, variable, strict=True):
+        if is_variable:
+            has_rows = isinstance(value, tf.IndexedSlices)
+            tensors.append(value.indices if has_rows else tf.zeros([0], tf.int64))
+        tensors.append(values_of(value))
+    return tensors
+
+
+def _restored(
+    tensors: Sequence[tf.Tensor], variable: Sequence[bool], like: Sequence[Gradient]
+) -> list[Gradient]:
+    """Return what `_flat` was given, each value in rows or dense as one of `like`."""
+    rest = iter(tensors)
+    values: list[Gradient] = []
+    for is_variable, other in zip(variable, like, strict=True):
+        indices = next(rest) if is_variable else None
+        value = next(rest)
+        if isinstance(other, tf.IndexedSlices):
+            value = tf.IndexedSlices(value, indices)
+        elif is_variable:
+            value = tf.ensure_shape(value, other.shape)
+        values.append(value)
+    return values
+
+
+def cut(batch: Nest, parts: int) -> Callable[[int | tf.Tensor], Nest]:
+    """Cut a nest of tensors, [B, ...], into equal parts; return a function that returns one."""
+    if parts == 1:
+        return lambda part: batch
+    stacked = tf.nest.map_structure(
+        lambda x: tf.reshape(x, [parts, x.shape[0] // parts, *x.shape[1:]]), batch
+    )
+    return lambda part: tf.nest.map_structure(lambda x: x[part], stacked)
+
+
+def of_each_shard(fn: Callable[[Nest], Any], batch: Nest, count: int) -> Any:
+    """Return what a function makes of each of `count` shards of a batch, concatenated.
+
+    A loop in the graph, because side by side TensorFlow's optimizer would join them again: it moves
+    elementwise operations behind the concatenation of their results.
+
+    Args:
+        fn: returns a nest of tensors, [b, ...], of a shard.
+        batch: a nest of tensors, [B, ...].
+    """
+    if count == 1:
+        return fn(batch)
+    shard = cut(batch, count)
+    enter = randomness.split_part(count)
+
+    def one_shard(number: tf.Tensor) -> Any:
+        with enter(number):
+            return fn(shard(number))
+
+    # What it returns must be known before the loop: a function is traced first, and only once.
+    traced = tf.function(one_shard, autograph=False).get_concrete_function(
+        tf.TensorSpec([], tf.int32)
+    )
+    signature = tf.nest.map_structure(tf.TensorSpec.from_tensor, traced.structured_outputs)
+    stacked = tf.map_fn(traced, tf.range(count), fn_output_signature=signature)
+    return tf.nest.map_structure(
+        lambda value: tf.reshape(value, [count * value.shape[1], *value.shape[2:]]), stacked
+    )
