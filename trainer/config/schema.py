@@ -540,7 +540,7 @@ class Store:
         Ge(1),
     )
     retry_secs: float = key(
-        300.0, "how long the store may fail before the run goes on without it", Ge(0)
+        300.0, "how long the store may fail before the run continues without it", Ge(0)
     )
 
 
