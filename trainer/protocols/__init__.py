@@ -26,6 +26,7 @@ from trainer.protocols.labels import (
     label_kind_of,
 )
 from trainer.protocols.metrics import HasFigures, Metric, MetricDefaults
+from trainer.protocols.optimizers import OptimizerDefaults
 from trainer.protocols.task import (
     STATES,
     HasTokenizer,

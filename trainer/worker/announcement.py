@@ -10,7 +10,7 @@ from trainer.cluster.messages import Channel
 from trainer.config.directions import biased_selection
 from trainer.config.schema import Experiment
 from trainer.engine.graph.input.mixed_order import epoch_lines
-from trainer.protocols import DatasetDefaults, with_defaults
+from trainer.protocols import DatasetDefaults, OptimizerDefaults, with_defaults
 from trainer.runs.identity import run_address, trained_choice
 from trainer.worker.run import Run
 
@@ -54,12 +54,12 @@ def row_announcer(channel: Channel) -> Callable[[Any, tf.Variable], None]:
         if name in announced:
             return
         announced.add(name)
-        own = getattr(optimizer, "member_of", lambda variable: optimizer)(variable)
+        own = with_defaults(optimizer, OptimizerDefaults).member_of(variable)
+        view = with_defaults(own, OptimizerDefaults)
         rows, *columns = variable.shape
         line = f"{name} ({' x '.join([f'{rows:,}', *map(str, columns)])}): gradients by rows"
-        if not getattr(own, "updates_rows", lambda variable: False)(variable):
-            can_be_lazy = getattr(own, "can_be_lazy", False)
-            hint = " (optimizer.lazy=true: only those of the batch)" if can_be_lazy else ""
+        if not view.updates_rows(variable):
+            hint = " (optimizer.lazy=true: only those of the batch)" if view.can_be_lazy else ""
             line += f"; {own._name} moves every row at each step{hint}"
         channel.line(line)
 

@@ -34,6 +34,7 @@ from trainer.protocols import (
     EnvSpec,
     LoopDefaults,
     ModelNode,
+    OptimizerDefaults,
     OptimizerNode,
     ScheduleNode,
     Split,
@@ -323,7 +324,7 @@ def _optimizer(options: Mapping[str, Any], key: str, rate: Schedule) -> Any:
     optimizer = instantiate(options, key, rate, leave_out=tuple(ENGINE_KEYS["optimizer"]))
     _check_optimizer(key, optimizer)
     if options.get("lazy"):
-        if not getattr(optimizer, "can_be_lazy", False):
+        if not with_defaults(optimizer, OptimizerDefaults).can_be_lazy:
             raise ConfigError(
                 f"{key}.lazy (true) updates rows of a table alone, and this optimizer "
                 f"({optimizer._name}) needs the whole table; remove it"

@@ -18,7 +18,7 @@ from trainer.engine.graph.placement.placed_model import variables_beside
 from trainer.engine.graph.placement.step_devices import beside
 from trainer.engine.graph.state.variables import LossScale, replicated, split_alike
 from trainer.errors import ConfigError
-from trainer.protocols import CallbackDefaults, Task
+from trainer.protocols import CallbackDefaults, OptimizerDefaults, Task, with_defaults
 from trainer.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -168,8 +168,7 @@ class TrainState:
         Keras' own optimizers may keep averages that replace the weights then (`use_ema`).
         """
         for optimizer in self.task.optimizers.values():
-            if hasattr(optimizer, "finish"):
-                optimizer.finish()
+            with_defaults(optimizer, OptimizerDefaults).finish()
 
     def swap_averages(self) -> None:
         """Exchange weights and averages, in cross-replica context.

@@ -12,6 +12,7 @@ from trainer.engine.graph.placement.step_devices import on_own_device
 from trainer.engine.graph.state.weight_paths import variable_key
 from trainer.engine.graph.step.row_gradients import Gradient, map_values
 from trainer.errors import ConfigError
+from trainer.protocols import OptimizerDefaults, with_defaults
 
 
 @dataclass(frozen=True)
@@ -55,19 +56,18 @@ def clip(
 
     Args:
         norm: their global norm.
-        optimizer: its attribute `clips`, if it has one, says what is clipped apart, and
-            `own_clips` how all are clipped after that.
+        optimizer: what its `clips` say is clipped apart, and all by its `own_clips` after that.
         common: how the others are clipped, together.
 
     Raises:
         ConfigError: a weight in pieces is clipped by its norm.
     """
-    groups = getattr(optimizer, "clips", ())
-    if groups:
+    view = with_defaults(optimizer, OptimizerDefaults)
+    if groups := view.clips:
         result = _by_group(gradients, variables, groups, common)
     else:
         result = common.apply(gradients, norm)
-    for own in getattr(optimizer, "own_clips", ()):
+    for own in view.own_clips:
         if own.each is not None and any(hasattr(v, "_sharded_container") for v in variables):
             raise ConfigError(
                 "model: the optimizer's clipnorm is the norm of whole weights, which parameter "

@@ -18,6 +18,7 @@ from trainer.engine.graph.state.weight_paths import Weight, select, variable_key
 from trainer.engine.graph.step.clipping import Clip
 from trainer.engine.graph.step.step_options import Optimizer
 from trainer.errors import ConfigError
+from trainer.protocols import OptimizerDefaults, with_defaults
 
 MakeMember = Callable[[Mapping[str, Any], float], Optimizer]
 """Makes an optimizer from options that replace the common ones, and a factor of the learning
@@ -87,8 +88,7 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
 
     def updates_rows(self, variable: tf.Variable) -> bool:
         """Return whether the optimizer of a variable's group takes its gradient in rows."""
-        by_rows = getattr(self.member_of(variable), "updates_rows", lambda variable: False)
-        return bool(by_rows(variable))
+        return with_defaults(self.member_of(variable), OptimizerDefaults).updates_rows(variable)
 
     def get_slot_names(self) -> list[str]:
         """Return the names of the slots; not every weight need have each."""

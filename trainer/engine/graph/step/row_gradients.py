@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from trainer.engine.graph.placement.step_devices import on_own_device
 from trainer.errors import ConfigError
+from trainer.protocols import OptimizerDefaults, with_defaults
 
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices
 
@@ -198,17 +199,17 @@ def for_optimizer(
     Args:
         note_rows: called with it and each variable whose gradient is in rows.
     """
-    by_rows = getattr(optimizer, "updates_rows", lambda variable: False)
+    view = with_defaults(optimizer, OptimizerDefaults)
     result = []
     for gradient, variable in zip(gradients, variables, strict=True):
         if isinstance(gradient, tf.IndexedSlices):
             note_rows(optimizer, variable)
-            if variable.constraint is not None or not by_rows(variable):  # it is of the whole
+            if variable.constraint is not None or not view.updates_rows(
+                variable
+            ):  # it is of the whole
                 gradient = on_own_device(as_dense, gradient, variable.shape)
         result.append(gradient)
-    if getattr(optimizer, "lazy", False) and not any(
-        isinstance(gradient, tf.IndexedSlices) for gradient in gradients
-    ):
+    if view.lazy and not any(isinstance(gradient, tf.IndexedSlices) for gradient in gradients):
         raise ConfigError(
             f"optimizer: lazy (true) has no effect, for no weight of {optimizer._name} is looked "
             "up by rows, as an embedding is; remove it"

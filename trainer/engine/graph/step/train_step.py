@@ -33,7 +33,7 @@ from trainer.engine.graph.step.row_gradients import (
 from trainer.engine.graph.step.shard_tree import add_all, tree_sum
 from trainer.engine.graph.step.step_options import Gradients, Optimizer, StepOptions
 from trainer.errors import ConfigError
-from trainer.protocols import Batch, LossFn, Metrics
+from trainer.protocols import Batch, LossFn, Metrics, OptimizerDefaults, with_defaults
 
 
 class Step(Collectives):
@@ -191,8 +191,8 @@ class Step(Collectives):
         """
         super().end()
         for optimizer, count in self._updates.values():
-            expected = getattr(optimizer, "updates_per_step", count)
-            if count != expected:
+            expected = with_defaults(optimizer, OptimizerDefaults).updates_per_step
+            if expected is not None and count != expected:
                 raise ConfigError(
                     f"task: an optimizer ({type(optimizer).__name__}) made {count} "
                     f"update{'s' * (count > 1)} in a step, but was built for {expected}, so its "
