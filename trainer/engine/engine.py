@@ -34,7 +34,7 @@ from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.evaluation.evaluator import Evaluation, Evaluator, Predictor
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.state.train_state import TrainState
-from trainer.engine.graph.step.divergence import DivergenceStatus
+from trainer.engine.graph.step.update_check import DivergenceStatus
 from trainer.engine.pacing import Stopped
 from trainer.engine.plan import LastStep, Plan, StepPolicy, is_due
 from trainer.engine.reporter import Reporter

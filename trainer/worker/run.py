@@ -44,9 +44,9 @@ from trainer.engine.graph.randomness.random_layers import layers_of, make_statel
 from trainer.engine.graph.state.freezing import freeze_layers
 from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.graph.state.variables import read_from_first_replica
-from trainer.engine.graph.step.divergence import DivergenceMonitor
 from trainer.engine.graph.step.grouped_optimizer import bind_groups
 from trainer.engine.graph.step.metric_sums import metric_names, num_sums
+from trainer.engine.graph.step.update_check import DivergenceMonitor
 from trainer.engine.plan import Plan, make_plan
 from trainer.engine.process_group import ProcessGroup
 from trainer.engine.reporter import ResultLines

@@ -23,9 +23,9 @@ from trainer.engine.graph.input.mixed_order import sample_order
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.placement.device_traffic import traffic
 from trainer.engine.graph.state.train_state import flip_bit
-from trainer.engine.graph.step.clipping import Clip
 from trainer.engine.graph.step.shard_tree import TreeExchange
 from trainer.engine.graph.step.step_options import Exchange, StepOptions
+from trainer.engine.graph.step.update_check import Clip
 from trainer.engine.pacing import StepPacer, make_save_timer
 from trainer.engine.reporter import ExchangeTime, Reporter, WorkerClock
 from trainer.engine.step_inspector import StepInspector

@@ -8,11 +8,11 @@ from tests.support.layouts import Layout
 from trainer.engine.graph.checks.traced_operations import all_graphs
 from trainer.engine.graph.exchange.collectives import CollectiveLog
 from trainer.engine.graph.randomness.randomness import BatchPart, batch_part, fold_seed
-from trainer.engine.graph.step.clipping import Clip
 from trainer.engine.graph.step.row_gradients import LEAST_SIZE, for_optimizer
 from trainer.engine.graph.step.shard_tree import TreeExchange
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.graph.step.train_step import Step
+from trainer.engine.graph.step.update_check import Clip
 from trainer.errors import ConfigError
 from trainer.optimizers.adagrad import adagrad
 from trainer.optimizers.adam import adam

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.programs.compiled_optimizers import OldHalving
-from trainer.engine.graph.step.clipping import Clip, clip
+from trainer.engine.graph.step.update_check import Clip, clip
 from trainer.errors import ConfigError
 from trainer.schedules.schedule import Schedule
 from trainer.tasks.keras import optimizers

@@ -18,7 +18,7 @@ from trainer.config.instantiate import instantiate
 from trainer.engine.graph.state.variables import parts_of
 from trainer.engine.graph.step import lockstep
 from trainer.engine.graph.step.assignments import shared_values
-from trainer.engine.graph.step.clipping import Clip
+from trainer.engine.graph.step.update_check import Clip
 from trainer.errors import ConfigError
 from trainer.keras_objects import optimizer_options
 from trainer.protocols import OptimizerNode, TaskParts

@@ -9,8 +9,8 @@ import tensorflow as tf
 from tests.support.choices import listed
 from trainer.engine.graph.state.train_state import optimizer_trackables
 from trainer.engine.graph.state.weight_paths import weights_of
-from trainer.engine.graph.step.clipping import Clip, clip
 from trainer.engine.graph.step.grouped_optimizer import GroupedOptimizer, GroupRules
+from trainer.engine.graph.step.update_check import Clip, clip
 from trainer.errors import ConfigError
 from trainer.optimizers.adam import adam
 from trainer.optimizers.sgd import sgd

@@ -20,8 +20,8 @@ from trainer.engine.graph.input.feed import Feed, Source
 from trainer.engine.graph.loops.loop_factory import Loops
 from trainer.engine.graph.loops.split_loops import EvalLoop, PredictLoop
 from trainer.engine.graph.loops.train_loop import TrainLoop
-from trainer.engine.graph.step.divergence import VERDICT_SIZE, DivergenceStatus, Verdict
 from trainer.engine.graph.step.metric_sums import num_sums
+from trainer.engine.graph.step.update_check import VERDICT_SIZE, DivergenceStatus, Verdict
 from trainer.errors import ConfigError
 from trainer.protocols import Stream
 from trainer.runs.ledger import WorkerRecord

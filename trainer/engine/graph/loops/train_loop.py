@@ -24,9 +24,9 @@ from trainer.engine.graph.input.feed import Feed, Gathered, InGraph
 from trainer.engine.graph.randomness import randomness
 from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.graph.step.accumulation import of_each_shard
-from trainer.engine.graph.step.divergence import VERDICT_SIZE, DivergenceStatus, Verdict
 from trainer.engine.graph.step.metric_sums import pack
 from trainer.engine.graph.step.train_step import Step, StepOptions
+from trainer.engine.graph.step.update_check import VERDICT_SIZE, DivergenceStatus, Verdict
 from trainer.protocols import Batch, Dataset
 from trainer.runs.ledger import WorkerRecord
 

@@ -22,7 +22,7 @@ from trainer.protocols import CallbackDefaults, OptimizerDefaults, Task, with_de
 from trainer.text import did_you_mean
 
 if TYPE_CHECKING:
-    from trainer.engine.graph.step.divergence import DivergenceMonitor
+    from trainer.engine.graph.step.update_check import DivergenceMonitor
 
 _BIT = 1 << 6  # of the last byte but one: the highest bit of a float32's fraction
 

@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from trainer.config.rules import CLIPS
 from trainer.engine.graph.state.weight_paths import Weight, select, variable_key, weights_of
-from trainer.engine.graph.step.clipping import Clip
 from trainer.engine.graph.step.step_options import Optimizer
+from trainer.engine.graph.step.update_check import Clip
 from trainer.errors import ConfigError
 from trainer.protocols import OptimizerDefaults, with_defaults
 

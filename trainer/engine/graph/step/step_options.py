@@ -10,9 +10,8 @@ import tensorflow as tf
 
 from trainer.engine.graph.exchange.collectives import ExchangeTimer
 from trainer.engine.graph.state.variables import LossScale
-from trainer.engine.graph.step.clipping import Clip
-from trainer.engine.graph.step.divergence import DivergenceMonitor
 from trainer.engine.graph.step.row_gradients import Gradient
+from trainer.engine.graph.step.update_check import Clip, DivergenceMonitor
 
 _FUSED = tf.keras.optimizers.legacy
 

@@ -16,8 +16,6 @@ from trainer.engine.graph.step.accumulation import (
     forward_parts,
 )
 from trainer.engine.graph.step.assignments import MovingStatistics, soft_update
-from trainer.engine.graph.step.clipping import clip
-from trainer.engine.graph.step.divergence import no_verdict
 from trainer.engine.graph.step.metric_sums import Sums
 from trainer.engine.graph.step.row_gradients import (
     allow_reads,
@@ -32,6 +30,7 @@ from trainer.engine.graph.step.row_gradients import (
 )
 from trainer.engine.graph.step.shard_tree import add_all, tree_sum
 from trainer.engine.graph.step.step_options import Gradients, Optimizer, StepOptions
+from trainer.engine.graph.step.update_check import clip, no_verdict
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, LossFn, Metrics, OptimizerDefaults, with_defaults
 

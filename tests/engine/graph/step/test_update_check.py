@@ -15,7 +15,7 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel, Line
 from trainer.config.schema import MAX_SKIPS, Divergence
 from trainer.engine.graph.input.feed import SampleOrder, block_of
-from trainer.engine.graph.step.divergence import DivergenceMonitor, LossWindow
+from trainer.engine.graph.step.update_check import DivergenceMonitor, LossWindow
 from trainer.errors import NonFiniteError
 from trainer.worker.training import TrainingRun
 
