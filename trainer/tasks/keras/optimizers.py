@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
 import threading
@@ -15,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.config.instantiate import instantiate
+from trainer.engine.graph.library_patches import targets_noted
 from trainer.engine.graph.state.variables import parts_of
 from trainer.engine.graph.step import lockstep
 from trainer.engine.graph.step.assignments import shared_values
@@ -381,26 +381,17 @@ class Update:
 @contextmanager
 def traced_step(index: tf.Tensor) -> Iterator[None]:
     """Trace a model's own step inside; `index` is the number of the training step."""
-    _note_losses()
     _current.loss, _current.index = None, index
+
+    def note(loss: tf.Tensor) -> None:
+        _current.loss = loss
+
     try:
-        yield
+        # The divergence monitor judges it.
+        with targets_noted(note):
+            yield
     finally:
         _current.loss = _current.index = None
-
-
-@functools.cache
-def _note_losses() -> None:
-    """Have tapes note what they derive, from now on: the divergence monitor judges it."""
-    original = tf.GradientTape.gradient
-
-    @functools.wraps(original)
-    def gradient(self: tf.GradientTape, target: Any, *args: Any, **options: Any) -> Any:
-        if tf.is_tensor(target) and target.shape.rank == 0:
-            _current.loss = target
-        return original(self, target, *args, **options)
-
-    tf.GradientTape.gradient = gradient
 
 
 class OptimizerProxy:

@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer.engine.graph.library_patches import gradients_added_by
 from trainer.engine.graph.randomness import randomness
 from trainer.engine.graph.step.accumulation import Contribution, cut
 from trainer.engine.graph.step.assignments import (
@@ -19,8 +20,8 @@ from trainer.engine.graph.step.assignments import (
 )
 from trainer.engine.graph.step.lockstep import in_lockstep
 from trainer.engine.graph.step.shard_tree import (
+    add,
     add_all,
-    gradients_in_order,
     keep_apart,
     tree_sum,
 )
@@ -151,7 +152,7 @@ class OwnSteps:
                 tf.name_scope("shard"),
                 enter(number),
                 noted_values(weights) as noted,
-                gradients_in_order(),
+                gradients_added_by(add),
             ):
                 return self._program.step("train_step", shard(number), step.index), noted
 

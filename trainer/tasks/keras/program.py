@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from trainer.engine.graph.library_patches import scale_no_losses
 from trainer.engine.graph.step.assignments import Assigned, note_update, own_values
 from trainer.errors import ConfigError, is_user_code
 from trainer.protocols import Batch
@@ -225,7 +226,7 @@ class Program:
         self.library = library
         self.steps = own_steps(own)
         self._is_keras3 = library is not tf.keras
-        _scale_no_losses(library is tf.keras)
+        scale_no_losses(of_tf_keras=library is tf.keras)
         self._create_metrics(specs, evaluates=evaluates)
 
     @cached_property
@@ -467,28 +468,6 @@ def _scalars(step: str, returned: Any) -> dict[str, tf.Tensor]:
     if not values and step != "compute_metrics":
         raise ConfigError(f'model: its {step} returns no metrics; return {{"loss": loss}}')
     return values
-
-
-def _scale_no_losses(is_tf_keras: bool) -> None:
-    """Have Keras divide no loss by the number of replicas, from now on: the engine does."""
-    if is_tf_keras:
-        from tf_keras.src.utils import losses_utils as module
-
-        # Keras refuses means where there is a strategy, for it would divide by too little.
-        reduction = tf.keras.losses.Reduction
-
-        def own_reduction(self: Any) -> str:
-            if getattr(self, "_is_sum", False):
-                return reduction.SUM
-            is_auto = self.reduction == reduction.AUTO
-            return reduction.SUM_OVER_BATCH_SIZE if is_auto else self.reduction
-
-        tf.keras.losses.Loss._get_reduction = own_reduction
-    else:
-        from keras.src.losses import loss as module
-
-        module.unscale_loss_for_distribution = lambda value: value
-    module.scale_loss_for_distribution = lambda value: value
 
 
 def _place(error: BaseException) -> str:

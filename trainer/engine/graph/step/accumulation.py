@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from trainer.config.options import constraints
 from trainer.engine.graph.exchange.collectives import Collectives
+from trainer.engine.graph.library_patches import gradients_added_by
 from trainer.engine.graph.placement.step_devices import backward_pass, on_own_device
 from trainer.engine.graph.randomness import randomness
 from trainer.engine.graph.step.assignments import (
@@ -46,7 +47,6 @@ from trainer.engine.graph.step.shard_tree import (
     add,
     add_all,
     carries,
-    gradients_in_order,
     keep_apart,
     tree_sum,
 )
@@ -305,7 +305,7 @@ class _Passes:
             with pass_values(self._model, self.moving) as assigned:
                 objective, sums = self._loss(batch, scale)
         graph = tf.compat.v1.get_default_graph()
-        with backward_pass(), gradients_in_order():
+        with backward_pass(), gradients_added_by(add):
             num_before = len(graph.get_operations())
             gradients = tape.gradient(
                 objective,

@@ -7,25 +7,17 @@ bits of the sum do not depend on how many replicas there are.
 
 from __future__ import annotations
 
-import functools
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, TypeVar
 
 import tensorflow as tf
-from tensorflow.python import pywrap_tfe
-from tensorflow.python.eager import backprop
 
 from trainer.engine.graph.exchange.collectives import packed
 from trainer.engine.graph.placement.step_devices import beside
 from trainer.engine.graph.step.row_gradients import Gradient, add_rows
 
 T = TypeVar("T")
-
-# Replicas and shards are traced in one thread each, hence thread-local.
-_current = threading.local()
 
 
 def tree_sum(parts: Sequence[T], add_two: Callable[[T, T], T]) -> T:
@@ -83,35 +75,6 @@ def keep_apart(operations: Sequence[tf.Operation]) -> None:
     for operation in operations:
         if operation.type == "BiasAddGrad":
             operation._update_input(0, tf.raw_ops.Snapshot(input=operation.inputs[0]))
-
-
-@contextmanager
-def gradients_in_order() -> Iterator[None]:
-    """Have tapes inside add up the gradients of what is used several times, one after the other.
-
-    They make one AddN of them. TensorFlow's optimizer sorts its inputs by their names, which differ
-    with the number of shards on a device. And its kernel adds to the first input whose memory
-    nobody else reads any more, so of three inputs the order is a matter of time.
-    """
-    _register_vspace()
-    _current.in_order = True
-    try:
-        yield
-    finally:
-        _current.in_order = False
-
-
-@functools.cache
-def _register_vspace() -> None:
-    original = backprop._default_vspace
-
-    def aggregate(gradients: Sequence[Any]) -> Any:
-        is_dense = all(isinstance(gradient, tf.Tensor) for gradient in gradients)
-        if len(gradients) < 3 or not is_dense or not getattr(_current, "in_order", False):
-            return original.aggregate_fn(gradients)
-        return reduce(add, gradients)
-
-    pywrap_tfe.TFE_Py_RegisterVSpace(original._replace(aggregate_fn=aggregate))
 
 
 class TreeExchange:

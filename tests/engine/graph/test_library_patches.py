@@ -1,0 +1,53 @@
+"""What is replaced in TensorFlow and Keras is still what they call."""
+
+import keras
+import pytest
+import tensorflow as tf
+
+from trainer.engine.graph import library_patches
+
+
+def test_gradients_of_what_is_used_three_times_are_added_in_pairs():
+    added = []
+
+    def add(left, right):
+        added.append((left, right))
+        return left + right
+
+    x = tf.constant(2.0)
+    for num_sums in (2, 0):
+        added.clear()
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.sin(x) + tf.cos(x) + tf.exp(x)
+        if num_sums:
+            with library_patches.gradients_added_by(add):
+                tape.gradient(y, x)
+        else:
+            tape.gradient(y, x)
+        assert len(added) == num_sums
+
+
+def test_tape_notes_the_number_that_it_derives():
+    noted, x = [], tf.Variable(3.0)
+    with tf.GradientTape(persistent=True) as tape:
+        y = x * x
+    with library_patches.targets_noted(noted.append):
+        tape.gradient(y, x)
+    tape.gradient(y, x)
+    assert [float(value) for value in noted] == [9.0]
+
+
+@pytest.mark.parametrize("library", [tf.keras, keras], ids=["tf_keras", "keras"])
+def test_losses_of_a_replica_are_means_of_its_examples(library):
+    library_patches.scale_no_losses(of_tf_keras=library is tf.keras)
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+
+    @tf.function
+    def step():
+        loss = library.losses.MeanSquaredError()
+        return strategy.run(lambda: loss(tf.zeros([4, 1]), 2.0 * tf.ones([4, 1])))
+
+    with strategy.scope():
+        losses = strategy.experimental_local_results(step())
+    assert [float(loss) for loss in losses] == [4.0, 4.0]
