@@ -10,7 +10,7 @@ from tests.support.processes import final_variables, finished
 from tests.support.small_disk import own_mounts, small_disk
 from tests.support.training import assert_same_bits
 from trainer.errors import StorageError
-from trainer.launch.processes.worker_process import Log
+from trainer.launch.processes import Log
 from trainer.runs.checkpoint_marker import committed_steps, verify
 from trainer.summaries.writers.tensorboard import TensorBoard
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.support.processes import ROOT, only_run, run
-from trainer.launch.modes.run_comparison import differences, read
+from trainer.launch.verify import differences, read
 
 LOOP = (
     "loop._target_=tests.support.loops.everything", "train.steps=8", "checkpoint.every_steps=3",

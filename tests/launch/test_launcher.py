@@ -1,24 +1,31 @@
 """The launcher: what it prints, refuses and leaves behind, without starting a process."""
 
 import json
+import os
 import shlex
+import signal
+import socket
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from tests.support.command_line import run_here
+from tests.support.terminal import Clock
 from trainer.cli.compose import compose
 from trainer.cli.overrides import resume_override, rewrite
 from trainer.cluster import discovery
+from trainer.cluster.messages import Phase
 from trainer.cluster.network_namespace import IsolationError
-from trainer.cluster.spec import ProcessId
-from trainer.launch import launcher, run_context
+from trainer.cluster.spec import Cluster, ProcessId
+from trainer.launch import launcher
+from trainer.launch.attempt import Failure
+from trainer.launch.display import Console
 from trainer.launch.run_context import Command
-from trainer.launch.supervision.attempt import Failure
-from trainer.runs import checkpoint_marker
+from trainer.runs import checkpoint_marker, process_status
 from trainer.runs.directory import open_run
-from trainer.runs.process_status import log_of
+from trainer.runs.process_status import ProcessStatus, log_of
 
 
 @pytest.fixture
@@ -82,7 +89,7 @@ def test_impossible_isolation_is_reported_before_anything_is_written(here, monke
     def refuse():
         raise IsolationError("the system forbids it")
 
-    monkeypatch.setattr(run_context, "Namespace", refuse)
+    monkeypatch.setattr(launcher, "Namespace", refuse)
     done = run_here("strategy=multi_worker", "strategy.isolate=true")
     assert (done.code, done.err) == (
         2,
@@ -194,3 +201,69 @@ def test_resume_override_quotes_any_directory(tmp_path, name):
     run.release()
     override = resume_override(run.path)
     assert compose(rewrite([override])[0]).resume == str(run.path)
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def handlers():
+    wakeup_fd = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(wakeup_fd)
+    return wakeup_fd, [signal.getsignal(number) for number in SIGNALS]
+
+
+def test_inline_run_gives_the_signals_back(here):
+    (here / "empty").mkdir()
+    before = handlers()
+    outcome = run_here("launch=inline", "model=softmax", "init_from=empty")
+    assert outcome.code == 2, outcome
+    assert handlers() == before
+    for thread in threading.enumerate():
+        if thread.name == "signals":
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+WORKER = ProcessId("worker", 1)
+DECLARED = Cluster(WORKER, {"worker": ["a:1", "b:1"]}, "TF_CONFIG")
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """Let the writer write without a pause; yield what is released at each record."""
+    released = threading.Semaphore(0)
+    write = process_status.write
+
+    def counted(*arguments):
+        write(*arguments)
+        released.release()
+
+    monkeypatch.setattr(process_status, "write", counted)
+    monkeypatch.setattr(process_status, "INTERVAL_SECS", 0.001)
+    return released
+
+
+def test_record_of_a_command_grows_while_it_runs_and_says_how_it_ended(written, tmp_path):
+    (tmp_path / "logs").mkdir()
+    clock = Clock()
+    console = Console(clock=clock)
+    directory = SimpleNamespace(path=tmp_path)
+    context = SimpleNamespace(directory=directory, console=console, cluster=DECLARED)
+    console.begin(WORKER)
+    console.update(WORKER, Phase("train", 12))
+    clock.now += 75  # it hangs; its parent does not
+    end = launcher.write_status(context)
+    records = []
+    for _ in range(2):
+        for _ in range(2):
+            assert written.acquire(timeout=60)
+        records.append(process_status.read(tmp_path)["worker-1"])
+    first, second = records
+    end(143)
+    assert second.number > first.number
+    assert (first.host, first.pid) == (socket.gethostname(), os.getpid())
+    assert first.cluster == ["worker-0", "worker-1"]
+    assert first.processes == [ProcessStatus("worker-1", "train", 12, 75.0)]
+    assert (first.code, second.code) == (None, None)
+    last = process_status.read(tmp_path)["worker-1"]
+    assert (last.code, last.number > second.number) == (143, True)

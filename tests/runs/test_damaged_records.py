@@ -14,8 +14,8 @@ from tests.support.command_line import run_here
 from trainer.cluster.spec import Cluster
 from trainer.errors import DamagedError
 from trainer.files import parse_json, read_json, write_json
-from trainer.launch.processes import inline
-from trainer.launch.processes.worker_process import Log, log_of
+from trainer.launch import launcher
+from trainer.launch.processes import Log, log_of
 from trainer.runs import process_status, status
 from trainer.runs.directory import read_config
 from trainer.runs.ledger import Ledger
@@ -137,7 +137,7 @@ def as_worker(monkeypatch):
         Ledger(path).mark("step", 8)
         return 0, []
 
-    monkeypatch.setattr(inline, "run", run)
+    monkeypatch.setattr(launcher, "run_inline", run)
 
 
 def assert_goes_on_or_names(outcome, file, *codes):

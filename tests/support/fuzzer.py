@@ -191,8 +191,7 @@ def _subcommand(dice: random.Random) -> list[str]:
 def nothing_trains() -> Iterator[None]:
     """Replace, for the block, what trains, or serves until Ctrl-C, by an exception."""
     from trainer.cluster.fork_server import ForkServer
-    from trainer.launch.engines import ray_connection
-    from trainer.launch.processes import inline
+    from trainer.launch import launcher, ray_engine
 
     real = subprocess.Popen.__init__
 
@@ -208,9 +207,9 @@ def nothing_trains() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(subprocess.Popen, "__init__", init))
         stack.enter_context(mock.patch.object(ForkServer, "acquire", trains))
-        stack.enter_context(mock.patch.object(inline, "run", trains))
+        stack.enter_context(mock.patch.object(launcher, "run_inline", trains))
         stack.enter_context(mock.patch.object(BaseServer, "serve_forever", trains))
-        stack.enter_context(mock.patch.object(ray_connection, "connected", trains))
+        stack.enter_context(mock.patch.object(ray_engine, "connected", trains))
         yield
 
 

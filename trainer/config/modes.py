@@ -27,8 +27,8 @@ class Mode:
 
 MODES = {
     "train": Mode(needs_run=False, with_loop=True, with_env=True),
-    "plan": Mode("trainer.launch.modes.plan_report", needs_run=False, with_env=True),
-    "verify": Mode("trainer.launch.modes.verify", needs_run=False, with_loop=True, with_ray=False),
+    "plan": Mode("trainer.launch.plan", needs_run=False, with_env=True),
+    "verify": Mode("trainer.launch.verify", needs_run=False, with_loop=True, with_ray=False),
     "evaluate": Mode(with_env=True),
     "export": Mode(with_env=True),
     "predict": Mode(),

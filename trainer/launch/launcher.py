@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import socket
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -14,36 +18,37 @@ from typing import Any
 from trainer.cli.overrides import resume_override
 from trainer.cluster import discovery, environment, network_namespace
 from trainer.cluster.fork_server import ForkServer
+from trainer.cluster.messages import Channel, Message, Phase, Progress, SignalReceived
+from trainer.cluster.network_namespace import IsolationError, Namespace
 from trainer.cluster.schedulers.scheduler import schedulers
-from trainer.cluster.signals import StopRequests, forward_to
+from trainer.cluster.signals import Decision, Signals, StopRequests, forward_to
 from trainer.cluster.spec import ACTOR, EVALUATOR, TF_CONFIG, Cluster, ProcessId
 from trainer.config import batch_sizes
 from trainer.config.schema import Experiment
-from trainer.errors import CRASHED, DONE, WRONG_INPUT, StorageError
+from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError, StorageError
 from trainer.files import clear_temporaries, regular_file
+from trainer.launch import ray_engine
+from trainer.launch.attempt import Failure
 from trainer.launch.display import Console, is_attended, is_quiet
-from trainer.launch.engines import ray_engine
-from trainer.launch.processes import inline
-from trainer.launch.processes.worker_process import WorkerProcess
-from trainer.launch.run_context import (
-    Command,
-    RunContext,
-    open_directory,
-    open_network,
-    resolve,
+from trainer.launch.processes import WorkerProcess
+from trainer.launch.run_context import Command, RunContext, open_directory, resolve
+from trainer.launch.supervisor import Supervisor, left_without_saving
+from trainer.runs import (
+    checkpoint_retention,
+    prediction_table,
+    process_status,
+    provenance,
+    status,
 )
-from trainer.launch.supervision.attempt import Failure
-from trainer.launch.supervision.status_writer import StatusWriter
-from trainer.launch.supervision.supervisor import Supervisor
-from trainer.runs import checkpoint_retention, prediction_table, provenance, status
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.directory import RunDirectory
 from trainer.runs.identity import run_address
 from trainer.runs.ledger import CATEGORIES, Ledger, format_sizes
-from trainer.runs.process_status import log_of, process_start_time
+from trainer.runs.process_status import HostStatus, log_of, process_start_time
 from trainer.strategies.strategy import Strategy
 from trainer.text import format_duration, without_classes
 
+_STUCK_SECS = 5.0  # a write of the status that takes longer is not waited for
 _OUT_OF_MEMORY = "if no user sent SIGKILL, the system was probably out of memory; see dmesg"
 
 
@@ -77,7 +82,10 @@ def run(
     requests = stop_requests or StopRequests(is_attended=is_attended())
     # Until the end: a signal must not cut what is told of the last attempt.
     console = console or Console(is_quiet=is_quiet(cluster, experiment.launch))
-    with open_network(experiment, strategy, cluster) as network, forward_to(requests.request):
+    with (
+        _network(experiment, strategy, cluster, console) as network,
+        forward_to(requests.request),
+    ):
 
         def run_in_directory() -> int:
             """Find or create the run directory, and run the experiment in it."""
@@ -120,12 +128,13 @@ def _run(context: RunContext, began: float) -> int:
     ledger.mark("begin", at=began)
     if trains_here:
         status.clear_failure(directory.path)
-    with StatusWriter(context) as writer:
-        if experiment.launch.inline:
-            code, failure = inline.run(context)
-        else:
-            code, failure = _supervise(context, ledger)
-        writer.code = code
+    end_status = write_status(context) if experiment.trains else lambda code: None
+    code = CRASHED
+    try:
+        inline = experiment.launch.inline
+        code, failure = run_inline(context) if inline else _supervise(context, ledger)
+    finally:
+        end_status(code)
     if trains_here and code == CRASHED:
         _report_crash(context, failure)
     ledger.mark("exit")
@@ -219,40 +228,172 @@ def _trained(experiment: Experiment, directory: RunDirectory) -> str | None:
 
 def _supervise(context: RunContext, ledger: Ledger) -> tuple[int, Failure | None]:
     """Run the experiment in workers; return the exit code and the last failure, or None."""
+    beside = _beside(context)
+    command = context.command
+    server: ForkServer | None = None
     if context.experiment.launch.uses_ray:
-        return ray_engine.supervise(context, _beside(context), ledger)
-    server = context.command.server or ForkServer.acquire()
-    supervisor = Supervisor(
-        context,
-        _members(context),
-        lambda process_id: WorkerProcess(server, context.namespace),
-        ledger,
-    )
+        ray = ray_engine.RayEngine(context, beside)
+        supervisor = Supervisor(context, ray.members, ray.start, ledger)
+        end = ray.close
+    else:
+        server = command.server or ForkServer.acquire()
+        supervisor = Supervisor(
+            context,
+            lambda: _members(context, beside),
+            lambda process_id: WorkerProcess(server, context.namespace),
+            ledger,
+        )
+        end = server.release if server is not command.server else lambda: None
     try:
         return supervisor.supervise(), supervisor.failure
+    except ray_engine.PlacementError as error:
+        for line in error.problems:
+            context.console.error(line)
+        return error.code, supervisor.failure
     finally:
-        if server is not context.command.server:
-            server.release()
+        end()
 
 
-def _members(context: RunContext) -> Callable[[], list[Cluster]]:
-    """Return a function that returns the processes to start for one attempt."""
-    beside = _beside(context)
+def run_inline(context: RunContext) -> tuple[int, Failure | None]:
+    """Run the experiment in this process, so that a debugger stops at breakpoints."""
+    from trainer.worker import process
 
-    def members() -> list[Cluster]:
-        if context.cluster.is_chief:
-            # Between two attempts no process writes.
-            clear_temporaries(context.directory.path)
-        if context.cluster.is_declared:
-            clusters = [context.cluster]
-        else:
-            # New ones for each attempt: a killed process may leave its port in use for a while.
-            clusters = discovery.local_clusters(context.strategy.process_ids(None)) or [Cluster()]
-        if why := context.why_open:
-            context.console.line(network_namespace.open_ports_warning(clusters[0].jobs, why))
-        return [*clusters, *beside]
+    console, run_dir = context.console, context.directory.path
+    process_id = context.cluster.process_id
+    console.begin(process_id)
 
-    return members
+    def show(message: Message) -> None:
+        if isinstance(message, Phase | Progress):
+            console.update(process_id, message)
+        console.show(message, log_of(run_dir, process_id))
+
+    # A signal after the run is not the run's: it must neither stop it nor end the process.
+    has_ended = threading.Event()
+
+    def leave(after_secs: float = 0.0) -> None:
+        if not has_ended.wait(after_secs):
+            console.error(left_without_saving(run_dir))
+            os._exit(CRASHED)
+
+    def handle(number: int) -> None:
+        """Bound the time until the process has saved; `Signals` itself passes the request on."""
+        match context.stop_requests.decide(SignalReceived(number)):
+            case Decision.LEAVE:
+                leave()
+            case Decision.STOP if grace_secs := context.experiment.preemption.grace_secs:
+                threading.Thread(
+                    target=leave, args=(grace_secs,), daemon=True, name="grace"
+                ).start()
+
+    signals = Signals(handle)
+    if number := context.stop_requests.drain():
+        signals.request(number)
+    try:
+        process.prepare()
+        from trainer.worker.training import TrainingRun  # and TensorFlow
+
+        worker = TrainingRun(
+            context.experiment,
+            run_dir,
+            Channel(show),
+            context.cluster,
+            signals.stop,
+            signals.save,
+        )
+        code = process.attempt(worker, signals, time.time())
+    finally:
+        has_ended.set()
+        signals.close()
+    return code, Failure(process_id, "failed") if code == CRASHED else None
+
+
+def write_status(context: RunContext) -> Callable[[int], None]:
+    """Write what the processes of this command do, for readers on any host, until it ends.
+
+    In a thread of its own, so that a slow disk stops nothing else.
+
+    Returns:
+        A function to call with the exit code at the end.
+    """
+    cluster = [str(process_id) for process_id in context.cluster.process_ids]
+    name, number, has_ended = str(context.cluster.process_id), 0, threading.Event()
+
+    def write(code: int | None) -> None:
+        nonlocal number
+        host, processes = socket.gethostname(), context.console.statuses()
+        host_status = HostStatus(host, os.getpid(), number, cluster, processes, code)
+        process_status.write(context.directory.path, name, host_status)
+        number += 1
+
+    def write_often() -> None:
+        while not has_ended.is_set():
+            write(None)
+            has_ended.wait(process_status.INTERVAL_SECS)
+
+    def end(code: int) -> None:
+        has_ended.set()
+        thread.join(_STUCK_SECS)
+        if not thread.is_alive():
+            write(code)
+
+    thread = threading.Thread(target=write_often, daemon=True, name="status")
+    thread.start()
+    return end
+
+
+@contextmanager
+def _network(
+    experiment: Experiment, strategy: Strategy, cluster: Cluster, console: Console
+) -> Iterator[tuple[Namespace | None, str | None]]:
+    """Create the network of a cluster that is started here, or connect to Ray's, for the block.
+
+    Yields:
+        `namespace` and `why_open` of a RunContext.
+
+    Raises:
+        ConfigError: the configuration insists on isolation, and it is impossible here.
+    """
+    if experiment.launch.uses_ray:
+        with ray_engine.connected(experiment.launch.ray, console.line):
+            yield None, None
+        return
+    if cluster.is_declared or not strategy.process_ids(None):
+        yield None, None
+        return
+    isolate = strategy.isolate
+    network_use = None
+    if isolate is not True:
+        network_use = network_namespace.needs_network(
+            asdict(experiment)
+        ) or environment.online_writer(experiment.writers)
+    if isolate is False or network_use:
+        yield None, network_use or "strategy.isolate is false"
+        return
+    try:
+        namespace = Namespace()
+    except IsolationError as error:
+        if isolate is True:
+            raise ConfigError(
+                f"strategy.isolate (true) is impossible here: {error}; use auto or false"
+            ) from error
+        yield None, str(error)
+        return
+    with namespace:
+        yield namespace, None
+
+
+def _members(context: RunContext, beside: Sequence[Cluster]) -> list[Cluster]:
+    """Return the processes to start for one attempt."""
+    if context.cluster.is_chief:
+        clear_temporaries(context.directory.path)  # between two attempts no process writes
+    if context.cluster.is_declared:
+        clusters = [context.cluster]
+    else:
+        # New ones for each attempt: a killed process may leave its port in use for a while.
+        clusters = discovery.local_clusters(context.strategy.process_ids(None)) or [Cluster()]
+    if why := context.why_open:
+        context.console.line(network_namespace.open_ports_warning(clusters[0].jobs, why))
+    return [*clusters, *beside]
 
 
 def _beside(context: RunContext) -> list[Cluster]:

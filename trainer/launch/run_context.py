@@ -1,25 +1,24 @@
-"""A command and its run: strategy, cluster, network and directory, each checked and opened."""
+"""A command and its run: strategy, cluster and directory, each checked and opened."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
-from trainer.cluster import discovery, environment, fault_injection, network_namespace
+from trainer.cluster import discovery, environment, fault_injection
 from trainer.cluster.fork_server import ForkServer
-from trainer.cluster.network_namespace import IsolationError, Namespace
+from trainer.cluster.network_namespace import Namespace
 from trainer.cluster.schedulers.scheduler import schedulers
 from trainer.cluster.signals import StopRequests
 from trainer.cluster.spec import ACTOR, BESIDE, EVALUATOR, Cluster, ProcessId
 from trainer.config import batch_sizes
+from trainer.config.modes import MODES
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError, StorageError
 from trainer.launch.display import Console
-from trainer.launch.engines import ray_connection
 from trainer.runs.directory import RunDirectory, RunInUseError, join_run, open_run
 from trainer.strategies import compatibility, select
 from trainer.strategies.strategy import Strategy
@@ -94,7 +93,7 @@ def select_run(experiment: Experiment) -> tuple[Strategy, Cluster]:
     cluster = declared or Cluster()
     strategy, _ = strategy.resolve(cluster)
     if experiment.launch.uses_ray:
-        ray_connection.check(experiment, strategy, declared)
+        _check_ray(experiment, strategy, declared)
     return strategy, cluster
 
 
@@ -124,17 +123,20 @@ def check(experiment: Experiment, strategy: Strategy, cluster: Cluster) -> Clust
     if cluster.process_id.is_beside:
         cluster = Cluster(cluster.process_id, source=cluster.source)
     _check_faults(experiment, strategy, cluster)
-    _check_ray_workers(experiment, strategy)
-    loop_name = experiment.own_loop
-    if loop_name is not None:
-        _check_loop(loop_name, experiment, strategy)
-    elif strategy.refuses_streams and (experiment.dataset or {}).get("_target_") == _STREAM:
+    choice = f"strategy={experiment.choices['strategy']}"
+    if (loop := experiment.own_loop) is not None:
+        if strategy.refuses_loops is not None:
+            raise ConfigError(
+                f"loop ({loop}) cannot be used with {choice}: {strategy.refuses_loops}; choose "
+                "another strategy"
+            )
+        return cluster
+    if strategy.refuses_streams and (experiment.dataset or {}).get("_target_") == _STREAM:
         raise ConfigError(
-            f"dataset (stream) cannot be used with strategy={experiment.choices['strategy']}: "
-            f"{strategy.refuses_streams}; choose another strategy or dataset"
+            f"dataset (stream) cannot be used with {choice}: {strategy.refuses_streams}; choose "
+            "another strategy or dataset"
         )
-    num_replicas = strategy.num_replicas()
-    if num_replicas is not None and loop_name is None:
+    if (num_replicas := strategy.num_replicas()) is not None:
         batch_sizes.resolve_batch_sizes(experiment.batch, num_replicas)
     return cluster
 
@@ -175,36 +177,36 @@ def _check_beside(experiment: Experiment, cluster: Cluster) -> None:
         )
 
 
-def _check_ray_workers(experiment: Experiment, strategy: Strategy) -> None:
-    """Refuse a least number of workers on Ray with which the same run could not continue."""
-    least = experiment.launch.ray.min_workers
-    if least is None or not experiment.launch.uses_ray:
-        return
+def _check_ray(experiment: Experiment, strategy: Strategy, declared: Cluster | None) -> None:
+    """Refuse what cannot run on Ray, with all problems; `declared` is by the environment."""
+    engine, mode = "launch.engine (ray)", MODES[experiment.mode]
+    local = "add launch=process"
+    jobs = " and ".join(sorted(strategy.service_jobs))
+    source = declared.source if declared else ""
     full = len(strategy.process_ids(None)) or 1
-    if least > full:
-        raise ConfigError(
-            f"launch.ray.min_workers ({least}) must be at most the number of workers ({full})"
-        )
-    if experiment.batch.per_replica is not None:
-        raise ConfigError(
-            f"launch.ray.min_workers ({least}) needs a batch that is the same with fewer workers; "
-            "use batch.global_size instead of batch.per_replica"
-        )
-    if (name := experiment.own_loop) is not None:
-        raise ConfigError(
-            f"launch.ray.min_workers ({least}) cannot be used with loop ({name}): "
-            "what a step of your own computes, and the part of a stream that each worker reads, "
-            "depend on how many there are; add launch.ray.min_workers=null"
-        )
-
-
-def _check_loop(name: str, experiment: Experiment, strategy: Strategy) -> None:
-    """Refuse a strategy under which a loop of the user's own cannot run, or not be continued."""
-    if strategy.refuses_loops is not None:
-        raise ConfigError(
-            f"loop ({name}) cannot be used with strategy={experiment.choices['strategy']}: "
-            f"{strategy.refuses_loops}; choose another strategy"
-        )
+    count = experiment.launch.ray.min_workers or 0
+    least = f"launch.ray.min_workers ({count})"
+    name = experiment.own_loop
+    problems = {
+        f"{engine} starts the processes of the cluster itself, and {source} declares one; unset "
+        f"it, or {local}": declared,
+        f"{engine} and launch.inline (true) exclude each other; "
+        "use one of them": experiment.launch.inline,
+        f"{engine} has no mode={experiment.mode}, which runs here; {local}": not mode.with_ray,
+        f"{engine} cannot start again alone, at the same address, a lost process of a strategy "
+        f"with the job {jobs}; {local}, or use strategy=multi_worker": jobs,
+        f"{engine} cannot place the actors of env; {local}": experiment.env is not None,
+        "strategy.isolate (true) is for processes of one machine; leave it out with "
+        f"{engine}": strategy.isolate is True,
+        f"{least} must be at most the number of workers ({full})": count > full,
+        f"{least} needs a batch that is the same with fewer workers; use batch.global_size instead "
+        "of batch.per_replica": count and experiment.batch.per_replica is not None,
+        f"{least} cannot be used with loop ({name}): what a step of your own computes, and the "
+        "part of a stream that each worker reads, depend on how many there are; add "
+        "launch.ray.min_workers=null": count and name,
+    }
+    if refused := [problem for problem, is_there in problems.items() if is_there]:
+        raise ConfigError(*refused)
 
 
 def _check_faults(experiment: Experiment, strategy: Strategy, cluster: Cluster) -> None:
@@ -223,47 +225,6 @@ def _check_faults(experiment: Experiment, strategy: Strategy, cluster: Cluster) 
         strategy.service_jobs | BESIDE,
         declared=cluster.is_declared,
     )
-
-
-@contextmanager
-def open_network(
-    experiment: Experiment, strategy: Strategy, cluster: Cluster
-) -> Iterator[tuple[Namespace | None, str | None]]:
-    """Create the network of a cluster that is started here, or connect to Ray's, for the block.
-
-    Yields:
-        `namespace` and `why_open` of a RunContext.
-
-    Raises:
-        ConfigError: the configuration insists on isolation, and it is impossible here.
-    """
-    if experiment.launch.uses_ray:
-        with ray_connection.connected(experiment.launch.ray):
-            yield None, None
-        return
-    if cluster.is_declared or not strategy.process_ids(None):
-        yield None, None
-        return
-    isolate = strategy.isolate
-    network_use = None
-    if isolate is not True:
-        network_use = network_namespace.needs_network(
-            asdict(experiment)
-        ) or environment.online_writer(experiment.writers)
-    if isolate is False or network_use:
-        yield None, network_use or "strategy.isolate is false"
-        return
-    try:
-        namespace = Namespace()
-    except IsolationError as error:
-        if isolate is True:
-            raise ConfigError(
-                f"strategy.isolate (true) is impossible here: {error}; use auto or false"
-            ) from error
-        yield None, str(error)
-        return
-    with namespace:
-        yield namespace, None
 
 
 def open_directory(

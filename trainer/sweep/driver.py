@@ -36,8 +36,8 @@ from trainer.config.directions import biased_selection, selecting_split
 from trainer.config.schema import Experiment, Sweep
 from trainer.errors import CRASHED, DONE, ConfigError
 from trainer.launch import launcher
+from trainer.launch.command_process import CommandProcess
 from trainer.launch.display import is_attended
-from trainer.launch.processes.command_process import CommandProcess
 from trainer.launch.run_context import Command, resolve
 from trainer.runs.directory import read_result
 from trainer.runs.identity import run_address

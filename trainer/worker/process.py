@@ -1,6 +1,6 @@
 """One worker process: `python -m trainer.worker.process --socket <descriptor>`.
 
-Started by `trainer.launch.processes.worker_process`, or forked by `trainer.worker.forking`. It
+Started by `trainer.launch.processes`, or forked by `trainer.worker.forking`. It
 imports TensorFlow, receives its assignment over the socket, builds the engine, and trains. It never
 outlives its supervisor: when the socket closes, also because the supervisor was killed, it is ended
 at once, by `trainer/worker/parent_watch.py` or by the fork server.

@@ -40,7 +40,6 @@ def test_kubernetes_prints_service_and_job(tmp_path):
     assert "&id" not in outcome.out  # no anchors: people read it
     objects = list(yaml.safe_load_all(outcome.out))
     assert [item["kind"] for item in objects] == KINDS
-    assert objects[-1]["spec"]["completions"] == 4
     assert arguments_of(objects) == [
         "strategy=multi_worker", "train.steps=20", "runs_dir=/shared/runs",
     ]  # fmt: skip
@@ -94,6 +93,38 @@ def test_discovery_understands_the_pods(monkeypatch):
     assert cluster.process_id == ProcessId("worker", index)
     addresses = [f"my-run-{number}.{domain}:{port}" for number in range(3)]
     assert cluster.jobs == {"worker": addresses}
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        (("--name", "x" * 62), "has 62 characters; at most 61 leave room"),
+        (("--memory", "0Gi"), "above 0"),
+        (("--memory", "400m"), "did you mean '400Mi'?"),
+    ],
+)
+def test_what_kubernetes_would_refuse_late_is_refused(option, problem):
+    outcome = run_here("kubernetes", *MULTI, *option)
+    assert (outcome.code, problem in outcome.err) == (2, True)
+
+
+def test_pods_find_each_other_and_stopped_or_disrupted_ones_are_no_failures():
+    service, policy, job = printed(*MULTI, "--workers", "4", "--name", "train")
+    label = {"batch.kubernetes.io/job-name": "train"}
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert service["spec"]["selector"] == label
+    assert policy["spec"]["podSelector"] == {"matchLabels": label}
+    assert job["spec"]["completionMode"] == "Indexed"
+    pod = job["spec"]["template"]["spec"]
+    assert pod["subdomain"] == service["metadata"]["name"]
+    stopped, disrupted = job["spec"]["podFailurePolicy"]["rules"]
+    assert (stopped["action"], disrupted["action"]) == ("Ignore", "Ignore")
+    assert stopped["onExitCodes"]["values"] == [130, 143]
+    assert stopped["onExitCodes"]["containerName"] == pod["containers"][0]["name"]
+    assert disrupted["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+    assert pod["restartPolicy"] == "Never"  # Kubernetes accepts the policy with this alone
+    assert job["spec"]["podReplacementPolicy"] == "Failed"
 
 
 def test_kubernetes_options_reach_the_objects():

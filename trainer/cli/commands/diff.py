@@ -9,7 +9,7 @@ from trainer.cli.commands.command_arguments import Parser, default_runs, run_at
 from trainer.cli.terminal import Terminal
 from trainer.config.options import constraints
 from trainer.errors import ConfigError
-from trainer.launch.processes.child import ask_module
+from trainer.launch.processes import ask_module
 from trainer.runs import identity
 from trainer.runs.checkpoint_marker import committed_steps, read_marker
 from trainer.runs.directory import trained_config

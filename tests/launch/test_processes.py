@@ -7,14 +7,18 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
+from tests.support.processes import wait_gone
+from trainer.cluster import environment
 from trainer.cluster.fork_server import SOCKET, send
-from trainer.cluster.messages import Crash, Exit, Line, Outcome
+from trainer.cluster.messages import Crash, ErrorLine, Exit, Line, Outcome
 from trainer.errors import CRASHED, RESTARTABLE
-from trainer.launch.processes import child as child_module
-from trainer.launch.processes.child import Child, ask_module
+from trainer.launch import processes
+from trainer.launch.command_process import ForwardingConsole
+from trainer.launch.processes import Child, ask_module
 
 WAIT_SECS = 60
 PROGRAM = """
@@ -164,7 +168,7 @@ def test_process_that_cannot_be_started_afresh_ends_as_one_to_be_started_again(
         raise OSError(12, "Cannot allocate memory")
 
     child = start(server)
-    monkeypatch.setattr(child_module.subprocess, "Popen", fail)
+    monkeypatch.setattr(processes.subprocess, "Popen", fail)
     server.connection.close()
     text = "warning: a process could not be started: [Errno 12] Cannot allocate memory"
     assert messages_of(child) == [Line(text), Exit(RESTARTABLE)]
@@ -187,3 +191,36 @@ def test_module_answers_by_the_last_line_of_its_output(
     answer = ask_module(["program"], "a text")
     assert (answer.code, answer.value) == (code, value)
     assert problem in answer.errors
+
+
+def test_process_ends_when_its_parent_closes_the_socket(tmp_path):
+    parent_socket, child_socket = socket.socketpair()
+    with parent_socket, child_socket:
+        descriptor = child_socket.fileno()
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "trainer.launch.command_process",
+                str(descriptor),
+            ],
+            pass_fds=(descriptor,),
+            cwd=tmp_path,
+            env=environment.point_environment(None, None),
+        )
+    assert process.wait(timeout=120) == 1
+    wait_gone(process.pid)
+    assert not list(tmp_path.iterdir())
+
+
+def test_forwarding_console_sends_what_it_would_print():
+    messages = []
+    console = ForwardingConsole(messages.append)
+    console.line("a line")
+    crash = Crash("Traceback", "ValueError: x")
+    console.show(crash, Path("log"))
+    console.error("it crashed")
+    console.close()
+    assert messages == [Line("a line"), crash, ErrorLine("it crashed")]
+    assert console.cause == "ValueError: x"

@@ -2,7 +2,7 @@
 
 A point of a sweep, or a run of `mode=verify`. It sends its messages to the process that has started
 it, and ends with that one, even if it was killed: `python -m
-trainer.launch.processes.command_process <socket>`, or forked.
+trainer.launch.command_process <socket>`, or forked.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from trainer.cluster.signals import SWEEP, StopRequests, survive_saves
 from trainer.errors import CRASHED, WRONG_INPUT, ConfigError, StorageError
 from trainer.files import making_temporary_files
 from trainer.launch.display import Console
-from trainer.launch.processes.child import Child
+from trainer.launch.processes import Child
 
 if TYPE_CHECKING:
     from trainer.launch.run_context import Command
@@ -74,7 +74,7 @@ class CommandProcess(Child):
         with making_temporary_files():
             self._output = tempfile.TemporaryFile()  # noqa: SIM115
         output = self._output.fileno()
-        words = ["trainer.launch.processes.command_process", SOCKET]
+        words = ["trainer.launch.command_process", SOCKET]
         super().__init__(words, variables, [output, output], server=server)
         assignment = {
             "argv": list(command.argv),

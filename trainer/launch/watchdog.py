@@ -19,7 +19,7 @@ from trainer.cluster.messages import Phase, Progress
 from trainer.cluster.signals import STACKS
 from trainer.cluster.spec import ProcessId
 from trainer.config.schema import Watchdog
-from trainer.launch.engines.ray_process import ManagedProcess
+from trainer.launch.ray_engine import ManagedProcess
 
 _BEFORE = "import"  # the phase of a process before its first message
 _BEFORE_STEPS = (_BEFORE, "start", "compile")

@@ -7,9 +7,7 @@ import pytest
 from tests.support.http_servers import mlflow_server
 from tests.support.processes import OPTIONS, finish, run, start
 from trainer.cli.compose import compose
-from trainer.launch.modes.run_comparison import Outcome, differences, likely_cause
-from trainer.launch.modes.verify import Runs, random_kills
-from trainer.launch.run_context import Command
+from trainer.launch.verify import Outcome, differences, likely_cause, random_kills, shortened
 
 SHORT = [*OPTIONS, "mode=verify", "verify.steps=24", "verify.kills=1"]
 SMALL = ["model=softmax", *(item for item in SHORT if not item.startswith(("model", "augment")))]
@@ -39,15 +37,15 @@ def test_experiment_is_shortened_and_saved_often_enough(tmp_path):
     experiment = compose(
         ["verify.steps=48", "mode=verify", "summary.every_steps=1", "writers=[tensorboard,mlflow]"]
     )
-    short = Runs(Command(experiment, []), tmp_path, None).shortened("straight", kills)
+    short = shortened(experiment, "straight", tmp_path, kills)
     train = short.train
     assert (short.mode, train.steps, train.epochs, short.resume) == ("train", 48, None, "auto")
     every = [part.every_steps for part in (short.evaluate, short.checkpoint, short.summary)]
     assert every == [6, 8, 1]
     assert short.fault == kills
     assert [*short.writers] == ["jsonl"]
-    longer = Command(compose(["verify.steps=48", "train.steps=10"]), [])
-    assert Runs(longer, tmp_path, None).shortened("straight", {}).train.steps == 10
+    longer = compose(["verify.steps=48", "train.steps=10"])
+    assert shortened(longer, "straight", tmp_path, {}).train.steps == 10
 
 
 def test_differences_name_the_first_of_a_kind_and_the_kill_before_it():

@@ -14,7 +14,7 @@ from trainer.config.batch_sizes import BatchSizes, resolve_batch_sizes
 from trainer.config.loading import plain
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
-from trainer.launch.processes.child import ask_module
+from trainer.launch.processes import ask_module
 from trainer.launch.run_context import Command, resolve
 from trainer.strategies.strategy import Strategy
 from trainer.text import format_bytes

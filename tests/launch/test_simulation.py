@@ -1,7 +1,7 @@
 """Attempts in a simulated world: processes that crash, hang or do not die, and a user who stops.
 
 A world is played by one generator of random numbers, so its seed is the whole schedule.
-`python -m tests.launch.supervision.test_simulation <first> <last>` plays more of them.
+`python -m tests.launch.test_simulation <first> <last>` plays more of them.
 """
 
 import functools
@@ -18,8 +18,8 @@ from trainer.cluster.messages import Crash, Dismiss, Exit, Phase, Problem, Signa
 from trainer.cluster.signals import SAVES, StopRequests
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import CRASHED, DONE, RESTARTABLE, WRONG_INPUT
-from trainer.launch.supervision import attempt
-from trainer.launch.supervision.attempt import NEVER, Attempt
+from trainer.launch import attempt
+from trainer.launch.attempt import NEVER, Attempt
 from trainer.strategies.strategy import Strategy
 
 MOST_SECS = 7200.0

@@ -38,7 +38,7 @@ from trainer.cluster.signals import Decision, Request, StopRequests
 from trainer.cluster.spec import BESIDE, Cluster, ProcessId
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, RESTARTABLE, WRONG_INPUT
-from trainer.launch.supervision.watchdog import Watch
+from trainer.launch.watchdog import Watch
 from trainer.runs.process_status import log_of
 from trainer.strategies.strategy import Strategy
 

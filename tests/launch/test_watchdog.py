@@ -11,9 +11,9 @@ import pytest
 from trainer.cluster.messages import Phase, Progress
 from trainer.cluster.spec import ProcessId
 from trainer.config.schema import Watchdog
-from trainer.launch.processes.worker_process import WorkerProcess
+from trainer.launch.processes import WorkerProcess
 from trainer.launch.supervision import watchdog
-from trainer.launch.supervision.watchdog import (
+from trainer.launch.watchdog import (
     Heartbeat,
     ProcessSnapshot,
     Watch,
@@ -165,7 +165,7 @@ def test_report_has_the_position_of_all_and_the_stacks_of_the_hung_process(watch
             process.process.communicate()
 
 
-ROOT = Path(watchdog.__file__).parents[3]
+ROOT = Path(watchdog.__file__).parents[2]
 
 
 @pytest.mark.parametrize("file", watchdog._WAITING_FILES)

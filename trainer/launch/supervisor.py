@@ -22,12 +22,12 @@ from trainer.cluster.messages import Message
 from trainer.cluster.ports import is_listening
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import CRASHED, DONE, RESTARTABLE, StorageError
-from trainer.launch.engines.ray_process import ManagedProcess
-from trainer.launch.processes.worker_process import Messages
+from trainer.launch import attempt
+from trainer.launch.attempt import NEVER, Action, Attempt, Event, Failure, Received
+from trainer.launch.processes import Messages
+from trainer.launch.ray_engine import ManagedProcess
 from trainer.launch.run_context import RunContext, no_standby
-from trainer.launch.supervision import attempt
-from trainer.launch.supervision.attempt import NEVER, Action, Attempt, Event, Failure, Received
-from trainer.launch.supervision.watchdog import examine
+from trainer.launch.watchdog import examine
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.ledger import Ledger
 from trainer.runs.process_status import log_of

@@ -20,7 +20,7 @@ from trainer.cluster.fork_server import ForkServer
 from trainer.cluster.messages import SignalReceived
 from trainer.cluster.network_namespace import IsolationError, Namespace
 from trainer.cluster.spec import Cluster
-from trainer.launch.processes.worker_process import WorkerProcess
+from trainer.launch.processes import WorkerProcess
 
 TIMEOUT_SECS = 120
 

@@ -21,8 +21,8 @@ from trainer.cluster.messages import (
 from trainer.cluster.signals import StopRequests
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import CRASHED, RESTARTABLE, WRONG_INPUT
-from trainer.launch.supervision import attempt as attempt_module
-from trainer.launch.supervision.attempt import (
+from trainer.launch import attempt as attempt_module
+from trainer.launch.attempt import (
     NEVER,
     Attempt,
     Begin,

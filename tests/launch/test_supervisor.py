@@ -16,7 +16,7 @@ from trainer.errors import RESTARTABLE
 from trainer.launch.display import Console
 from trainer.launch.run_context import Command, RunContext
 from trainer.launch.supervision import supervisor
-from trainer.launch.supervision.supervisor import (
+from trainer.launch.supervisor import (
     Memories,
     RestartBudget,
     Supervisor,

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.command_line import run_here
 from trainer.cli.compose import compose
-from trainer.launch.modes import plan_report
+from trainer.launch import plan
 from trainer.launch.run_context import resolve
 from trainer.strategies.central_storage import CentralStorage
 from trainer.strategies.mirrored import Mirrored
@@ -39,7 +39,7 @@ def test_run_on_eight_devices_that_are_not_here(tmp_path, monkeypatch):
 
 def replicas(*overrides):
     experiment = compose(["mode=plan", *overrides])
-    return plan_report._num_replicas(experiment, *resolve(experiment))
+    return plan._num_replicas(experiment, *resolve(experiment))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_traffic_of_four_replicas(strategy, in_tree, size):
 def test_replicas_have_no_optimizer_where_variables_are_apart(strategy, place):
     sizes = {"weights": 4000, "optimizer": 8000, "averages": 0, "gradients": 4000}
     measured = {"models": {}, "bytes": {**sizes, "activations": 1000}}
-    assert [text for _, text in plan_report._memory(measured, strategy.parameters_apart)] == [
+    assert [text for _, text in plan._memory(measured, strategy.parameters_apart)] == [
         "about 9.0 kB a replica: weights 4.0 kB, gradients 4.0 kB, activations 1.0 kB",
         f"about 12.0 kB {place}: weights 4.0 kB, optimizer 8.0 kB",
     ]

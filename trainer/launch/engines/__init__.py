@@ -1,1 +1,0 @@
-"""Ray, Slurm and Kubernetes, where they start the processes of a run."""

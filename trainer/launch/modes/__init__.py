@@ -1,1 +1,0 @@
-"""Modes that train several times and compare, or plan: verify, plan."""

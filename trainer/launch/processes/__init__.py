@@ -1,1 +1,0 @@
-"""Processes of a run as the parent sees them: fresh, forked, or its own."""

@@ -1,1 +1,0 @@
-"""Starts the processes of a run, watches them, and restarts what fails."""
