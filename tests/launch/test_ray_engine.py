@@ -15,8 +15,8 @@ import pytest
 from tests.support.fake_ray import Actor, FakeRay, Pending, RayError, RayTaskError
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Exit, Line
-from trainer.cluster.spec import RAY, Cluster, ProcessId
 from trainer.cluster.signals import StopRequests
+from trainer.cluster.spec import RAY, Cluster, ProcessId
 from trainer.config.schema import Ray
 from trainer.errors import WRONG_INPUT, ConfigError
 from trainer.files import LockedError

@@ -13,9 +13,9 @@ from trainer.cluster.messages import Begin, Exit, Phase, SignalReceived
 from trainer.cluster.signals import SWEEP, StopRequests, forward_to
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import RESTARTABLE
+from trainer.launch import supervisor
 from trainer.launch.display import Console
 from trainer.launch.run_context import Command, RunContext
-from trainer.launch.supervision import supervisor
 from trainer.launch.supervisor import (
     Memories,
     RestartBudget,

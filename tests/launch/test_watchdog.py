@@ -11,8 +11,8 @@ import pytest
 from trainer.cluster.messages import Phase, Progress
 from trainer.cluster.spec import ProcessId
 from trainer.config.schema import Watchdog
+from trainer.launch import watchdog
 from trainer.launch.processes import WorkerProcess
-from trainer.launch.supervision import watchdog
 from trainer.launch.watchdog import (
     Heartbeat,
     ProcessSnapshot,
