@@ -8,13 +8,11 @@ import pytest
 
 from trainer.runs.ledger import (
     CATEGORIES,
-    STALENESS_EDGES,
     Ledger,
     StragglerWatch,
     WorkerRecord,
     WorkerTime,
     is_clock_name,
-    staleness_bins,
 )
 from trainer.runs.process_status import process_start_time
 
@@ -275,17 +273,10 @@ def test_steps_that_memory_has_kept_are_no_lost_work(run):
     run.check(attempts=3)
 
 
-def record(*times, staleness=()):
+def record(*times, asynchronous=False):
     return WorkerRecord(
-        {f"worker-{number}": WorkerTime(*time) for number, time in enumerate(times)}, staleness
+        {f"worker-{number}": WorkerTime(*time) for number, time in enumerate(times)}, asynchronous
     )
-
-
-def counts(**bins):
-    values = [0] * len(STALENESS_EDGES)
-    for number, count in bins.items():
-        values[int(number[1:])] = count
-    return values
 
 
 def test_others_wait_for_the_worker_that_waits_least():
@@ -299,8 +290,8 @@ def test_others_wait_for_the_worker_that_waits_least():
     [
         record(),
         record((5.0, 5.0, 100), (4.0, 6.0, 100)),
-        record((5.0, 0.0, 100), (6.0, 0.0, 120), staleness=counts(_0=220)),
-        record((0.0, 5.0, 0), (5.0, 0.0, 100), staleness=counts(_0=100)),
+        record((5.0, 0.0, 100), (6.0, 0.0, 120), asynchronous=True),
+        record((0.0, 5.0, 0), (5.0, 0.0, 100), asynchronous=True),
     ],
 )
 def test_even_workers_have_no_straggler(even):
@@ -308,7 +299,7 @@ def test_even_workers_have_no_straggler(even):
 
 
 def test_nobody_waits_for_a_slow_asynchronous_worker():
-    slow = record((5.0, 0.0, 500), (5.0, 0.0, 50), staleness=counts(_1=550))
+    slow = record((5.0, 0.0, 500), (5.0, 0.0, 50), asynchronous=True)
     assert slow.straggler() == (
         "worker-1 is the slowest: 100 ms a step, the others 10 ms; nobody waits for it"
     )
@@ -340,23 +331,17 @@ def test_ledger_adds_up_what_workers_did_over_all_attempts(tmp_path):
         ledger = Ledger(tmp_path)
         ledger.mark("start", workers=2)
         ledger.mark("train", 10 * attempt)
-        ledger.record_workers(record((1.0, 2.0, 5), (3.0, 0.0, 5), staleness=counts(_1=10)))
-        ledger.record_workers(record((1.0, 2.0, 5), (3.0, 0.0, 5), staleness=counts(_0=10)))
+        ledger.record_workers(record((1.0, 2.0, 5), (3.0, 0.0, 5), asynchronous=True))
+        ledger.record_workers(record((1.0, 2.0, 5), (3.0, 0.0, 5), asynchronous=True))
         ledger.mark("end", 10 * attempt + 10)
     lines = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
     assert [line.get("worker_times") for line in lines] == [
         *[None, None, {"worker-0": [2.0, 4.0, 10], "worker-1": [6.0, 0.0, 10]}] * 2
     ]
     summary = Ledger(tmp_path, writes=False).summary()
-    assert summary.workers == record(
-        (4.0, 8.0, 20), (12.0, 0.0, 20), staleness=counts(_0=20, _1=20)
-    )
+    assert summary.workers == record((4.0, 8.0, 20), (12.0, 0.0, 20), asynchronous=True)
     result = summary.result()
     assert result["worker_times"]["worker-0"] == {"step_secs": 4.0, "wait_secs": 8.0, "steps": 20}
-    assert result["staleness"]["1"] == 20
-    bins = staleness_bins()
-    assert (bins[0], bins[5], bins[-2], bins[-1]) == ("0", "6-7", "768-1023", "1024+")
-    one = Ledger(tmp_path / "one").summary().result()
-    assert {"worker_times", "staleness"}.isdisjoint(one)
+    assert "worker_times" not in Ledger(tmp_path / "one").summary().result()
     total = record((1.0, 2.0, 10)) + record((3.0, 4.0, 5), (1.0, 1.0, 5))
     assert total.times == record((4.0, 6.0, 15), (1.0, 1.0, 5)).times

@@ -19,13 +19,7 @@ from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.step.metric_sums import num_sums, unpack
 from trainer.engine.plan import Plan
 from trainer.engine.process_group import ProcessGroup
-from trainer.runs.ledger import (
-    STALENESS_EDGES,
-    Ledger,
-    StragglerWatch,
-    WorkerRecord,
-    WorkerTime,
-)
+from trainer.runs.ledger import Ledger, StragglerWatch, WorkerRecord, WorkerTime
 from trainer.summaries import profiler
 from trainer.summaries.profiler import Profiler
 from trainer.summaries.writers.writer import Writer
@@ -412,7 +406,8 @@ class Reporter:
         if len(time_spent.sizes) > 1:
             values["workers"] = time_spent.sizes[-1][1]
         self.write_scalars(step, values)
-        self._show_workers(step, record)
+        if line := self._straggler.line(record):
+            self.channel.line(line)
         self.begin_window(step)
         self._state.summary_sums.assign(tf.zeros_like(self._state.summary_sums))
 
@@ -425,15 +420,6 @@ class Reporter:
         self._write(split, step, evaluation.metrics)
         for writer in self.writers:
             evaluation.show(writer, split, step)
-
-    def _show_workers(self, step: int, record: WorkerRecord) -> None:
-        """Show the staleness of the updates, and a worker that the others wait for."""
-        if any(record.staleness):
-            values = np.repeat(STALENESS_EDGES, record.staleness)
-            for writer in self.writers:
-                writer.histogram("train", step, "staleness", values)
-        if line := self._straggler.line(record):
-            self.channel.line(line)
 
     def _write(self, split: str, step: int, metrics: Mapping[str, float]) -> None:
         values = {"epoch": self.plan.epochs.completed(step), **metrics}

@@ -13,8 +13,8 @@ marks of a command cover its time however it ends:
 
 `input_secs` is how long the phase that ends here waited for input. With several workers the mark
 after a log interval also has `worker_times`, `{worker: [seconds of steps, seconds of waiting,
-steps]}`, and in an asynchronous run `staleness`, the updates in each bin of a histogram. The first
-mark after a state was restored from memory has `repeated`, the steps that were made after it.
+steps]}`, and in an asynchronous run `asynchronous`. The first mark after a state was restored from
+memory has `repeated`, the steps that were made after it.
 
 Lost work shows afterward: the steps after the one from which a later mark continues, and the last
 phase of a failed attempt, without the steps of it that memory has kept.
@@ -34,11 +34,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from trainer.files import MAX_LINE_BYTES, regular_file
-
-STALENESS_EDGES = (
-    0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
-)  # fmt: skip
-"""The smallest staleness in each bin of a histogram; the last bin has no end."""
 
 STRAGGLER_SHARE = 0.25
 """A worker is a straggler if the others wait for so much of the time."""
@@ -99,12 +94,11 @@ class WorkerRecord:
 
     Attributes:
         times: the time of each worker, by its name, such as worker-0.
-        staleness: number of updates in each bin of `STALENESS_EDGES`; empty: the run is
-            synchronous, and no update is stale.
+        asynchronous: whether the workers update the variables without waiting for one another.
     """
 
     times: Mapping[str, WorkerTime] = field(default_factory=dict)
-    staleness: Sequence[int] = ()
+    asynchronous: bool = False
 
     @property
     def secs(self) -> float:
@@ -122,7 +116,7 @@ class WorkerRecord:
         times = dict(self.times)
         for name, spent in other.times.items():
             times[name] = times[name] + spent if name in times else spent
-        return WorkerRecord(times, add_counts(self.staleness, other.staleness))
+        return WorkerRecord(times, self.asynchronous or other.asynchronous)
 
     def scalars(self) -> dict[str, float]:
         """Return the values for the log, by name."""
@@ -137,7 +131,7 @@ class WorkerRecord:
         """Return a line on the slowest worker if it is much slower than the others."""
         if len(self.times) < 2 or not self.secs:
             return None
-        return self._slowest_of_async() if self.staleness else self._slowest_of_sync()
+        return self._slowest_of_async() if self.asynchronous else self._slowest_of_sync()
 
     def _slowest_of_sync(self) -> str | None:
         name = min(self.times, key=lambda name: self.times[name].wait_secs)
@@ -186,23 +180,6 @@ def is_clock_name(name: str) -> bool:
     return name == "wait_fraction" or name.endswith(("_step_secs", "_wait_secs"))
 
 
-def add_counts(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    """Return the sums of two histograms, either of which may be empty."""
-    if not first or not second:
-        return list(first or second)
-    return [a + b for a, b in zip(first, second, strict=True)]
-
-
-def staleness_bins() -> list[str]:
-    """Return the names of the bins: `0`, `4-5`, `1024+`."""
-    ends = [edge - 1 for edge in STALENESS_EDGES[1:]]
-    names = [
-        str(edge) if edge == end else f"{edge}-{end}"
-        for edge, end in zip(STALENESS_EDGES, ends, strict=False)
-    ]
-    return [*names, f"{STALENESS_EDGES[-1]}+"]
-
-
 def _mean(values: Iterable[float]) -> float:
     numbers = list(values)
     return sum(numbers) / len(numbers) if numbers else 0.0
@@ -225,7 +202,7 @@ class Mark:
         input_secs: seconds that the phase before it waited for input.
         workers: processes that train together from now on; None: as before.
         worker_times: how each worker spent the log interval before; None: unknown.
-        staleness: histogram of the updates in it; None: unknown.
+        asynchronous: whether they did not wait for one another; None: they did, or unknown.
         repeated: steps that an attempt before this mark had made after `step`; None: unknown.
     """
 
@@ -235,7 +212,7 @@ class Mark:
     time: float
     workers: int | None = None
     worker_times: Mapping[str, Sequence[float]] | None = None
-    staleness: Sequence[int] | None = None
+    asynchronous: bool | None = None
     repeated: int | None = None
 
     def __post_init__(self) -> None:
@@ -246,7 +223,6 @@ class Mark:
             numbers += [step_secs, wait_secs, steps]
         if self.phase not in _PHASES or not all(map(math.isfinite, numbers)):
             raise ValueError(f"no mark of a ledger: {self}")
-        [*map(int, self.staleness or ())]
 
     def content(self) -> dict[str, Any]:
         """Return what the line says."""
@@ -313,8 +289,6 @@ class TimeSummary:
                 }
                 for name, time in self.workers.times.items()
             }
-        if counts := self.workers.staleness:
-            result["staleness"] = dict(zip(staleness_bins(), counts, strict=True))
         return result
 
 
@@ -352,7 +326,7 @@ class Tally(TimeSummary):
             name: WorkerTime(step_secs, wait_secs, int(steps))
             for name, (step_secs, wait_secs, steps) in (mark.worker_times or {}).items()
         }
-        self.workers = self.workers + WorkerRecord(times, mark.staleness or ())
+        self.workers = self.workers + WorkerRecord(times, bool(mark.asynchronous))
         if mark.step is not None:
             if self._restarts:
                 self.restarts.append(mark.step)
@@ -439,7 +413,10 @@ class Ledger:
             file.seek(self._offset)
             while line := file.readline(MAX_LINE_BYTES):
                 try:
-                    self._tally.add(Mark(**json.loads(line.decode())))
+                    content = json.loads(line.decode())
+                    if content.pop("staleness", None):  # of former versions
+                        content["asynchronous"] = True
+                    self._tally.add(Mark(**content))
                 except (ValueError, TypeError, AttributeError, RecursionError):
                     if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
                         break  # it is being written, or a kill has cut it off
@@ -498,7 +475,7 @@ class Ledger:
             round(now, 6),
             workers,
             times or None,
-            self._workers.staleness or None,
+            self._workers.asynchronous or None,
             self._repeated,
         )
         self._input_secs, self._repeated = 0.0, None

@@ -28,7 +28,7 @@ from trainer.files import MAX_LINE_BYTES, is_locked, read_bytes, read_json, regu
 from trainer.runs import directory, process_status, provenance
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.directory import trained_config
-from trainer.runs.ledger import CATEGORIES, Ledger, TimeSummary, format_sizes, staleness_bins
+from trainer.runs.ledger import CATEGORIES, Ledger, TimeSummary, format_sizes
 from trainer.runs.recorded_metrics import FILES, NO_METRIC, parse_line
 from trainer.runs.run_summary import RunSummary, differences, summarize
 from trainer.runs.secret_masking import shown
@@ -230,11 +230,6 @@ def _worker_times(spent: TimeSummary | None) -> dict[str, Any]:
             for name, each in record.times.items()
         ],
         "straggler": record.straggler() or "",
-        "staleness": [
-            (name, count)
-            for name, count in zip(staleness_bins(), record.staleness, strict=False)
-            if count
-        ],
     }
 
 

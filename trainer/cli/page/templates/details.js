@@ -130,8 +130,6 @@ function showRun(element, run, details, series) {
   const times = (rows) => tableOf(["worker", "steps", "in steps", "waiting"], rows.map((each) => [
     each.name, formatNumber(each.steps), formatDuration(each.step_secs),
     formatDuration(each.wait_secs)]));
-  const staleness = (bins) => tableOf(["steps behind", "updates"],
-    bins.map(([bin, count]) => [String(bin), formatNumber(count)]));
   const problems = [...details.problems, ...series?.problems ?? []];
   showParts(element, [
     ["why", null, run.why, alertOf],
@@ -144,7 +142,6 @@ function showRun(element, run, details, series) {
     ["confusion", "Confusion", details.confusion, confusionOf],
     ["texts", "Texts", details.texts, textsOf],
     ["worker-times", "Time of each worker", details.worker_times, times],
-    ["staleness", "Staleness of the updates", details.staleness, staleness],
     ["commands", "Commands", commands?.length && {commands, changes}, commandsOf],
     ["facts", "Run", {directory, code, machine, devices, replicas: replicas && String(replicas),
       versions}, pairsOf],

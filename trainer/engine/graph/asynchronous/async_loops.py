@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.engine.graph.asynchronous.async_times import WIDTH, AsyncInterval, Staleness
 from trainer.engine.graph.asynchronous.chunks import ChunkResult, ChunkScheduler
 from trainer.engine.graph.asynchronous.remote_input import RemoteFeed, RemotePipelineFeed
 from trainer.engine.graph.input.feed import Feed, Source
@@ -24,7 +23,10 @@ from trainer.engine.graph.step.metric_sums import num_sums
 from trainer.engine.graph.step.update_check import VERDICT_SIZE, DivergenceStatus, Verdict
 from trainer.errors import ConfigError
 from trainer.protocols import Stream
-from trainer.runs.ledger import WorkerRecord
+from trainer.runs.ledger import WorkerRecord, WorkerTime
+
+_NUM_MEASURED = 4
+"""Numbers that a chunk measures: worker, seconds, staleness of its updates summed and largest."""
 
 
 class AsyncTrainLoop(TrainLoop):
@@ -37,10 +39,14 @@ class AsyncTrainLoop(TrainLoop):
         self._scheduler = scheduler
         self._num_sums = num_sums(self._task)
         self._num_status = self._num_sums + 1 + VERDICT_SIZE
-        self._result_buffer = scheduler.result_buffer(self._num_status + WIDTH)
+        self._result_buffer = scheduler.result_buffer(self._num_status + _NUM_MEASURED)
         with self.strategy.scope():
             self._begun = tf.Variable(0, dtype=tf.int64, trainable=False, name="begun")
-        self._interval = AsyncInterval(scheduler.num_workers)
+        self._begin_interval()
+
+    def _begin_interval(self) -> None:
+        self._record = WorkerRecord(asynchronous=True)
+        self._stale_sum, self._stalest = 0.0, 0.0
         self._interval_is_over = False
 
     def run(self, iterator: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, DivergenceStatus]:
@@ -58,10 +64,8 @@ class AsyncTrainLoop(TrainLoop):
         begun = int(self._begun.numpy())
         chunks = self._scheduler.run(self._chunk, iterator, self._result_buffer, start, count)
         if self._interval_is_over:
-            self._interval = AsyncInterval(self._scheduler.num_workers)
-            self._interval_is_over = False
-        measured = [(chunk.count, chunk.values[self._num_status :]) for chunk in chunks]
-        self._interval.add(measured, self._result_buffer.step_secs * count)
+            self._begin_interval()
+        self._measure(chunks, self._result_buffer.step_secs * count)
         self._check_sound(chunks)
         window = state.summary_sums.numpy()
         epoch = state.epoch_sums.numpy()
@@ -82,14 +86,18 @@ class AsyncTrainLoop(TrainLoop):
         The latter is of the whole run.
         """
         # Steps of different workers have no order, so there is no last norm.
-        return {
-            **self._interval.report(),
-            "steps_repeated": float(self.state.repeated_steps.numpy()),
-        }
+        values = {"steps_repeated": float(self.state.repeated_steps.numpy())}
+        times = self._record.times
+        if num_steps := sum(spent.steps for spent in times.values()):
+            for name, spent in times.items():
+                values[f"{name.replace('-', '_')}_steps_per_sec"] = spent.steps / spent.secs
+            values["staleness_mean"] = self._stale_sum / num_steps
+            values["staleness_max"] = self._stalest
+        return values
 
     def take_worker_record(self) -> WorkerRecord:
         """Return what the workers did in the log interval; the next `run` begins another."""
-        record = WorkerRecord() if self._interval_is_over else self._interval.record()
+        record = WorkerRecord() if self._interval_is_over else self._record
         self._interval_is_over = True
         return record
 
@@ -111,6 +119,26 @@ class AsyncTrainLoop(TrainLoop):
                 "lost."
             )
 
+    def _measure(self, chunks: list[ChunkResult], secs: float) -> None:
+        """Add what the chunks of one call have measured, which took so many seconds.
+
+        A worker waits while it has no chunk: for the chief to hand one out, or for the others to
+        finish those of the same call.
+        """
+        busy_secs = [0.0] * self._scheduler.num_workers
+        steps = [0] * self._scheduler.num_workers
+        for chunk in chunks:
+            worker, busy, stale_sum, stalest = chunk.values[self._num_status :]
+            busy_secs[int(worker)] += busy
+            steps[int(worker)] += chunk.count
+            self._stale_sum += stale_sum
+            self._stalest = max(self._stalest, stalest)
+        times = {
+            f"worker-{worker}": WorkerTime(busy, max(0.0, secs - busy), count)
+            for worker, (busy, count) in enumerate(zip(busy_secs, steps, strict=True))
+        }
+        self._record = self._record + WorkerRecord(times, asynchronous=True)
+
     def _check_sound(self, chunks: list[ChunkResult]) -> None:
         """Raise unless all updates were sound: a worker makes them before anybody judges them."""
         numbers = [chunk.values[self._num_sums : self._num_status] for chunk in chunks]
@@ -124,8 +152,8 @@ class AsyncTrainLoop(TrainLoop):
         """Run a chunk of steps on one worker.
 
         Writes the sums of their metrics, the first step that is not sound and the verdict on it,
-        and what `AsyncInterval` needs. The staleness of an update is how many steps others began
-        between the beginning of its step and the update.
+        and what `_measure` needs. The staleness of an update is how many steps others began between
+        the beginning of its step and the update.
         """
         worker = tf.distribute.coordinator.experimental_get_current_worker_index()
         monitor = self.state.divergence_monitor
@@ -139,8 +167,8 @@ class AsyncTrainLoop(TrainLoop):
         )
 
         def one_step(
-            index: tf.Tensor, sums: tf.Tensor, status: DivergenceStatus, stale: Staleness
-        ) -> tuple[tf.Tensor, tf.Tensor, DivergenceStatus, Staleness]:
+            index: tf.Tensor, sums: tf.Tensor, status: DivergenceStatus, *stale: tf.Tensor
+        ) -> tuple[Any, ...]:
             with tf.control_dependencies([self._begun.assign_add(1, read_value=False)]):
                 before = self._begun.read_value()
             with tf.control_dependencies([before]):
@@ -148,18 +176,23 @@ class AsyncTrainLoop(TrainLoop):
             with tf.control_dependencies([new]):
                 others = self._begun.read_value() - before
             status = monitor.note(status, index, verdict)
-            return index + 1, sums + new, status, stale.add(others)
+            stale_sum, stalest = stale
+            return index + 1, sums + new, status, stale_sum + others, tf.maximum(stalest, others)
 
         zeros = tf.zeros([self._num_sums], tf.float64)
-        first = (start, zeros, monitor.begin(), Staleness.zero())
-        _, sums, status, stale = tf.while_loop(
-            lambda index, *_: index < start + count, one_step, first, parallel_iterations=1
+        none = tf.zeros([], tf.int64)
+        _, sums, status, *stale = tf.while_loop(
+            lambda index, *_: index < start + count,
+            one_step,
+            (start, zeros, monitor.begin(), none, none),
+            parallel_iterations=1,
         )
         with tf.control_dependencies([sums]):
             secs = tf.timestamp() - began
         first_bad = tf.cast(status.step, tf.float64)[None]
         verdict = tf.cast(status.verdict.pack(), tf.float64)
-        values = [sums, first_bad, verdict, stale.pack(worker, secs)]
+        measured = tf.stack([tf.cast(x, tf.float64) for x in (worker, secs, *stale)])
+        values = [sums, first_bad, verdict, measured]
         self._result_buffer.write(row, tf.concat(values, axis=0))
         self.check("the training step")
 
