@@ -3,11 +3,15 @@
 Each message is one line: what, the value, the rule, the fix.
 """
 
+import functools
 import importlib
 import os
 from pathlib import Path
 
-_LIBRARIES = tuple(str(Path(x).resolve().parent) + os.sep for x in (__file__, importlib.__file__))
+_LIBRARIES = (
+    *(str(Path(x).resolve().parent) + os.sep for x in (__file__, importlib.__file__)),
+    str(Path(functools.__file__).resolve()),  # it calls cached properties
+)
 _LIBRARY_FOLDERS = {"site-packages", "dist-packages"}
 
 
