@@ -22,7 +22,8 @@ def test_steps_per_loop_changes_no_bit(tmp_path, steps_per_loop):
 
 
 # At an evaluation, and between two reports.
-@pytest.mark.parametrize("stopped_at", [4, pytest.param(5, marks=slow)])
+@slow
+@pytest.mark.parametrize("stopped_at", [4, 5])
 def test_resumed_run_equals_one_never_stopped(tmp_path, stopped_at):
     straight = trained(*OPTIONS)
     options = [*OPTIONS, "train.steps_per_loop=1"]

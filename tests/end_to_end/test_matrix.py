@@ -121,7 +121,7 @@ FEATURES = {
 }  # fmt: skip
 OF_BOTH_LIBRARIES = {"functional of keras", "subclassed of tf_keras", "averaging of keras"}
 """What the other Keras shows nearly as well."""
-QUICK = {"columns", "optimizer muon"}
+QUICK = {"optimizer muon"}
 SLOW = {
     (BATCH, "killed"),
     (BATCH, "ring"),
