@@ -22,6 +22,7 @@ from trainer.config.modes import MODES
 from trainer.config.schema import GRID_SEARCH
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
 from trainer.files import storage_problem
+from trainer.text import printable_lines
 
 
 def main(server: ForkServer | None = None) -> NoReturn:
@@ -110,7 +111,11 @@ def _exit_code(action: Callable[[], int]) -> int:
 
 
 def _show_errors(lines: Iterable[str]) -> None:
-    from trainer.cli.terminal import Terminal  # only now: most commands have no error
-
     for line in lines:
-        Terminal(sys.stderr).show_line(f"error: {line}")
+        error = f"error: {line}"
+        if sys.stderr.isatty():
+            from trainer.cli.terminal import Terminal  # only now: its import takes long
+
+            Terminal(sys.stderr).show_line(error)
+        else:
+            print(printable_lines(error), file=sys.stderr)
