@@ -25,6 +25,7 @@ def local_kernels(run):
     return [x.numpy() for x in run.loop.strategy.experimental_local_results(weight)]
 
 
+@pytest.mark.slow
 def test_flipped_bit_goes_unnoticed_without_audit(tmp_path):
     run = engine(tmp_path, *TWO, FLIP)
     assert run.train(lambda: False)

@@ -127,6 +127,7 @@ def test_images_are_those_of_next_step_after_augmentation(tmp_path):
     assert any(np.array_equal(images, order) for order in orders)
 
 
+@pytest.mark.slow
 def test_each_model_has_its_own_histograms(tmp_path):
     run_engine = gan_engine(tmp_path, "summary.histograms=1")
     names = [name for _, name in inspect(run_engine, 1).recorded_histograms]

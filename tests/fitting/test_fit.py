@@ -192,6 +192,7 @@ class OfSteps(keras.Model):
         return {"loss": self.compute_loss(y=targets, y_pred=outputs)}
 
 
+@pytest.mark.slow
 def test_model_that_its_steps_build_is_trained_and_evaluated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def test_evaluations_after_the_command_was_killed_are_read_from_the_run(tmp_path
     assert load_trials(tmp_path)[-1].intermediate_values == {1: 0.01, 2: 0.02}
 
 
+@pytest.mark.slow
 def test_repeated_search_retries_failed_points(tmp_path):
     def fail_twice(point, search):
         if point.number == 1:
@@ -114,6 +115,7 @@ def test_repeated_search_continues_unfinished_points(tmp_path):
     assert trial_states(tmp_path) == ["COMPLETE"] * 3
 
 
+@pytest.mark.slow
 def test_unknown_metric_is_refused_and_a_study_without_results_replaced(tmp_path):
     search = open_search(tmp_path, metric="acuracy", mode="max")
     point, metrics = search.next_point(), {"loss": 1.0, "accuracy": 0.5}
@@ -126,6 +128,7 @@ def test_unknown_metric_is_refused_and_a_study_without_results_replaced(tmp_path
     assert load_study(tmp_path).direction.name == "MINIMIZE"
 
 
+@pytest.mark.slow
 def test_study_of_another_search_is_refused(tmp_path):
     folder = tmp_path / "mine"
     run_search(open_search(folder, trials=1))

@@ -35,6 +35,7 @@ def test_weight_that_differs_most_is_named(tmp_path, weight, count, expected):
     assert largest_difference(first, save(tmp_path / "b", weight, count)) == expected
 
 
+@pytest.mark.slow
 def test_diff_of_two_runs_names_the_difference(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     paths = []

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.support.command_line import run_here
 from trainer.runs import provenance
 from trainer.runs.checkpoint_marker import commit
@@ -52,6 +54,7 @@ def save(run, crc32):
     commit(folder, 5, None, {"models/weight": {"crc32": crc32}})
 
 
+@pytest.mark.slow
 def test_variables_of_the_last_common_step_are_compared(make):
     a, b = make("name=a"), make("name=b")
     save(a, 1)

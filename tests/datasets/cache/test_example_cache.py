@@ -188,6 +188,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_processes_share_what_is_kept(start: Callable[[], Any]) -> None:
     content = open_bytes("a", SIZE)
     assert content is not None

@@ -160,6 +160,7 @@ def test_predictions_do_not_depend_on_start_or_chunks(trained, strategy, monkeyp
     assert list(predictor.predict(360)) == []
 
 
+@pytest.mark.slow
 def test_stop_between_two_calls_restores_weights(trained, monkeypatch):
     run_engine = trained("one_device")
     monkeypatch.setattr(run_engine.predictor._calls, "_max_batches", 1)

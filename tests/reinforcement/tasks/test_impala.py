@@ -114,6 +114,7 @@ def test_no_unroll_is_trained_on_that_is_older_than_the_bound(tmp_path):
     assert [line["staleness"] for line in log(tmp_path / "run", "train")] == [0.0] * 4
 
 
+@pytest.mark.slow
 def test_actor_records_the_logits_that_it_has_acted_by(tmp_path, monkeypatch):
     unrolls = []
 

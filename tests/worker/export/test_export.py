@@ -188,6 +188,7 @@ def test_plain_tensorflow_predicts_the_same_bits(trained: SimpleNamespace, tmp_p
         )
 
 
+@pytest.mark.slow
 def test_export_directory_is_complete(trained: SimpleNamespace) -> None:
     assert trained.directory == trained.run_dir / "export" / "model-8"
     assert sorted(path.name for path in trained.directory.iterdir()) == [
