@@ -30,6 +30,8 @@ LAYOUTS = {
     "central": ("strategy=central_storage", "strategy.virtual_devices=2"),
     "killed": (*WORKERS, "+fault.kill={action:kill,process:worker-1,phase:step,at:5}"),
     "ring": (*WORKERS, "strategy.communication=ring"),
+}
+OF_FOUR_PARTS = {
     "4 workers": ("strategy=multi_worker", "strategy.workers=4"),
     "2 workers of 2 devices": (
         *WORKERS, "strategy._target_=tests.support.toy_strategies.TwoDevices",
@@ -119,8 +121,7 @@ FEATURES = {
         "model.synchronized=false",
     ),
 }  # fmt: skip
-OF_BOTH_LIBRARIES = {"functional of keras", "subclassed of tf_keras", "averaging of keras"}
-"""What the other Keras shows nearly as well."""
+SHOWN_BY_THE_OTHER_KERAS = {"functional of keras", "subclassed of tf_keras", "averaging of keras"}
 QUICK = {"optimizer muon"}
 SLOW = {
     (BATCH, "killed"),
@@ -133,17 +134,14 @@ SLOW = {
 
 
 def marks(feature: str, layout: str) -> list[pytest.MarkDecorator]:
-    if layout == "stopped" and feature not in OF_BOTH_LIBRARIES:
+    if layout == "stopped" and feature not in SHOWN_BY_THE_OTHER_KERAS:
         return [] if feature in QUICK else [pytest.mark.slow]
     return [pytest.mark.slow] if (feature, layout) in SLOW else [pytest.mark.long]
 
 
-CASES = [
-    pytest.param(feature, layout, marks=marks(feature, layout), id=f"{feature}-{layout}")
-    for feature in FEATURES
-    for layout in LAYOUTS
-    if feature == BATCH or layout in ("stopped", "central", "killed", "ring")  # the others: 4 parts
-]
+PAIRS = [(feature, layout) for feature in FEATURES for layout in LAYOUTS]
+PAIRS += [(BATCH, layout) for layout in OF_FOUR_PARTS]
+CASES = [pytest.param(*pair, marks=marks(*pair), id="-".join(pair)) for pair in PAIRS]
 
 
 def train(run_dir: Path, *options: str, stops_at: int | None = None) -> Path:
@@ -162,7 +160,7 @@ def one_device(feature: str) -> Path:
 
 @pytest.mark.parametrize(("feature", "layout"), CASES)
 def test_feature_has_the_bits_of_one_device(tmp_path: Path, feature: str, layout: str) -> None:
-    options = (*FEATURES[feature], *LAYOUTS[layout])
+    options = (*FEATURES[feature], *(LAYOUTS | OF_FOUR_PARTS)[layout])
     if layout == "stopped":
         train(tmp_path, *options, "train.steps_per_loop=1", stops_at=3)
         run_dir = train(tmp_path, *options)

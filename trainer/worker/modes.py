@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import tensorflow as tf
@@ -11,6 +11,7 @@ from trainer.cluster.spec import Cluster
 from trainer.engine.initial_weights import restore_weights
 from trainer.errors import CheckpointError, ConfigError
 from trainer.files import write_json
+from trainer.protocols import CallbackDefaults
 from trainer.reinforcement.actor import Actor, PublishedPolicy
 from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.runs import checkpoint_retention
@@ -57,11 +58,18 @@ def execute(run: TrainingRun, began: float) -> bool:
 
 
 class ActorRun(SavedRun):
-    """A run in an actor: one core for each, because its networks are small."""
+    """A run in an actor: one core for each, because its networks are small.
+
+    It has no callbacks: all events are the learner's.
+    """
 
     @property
     def num_threads(self) -> int:
         return 1
+
+    @property
+    def callbacks(self) -> Mapping[str, CallbackDefaults]:
+        return {}
 
 
 def _act(run: ActorRun) -> bool:
