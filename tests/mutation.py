@@ -39,7 +39,7 @@ TESTS = {
     "trainer/runs/checkpoint_retention.py": ("tests/runs/test_checkpoint_retention.py",),
     "trainer/engine/checkpoints/checkpointer.py": CHECKPOINTS,
     "trainer/store/lease.py": ("tests/store",),
-    "trainer/engine/plan.py": ("tests/engine/test_plan.py", "tests/engine/test_engine.py"),
+    "trainer/engine/plan.py": ("tests/engine/test_plan.py", "tests/engine/test_run_state.py"),
     "trainer/config/batch_sizes.py": ("tests/config",),
 }
 """Module -> the quick tests of what it decides."""

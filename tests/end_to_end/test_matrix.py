@@ -71,6 +71,11 @@ FEATURES = {
         *OWN_MODEL, "model._target_=tests.support.keras3_models.everything", "train.ema_decay=0.9",
         "train.clip_norm=0.1", "summary.histograms=4",
     ),
+    "samples that are left out": (  # those of step 4, whose loss is NaN
+        *OWN_MODEL, "model._target_=tests.support.toy_models.tiny", "+model.synchronized=false",
+        "dataset=digits", "dataset._target_=tests.support.toy_datasets.poisoned",
+        "+dataset.ids=[720]", "divergence.action=rollback", "train.ema_decay=0.9",
+    ),
     "own transform": (
         "dataset._target_=tests.support.toy_datasets.waves", "augment.brightness=0.2",
         "batch.global_size=36",

@@ -13,6 +13,7 @@ from trainer.files import read_json
 from trainer.runs.directory import adapted_file
 
 NOWHERE = Path("nowhere")
+Normalization = keras.layers.Normalization
 NUMBERS = np.float32([[1.1], [2.3], [5.7], [0.2]])
 WORDS = np.array([["a b"], ["b c"], ["b"], ["d"]])
 IDS = np.int64([[4], [7], [4], [9]])
@@ -28,9 +29,7 @@ KINDS = {
     "discretization": (lambda layers: layers.Discretization(num_bins=3), NUMBERS),
     "words": (lambda layers: layers.StringLookup(max_tokens=4), WORDS),
     "weighted words": (
-        lambda layers: layers.StringLookup(
-            output_mode="tf_idf", max_tokens=9, pad_to_max_tokens=True
-        ),
+        lambda layers: layers.StringLookup(9, output_mode="tf_idf", pad_to_max_tokens=True),
         WORDS,
     ),
     "ids": (lambda layers: layers.IntegerLookup(output_mode="multi_hot"), IDS),
@@ -70,7 +69,7 @@ def test_layer_learns_once(tmp_path, layers, kind):
 def test_methods_of_keras_are_as_before_after_an_error(tmp_path):
     before = keras.layers.StringLookup.adapt, keras.layers.Normalization.adapt
     with pytest.raises(TypeError, match="Unsupported"):
-        adapted(tmp_path, keras.layers.Normalization, None)
+        adapted(tmp_path, Normalization, None)
     assert (keras.layers.StringLookup.adapt, keras.layers.Normalization.adapt) == before
 
 
@@ -85,24 +84,23 @@ def test_other_processes_take_the_chiefs_state(tmp_path):
             texts.append(text)
             return texts[0]
 
-    make = keras.layers.Normalization
-    chief = adapted(NOWHERE, make, NUMBERS, group=Group(True))
-    other = adapted(NOWHERE, make, Unread(), group=Group(False))
+    chief = adapted(NOWHERE, Normalization, NUMBERS, group=Group(True))
+    other = adapted(NOWHERE, Normalization, Unread(), group=Group(False))
     assert texts[1] == ""
     assert np.array_equal(chief(NUMBERS), other(NUMBERS))
 
 
 def test_only_the_process_that_writes_keeps_a_file(tmp_path):
-    adapted(tmp_path, keras.layers.Normalization, NUMBERS, writes=False)
+    adapted(tmp_path, Normalization, NUMBERS, writes=False)
     assert not adapted_file(tmp_path).exists()
-    adapted(tmp_path, keras.layers.Normalization, NUMBERS)
+    adapted(tmp_path, Normalization, NUMBERS)
     assert [x["layer"] for x in read_json(adapted_file(tmp_path))["layers"]] == ["Normalization"]
 
 
 def test_what_cannot_be_kept_or_restored_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"adapted.json lacks what Normalization normalization"):
-        adapted(tmp_path, keras.layers.Normalization, NUMBERS, adapts=False)
-    adapted(tmp_path, keras.layers.Normalization, NUMBERS)
+        adapted(tmp_path, Normalization, NUMBERS, adapts=False)
+    adapted(tmp_path, Normalization, NUMBERS)
     with pytest.raises(ConfigError, match=r"keeps what a Normalization .* adapts a StringLookup"):
         adapted(tmp_path, keras.layers.StringLookup, WORDS)
 
@@ -117,7 +115,7 @@ def test_what_cannot_be_kept_or_restored_is_refused(tmp_path):
         adapted(NOWHERE, Own, NUMBERS)
 
     def called():
-        layer = keras.layers.Normalization()
+        layer = Normalization()
         layer(NUMBERS)
         return layer
 

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.training import RANDOM, assert_same_bits, engine, train, trained, variables
+from tests.support.training import RANDOM, TWO, assert_same_bits, engine, train, trained, variables
 from trainer.engine import auditor
 from trainer.engine.auditor import Auditor, find_difference
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError, DivergedError
 
-TWO = ("strategy=mirrored", "strategy.virtual_devices=2")
 THREE = ("strategy=mirrored", "strategy.virtual_devices=3", "batch.global_size=24")
 AUDIT = "watchdog.audit_every_steps=3"
 FLIP = "+fault.flip={action:flip_bit,at:4}"
@@ -35,14 +34,11 @@ def test_flipped_bit_goes_unnoticed_without_audit(tmp_path):
 
 @pytest.mark.slow
 def test_flipped_bit_is_found_and_named(tmp_path):
-    with pytest.raises(
-        DivergedError,
-        match=(
-            r"^The audit after step 6 found that variable models/model/block1_conv1/kernel:0 of "
-            r"worker-0 \(replica 2\) differs from that of worker-0 \(replica 0\); check .* "
-            r"checkpoints after step 3, "
-        ),
-    ):
+    found = (
+        r"^The audit after step 6 found that variable models/model/block1_conv1/kernel:0 of "
+        r"worker-0 \(replica 2\) differs from that of .* \(replica 0\); .* checkpoints after step 3"
+    )
+    with pytest.raises(DivergedError, match=found):
         train(tmp_path, *THREE, AUDIT, FLIP)
 
 
@@ -67,9 +63,7 @@ def test_audits_of_many_steps_raise_no_false_alarm(tmp_path):
 
 
 def test_single_replica_is_refused(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"^watchdog.audit_every_steps \(3\) compares replicas, and there is one;"
-    ):
+    with pytest.raises(ConfigError, match=r"^watchdog.audit_every_steps \(3\) compares replicas"):
         engine(tmp_path, "strategy=mirrored", "strategy.virtual_devices=1", AUDIT)
 
 
@@ -89,10 +83,8 @@ def test_interval_follows_the_cost(monkeypatch, every, cost, interval, share):
         audits.record(100, 10.0)
         assert audits.audit(step) == ""
     assert audits.next_after(0) == 200 + interval
-    assert lines == [
-        f"An audit takes {1000 * cost:.1f} ms; one every {interval} steps costs {share} % of the "
-        "time."
-    ]
+    (line,) = lines
+    assert f"{1000 * cost:.1f} ms; one every {interval} steps costs {share} %" in line
     audits.begin(9_990)
     assert audits.next_after(0) == 10_000
 

@@ -112,6 +112,20 @@ def test_callback_ends_the_training_at_a_step(tmp_path):
     assert events[-1][:2] == ("end", 5)
 
 
+@pytest.mark.slow
+def test_early_stopping_counts_evaluations_over_attempts(tmp_path):
+    options = (
+        "model=softmax", "callbacks=early_stopping", "callbacks.early_stopping.patience=2",
+        "callbacks.early_stopping.min_delta=2", "evaluate.every_steps=1",
+    )  # fmt: skip
+    first = engine(tmp_path, *options, "train.steps_per_loop=1")
+    first.train(lambda: first.step >= 2)
+    second = engine(tmp_path, *options)
+    assert second.train(lambda: False)
+    # The first evaluation is the best so far; two more without improvement are allowed.
+    assert second.step == second.result()["step"] == 3
+
+
 class Changing:
     """Changes a weight that it may only read."""
 
@@ -139,10 +153,7 @@ class Predicting:
         events.append(predicted.shape)
 
 
-LAYOUTS = {
-    name: [f"strategy={name}", "strategy.virtual_devices=2"]
-    for name in ("mirrored", "central_storage")
-}
+LAYOUTS = ("mirrored", "central_storage")
 MODELS = {
     "tf_keras": ["model=cnn", "model.width=4", "model.batch_norm=true", "model.dropout=0.3"],
     "keras_3": ["model._target_=tests.support.keras3_models.conv_net"],
@@ -153,9 +164,13 @@ MODELS = {
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("layout", first_only(LAYOUTS))
 def test_callback_may_call_the_model_and_its_predict(tmp_path, layout, model):
-    overrides = [RECORDER.replace("Recorder", "Predicting"), "train.steps=2"]
+    overrides = [
+        RECORDER.replace("Recorder", "Predicting"),
+        "train.steps=2",
+        "strategy.virtual_devices=2",
+    ]
     events.clear()
-    train(tmp_path, *overrides, *MODELS[model], *LAYOUTS[layout])
+    train(tmp_path, *overrides, *MODELS[model], f"strategy={layout}")
     assert events == [(3, 10)]
 
 
@@ -165,13 +180,9 @@ def caller(callbacks, sums, *, is_chief):
         count=1, is_chief=is_chief, all_reduce_sum=lambda *flags: sums or list(flags)
     )
     plan = SimpleNamespace(total_steps=8, epochs=Epochs(16, 4))
-    state = SimpleNamespace(
-        callbacks=callbacks,
-        callback_variables=list,
-        task=SimpleNamespace(models={}),
-        epoch_sums=tf.zeros([2]),
-        variables=dict,
-    )
+    task = SimpleNamespace(models={})
+    state = SimpleNamespace(callbacks=callbacks, callback_variables=list, task=task)
+    state.epoch_sums, state.variables = tf.zeros([2]), dict
     channel = SimpleNamespace(phase=lambda *phase: None, line=events.append)
     loop = SimpleNamespace(state=state, strategy=None)
     made = CallbackCaller(None, SimpleNamespace(plan=plan, loop=loop, channel=channel), group)
@@ -215,8 +226,7 @@ class Shown(Writer):
 
 def test_summaries_of_a_callback_are_checked():
     writer = Shown()
-    reporter = SimpleNamespace(writers=[writer])
-    training = Training(None, True, {}, 8, 2, 4.0, reporter, step=3)
+    training = Training(None, True, {}, 8, 2, 4.0, SimpleNamespace(writers=[writer]), step=3)
     training.write_texts("samples", ("a", "b"))
     training.write_images("samples", np.array([[[0.0, 0.5, 1.0]]]))
     training.write_images("samples", np.full([2, 1, 1, 3], 7, np.uint8))

@@ -1,11 +1,13 @@
 """The number of steps in a graph call, and the interval between two saves."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
 from trainer.cluster.messages import Channel
 from trainer.config.schema import Checkpoint
+from trainer.engine import pacing
 from trainer.engine.pacing import (
     AutoTimer,
     StepPacer,
@@ -17,6 +19,14 @@ from trainer.engine.pacing import (
 from trainer.runs.ledger import CATEGORIES, Ledger, TimeSummary
 
 DAY = 86_400.0
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """What the clock says, in a list of one."""
+    now = [0.0]
+    monkeypatch.setattr(pacing, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
 
 
 def test_pacer_doubles_after_short_calls_and_halves_after_long_ones():
@@ -31,9 +41,8 @@ def test_pacer_doubles_after_short_calls_and_halves_after_long_ones():
 
 def test_pacer_does_not_double_after_call_cut_short_by_event():
     pacer = StepPacer("auto")
-    pacer.record(1, 9.0)
-    pacer.record(1, 0.1)
-    pacer.record(1, 0.1)
+    for count, secs in ((1, 9.0), (1, 0.1), (1, 0.1)):
+        pacer.record(count, secs)
     assert pacer.count == 2
     pacer.record(1, 3.0)
     assert pacer.count == 1
@@ -78,20 +87,18 @@ def spent(saves=0, save_secs=0.0, failures=0, wall_secs=0.0):
         (spent(2, 90.0, 0, 60.0), 3600.0),
     ],
 )
-def test_automatic_interval_keeps_its_limits(summary, secs):
-    now = [0.0]
-    timer = AutoTimer(lambda: summary, lambda line: None, lambda: now[0])
+def test_automatic_interval_keeps_its_limits(now, summary, secs):
+    timer = AutoTimer(lambda: summary, lambda line: None)
     now[0] = 0.98 * secs
     assert not timer.due()
     now[0] = 1.02 * secs
     assert timer.due()
 
 
-def test_interval_follows_the_ledger_after_each_save_and_is_told_once(tmp_path):
-    now = [0.0]
+def test_interval_follows_the_ledger_after_each_save_and_is_told_once(tmp_path, now):
     ledger = Ledger(tmp_path, clock=lambda: now[0])
     lines = []
-    timer = AutoTimer(ledger.summary, lines.append, lambda: now[0])
+    timer = AutoTimer(ledger.summary, lines.append)
 
     def save(secs):
         ledger.mark("save", 1)
@@ -107,10 +114,8 @@ def test_interval_follows_the_ledger_after_each_save_and_is_told_once(tmp_path):
     assert lines == []
     assert save(1.0) == pytest.approx(413, abs=3)
     assert save(3.0) == pytest.approx(math.sqrt(2) * 413, rel=0.1)  # they take 2 s, on average
-    assert lines == [
-        "Saving at least every 6:55 (checkpoint.every_secs=auto): a save takes 1 s, and a failure "
-        "is expected every 24 h (0 so far)."
-    ]
+    (line,) = lines
+    assert line.startswith("Saving at least every 6:55 (checkpoint.every_secs=auto): a save takes")
 
 
 def test_chief_alone_has_an_automatic_timer(tmp_path):

@@ -90,8 +90,7 @@ class Late:
 @pytest.mark.parametrize("answer", [0, -1, 1.5, None])
 def test_save_policy_that_names_no_later_step_is_refused_at_the_start(answer):
     own = {"_target_": f"{__name__}.Late", "answer": answer}
-    problem = rf"save_policy \(Late\): next_after\(0\) must .* > 0, and returned {answer}"
-    with pytest.raises(ConfigError, match=problem):
+    with pytest.raises(ConfigError, match=rf"next_after\(0\) must .* > 0, and returned {answer}"):
         save_policies(Checkpoint(save_policy=own), Epochs(10, 5))
 
 

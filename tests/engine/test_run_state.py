@@ -1,8 +1,12 @@
-"""A run that ends at any moment of an event goes on from memory as if it had not ended."""
+"""A run that ends at any moment of an event goes on from memory as if it had not ended.
+
+And what the engine does whatever fails, and what it says it does meanwhile.
+"""
 
 import functools
 import itertools
 import os
+import threading
 
 import pytest
 import tensorflow as tf
@@ -10,10 +14,10 @@ import tensorflow as tf
 from tests.support.processes import log
 from tests.support.scratch import new_folder
 from tests.support.small_runs import recipe
-from tests.support.training import assert_same_bits, finish
+from tests.support.training import assert_same_bits, finish, lines_of
 from trainer.cli.compose import compose
 from trainer.cluster.host_memory import resident_bytes
-from trainer.cluster.messages import Channel, Line
+from trainer.cluster.messages import Channel, Phase
 from trainer.engine.graph.input.feed import SampleOrder
 from trainer.runs.state_memory import MemoryFiles, StateMemory
 from trainer.worker.training import TrainingRun
@@ -47,25 +51,28 @@ class Killed(BaseException):
 
 
 class Run:
-    """The attempts of a run in this process, which keep their state in the same memory."""
+    """The attempts of a run in this process, which keep their state in the same memory.
+
+    Attributes:
+        messages: those of the newest attempt.
+    """
 
     def __init__(self, run_dir):
         self.run_dir = run_dir
         self.memory = StateMemory(os.memfd_create("test"))
-        self.lines = []
+        self.messages = []
 
     def start(self, *overrides):
         """Return the engine of the next attempt."""
-        self.lines.clear()
-        memories = {"worker-0": self.memory}
-        return TrainingRun(
-            compose([*RUN, *overrides]),
-            self.run_dir,
-            Channel(lambda x: isinstance(x, Line) and self.lines.append(x.text)),
-            memory_files=MemoryFiles(
-                self.memory, memories, lambda: ["worker-0"] * bool(self.memory.newest())
-            ),
-        ).engine
+        self.messages.clear()
+        newest = lambda: ["worker-0"] * bool(self.memory.newest())  # noqa: E731
+        files = MemoryFiles(self.memory, {"worker-0": self.memory}, newest)
+        experiment, channel = compose([*RUN, *overrides]), Channel(self.messages.append)
+        return TrainingRun(experiment, self.run_dir, channel, memory_files=files).engine
+
+    def phase(self):
+        """Return the phase that was reported last."""
+        return [x.phase for x in self.messages if isinstance(x, Phase)][-1]
 
 
 @functools.cache
@@ -121,7 +128,7 @@ def test_run_that_is_killed_in_an_event_repeats_it_once(run, moment, before):
     engine = run.start()
     state = finish(engine)
     line = f"Continuing from step {killed_at} (memory of worker-0), no completed step lost."
-    assert line in run.lines
+    assert line in lines_of(run.messages)
     run_dir, variables = straight()
     assert log(run.run_dir) == log(run_dir)
     assert engine.checkpointer.steps() == [4, 8]
@@ -156,17 +163,59 @@ def test_stop_after_a_restart_does_not_save_again_what_a_checkpoint_has(run):
     assert engine.checkpointer.metrics(4).keys() == {"loss", "accuracy"}  # still one of the best
 
 
-@pytest.mark.parametrize("method", ["_go_back", "_leave_out"])
-def test_rollback_is_never_undone_by_a_state_in_memory(run, tmp_path, method):
-    example = int(SampleOrder(1437, 0).locate(tf.constant([16 * 5], tf.int64))[1][0])
-    poisoned = (
+def poisoned(step):
+    """Return overrides that make the loss of a step NaN, and roll back."""
+    example = int(SampleOrder(1437, 0).locate(tf.constant([16 * step], tf.int64))[1][0])
+    return (
         "dataset._target_=tests.support.toy_datasets.poisoned", f"+dataset.ids=[{example}]",
         "divergence.action=rollback", "checkpoint.every_steps=2",
     )  # fmt: skip
-    engine = run.start(*poisoned)
+
+
+@pytest.mark.parametrize("method", ["_go_back", "_leave_out"])
+def test_rollback_is_never_undone_by_a_state_in_memory(run, tmp_path, method):
+    engine = run.start(*poisoned(5))
     kill_in(engine, method, 1, before=True)
     with pytest.raises(Killed):
         engine.train(lambda: False)
     assert (run.memory.newest() is None) == (method == "_leave_out")
-    state = finish(run.start(*poisoned))
-    assert_same_bits(state, finish(recipe(tmp_path / "straight", *RUN, *poisoned)))
+    state = finish(run.start(*poisoned(5)))
+    assert_same_bits(state, finish(recipe(tmp_path / "straight", *RUN, *poisoned(5))))
+
+
+def test_rollback_restores_in_a_phase_that_may_take_long(run, monkeypatch):
+    engine = run.start(*poisoned(5))
+    restored_in = []
+    restore = engine.checkpointer.restore
+    monkeypatch.setattr(
+        engine.checkpointer,
+        "restore",
+        lambda step: restored_in.append(run.phase()) or restore(step),
+    )
+    engine.train(lambda: False)
+    assert restored_in == ["compile"]
+
+
+def test_checkpoint_in_the_background_is_committed_though_closing_fails(run, monkeypatch):
+    engine = run.start("checkpoint.async_write=true", "train.steps_per_loop=1")
+    checkpointer = engine.checkpointer
+    is_awaited = threading.Event()
+    monkeypatch.setattr(checkpointer, "before_commit", lambda: is_awaited.wait(60))
+    wait = checkpointer.wait
+    during = []
+
+    def wait_and_release():
+        during.append(run.phase())
+        is_awaited.set()
+        wait()
+
+    def fail():
+        monkeypatch.setattr(checkpointer, "wait", wait_and_release)
+        raise OSError("the disk of the writer is full")
+
+    monkeypatch.setattr(engine.reporter, "close", fail)
+    with pytest.raises(OSError, match="the disk of the writer is full"):
+        engine.train(lambda: engine.step >= 4)
+    is_awaited.set()
+    assert checkpointer.steps() == [4]
+    assert during == ["save"]  # not hidden in a phase that is expected to be short

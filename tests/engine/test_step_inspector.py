@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.training import RANDOM, ROUNDING, assert_same_bits, engine, variables
+from tests.support.training import RANDOM, ROUNDING, TWO, assert_same_bits, engine, variables
 from tests.tasks.test_gan import gan_engine
 from trainer.engine.plan import EverySteps
 from trainer.engine.step_inspector import MAX_IMAGES, StepInspector, as_images
@@ -17,9 +17,8 @@ from trainer.errors import ConfigError
 from trainer.summaries.writers.writer import Writer
 from trainer.tasks.classification import Classification
 
-ONE, TWO = ["strategy=one_device"], ["strategy=mirrored", "strategy.virtual_devices=2"]
 RATE = 0.05
-SGD = ["optimizer=sgd", f"optimizer.learning_rate={RATE}", "optimizer.momentum=0"]
+SGD = ("optimizer=sgd", f"optimizer.learning_rate={RATE}", "optimizer.momentum=0")
 
 
 class Recorder(Writer):
@@ -69,35 +68,24 @@ def advance(run_engine, count):
 
 @pytest.mark.slow
 def test_gradients_are_those_of_next_step(tmp_path):
-    run_engine = engine(
-        tmp_path, *TWO, *RANDOM, *SGD, "train.clip_norm=100", "summary.histograms=2"
-    )
+    options = ("train.clip_norm=100", "summary.histograms=2")
+    run_engine = engine(tmp_path, *TWO, *RANDOM, *SGD, *options)
     advance(run_engine, 2)
     state = variables(run_engine)
-    histograms = inspect(run_engine, 2).recorded_histograms
+    histograms = {name: x for (_, name), x in inspect(run_engine, 2).recorded_histograms.items()}
     assert_same_bits(state, variables(run_engine))  # moving statistics too
-    before = {
-        name: values for (_, name), values in histograms.items() if name.startswith("weights/")
-    }
-    gradients = {
-        name.replace("gradients/", "weights/"): values
-        for (_, name), values in histograms.items()
-        if name.startswith("gradients/")
-    }
+    before, gradients = (
+        {name.removeprefix(kind): x for name, x in histograms.items() if name.startswith(kind)}
+        for kind in ("weights/", "gradients/")
+    )
     advance(run_engine, 1)
-    after = {
-        f"weights/{variable.name[:-2]}": variable.numpy()
-        for variable in run_engine.state.task.models["model"].trainable_variables
-    }
+    trained = run_engine.state.task.models["model"].trainable_variables
+    after = {variable.name[:-2]: variable.numpy() for variable in trained}
     assert before.keys() == gradients.keys() == after.keys()
     for name, gradient in gradients.items():
-        np.testing.assert_allclose(
-            after[name],
-            before[name] - np.float32(RATE) * gradient,
-            rtol=ROUNDING,
-            atol=1e-7,  # weights below 1, rounded once
-            err_msg=name,
-        )
+        moved = before[name] - np.float32(RATE) * gradient
+        # Weights below 1, rounded once.
+        np.testing.assert_allclose(after[name], moved, rtol=ROUNDING, atol=1e-7, err_msg=name)
     norm = np.sqrt(sum(np.sum(gradient.astype(np.float64) ** 2) for gradient in gradients.values()))
     assert run_engine.loop.report() == {"gradient_norm": pytest.approx(norm, rel=ROUNDING)}
 
@@ -106,13 +94,10 @@ def test_gradients_are_those_of_next_step(tmp_path):
 def test_images_are_those_of_next_step_after_augmentation(tmp_path):
     folder = tmp_path / "features"
     folder.mkdir()
-    task = [
-        "task._target_=tests.engine.test_step_inspector.FeatureRecorder",
-        f"+task.folder={folder}",
-        "~task.label_smoothing",
-        "~task.class_weights",
-        "~task.focal_gamma",
-    ]
+    task = (
+        f"task._target_={__name__}.FeatureRecorder", f"+task.folder={folder}",
+        "~task.label_smoothing", "~task.class_weights", "~task.focal_gamma",
+    )  # fmt: skip
     run_engine = engine(tmp_path / "run", *TWO, *RANDOM, *task, "summary.images=2")
     advance(run_engine, 2)
     ((key, images),) = inspect(run_engine, 2).recorded_images.items()
@@ -138,7 +123,7 @@ def test_each_model_has_its_own_histograms(tmp_path):
 
 
 def test_inspector_shows_what_is_due(tmp_path):
-    run_engine = engine(tmp_path, *ONE, "summary.histograms=3", "summary.images=4")
+    run_engine = engine(tmp_path, "strategy=one_device", "summary.histograms=3", "summary.images=4")
     shown = inspect(run_engine, 4)
     assert not shown.recorded_histograms
     assert shown.recorded_images
@@ -150,11 +135,5 @@ def test_features_that_are_not_images_are_refused():
     for shape in ([28, 28], [28, 28, 1], [32, 32, 3], [32, 32, 4]):
         make_inspector(tf.TensorSpec([None, *shape]))
     for shape in ([784], [32, 32, 2], [4, 32, 32, 3]):
-        with pytest.raises(
-            ConfigError,
-            match=(
-                r"^summary.images \(10\) needs features that are images, "
-                r".* add summary.images=null$"
-            ),
-        ):
+        with pytest.raises(ConfigError, match=r"^summary.images \(10\) needs .* that are images, "):
             make_inspector(tf.TensorSpec([None, *shape]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -13,14 +14,14 @@ from trainer.engine.engine import Engine
 SMALL = ("train.steps=8", "batch.global_size=16", "summary.every_steps=50", "writers=[jsonl]")
 
 
-def engine(run_dir: Path, *overrides: str) -> Engine:
+def engine(run_dir: Path, *overrides: str, **options: Any) -> Engine:
     """Build the engine of a run."""
-    return recipe(run_dir, *SMALL, *overrides)
+    return recipe(run_dir, *SMALL, *overrides, **options)
 
 
-def recipe(run_dir: Path, *overrides: str) -> Engine:
+def recipe(run_dir: Path, *overrides: str, **options: Any) -> Engine:
     """Build the engine of a run of the length that its recipe has."""
-    return training.recipe(run_dir, "writers=[jsonl]", *overrides)
+    return training.recipe(run_dir, "writers=[jsonl]", *overrides, **options)
 
 
 def train(

@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.support.scratch import new_folder
 from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
+from trainer.cluster.messages import Channel, Line
 
 if TYPE_CHECKING:
     from trainer.engine.engine import Engine
@@ -26,6 +26,8 @@ SMALL = (
     "summary.every_steps=50",  # graph calls of several steps
     "writers=[jsonl]",
 )
+TWO = ("strategy=mirrored", "strategy.virtual_devices=2")
+CENTRAL = ("strategy=central_storage", "strategy.virtual_devices=2")
 RANDOM = ("model.dropout=0.3", "model.batch_norm=true", "augment.crop=1", "augment.brightness=0.2")
 """Everything that is random or keeps statistics."""
 
@@ -47,17 +49,24 @@ scaled wrongly is off by a factor of 2 or more: a distance of 0.5 at least.
 """
 
 
-def recipe(run_dir: Path, *overrides: str) -> Engine:
-    """Build the engine of a run of these overrides alone."""
+def recipe(
+    run_dir: Path, *overrides: str, receive: Callable[[Any], None] = lambda message: None
+) -> Engine:
+    """Build the engine of a run of these overrides alone; `receive` takes its messages."""
     from trainer.worker.training import TrainingRun
 
     run_dir.mkdir(parents=True, exist_ok=True)
-    return TrainingRun(compose(list(overrides)), run_dir, Channel(lambda message: None)).engine
+    return TrainingRun(compose(list(overrides)), run_dir, Channel(receive)).engine
 
 
-def engine(run_dir: Path, *overrides: str) -> Engine:
+def engine(run_dir: Path, *overrides: str, **options: Any) -> Engine:
     """Build the engine of a small run."""
-    return recipe(run_dir, *SMALL, *overrides)
+    return recipe(run_dir, *SMALL, *overrides, **options)
+
+
+def lines_of(messages: list[Any]) -> list[str]:
+    """Return the lines for the user among messages."""
+    return [message.text for message in messages if isinstance(message, Line)]
 
 
 def train(

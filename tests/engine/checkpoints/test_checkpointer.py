@@ -1,15 +1,17 @@
-"""Checkpoints: whatever is damaged, the newest sound one is restored, or the run fails."""
+"""Checkpoints: whatever is damaged, the newest sound one is restored, or the run fails.
+
+test_power_cut.py ends saves at any point.
+"""
 
 import concurrent.futures
 import errno
 import hashlib
-import itertools
 import json
 import os
+import re
 import shutil
 import threading
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -50,8 +52,12 @@ def restored(directory):
     return checkpointer.restore_latest(), values(trackables), checkpointer.skipped
 
 
-def data_file(directory, step):
-    return directory / f"ckpt-{step}.data-00000-of-00001"
+DATA = "ckpt-2.data-00000-of-00001"
+FILES_OF_2 = [DATA, "ckpt-2.index", "ckpt-2.json"]
+
+
+def names(directory):
+    return sorted(os.listdir(directory))
 
 
 def test_checkpoint_with_a_variable_of_a_former_version_fits(tmp_path):
@@ -74,15 +80,12 @@ def test_marker_holds_step_metrics_sizes_hashes_and_variables(tmp_path):
     assert (content["step"], content["metrics"]) == (5, {"accuracy": 0.5})
     assert sorted(content["files"]) == ["ckpt-5.data-00000-of-00001", "ckpt-5.index"]
     assert content["files"]["ckpt-5.index"]["bytes"] == (tmp_path / "ckpt-5.index").stat().st_size
-    assert sorted(os.listdir(tmp_path)) == [
-        "ckpt-5.data-00000-of-00001",
-        "ckpt-5.index",
-        "ckpt-5.json",
-    ]
+    assert names(tmp_path) == [file.replace("2", "5") for file in FILES_OF_2]
 
 
-def blocking_hook():
-    """Return a hook that blocks the write, an event set when it is reached, and its release."""
+@pytest.fixture
+def blocked():
+    """Return a function that blocks the writes of a checkpointer, and the events around them."""
     reached, released = threading.Event(), threading.Event()
 
     def hook():
@@ -92,8 +95,8 @@ def blocking_hook():
     return hook, reached, released
 
 
-def test_background_save_writes_state_of_its_step_while_training_continues(tmp_path):
-    hook, reached, released = blocking_hook()
+def test_background_save_writes_state_of_its_step_while_training_continues(tmp_path, blocked):
+    hook, reached, released = blocked
     save(tmp_path, 1)
     trackables = state(2)
     checkpointer = Checkpointer(tmp_path, trackables, [KeepNewest(1)], background=True)
@@ -111,27 +114,18 @@ def test_background_save_writes_state_of_its_step_while_training_continues(tmp_p
     assert restored(tmp_path)[1] == values(state(2))
 
 
-def test_fused_updates_do_not_change_pending_snapshot(tmp_path):
-    hook, _, released = blocking_hook()
+def test_fused_updates_do_not_change_pending_snapshot(tmp_path, blocked):
+    hook, _, released = blocked
     variable = tf.Variable(tf.ones([4]))
     slots = [tf.Variable(tf.zeros([4])), tf.Variable(tf.zeros([4]))]
     trackables = {"x": variable, "slots": slots}
     checkpointer = Checkpointer(tmp_path, trackables, background=True)
     checkpointer.before_commit = hook
     checkpointer.save(1, None)
+    rates = {"beta1_power": 0.9, "beta2_power": 0.99, "lr": 0.1, "beta1": 0.9, "beta2": 0.99}
+    handles = {"var": variable.handle, "m": slots[0].handle, "v": slots[1].handle}
     for _ in range(3):
-        tf.raw_ops.ResourceApplyAdam(
-            var=variable.handle,
-            m=slots[0].handle,
-            v=slots[1].handle,
-            beta1_power=0.9,
-            beta2_power=0.99,
-            lr=0.1,
-            beta1=0.9,
-            beta2=0.99,
-            epsilon=1e-7,
-            grad=tf.ones([4]),
-        )
+        tf.raw_ops.ResourceApplyAdam(**handles, **rates, epsilon=1e-7, grad=tf.ones([4]))
     released.set()
     checkpointer.wait()
     assert not np.allclose(variable, 1.0)
@@ -139,8 +133,10 @@ def test_fused_updates_do_not_change_pending_snapshot(tmp_path):
     np.testing.assert_array_equal([variable, *slots], [[1.0] * 4, [0.0] * 4, [0.0] * 4])
 
 
-def test_write_goes_on_in_the_background_only_if_its_state_is_held_until_it_is_committed(tmp_path):
-    hook, reached, released = blocking_hook()
+def test_write_goes_on_in_the_background_only_if_its_state_is_held_until_it_is_committed(
+    tmp_path, blocked
+):
+    hook, reached, released = blocked
     checkpointer = Checkpointer(tmp_path, state(1), background=None)
     checkpointer.before_commit = hook
     holding = []
@@ -169,12 +165,9 @@ def test_failed_background_write_is_reported_and_leaves_older_checkpoints(tmp_pa
     checkpointer = Checkpointer(tmp_path, state(2), background=True)
     checkpointer.before_commit = full_disk
     checkpointer.save(2, None)
-    with pytest.raises(
-        CheckpointError,
-        match=r"the checkpoint of step 2 could not be written to .*: .*No space left on device",
-    ):
+    with pytest.raises(CheckpointError, match=r"of step 2 could not be written .*No space left"):
         checkpointer.save(3, None)
-    assert {name.split(".")[0] for name in os.listdir(tmp_path)} == {"ckpt-1"}
+    assert {name.split(".")[0] for name in names(tmp_path)} == {"ckpt-1"}
     checkpointer.save(3, None)
     concurrent.futures.wait([checkpointer._writing])
     with pytest.raises(CheckpointError, match="the checkpoint of step 3"):
@@ -202,85 +195,66 @@ def test_write_that_fails_once_is_repeated(tmp_path, monkeypatch, caplog, at):
     assert "Stale file handle; trying again in 0.1 s" in caplog.text
 
 
-def truncate(directory, step):
-    file = data_file(directory, step)
-    os.truncate(file, file.stat().st_size - 1)
+def damaged(name, change):
+    """Return what changes the content of a file of a step."""
 
-
-def flip_a_bit(directory, step):
-    content = bytearray(data_file(directory, step).read_bytes())
-    content[len(content) // 2] ^= 1
-    data_file(directory, step).write_bytes(content)
-
-
-def remove_data(directory, step):
-    data_file(directory, step).unlink()
-
-
-def remove_index(directory, step):
-    (directory / f"ckpt-{step}.index").unlink()
-
-
-def remove_marker(directory, step):
-    (directory / f"ckpt-{step}.json").unlink()
-
-
-def marker_with(content):
     def damage(directory, step):
-        (directory / f"ckpt-{step}.json").write_bytes(content)
+        file = directory / name.replace("2", str(step), 1)
+        file.write_bytes(change(file.read_bytes()))
 
     return damage
+
+
+def removed(name):
+    return lambda directory, step: (directory / name.replace("2", str(step), 1)).unlink()
+
+
+def flipped(content):
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+def marker(content):
+    return damaged("ckpt-2.json", lambda _: content), "its marker is damaged"
+
+
+flip_a_bit, remove_marker = damaged(DATA, flipped), removed("ckpt-2.json")
+truncate = damaged(DATA, lambda content: content[:-1])
 
 
 def marker_of_another_step(directory, step):
     shutil.copy(directory / "ckpt-1.json", directory / f"ckpt-{step}.json")
 
 
-DATA = "ckpt-2.data-00000-of-00001"
 DAMAGES = {
-    "truncated": (truncate, f"{DATA} has {{less}} bytes instead of {{size}}"),
+    "truncated": (truncate, rf"{DATA} has \d+ bytes instead of \d+"),
     "a bit flipped": (flip_a_bit, f"the content of {DATA} has changed"),
-    "data missing": (remove_data, f"{DATA} is missing"),
-    "index missing": (remove_index, "ckpt-2.index is missing"),
-    "marker missing": (
-        remove_marker,
-        "it has no marker: it was not finished, or the marker was removed",
-    ),
-    "marker empty": (marker_with(b""), "its marker is damaged"),
-    "marker cut off": (marker_with(b'{"step": 2, "metr'), "its marker is damaged"),
-    "marker without sizes": (
-        marker_with(b'{"step": 2, "metrics": {}, "files": {"ckpt-2.index": 3}}'),
-        "its marker is damaged",
-    ),
+    "data missing": (removed(DATA), f"{DATA} is missing"),
+    "index missing": (removed("ckpt-2.index"), "ckpt-2.index is missing"),
+    "marker missing": (remove_marker, "it has no marker: it was not finished, or .* removed"),
+    "marker empty": marker(b""),
+    "marker cut off": marker(b'{"step": 2, "metr'),
+    "marker without sizes": marker(b'{"step": 2, "metrics": {}, "files": {"ckpt-2.index": 3}}'),
     "marker of another step": (marker_of_another_step, "its marker is damaged"),
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_restore_latest_skips_damaged_checkpoint(tmp_path, damage):
+@pytest.mark.parametrize(("damage", "problem"), DAMAGES.values(), ids=DAMAGES)
+def test_restore_latest_skips_damaged_checkpoint(tmp_path, damage, problem):
     save(tmp_path, 1, 2)
-    size = data_file(tmp_path, 2).stat().st_size
-    inflict, problem = DAMAGES[damage]
-    inflict(tmp_path, 2)
-    step, content, skipped = restored(tmp_path)
+    damage(tmp_path, 2)
+    step, content, (skipped,) = restored(tmp_path)
     assert (step, content) == (1, values(state(1)))
-    assert skipped == [
-        f"skipped the checkpoint of step 2: {problem.format(size=size, less=size - 1)}"
-    ]
+    assert re.fullmatch(f"skipped the checkpoint of step 2: {problem}", skipped)
 
 
 def test_restore_latest_fails_if_all_checkpoints_are_damaged(tmp_path):
     save(tmp_path, 1, 2)
     flip_a_bit(tmp_path, 1)
-    remove_data(tmp_path, 2)
-    with pytest.raises(CheckpointError) as caught:
+    removed(DATA)(tmp_path, 2)
+    problem = rf"step 2: {DATA} is missing; .* step 1: the content .* changed.*resume=never$"
+    with pytest.raises(CheckpointError, match=problem):
         restored(tmp_path)
-    assert str(caught.value) == (
-        f"no checkpoint in {tmp_path} can be trusted "
-        f"(skipped the checkpoint of step 2: {DATA} is missing; "
-        "skipped the checkpoint of step 1: the content of ckpt-1.data-00000-of-00001 has changed); "
-        "bring one back, or start afresh with resume=never"
-    )
 
 
 def test_retention_does_not_count_damaged_checkpoints(tmp_path):
@@ -307,60 +281,14 @@ def test_save_replaces_damaged_checkpoint(tmp_path):
     assert restored(tmp_path)[1]["step"] == 77
 
 
-class Killed(BaseException):
-    """Simulates a kill: a BaseException, so that nothing cleans up after it."""
-
-
-def killed_in(monkeypatch, directory, name, count):
-    """Save another state of step 2; a kill comes before the `count`th call of `Path.<name>`."""
-    calls = itertools.count(1)
-    original = getattr(Path, name)
-
-    def counted(self, *arguments, **options):
-        if self.name.startswith(("ckpt-", "new-")) and next(calls) == count:
-            raise Killed
-        return original(self, *arguments, **options)
-
-    other = state(7)
-    other["step"].assign(2)
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, name, counted)
-        Checkpointer(directory, other, [KeepNewest(1)]).save(2, {"accuracy": 0.5})
-
-
-@pytest.mark.parametrize(
-    ("name", "count"), [("open", 1), ("unlink", 1), ("replace", 1), ("replace", 2), ("replace", 3)]
-)
-def test_second_save_of_a_step_always_leaves_a_whole_checkpoint(tmp_path, monkeypatch, name, count):
-    save(tmp_path, 2)
-    old, new = values(state(2)), {**values(state(7)), "step": 2}
-    try:
-        killed_in(monkeypatch, tmp_path, name, count)
-        whole = True
-    except Killed:
-        whole = name != "open"
-    assert restored(tmp_path) == (2, new if whole else old, [])
-    assert sorted(os.listdir(tmp_path)) == [
-        "ckpt-2.data-00000-of-00001",
-        "ckpt-2.index",
-        "ckpt-2.json",
-    ]
-    assert read_marker(tmp_path, 2)["metrics"] == ({"accuracy": 0.5} if whole else {})
-
-
-def test_restore_removes_what_a_kill_left_of_a_removal(tmp_path):
+def test_restore_removes_what_a_kill_left_of_a_removal_and_a_save_all_that_is_unfinished(tmp_path):
     save(tmp_path, 1, 2, 3)
     remove_marker(tmp_path, 2)
-    assert restored(tmp_path)[0] == 3
-    assert {name.split(".")[0] for name in os.listdir(tmp_path)} == {"ckpt-1", "ckpt-3"}
-
-
-def test_next_save_removes_unfinished_checkpoints(tmp_path):
-    save(tmp_path, 1, 2)
-    remove_marker(tmp_path, 2)
     (tmp_path / "ckpt-7.index").write_text("half")
-    save(tmp_path, 3)
-    assert {name.split(".")[0] for name in os.listdir(tmp_path)} == {"ckpt-1", "ckpt-3"}
+    assert restored(tmp_path)[0] == 3
+    assert {name.split(".")[0] for name in names(tmp_path)} == {"ckpt-1", "ckpt-3", "ckpt-7"}
+    save(tmp_path, 4)
+    assert {name.split(".")[0] for name in names(tmp_path)} == {"ckpt-1", "ckpt-3", "ckpt-4"}
 
 
 @pytest.mark.parametrize(
@@ -368,30 +296,24 @@ def test_next_save_removes_unfinished_checkpoints(tmp_path):
     [
         (state(0, ("a", "b", "c")), "it lacks c"),
         (state(0, ("a",)), "it has weights.b, which this experiment lacks"),
-        (
-            state(0, shape=(4,)),
-            "Received incompatible tensor with shape (3,) when attempting to restore variable "
-            "with shape (4,) and name a:0.",
-        ),
+        (state(0, shape=(4,)), r"incompatible tensor with shape \(3,\) .*\(4,\) and name a:0"),
     ],
     ids=["more", "less", "shape"],
 )
 def test_restore_names_variables_that_do_not_match(tmp_path, other, message):
     save(tmp_path, 5)
-    with pytest.raises(CheckpointError) as caught:
+    problem = rf"the checkpoint of step 5 does not fit this experiment: .*{message}"
+    with pytest.raises(CheckpointError, match=problem):
         Checkpointer(tmp_path, other).restore_latest()
-    assert str(caught.value) == f"the checkpoint of step 5 does not fit this experiment: {message}"
 
 
 @pytest.mark.slow
 def test_checkpoint_has_only_metrics_of_its_own_step(tmp_path):
-    options = [
-        "evaluate.every_steps=4",
-        "evaluate.every_epochs=null",
-        "checkpoint.every_secs=0.000001",
-        "checkpoint.keep=99",
-    ]
-    train(tmp_path, *options, "train.steps_per_loop=1")
+    options = (
+        "evaluate.every_steps=4", "evaluate.every_epochs=null", "checkpoint.keep=99",
+        "checkpoint.every_secs=0.000001", "train.steps_per_loop=1",
+    )  # fmt: skip
+    train(tmp_path, *options)
     metrics = {step: read_marker(tmp_path / "checkpoints", step)["metrics"] for step in range(1, 9)}
     assert [step for step in metrics if metrics[step]] == [4, 8]
     assert metrics[4].keys() == {"loss", "accuracy"}

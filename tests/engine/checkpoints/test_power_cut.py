@@ -6,15 +6,10 @@ Equal", OSDI 2014): the calls of a sequence are recorded, and states of the disk
 are made and recovered from.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import random
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -28,41 +23,32 @@ MOST_LOST = 10
 """Of more changes of names, some of the subsets that may be lost are drawn."""
 
 
-@dataclass(frozen=True)
-class Change:
-    """A name that was made, moved or removed: `old` no longer has the file, `new` has it."""
-
-    file: int
-    old: str = ""
-    new: str = ""
-
-
 @dataclass
 class Disk:
     """What a power cut may leave of a folder.
 
     Attributes:
         names: the names that have been flushed, each with the number of its file.
-        changes: those of names since then, in order.
+        changes: those of names since then, in order: a file, its old name and its new one, if any.
         contents: of each file: what has been flushed, and what has been written.
     """
 
-    names: dict[str, int] = field(default_factory=dict)
-    changes: list[Change] = field(default_factory=list)
-    contents: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
+    names: dict = field(default_factory=dict)
+    changes: list = field(default_factory=list)
+    contents: dict = field(default_factory=dict)
 
-    def copy(self) -> Disk:
+    def copy(self):
         return Disk(dict(self.names), list(self.changes), dict(self.contents))
 
-    def applied(self, changes: list[Change]) -> dict[str, int]:
+    def applied(self, changes):
         names = dict(self.names)
-        for change in changes:
-            names.pop(change.old, None)
-            if change.new:
-                names[change.new] = change.file
+        for file, old, new in changes:
+            names.pop(old, None)
+            if new:
+                names[new] = file
         return names
 
-    def states(self, draw: random.Random) -> Iterator[dict[str, bytes]]:
+    def states(self, draw):
         """Yield every content of the folder, by name, that a cut of the power may leave."""
         count = len(self.changes)
         choices = list(itertools.product([True, False], repeat=min(count, MOST_LOST)))
@@ -73,13 +59,12 @@ class Disk:
             for kept in (1.0, 0.5, 0.0):
                 yield {name: self._left(file, kept) for name, file in names.items()}
 
-    def _left(self, file: int, kept: float) -> bytes:
+    def _left(self, file, kept):
         flushed, written = self.contents[file]
         if written == flushed:
             return written
-        if written.startswith(flushed):  # lines that were added
-            return written[: len(flushed) + int(kept * (len(written) - len(flushed)))]
-        return written[: int(kept * len(written))]
+        begin = len(flushed) if written.startswith(flushed) else 0  # lines that were added
+        return written[: begin + int(kept * (len(written) - begin))]
 
 
 class Recorder:
@@ -89,16 +74,16 @@ class Recorder:
         points: the disk before each call, with what had been promised by then.
     """
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder, patch):
         self._folder = folder
         self._disk = Disk()
-        self.points: list[tuple[Disk, Any]] = []
-        self.promised: Any = None
+        self.points = []
+        self.promised = None
         for name in ("fsync", "replace", "rename", "unlink"):
             patch.setattr(os, name, self._followed(getattr(os, name), name))
 
-    def _followed(self, call: Callable[..., Any], name: str) -> Callable[..., Any]:
-        def followed(*arguments: Any, **options: Any) -> Any:
+    def _followed(self, call, name):
+        def followed(*arguments, **options):
             self.note()
             inode = os.fstat(arguments[0]).st_ino if name == "fsync" else 0
             result = call(*arguments, **options)
@@ -112,24 +97,22 @@ class Recorder:
 
         return followed
 
-    def note(self) -> None:
+    def note(self):
         """Compare the folder with what is known of it, and keep the disk at this point."""
         disk = self._disk
         before = disk.applied(disk.changes)
         now = {path.name: path.stat().st_ino for path in self._folder.iterdir() if path.is_file()}
         moved = {file: name for name, file in now.items() if before.get(name) != file}
         for name, file in before.items():
-            if file in moved:
-                disk.changes.append(Change(file, old=name, new=moved.pop(file)))
-            elif name not in now:
-                disk.changes.append(Change(file, old=name))
-        disk.changes += [Change(file, new=name) for file, name in moved.items()]
+            if file in moved or name not in now:
+                disk.changes.append((file, name, moved.pop(file, "")))
+        disk.changes += [(file, "", name) for file, name in moved.items()]
         for name, file in now.items():
             flushed = disk.contents.get(file, (b"", b""))[0]
             disk.contents[file] = (flushed, (self._folder / name).read_bytes())
         self.points.append((disk.copy(), self.promised))
 
-    def states(self, number: int) -> Iterator[tuple[dict[str, bytes], Any]]:
+    def states(self, number):
         """Yield some of the states in which the power may be cut, each with what is promised."""
         draw = random.Random(0)
         found = {}
@@ -141,7 +124,7 @@ class Recorder:
             yield state, promised
 
 
-def put(folder: Path, state: dict[str, bytes]) -> None:
+def put(folder, state):
     folder.mkdir()
     for name, content in state.items():
         (folder / name).write_bytes(content)
@@ -156,16 +139,14 @@ SEQUENCES = {
 """Steps that are saved; a negative one: all after it are removed, and it is restored."""
 
 
-def newest(folder: Path) -> int:
+def newest(folder):
     """Return the newest step whose files are sound, after what a start does; -1: there is none."""
     recover(folder)
     return max((step for step in committed_steps(folder) if not verify(folder, step)), default=-1)
 
 
 @pytest.mark.parametrize("sequence", SEQUENCES)
-def test_newest_committed_checkpoint_survives(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sequence: str
-) -> None:
+def test_newest_committed_checkpoint_survives(tmp_path, monkeypatch, sequence):
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     variable = tf.Variable(0)
@@ -191,7 +172,7 @@ def test_newest_committed_checkpoint_survives(
             assert int(variable) == found
 
 
-def test_record_is_the_old_or_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_is_the_old_or_the_new_one(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     folder.mkdir()
     with monkeypatch.context() as patch:

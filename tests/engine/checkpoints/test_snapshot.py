@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.layouts import mirrored
 from trainer.engine.checkpoints.snapshot import SnapshotReader
 from trainer.errors import CheckpointError
 
@@ -14,12 +15,14 @@ def content(prefix):
 
 
 def test_files_equal_those_of_tensorflow(tmp_path):
-    model = tf.keras.Sequential(
-        [tf.keras.layers.Dense(4, input_shape=(3,)), tf.keras.layers.BatchNormalization()]
-    )
-    checkpoint = tf.train.Checkpoint(
-        model=model, step=tf.Variable(7, dtype=tf.int64), nested={"a": [tf.Variable(1.5)]}
-    )
+    layers = [tf.keras.layers.Dense(4, input_shape=(3,)), tf.keras.layers.BatchNormalization()]
+    model = tf.keras.Sequential(layers)
+
+    def checkpoint_of(step, number):
+        step, nested = tf.Variable(step, dtype=tf.int64), {"a": [tf.Variable(number)]}
+        return tf.train.Checkpoint(model=model, step=step, nested=nested)
+
+    checkpoint = checkpoint_of(7, 1.5)
     checkpoint.write(str(tmp_path / "theirs"))
     SnapshotReader(checkpoint).capture().write(str(tmp_path / "ours"))
     theirs, ours = content(tmp_path / "theirs"), content(tmp_path / "ours")
@@ -30,17 +33,13 @@ def test_files_equal_those_of_tensorflow(tmp_path):
         "ours.data-00000-of-00001",
         "ours.index",
     ]
-    tf.train.Checkpoint(
-        model=model, step=tf.Variable(0, dtype=tf.int64), nested={"a": [tf.Variable(0.0)]}
-    ).read(str(tmp_path / "ours")).assert_consumed()
+    checkpoint_of(0, 0.0).read(str(tmp_path / "ours")).assert_consumed()
 
 
 def test_mirrored_variable_is_written_once_and_on_read_variable_as_mean(tmp_path):
-    strategy = tf.distribute.MirroredStrategy(
-        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
-    )
+    strategy = mirrored(2)
     with strategy.scope():
-        mirrored = tf.Variable([1.0, 2.0])
+        on_write = tf.Variable([1.0, 2.0])
         on_read = tf.Variable(
             0.0,
             trainable=False,
@@ -49,7 +48,7 @@ def test_mirrored_variable_is_written_once_and_on_read_variable_as_mean(tmp_path
         )
     for number, part in enumerate(strategy.experimental_local_results(on_read)):
         part.assign(float(number))
-    snapshot = SnapshotReader(tf.train.Checkpoint(mirrored=mirrored, on_read=on_read)).capture()
+    snapshot = SnapshotReader(tf.train.Checkpoint(mirrored=on_write, on_read=on_read)).capture()
     snapshot.write(str(tmp_path / "x"))
     values = content(tmp_path / "x")
     np.testing.assert_array_equal(values["mirrored/.ATTRIBUTES/VARIABLE_VALUE"], [1.0, 2.0])

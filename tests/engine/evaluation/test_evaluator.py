@@ -1,4 +1,7 @@
-"""Metrics and predictions of a whole split: exact on every strategy, and the same in every mode."""
+"""Metrics and predictions of a whole split: exact, and the same in every mode.
+
+The matrix of tests/end_to_end shows that every layout has the bits of one device.
+"""
 
 import json
 
@@ -8,7 +11,7 @@ import tensorflow as tf
 
 from tests.support.marks import first_only
 from tests.support.processes import only_run, run
-from tests.support.training import ROUNDING, SMALL, assert_same_bits, engine, train, variables
+from tests.support.training import ROUNDING, SMALL, TWO, assert_same_bits, engine, train, variables
 from tests.tasks.test_tasks import SILENT
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
@@ -17,26 +20,18 @@ from trainer.engine.evaluation.evaluator import blocks
 from trainer.engine.pacing import Stopped
 from trainer.errors import ConfigError
 from trainer.files import read_json
+from trainer.runs.checkpoint_marker import committed_steps
 from trainer.summaries.writers.writer import Writer
 from trainer.tasks.classification import Classification
 from trainer.worker.training import TrainingRun
 
-METRICS = ["metrics=[top_5,per_class,confusion,calibration]"]
+METRICS = ("metrics=[top_5,per_class,confusion,calibration]",)
 # 50 examples a replica: in the last batch there are some that must not count.
-OPTIONS = [
-    *METRICS,
-    "batch.per_replica=50",
-    "batch.global_size=null",
-    "train.ema_decay=0.9",
-    "model.batch_norm=true",
-    "model.dropout=0.3",
-    "augment.crop=1",
-]
-STRATEGIES = {
-    "one_device": [],
-    "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"],
-    "central_storage": ["strategy=central_storage", "strategy.virtual_devices=2"],
-}
+OPTIONS = (
+    *METRICS, "batch.per_replica=50", "batch.global_size=null", "train.ema_decay=0.9",
+    "model.batch_norm=true", "model.dropout=0.3", "augment.crop=1", "train.steps=4",
+    "evaluate.every_steps=2",
+)  # fmt: skip
 
 
 def by_numpy(run_engine):
@@ -82,98 +77,66 @@ def evaluations(run_dir):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Return the engine of a strategy that has trained four steps, with two evaluations."""
-    engines = {}
-
-    def get(name):
-        if name not in engines:
-            engines[name] = engine(
-                tmp_path_factory.mktemp(name),
-                *STRATEGIES[name],
-                *OPTIONS,
-                "train.steps=4",
-                "evaluate.every_steps=2",
-            )
-            engines[name].train(lambda: False)
-        return engines[name]
-
-    return get
+    """Return an engine that has trained four steps, with two evaluations."""
+    run_engine = engine(tmp_path_factory.mktemp("trained"), *OPTIONS, *TWO)
+    run_engine.train(lambda: False)
+    return run_engine
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_metrics_equal_numpy_on_whole_split(trained, strategy):
-    run_engine = trained(strategy)
-    expected, matrix = by_numpy(run_engine)
-    first, last = evaluations(run_engine.run_dir)
+def test_metrics_equal_numpy_on_whole_split(trained):
+    expected, matrix = by_numpy(trained)
+    first, last = evaluations(trained.run_dir)
     assert (first["step"], last.pop("step")) == (2, 4)
     assert first.keys() - {"step"} == last.keys()
     assert {name: last[name] for name in expected} == pytest.approx(expected, abs=ROUNDING)
-    table = read_json(run_engine.run_dir / "confusion.json")
+    table = read_json(trained.run_dir / "confusion.json")
     assert table == {"step": 4, "classes": [str(number) for number in range(10)], "matrix": matrix}
     # A second evaluation starts from nothing.
-    assert (
-        last
-        == run_engine.evaluator.evaluate(lambda: False).metrics
-        == run_engine.result()["metrics"]
-    )
+    again = trained.evaluator.evaluate(lambda: False).metrics
+    assert last == again == trained.result()["metrics"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["multi_worker", "parameter_server"])
-def test_metrics_of_cluster_equal_numpy_on_whole_split(tmp_path, strategy):
-    options = [
-        *SMALL,
-        *METRICS,
-        "batch.global_size=100",
-        "train.steps=4",
-        "train.ema_decay=0.9",
+def test_metrics_of_parameter_servers_equal_numpy_on_whole_split(tmp_path):
+    options = (
+        *SMALL, *METRICS, "batch.global_size=100", "train.steps=4", "train.ema_decay=0.9",
         "evaluate.every_steps=2",
-    ]
-    code, out, err = run(tmp_path, *options, f"strategy={strategy}", "strategy.workers=2")
+    )  # fmt: skip
+    code, out, err = run(tmp_path, *options, "strategy=parameter_server", "strategy.workers=2")
     assert code == 0, out + err
     run_dir = only_run(tmp_path)
     # On one device, whatever it was trained on.
-    run_engine = TrainingRun(compose(options), run_dir, Channel(lambda message: None)).engine
+    run_engine = TrainingRun(compose(list(options)), run_dir, Channel(lambda message: None)).engine
     assert run_engine.checkpointer.restore_latest() == 4
     expected, matrix = by_numpy(run_engine)
     last = evaluations(run_dir)[-1]
     assert {name: last[name] for name in expected} == pytest.approx(expected, abs=ROUNDING)
     last.pop("step")
-    assert json.loads((run_dir / "result.json").read_text())["metrics"] == last
-    assert json.loads((run_dir / "confusion.json").read_text())["matrix"] == matrix
+    assert read_json(run_dir / "result.json")["metrics"] == last
+    assert read_json(run_dir / "confusion.json")["matrix"] == matrix
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_predictions_do_not_depend_on_start_or_chunks(trained, strategy, monkeypatch):
-    predictor = trained(strategy).predictor
+def test_predictions_do_not_depend_on_their_start_and_a_stop_restores_the_weights(
+    trained, monkeypatch
+):
+    predictor = trained.predictor
     whole = joined(predictor.predict())
-    monkeypatch.setattr(predictor._calls, "_max_batches", 1)
-    chunks = list(predictor.predict())
-    assert max(len(chunk["id"]) for chunk in chunks) <= 100
-    assert_same_bits(whole, joined(chunks))
     for start in (1, 249, 250, 359):
         assert_same_bits(
             {name: value[start:] for name, value in whole.items()}, joined(predictor.predict(start))
         )
     assert list(predictor.predict(360)) == []
-
-
-@pytest.mark.slow
-def test_stop_between_two_calls_restores_weights(trained, monkeypatch):
-    run_engine = trained("one_device")
-    monkeypatch.setattr(run_engine.predictor._calls, "_max_batches", 1)
-    before = variables(run_engine)
-    phases, requests = [], []
-    chunks = run_engine.predictor.predict(
-        stop_requested=lambda: bool(requests), enter=phases.append
-    )
+    monkeypatch.setattr(predictor._calls, "_max_batches", 1)
+    assert_same_bits(whole, joined(predictor.predict()))
+    before = variables(trained)
+    requests = []
+    chunks = predictor.predict(stop_requested=lambda: bool(requests))
     requests.append(next(chunks))
     with pytest.raises(Stopped):
         next(chunks)
-    assert len(phases) == 1
-    assert_same_bits(before, variables(run_engine))
+    assert_same_bits(before, variables(trained))
 
 
 @pytest.mark.parametrize("cuts", [[], [1], [3, 4, 9], [10]])
@@ -220,31 +183,22 @@ def test_evaluation_images_reach_the_writers(tmp_path):
 
 @pytest.mark.slow
 def test_best_checkpoint_and_callbacks_follow_any_metric(tmp_path):
-    options = [
-        "evaluate.every_steps=1",
-        "checkpoint.every_steps=1",
-        "checkpoint.keep=1",
-        "checkpoint.best.metric=precision/3",
-    ]
-    stopping = [
-        "callbacks=early_stopping",
-        "callbacks.early_stopping.metric=recall/9",
-        "callbacks.early_stopping.patience=8",
-    ]
-    user_metric = ["+metrics.margin._target_=tests.support.toy_metrics.Margin"]
-    train(tmp_path, *METRICS, *options, *stopping, *user_metric)
-    scores = [line["precision/3"] for line in evaluations(tmp_path)]
+    options = (
+        "evaluate.every_steps=1", "checkpoint.every_steps=1", "checkpoint.keep=1",
+        "checkpoint.best.metric=precision/3", "callbacks=early_stopping",
+        "callbacks.early_stopping.metric=recall/9", "callbacks.early_stopping.patience=8",
+        "+metrics.margin._target_=tests.support.toy_metrics.Margin",
+    )  # fmt: skip
+    train(tmp_path, *METRICS, *options)
+    lines = evaluations(tmp_path)
+    scores = [line["precision/3"] for line in lines]
     best = 1 + scores.index(max(scores))
-    assert {
-        int(file.stem.split("-")[1]) for file in (tmp_path / "checkpoints").glob("ckpt-*.json")
-    } == {best, 8}
-    assert -1 < evaluations(tmp_path)[-1]["margin"] < 1
+    assert committed_steps(tmp_path / "checkpoints") == sorted({best, 8})
+    assert -1 < lines[-1]["margin"] < 1
 
 
 def test_metric_of_predictions_needs_a_task_that_predicts(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"^metrics \(per_class\) needs a task with predict_step; "
-    ):
+    with pytest.raises(ConfigError, match=r"^metrics \(per_class\) needs a task with predict_step"):
         engine(tmp_path, "metrics=per_class", SILENT)
 
 
@@ -267,7 +221,7 @@ def test_evaluation_may_communicate(tmp_path):
         engine(tmp_path / name, *COMPARING, *layout)
         .evaluator.evaluate(lambda: False)
         .metrics["loss"]
-        for name, layout in [*STRATEGIES.items()][:2]
+        for name, layout in (("one", ()), ("two", TWO))
     ]
     np.testing.assert_allclose(losses, losses[0], rtol=1e-6)
     assert losses[0] > 10.0  # of half of the others it would be 0.7 less
@@ -312,8 +266,8 @@ class Drawing(Classification):
     "layout",
     first_only(
         [
-            ["batch.global_size=64", *STRATEGIES["mirrored"]],
-            ["batch.global_size=48", "batch.shards=4", *STRATEGIES["mirrored"]],
+            ["batch.global_size=64", *TWO],
+            ["batch.global_size=48", "batch.shards=4", *TWO],
         ]
     ),
 )

@@ -51,10 +51,9 @@ def test_every_configured_choice_makes_a_metric(file):
 
 
 def test_metric_of_keras_3_is_exact_over_blocks_of_a_split():
-    name, options = "SparseTopKCategoricalAccuracy", {"k": 2}
-    node = {"_target_": f"keras.metrics.{name}", **options}
-    own = {"metric": instantiate(node, "metrics.metric")}
-    twin = {"metric": getattr(tf.keras.metrics, name)(**options)}
+    name = "SparseTopKCategoricalAccuracy"
+    own = {"metric": instantiate({"_target_": f"keras.metrics.{name}", "k": 2}, "metrics.metric")}
+    twin = {"metric": getattr(tf.keras.metrics, name)(k=2)}
     assert validate_metrics(own, 3, ("loss",)) == ["metric"]
     labels = np.arange(50) % 3
     probabilities = np.random.default_rng(0).dirichlet([1.0] * 3, 50).astype(np.float32)
@@ -71,26 +70,21 @@ def test_metric_of_keras_3_is_exact_over_blocks_of_a_split():
     ("metrics", "problem"),
     [
         ({"accuracy": Margin()}, "metrics.accuracy gives 'accuracy', which the task gives too"),
-        ({"x": Margin(called="step")}, "metrics.x gives 'step', which each line of metrics.jsonl"),
+        ({"x": Margin(called="step")}, "metrics.x gives 'step', which each line"),
         ({"a": PerClass(), "b": PerClass()}, "metrics.b gives 'precision', which metrics.a gives"),
     ],
 )
 def test_duplicate_names_are_refused(metrics, problem):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=problem):
         validate_metrics(metrics, 3, ("loss", "accuracy"))
-    assert caught.value.problems[0].startswith(problem)
 
 
 @pytest.mark.parametrize("metric", [tf.keras.metrics.AUC(), keras.metrics.F1Score()])
 def test_keras_metric_not_for_classes_is_refused_in_one_line(metric):
-    start = (
-        f"metrics.x ({type(metric).__name__}) must give numbers "
-        "for labels of [B] and probabilities of [B, 10]: "
-    )
     with pytest.raises(ConfigError) as caught:
         validate_metrics({"x": metric}, 10, ())
     (line,) = caught.value.problems
-    assert line.startswith(start)
+    assert line.startswith(f"metrics.x ({type(metric).__name__}) must give numbers for labels of")
     assert "\n" not in line
 
 
@@ -105,30 +99,24 @@ def test_error_in_user_metric_keeps_its_traceback():
 
 def test_metric_references_must_be_evaluated():
     overrides = [
-        "checkpoint.best.metric=top_5",
-        "callbacks=early_stopping",
-        "callbacks.early_stopping.metric=top_5",
-        "sweep.metric=top_5",
-    ]
+        "metrics=top_5", "checkpoint.best.metric=top_5", "callbacks=early_stopping",
+        "callbacks.early_stopping.metric=top_5", "sweep.metric=top_5",
+    ]  # fmt: skip
     declared = Directions({"loss": "min", "top_5": "max"})
-    experiment = compose(["metrics=top_5", *overrides])
+    experiment = compose(overrides)
     require_evaluated(experiment, ["loss", "top_5"], declared)
     with pytest.raises(ConfigError, match=r"best\.metric \(top_5\) declares no direction"):
         require_evaluated(experiment, ["loss", "top_5"], Directions())
-    require_evaluated(compose([]), ["loss"], declared)
-    experiment.checkpoint.best.metric = experiment.sweep.metric = "top5"
-    experiment.callbacks["early_stopping"]["metric"] = "top5"
     with pytest.raises(ConfigError) as caught:
-        require_evaluated(experiment, ["loss", "top_5"], declared)
-    rest = "(top5) must be a metric of the evaluation, which has loss, top_5; did you mean 'top_5'?"
-    assert caught.value.problems == tuple(
-        f"{key} {rest}"
-        for key in ("checkpoint.best.metric", "sweep.metric", "callbacks.early_stopping.metric")
-    )
-
-    experiment = compose([])
-    experiment.callbacks = {"mine": {"_target_": "own.Callback", "metric": "cosine"}}
-    require_evaluated(experiment, ["loss"], declared)
+        require_evaluated(experiment, ["loss", "top_50"], declared)
+    keys = ("checkpoint.best.metric", "sweep.metric", "callbacks.early_stopping.metric")
+    for key, problem in zip(keys, caught.value.problems, strict=True):
+        assert problem.startswith(f"{key} (top_5) must be a metric of the evaluation")
+        assert problem.endswith("did you mean 'top_50'?")
+    own = compose([])
+    own.callbacks = {"mine": {"_target_": "own.Callback", "metric": "cosine"}}
+    for experiment in (compose([]), own):
+        require_evaluated(experiment, ["loss"], declared)
 
 
 def test_class_names_default_to_numbers_and_must_be_complete():
@@ -142,15 +130,6 @@ def test_class_names_default_to_numbers_and_must_be_complete():
 NAMES = [str(number) for number in range(10)]
 
 
-def probabilities(rows):
-    """Return [B, 10] probabilities of rows of (predicted class, its probability)."""
-    values = np.zeros((len(rows), 10), np.float32)
-    for row, (predicted, probability) in enumerate(rows):
-        values[row] = (1 - probability) / 9
-        values[row, predicted] = probability
-    return values
-
-
 def test_images_show_most_probable_errors_first():
     dataset = digits()
     batch = dataset.test.fetch(np.arange(6))
@@ -159,7 +138,10 @@ def test_images_show_most_probable_errors_first():
     misclassified = MisclassifiedExamples(3, dataset, NAMES)
     highest = [0.5, 0.9, 0.7, 0.9, 0.99, 0.6]
     predicted = [*wrong[:4], labels[4], wrong[5]]
-    values = probabilities(list(zip(predicted, highest, strict=True)))
+    values = np.zeros((6, 10), np.float32)
+    for row, (column, probability) in enumerate(zip(predicted, highest, strict=True)):
+        values[row] = (1 - probability) / 9
+        values[row, column] = probability
     for part in (slice(0, 2), slice(2, 6)):
         rows = {"id": np.arange(6), "label": labels, "probabilities": values}
         misclassified.update({name: column[part] for name, column in rows.items()})

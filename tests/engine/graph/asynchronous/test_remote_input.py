@@ -11,6 +11,7 @@ from trainer.errors import ConfigError
 
 N = 23
 FEATURES = np.arange(N * 2, dtype=np.uint8).reshape(N, 2)
+SPLIT = ArraySplit(FEATURES, np.arange(N) % 10)
 
 
 class Reported:
@@ -23,19 +24,14 @@ class Reported:
 
     def fetch(self, indices):
         good = tf.not_equal(indices, 13)
-        report = tf.cond(
-            tf.reduce_all(good),
-            tf.no_op,
-            lambda: tf.numpy_function(self.report, [indices, good], []),
-        )
+
+        def report():
+            return tf.numpy_function(self.report, [indices, good], [])
+
         # A function within a function, as tf.data makes them.
-        labels = (
-            tf.data.Dataset.from_tensor_slices(indices)
-            .map(lambda x: x % 10)
-            .batch(4)
-            .get_single_element()
-        )
-        with tf.control_dependencies([report]):
+        tens = tf.data.Dataset.from_tensor_slices(indices).map(lambda x: x % 10)
+        labels = tens.batch(4).get_single_element()
+        with tf.control_dependencies([tf.cond(tf.reduce_all(good), tf.no_op, report)]):
             return {"label": tf.ensure_shape(labels, [4]), "weight": tf.cast(good, tf.float32)}
 
     def report(self, indices, good):
@@ -50,55 +46,36 @@ def sent(tensors):
 
 
 def batches(feed, steps, strategy=None, left_out=()):
-    """Return batches and draws as a chunk on a worker gets them, replicas in order."""
+    """Return batches and draws of steps from 3 on, as a chunk on a worker gets them."""
     strategy = strategy or tf.distribute.get_strategy()
+
+    def of_replica(element, index):
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        return feed.replica_batch(element, index, replica)
 
     @tf.function(autograph=False)
     def chunk(iterator, start, count):
         iterator = feed.open_chunk(next(iterator), start, count)
-
-        def one_step(index, arrays):
-            def of_replica(element, index):
-                return feed.replica_batch(
-                    element, index, tf.distribute.get_replica_context().replica_id_in_sync_group
-                )
-
-            results = strategy.run(of_replica, args=(feed.next(iterator), index))
-            local = (
-                tf.nest.map_structure(
-                    lambda *xs: tf.concat(xs, 0), *strategy.experimental_local_results(results)
-                )
-                if many
-                else results
-            )
-            return index + 1, tf.nest.map_structure(
-                lambda array, x: array.write(tf.cast(index - start, tf.int32), x), arrays, local
-            )
-
-        many = strategy.num_replicas_in_sync > 1
-        arrays = tf.nest.map_structure(
-            lambda x: tf.TensorArray(
-                x.dtype,
-                steps,
-                element_shape=[x.shape[0] * strategy.num_replicas_in_sync, *x.shape[1:]],
+        results = [
+            strategy.run(of_replica, args=(feed.next(iterator), start + number))
+            for number in range(steps)
+        ]
+        return tf.nest.map_structure(
+            lambda *xs: tf.stack(
+                [tf.concat(strategy.experimental_local_results(x), 0) for x in xs]
             ),
-            feed._assemble.structured_outputs,
+            *results,
         )
-        collected = tf.while_loop(
-            lambda index, _: index < start + count, one_step, (start, arrays)
-        )[1]
-        return tf.nest.map_structure(lambda array: array.stack(), collected)
 
-    return tf.nest.map_structure(
-        lambda x: x.numpy(),
-        chunk(feed.open(0, left_out), tf.constant(3, tf.int64), tf.constant(steps, tf.int64)),
-    )
+    start, count = tf.constant(3, tf.int64), tf.constant(steps, tf.int64)
+    result = chunk(feed.open(0, left_out), start, count)
+    return tf.nest.map_structure(lambda x: x.numpy(), result)
 
 
 @pytest.mark.parametrize("kind", [RemoteFeed, RemotePipelineFeed])
 @pytest.mark.parametrize("order", [SampleOrder(N, 7), None], ids=["training", "evaluation"])
 def test_worker_gets_batches_of_source(kind, order):
-    source = Source(ArraySplit(FEATURES, np.arange(N) % 10), 6, 1, order, 3 if order else 0)
+    source = Source(SPLIT, 6, 1, order, 3 if order else 0)
     left_out = [1, 5] if order else []
     actual = batches(kind(source, sent), 4, left_out=left_out)
     for number, block in enumerate([4, 6, 7, 8] if order else [3, 4, 5, 6]):
@@ -110,10 +87,9 @@ def test_worker_gets_batches_of_source(kind, order):
 
 @pytest.mark.parametrize("kind", [RemoteFeed, RemotePipelineFeed])
 def test_each_replica_of_worker_gets_its_part(kind):
-    source = Source(ArraySplit(FEATURES, np.arange(N) % 10), 3, 2, SampleOrder(N, 7), 1)
-    actual = batches(kind(source, sent), 2, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))[0][
-        "id"
-    ]
+    source = Source(SPLIT, 3, 2, SampleOrder(N, 7), 1)
+    two = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    actual = batches(kind(source, sent), 2, two)[0]["id"]
     expected = [
         [source.assemble(tf.constant(step, tf.int64), tf.constant(r))[0]["id"] for r in (0, 1)]
         for step in (3, 4)
@@ -123,10 +99,7 @@ def test_each_replica_of_worker_gets_its_part(kind):
 
 def test_tensors_are_sent_once():
     made = []
-    feed = RemoteFeed(
-        Source(ArraySplit(FEATURES, np.arange(N) % 10), 6, 1),
-        lambda tensors: made.append(tensors) or sent(tensors),
-    )
+    feed = RemoteFeed(Source(SPLIT, 6, 1), lambda tensors: made.append(tensors) or sent(tensors))
     assert feed.open(0) is feed.open(100)
     ((features, labels, _),) = made
     np.testing.assert_array_equal(features, FEATURES)
@@ -135,11 +108,8 @@ def test_tensors_are_sent_once():
 
 def test_report_is_made_here_for_steps_with_ignored_examples():
     split = Reported()
-    source = Source(split, 4, 1)
-    feed = RemotePipelineFeed(source, sent)
-    weights = batches(feed, 3)[0]["weight"].sum(
-        axis=1
-    )  # of steps 3 to 5, the last of which is padded
+    feed = RemotePipelineFeed(Source(split, 4, 1), sent)
+    weights = batches(feed, 3)[0]["weight"].sum(axis=1)  # of steps 3 to 5, the last one padded
     assert weights.tolist() == [3.0, 4.0, 3.0]
     feed.count_missing(4, 1, weights[1])
     feed.count_missing(5, 1, weights[2])
@@ -159,11 +129,8 @@ def test_examples_from_python_functions_are_refused():
         in_memory, num_examples = False, N
 
         def fetch(self, indices):
-            return {
-                "label": tf.ensure_shape(
-                    tf.numpy_function(lambda x: x % 10, [indices], tf.int64), [4]
-                )
-            }
+            labels = tf.numpy_function(lambda x: x % 10, [indices], tf.int64)
+            return {"label": tf.ensure_shape(labels, [4])}
 
     with pytest.raises(
         ConfigError, match=r"come from a Python function .* choose another strategy"

@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.training import SMALL
-from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
+from tests.support.training import SMALL, lines_of, recipe
 from trainer.engine.graph.checks.graph_check import IN_LOOP, GraphCheck
 from trainer.errors import ConfigError
-from trainer.worker.training import TrainingRun
 
 INPUTS = tf.TensorSpec([4])
 
@@ -37,6 +34,15 @@ def check(function, saved=None, **options):
     return lines
 
 
+def of_model(target):
+    options = ("~model.l2", "train.steps=2", "writers=[jsonl]")
+    return "model=softmax", f"model._target_={target}", *options
+
+
+def trace(run):
+    run.loop.trace(run.loop.feed.open(0, run.state.divergence_monitor.left_out.numpy()))
+
+
 def in_loop(function):
     return lambda x: tf.while_loop(lambda i, _: i < 2, lambda i, x: (i + 1, function(x)), (0, x))[1]
 
@@ -45,12 +51,12 @@ def in_condition(function):
     return lambda x: tf.cond(x[0] > 0, lambda: function(x), lambda: x)
 
 
-def in_function(function):
-    return tf.function(function, autograph=False)
+def in_function(function, **options):
+    return tf.function(function, autograph=False, **options)
 
 
 def in_compiled_function(function):
-    return tf.function(function, autograph=False, jit_compile=True)
+    return in_function(function, jit_compile=True)
 
 
 WRAPPERS = [lambda function: function, in_loop, in_condition, in_function, in_compiled_function]
@@ -64,16 +70,12 @@ def assign(variable):
 def test_variable_that_is_not_saved_is_refused(wrap):
     variable = tf.Variable([1.0] * 4, trainable=False, name="scale")
     function = wrap(lambda x: x * variable)
-    with pytest.raises(ConfigError) as caught:
+    problem = r"the step: ReadVariableOp in .* scale:0 \(shape \[4\]\), which is neither trained"
+    with pytest.raises(ConfigError, match=problem) as caught:
         check(function)
     message = str(caught.value)
     assert "\n" not in message
-    assert "the step: ReadVariableOp in " in message
-    assert "reads the variable scale:0 (shape [4]), which is neither trained nor saved" in message
     assert f"{__file__.rpartition('/')[2]}:" in message
-    assert (
-        "put the model that has it, such as a teacher, into the task's models, or make" in message
-    )
     assert check(function, {"scale": variable}) == []
     assert check(function, {"deep": {"list": [variable]}}) == []
 
@@ -128,12 +130,9 @@ DRAWS = {
 
 @pytest.mark.parametrize("kind", DRAWS)
 def test_draws_of_a_hidden_counter_are_refused(kind):
-    with pytest.raises(ConfigError) as caught:
+    problem = rf"^the step: {kind} (in|\().*draws random numbers.*$"
+    with pytest.raises(ConfigError, match=problem):
         check(in_function(lambda x: x * DRAWS[kind]()))
-    message = str(caught.value)
-    assert "\n" not in message
-    assert f"the step: {kind} in " in message or f"the step: {kind} (" in message
-    assert "draws random numbers" in message
 
 
 def own_seed(x):
@@ -150,34 +149,23 @@ def test_draws_with_a_seed_pass_but_are_warned_of_in_shards():
 
 @pytest.mark.slow
 def test_nothing_is_warned_of_in_what_steadfast_itself_draws(tmp_path):
-    lines = []
-    channel = Channel(lambda message: lines.append(getattr(message, "text", "")))
-    experiment = compose(
-        [
-            *SMALL, "model._target_=tests.support.toy_models.everything", "model.dropout=0.3",
-            "model.batch_norm=true", "model.synchronized=false",
-            "dataset._target_=tests.support.toy_datasets.waves",
-            "augment.crop=1", "batch.accumulate=2", "batch.shards=4",
-        ]
+    messages = []
+    options = (
+        *SMALL, "model._target_=tests.support.toy_models.everything", "model.dropout=0.3",
+        "model.batch_norm=true", "model.synchronized=false", "augment.crop=1",
+        "dataset._target_=tests.support.toy_datasets.waves", "batch.accumulate=2", "batch.shards=4",
     )  # fmt: skip
-    TrainingRun(experiment, tmp_path, channel).engine.train(lambda: False)
-    assert not [line for line in lines if "seed of its own" in line]
+    recipe(tmp_path, *options, receive=messages.append).train(lambda: False)
+    assert not [line for line in lines_of(messages) if "seed of its own" in line]
 
 
 def recurrent(dropout):
     """Return a function that calls what a GRU or LSTM of Keras 3 is on a GPU."""
 
     def call(x):
-        state = tf.zeros([1, 1, 1])
-        y, *_ = tf.raw_ops.CudnnRNNV3(
-            input=x[:, None, None],
-            input_h=state,
-            input_c=state,
-            params=tf.zeros([16]),
-            sequence_lengths=[4],
-            dropout=dropout,
-        )
-        return tf.reshape(y, [4])
+        state, sizes = tf.zeros([1, 1, 1]), {"params": tf.zeros([16]), "sequence_lengths": [4]}
+        inputs = {"input": x[:, None, None], "input_h": state, "input_c": state}
+        return tf.reshape(tf.raw_ops.CudnnRNNV3(**inputs, **sizes, dropout=dropout)[0], [4])
 
     return call
 
@@ -188,26 +176,18 @@ def test_recurrent_layer_draws_only_with_a_dropout():
         check(recurrent(0.5))
 
 
-def engine(tmp_path, target, lines):
-    """Build the engine of a model; return it with a function that traces its step."""
-    overrides = ["model=softmax", "~model.l2", f"model._target_={target}", "train.steps=2"]
-    channel = Channel(lambda message: lines.append(getattr(message, "text", "")))
-    run = TrainingRun(compose([*overrides, "writers=[jsonl]"]), tmp_path, channel).engine
-    left_out = run.state.divergence_monitor.left_out.numpy()
-    return run, lambda: run.loop.trace(run.loop.feed.open(0, left_out))
-
-
 def test_step_of_a_model_is_checked(tmp_path):
-    lines = []
-    _, trace = engine(tmp_path, "tests.programs.untracked_variable.multiplied", lines)
+    messages = []
+    options = of_model("tests.programs.untracked_variable.multiplied")
+    run = recipe(tmp_path, *options, receive=messages.append)
     with pytest.raises(ConfigError, match=r"the training step: .* variable .*factor:0"):
-        trace()
-    assert not any("warning" in line for line in lines)
+        trace(run)
+    assert not any("warning" in line for line in lines_of(messages))
 
 
 def test_graphs_of_evaluations_and_predictions_are_checked(tmp_path):
-    run, trace = engine(tmp_path, "tests.support.toy_ops.noisy_inference", [])
-    trace()
+    run = recipe(tmp_path, *of_model("tests.support.toy_ops.noisy_inference"))
+    trace(run)
     with pytest.raises(ConfigError, match=r"the evaluation: RandomStandardNormal in .*noise"):
         run.evaluator.evaluate(lambda: False)
     with pytest.raises(ConfigError, match=r"the prediction: RandomStandardNormal in .*noise"):

@@ -47,12 +47,8 @@ def test_last_layers_are_sent_first_and_all_get_their_own_sum():
 
 
 def test_rows_whose_number_is_unknown_before_the_step_are_summed():
-    links = Links()
-
     def step(count):
-        exchange = ProcessSum(Peers(None, links, 1), chain_sum)
-        rows = tf.fill([count, 4], 1.5)
-        return exchange(None, [rows, tf.ones([2])], [])[0]
+        return summed(Links(), [tf.fill([count, 4], 1.5), tf.ones([2])], [])[0]
 
     function = tf.function(step, autograph=False, input_signature=[tf.TensorSpec([], tf.int32)])
     for count in (3, 50, 0):
@@ -71,8 +67,7 @@ def test_tensorflow_does_not_compute_in_memory_that_it_was_given():
             given.append(total)
 
     def step():
-        exchange = ProcessSum(Peers(None, Noting(), 1), chain_sum)
-        (total,), _ = exchange(None, [tf.random.normal([MB]) * 0.0 + 1.0], [])
+        (total,), _ = summed(Noting(), [tf.random.normal([MB]) * 0.0 + 1.0], [])
         return tf.sqrt(total * 3.0) + 1.0
 
     tf.function(step, autograph=False)()

@@ -31,13 +31,13 @@ def rendezvous(request):
     list(map(close, members))
 
 
-def rows_of(members, call=1, num_parts=None):
-    return [SharedRows(member, call, num_parts or len(members)) for member in members]
+def rows_of(members):
+    return [SharedRows(member, 1, len(members)) for member in members]
 
 
-def one_sum(rows, pool, tensors, add_up=chain_sum, over_hosts=None):
+def one_sum(rows, pool, tensors, add_up=chain_sum):
     """Sum `tensors[rank]`, a list for each process; return the list that each gets."""
-    return list(pool.map(lambda own, mine: own.sum(mine, add_up, over_hosts), rows, tensors))
+    return list(pool.map(lambda own, mine: own.sum(mine, add_up, None), rows, tensors))
 
 
 def gradients(count, seed=0):
@@ -58,17 +58,6 @@ def test_every_process_gets_sum_in_the_given_order(rendezvous, add_up):
         for total, wanted in zip(result, expected, strict=True):
             assert total.shape == wanted.shape
             assert total.tobytes() == wanted.astype(np.float32).tobytes()
-
-
-def test_process_alone_on_its_host_sums_what_it_has_over_the_hosts():
-    (mine,) = gradients(1)
-
-    def copy(part, own):
-        for columns, values in own:
-            part[columns] = values
-
-    result = SharedRows(None, 1, 1).sum(mine, chain_sum, copy)
-    assert all(x.tobytes() == y.tobytes() for x, y in zip(mine, result, strict=True))
 
 
 @pytest.mark.parametrize("rendezvous", [2], indirect=True)
@@ -123,10 +112,7 @@ def test_different_gradients_are_an_error_and_no_hang(rendezvous):
         pool.submit(SharedRows(member, 1, 2).sum, [np.zeros(size, np.float32)], chain_sum, None)
         for member, size in zip(members, (16, 32), strict=True)
     ]
-    with pytest.raises(
-        PeerLostError,
-        match=r"^the processes add up different gradients: number 1 of 320 bytes here",
-    ):
+    with pytest.raises(PeerLostError, match=r"^the processes add up different gradients: "):
         waiting[0].result(timeout=30)
     close(members[0])
     with pytest.raises((PeerLostError, ValueError)):
@@ -154,20 +140,6 @@ def test_size_may_change_from_step_to_step(rendezvous):
         for result in one_sum(rows, pool, mine):
             assert result[0].shape == (size, 2)
             assert (result[0] == 6).all()
-
-
-@pytest.mark.parametrize("rendezvous", [3], indirect=True)
-def test_parts_are_summed_over_hosts_by_the_processes_that_add_up(rendezvous):
-    members, pool = rendezvous
-    mine = gradients(3)
-    expected = [2 * (a + b + c) for a, b, c in zip(*mine, strict=True)]
-
-    def double(part, own):
-        for columns, values in own:
-            part[columns] = 2 * values
-
-    for result in one_sum(rows_of(members, num_parts=2), pool, mine, over_hosts=double):
-        assert all((x == y).all() for x, y in zip(result, expected, strict=True))
 
 
 @pytest.mark.parametrize("rendezvous", [2], indirect=True)

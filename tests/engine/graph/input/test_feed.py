@@ -2,20 +2,23 @@
 
 import dataclasses
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.choices import NEEDED
+from tests.support.layouts import Layout
+from tests.support.training import assert_same_bits, finish, recipe
+from trainer.datasets.fit_data import data_of_fit
 from trainer.datasets.splits.arrays import ArraySplit
-from trainer.engine.graph.input.feed import InGraph, Pipeline, SampleOrder, Source, feed
+from trainer.engine.graph.input.feed import InGraph, Pipeline, SampleOrder, Source, StreamFeed, feed
+from trainer.engine.graph.input.mixed_order import MixedOrder, epoch_lines, period_of, sample_order
 
 N = 23
 FEATURES = np.arange(N * 2, dtype=np.uint8).reshape(N, 2)
-
-
-def split(num_examples=N):
-    return ArraySplit(FEATURES[:num_examples], np.arange(num_examples) % 10)
+SPLIT = ArraySplit(FEATURES, np.arange(N) % 10)
 
 
 class FromFiles:
@@ -36,10 +39,17 @@ class Weighted:
         return {"features": indices, "weight": tf.where(indices % 3 == 0, 0, 1)}
 
 
-def train_source(per_replica, replicas=1, seed=0, num_examples=N, num_draws=0):
-    return Source(
-        split(num_examples), per_replica, replicas, SampleOrder(num_examples, seed), num_draws
-    )
+class Augmenting:
+    """Remembers the random numbers that it is given."""
+
+    in_memory, num_examples, augments = True, N, True
+
+    def fetch(self, indices, draws=None):
+        return {"features": indices, "seen": tf.zeros([]) if draws is None else draws}
+
+
+def train_source(per_replica, replicas=1, seed=0, num_draws=0, split=SPLIT):
+    return Source(split, per_replica, replicas, SampleOrder(N, seed), num_draws)
 
 
 def step_of(source, step):
@@ -51,15 +61,25 @@ def step_of(source, step):
     return tf.nest.map_structure(lambda *xs: np.concatenate([x.numpy() for x in xs]), *parts)
 
 
+def whole_step(source, step):
+    batch, draws = step_of(source, step)
+    return {**batch, "draws": draws}
+
+
 def ids(source, steps):
     return [step_of(source, step)[0]["id"].tolist() for step in steps]
 
 
+def locate(order, positions):
+    epochs, indices = order.locate(tf.constant(positions, tf.int64))
+    return epochs.numpy(), indices.numpy()
+
+
 def epoch_of(num_examples, seed, epoch):
-    positions = tf.range(epoch * num_examples, (epoch + 1) * num_examples, dtype=tf.int64)
-    epochs, indices = SampleOrder(num_examples, seed).locate(positions)
-    assert set(epochs.numpy()) == {epoch}
-    return indices.numpy().tolist()
+    positions = np.arange(epoch * num_examples, (epoch + 1) * num_examples)
+    epochs, indices = locate(SampleOrder(num_examples, seed), positions)
+    assert set(epochs) == {epoch}
+    return indices.tolist()
 
 
 @pytest.mark.parametrize(("num_examples", "epoch"), [(1, 0), (3, 1), (1437, 1_000_000)])
@@ -73,47 +93,28 @@ def test_every_epoch_and_seed_has_another_order():
     assert epoch_of(100, 0, 3) == epoch_of(100, 0, 3)
 
 
-@pytest.mark.parametrize("seed", [0, 5])
-def test_samples_of_step_do_not_depend_on_number_of_replicas(seed):
-    one, two, four = (
-        ids(train_source(8 // replicas, replicas, seed), range(12)) for replicas in (1, 2, 4)
-    )
-    assert one == two == four
+def test_samples_contents_and_draws_do_not_depend_on_number_of_replicas():
+    one, *others = (train_source(8 // count, count, seed=5, num_draws=3) for count in (1, 2, 4))
+    for step in range(12):
+        batch = whole_step(one, step)
+        assert batch.keys() == {"features", "label", "id", "weight", "draws"}
+        np.testing.assert_array_equal(batch["features"], FEATURES[batch["id"]])
+        np.testing.assert_array_equal(batch["label"], batch["id"] % 10)
+        assert (batch["weight"].tolist(), batch["draws"].shape) == ([1.0] * 8, (8, 3))
+        for other in others:
+            assert_same_bits(batch, whole_step(other, step))
 
 
-def test_draws_and_contents_do_not_depend_on_number_of_replicas():
-    one, four = (
-        step_of(train_source(8 // replicas, replicas, num_draws=3), 2) for replicas in (1, 4)
-    )
-    assert one[1].shape == (8, 3)
-    assert one[1].tobytes() == four[1].tobytes()
-    for key in one[0]:
-        assert one[0][key].tobytes() == four[0][key].tobytes()
-    assert one[0].keys() == {"features", "label", "id", "weight"}
-    np.testing.assert_array_equal(one[0]["features"], FEATURES[one[0]["id"]])
-    np.testing.assert_array_equal(one[0]["label"], one[0]["id"] % 10)
-    assert one[0]["weight"].tolist() == [1.0] * 8
-
-
-@pytest.mark.parametrize("global_size", [5, 16])
-def test_every_example_once_an_epoch_also_if_a_batch_straddles_two(global_size):
+@pytest.mark.parametrize("global_size", [5, 16, 60])
+def test_every_example_once_an_epoch_also_if_a_batch_straddles_some(global_size):
     stream = np.concatenate(ids(train_source(global_size), range(-(-3 * N // global_size))))
     for epoch in range(3):
         assert sorted(stream[epoch * N : (epoch + 1) * N]) == list(range(N))
 
 
-def test_batch_larger_than_dataset_takes_each_example_as_often():
-    source = train_source(12, 1, num_examples=4)
-    for step in range(3):
-        assert sorted(ids(source, [step])[0]) == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
-    assert [sorted(part) for part in np.split(np.array(ids(source, [0])[0]), 3)] == [
-        [0, 1, 2, 3]
-    ] * 3
-
-
 @pytest.mark.parametrize(("per_replica", "replicas"), [(5, 2), (23, 1), (30, 2)])
 def test_evaluation_counts_each_example_once_at_a_static_shape(per_replica, replicas):
-    source = Source(split(), per_replica, replicas)
+    source = Source(SPLIT, per_replica, replicas)
     assert source.num_steps == -(-N // (per_replica * replicas))
     batches = [step_of(source, step)[0] for step in range(source.num_steps)]
     assert all(len(batch["id"]) == per_replica * replicas for batch in batches)
@@ -121,10 +122,8 @@ def test_evaluation_counts_each_example_once_at_a_static_shape(per_replica, repl
     assert found[weight == 1].tolist() == list(range(N))
     assert set(weight) <= {0.0, 1.0}
     assert set(found[weight == 0]) <= {0}
-    signature = tf.function(source.assemble).get_concrete_function(
-        tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.int32)
-    )
-    batch, draws = signature.structured_outputs
+    specs = tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.int32)
+    batch, draws = tf.function(source.assemble).get_concrete_function(*specs).structured_outputs
     assert batch["features"].shape == (per_replica, 2)
     assert batch["weight"].shape == batch["id"].shape == (per_replica,)
     assert draws.shape == (per_replica, 0)
@@ -135,68 +134,61 @@ def test_weights_of_a_split_are_kept():
     assert batch["id"].tolist() == [20, 21, 22, *[0] * 7]
     assert batch["weight"].tolist() == [1.0, 0.0, 1.0, *[0.0] * 7]
     assert batch["weight"].dtype == np.float32
-    trained = step_of(Source(Weighted(), 10, 1, SampleOrder(N, 0)), 0)[0]
+    trained = step_of(train_source(10, split=Weighted()), 0)[0]
     assert trained["weight"].tolist() == [float(number % 3 != 0) for number in trained["id"]]
 
 
-STRATEGIES = {
-    "one device": lambda: tf.distribute.OneDeviceStrategy("CPU:0"),
-    "mirrored": lambda: tf.distribute.MirroredStrategy(
-        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.HierarchicalCopyAllReduce()
-    ),
-}
+def test_split_that_augments_is_given_the_draws_in_training_alone():
+    batch, draws = step_of(train_source(4, num_draws=3, split=Augmenting()), 1)
+    assert draws.shape == (4, 3)
+    np.testing.assert_array_equal(batch["seen"], draws)
+    test, _ = Source(Augmenting(), 4, 1).assemble(tf.constant(1, tf.int64), tf.constant(0))
+    assert test["seen"].shape == ()
 
 
-@pytest.fixture(params=STRATEGIES)
-def strategy(request):
-    return STRATEGIES[request.param]()
+def test_units_stay_together_and_all_of_a_split_keeps_its_order():
+    epochs, indices = locate(SampleOrder(12, 5, unit=4), np.arange(24))
+    assert epochs.tolist() == [0] * 12 + [1] * 12
+    blocks = indices.reshape(2, 3, 4)
+    assert (np.diff(blocks, axis=2) == 1).all()
+    for starts in blocks[:, :, 0]:
+        assert sorted(starts) == [0, 4, 8]
+    assert blocks[0].tolist() != blocks[1].tolist()
+    assert locate(SampleOrder(12, 5, unit=0), np.arange(24))[1].tolist() == 2 * list(range(12))
 
 
 def batches_of(fed, strategy, start, count):
     """Return each step's batch over all replicas, and the draws, as a compiled loop does."""
 
+    def of_replica(step, element):
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        return fed.replica_batch(element, step, replica)
+
     @tf.function
     def next_batch(iterator, step):
-        element = fed.next(iterator)
-
-        def replica_step(step, element):
-            return fed.replica_batch(
-                element, step, tf.distribute.get_replica_context().replica_id_in_sync_group
-            )
-
+        result = strategy.run(of_replica, args=(step, fed.next(iterator)))
         return tf.nest.map_structure(
-            lambda x: tf.concat(strategy.experimental_local_results(x), axis=0),
-            strategy.run(replica_step, args=(step, element)),
+            lambda x: tf.concat(strategy.experimental_local_results(x), axis=0), result
         )
 
     iterator = fed.open(start)
+    steps = (tf.constant(step, tf.int64) for step in range(start, start + count))
     return [
-        tf.nest.map_structure(
-            lambda x: x.numpy(), next_batch(iterator, tf.constant(step, tf.int64))
-        )
-        for step in range(start, start + count)
+        tf.nest.map_structure(lambda x: x.numpy(), next_batch(iterator, step)) for step in steps
     ]
 
 
-def test_split_in_memory_is_gathered_in_graph_and_others_are_prefetched(strategy):
-    assert isinstance(feed(Source(split(), 4, 1), strategy), InGraph)
-    assert isinstance(feed(Source(FromFiles(split()), 4, 1), strategy), Pipeline)
-
-
-def test_both_feeds_give_the_same_batches(strategy):
-    start = 1000
-    replicas = strategy.num_replicas_in_sync
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_both_feeds_give_the_same_batches(replicas):
+    strategy, start = Layout(replicas).strategy(), 1000
     in_memory = train_source(8 // replicas, replicas, seed=1, num_draws=2)
     read = dataclasses.replace(in_memory, split=FromFiles(in_memory.split))
-    in_graph, piped = (
-        batches_of(feed(source, strategy), strategy, start, 4) for source in (in_memory, read)
-    )
-    for number, (a, b) in enumerate(zip(in_graph, piped, strict=True)):
-        expected, draws = step_of(in_memory, start + number)
-        for got, got_draws in (a, b):
-            assert got.keys() == expected.keys()
-            assert all(got[key].tobytes() == expected[key].tobytes() for key in expected)
-            assert got_draws.tobytes() == draws.tobytes()
+    for source, kind in ((in_memory, InGraph), (read, Pipeline)):
+        fed = feed(source, strategy)
+        assert isinstance(fed, kind)
+        for number, (batch, draws) in enumerate(batches_of(fed, strategy, start, 4)):
+            expected = whole_step(in_memory, start + number)
+            assert_same_bits(expected, {**batch, "draws": draws})
 
 
 class Counted:
@@ -218,13 +210,13 @@ class Counted:
 
 @pytest.mark.parametrize("devices", [["CPU:1"], ["CPU:1", "CPU:2"]])
 def test_read_batches_are_on_their_device_ahead_of_the_step(devices):
-    one = len(devices) == 1
+    replicas = len(devices)
+    one = replicas == 1
     strategy = (
-        tf.distribute.OneDeviceStrategy(devices[0])
+        tf.distribute.OneDeviceStrategy(*devices)
         if one
         else tf.distribute.MirroredStrategy(devices)
     )
-    replicas = len(devices)
     reader = Counted()
     fed = feed(Source(reader, 4, replicas, SampleOrder(1000, 0)), strategy)
     iterator = fed.open(0)
@@ -240,34 +232,118 @@ def test_read_batches_are_on_their_device_ahead_of_the_step(devices):
         time.sleep(0.01)
 
 
-class Augmenting:
-    """Remembers the random numbers that it is given."""
-
-    num_examples = N
-    in_memory = True
-    augments = True
-
-    def fetch(self, indices, draws=None):
-        return {"features": indices, "seen": tf.zeros([]) if draws is None else draws}
+PARTS = ((10, 3), (4, 1), (7, 2))
+STARTS = (0, 10, 14)
 
 
-def test_split_that_augments_is_given_the_draws_in_training_alone():
-    train = Source(Augmenting(), 4, 1, SampleOrder(N, 0), num_draws=3)
-    batch, draws = train.assemble(tf.constant(1, tf.int64), tf.constant(0))
-    assert draws.shape == (4, 3)
-    np.testing.assert_array_equal(batch["seen"], draws)
-    test, _ = Source(Augmenting(), 4, 1).assemble(tf.constant(1, tf.int64), tf.constant(0))
-    assert test["seen"].shape == ()
+@pytest.mark.parametrize("seed", [0, 7])
+def test_every_stretch_of_a_mixture_has_the_shares_and_every_epoch_each_example_once(seed):
+    epochs, indices = locate(MixedOrder(21, seed, PARTS), np.arange(6 * 140))
+    source = np.searchsorted(STARTS, indices, side="right") - 1
+    for number, (size, share) in enumerate(PARTS):
+        mine = source == number
+        told = np.cumsum(mine) - np.arange(1, len(mine) + 1) * share / 6
+        assert np.abs(told).max() <= 1.0  # of any stretch from the start
+        own = indices[mine] - STARTS[number]
+        assert len(own) == share * 140
+        assert (epochs[mine] == np.arange(len(own)) // size).all()
+        for first in range(0, len(own) - size, size):
+            assert sorted(own[first : first + size]) == list(range(size))
+        assert own[:size].tolist() != own[size : 2 * size].tolist()
 
 
-def test_units_stay_together_and_all_of_a_split_keeps_its_order():
-    positions = tf.range(24, dtype=tf.int64)
-    epochs, indices = SampleOrder(12, 5, unit=4).locate(positions)
-    assert epochs.numpy().tolist() == [0] * 12 + [1] * 12
-    blocks = indices.numpy().reshape(2, 3, 4)
-    assert (np.diff(blocks, axis=2) == 1).all()
-    for starts in blocks[:, :, 0]:
-        assert sorted(starts) == [0, 4, 8]
-    assert blocks[0].tolist() != blocks[1].tolist()
-    _, indices = SampleOrder(12, 5, unit=0).locate(positions)
-    assert indices.numpy().tolist() == 2 * list(range(12))
+def test_position_alone_decides_about_a_mixture():
+    order = MixedOrder(21, 3, PARTS)
+    positions = np.array([5, 0, 10**7, 5, 123456789012])
+    alone = [locate(order, positions[i : i + 1]) for i in range(5)]
+    np.testing.assert_array_equal(locate(order, positions), np.hstack(alone))
+    other = locate(MixedOrder(21, 4, PARTS), np.arange(100))[1]
+    assert locate(order, np.arange(100))[1].tolist() != other.tolist()
+    _, indices = locate(MixedOrder(40, 0, ((20, 1), (20, 1))), np.arange(40))
+    assert indices[::2].tolist() != (indices[1::2] - 20).tolist()  # sources of one size
+
+
+def test_period_spreads_each_source_evenly():
+    sources, ranks = period_of([3, 1])
+    assert (sources.tolist(), ranks.tolist()) == ([0, 0, 1, 0], [0, 1, 0, 2])
+
+
+def test_split_with_parts_gets_a_mixed_order_and_a_line_for_each():
+    parts = [
+        SimpleNamespace(name=name, size=size, share=share)
+        for name, size, share in (("a", 1000, 3), ("b", 10, 1))
+    ]
+    plain, split = SimpleNamespace(num_examples=5), SimpleNamespace(num_examples=1010, parts=parts)
+    assert sample_order(split, 2) == MixedOrder(1010, 2, ((1000, 3), (10, 1)))
+    assert sample_order(plain, 2) == SampleOrder(5, 2)
+    assert list(epoch_lines(split, 400)) == [
+        "Source a: 1,000 examples, share 0.75, 0.3 epochs",
+        "Source b: 10 examples, share 0.25, 10 epochs",
+    ]
+    assert list(epoch_lines(plain, 400)) == []
+
+
+class Numbers:
+    """A stream of numbers, shuffled anew whenever it is made."""
+
+    in_memory, num_examples = False, 10
+
+    def stream(self):
+        return tf.data.Dataset.range(10).shuffle(10).repeat().map(lambda i: {"features": i})
+
+
+def batched():
+    """Return batches of 12 numbers, the last of 6, of which each pass shuffles the whole."""
+    numbers = tf.data.Dataset.range(30).shuffle(30).batch(12)
+    return numbers.map(lambda i: {"x": tf.cast(i, tf.float32)})
+
+
+def generated():
+    """Yield such batches, without a seed."""
+    order = np.random.permutation(30).astype(np.float32)
+    for start in (0, 12, 24):
+        yield {"x": order[start : start + 12]}
+
+
+def streamed(split, replicas, step=0, count=3):
+    """Return the features and the ids of some steps of 12 examples, over all replicas."""
+    strategy = tf.distribute.MirroredStrategy([f"CPU:{number}" for number in range(replicas)])
+    order = SampleOrder(split.num_examples, 3)
+    fed = StreamFeed(Source(split, 12 // replicas, replicas, order), strategy)
+    iterator = fed.open(step)
+    steps = []
+    for _ in range(count):
+        parts = map(strategy.experimental_local_results, tf.nest.flatten(fed.next(iterator)))
+        steps.append([np.concatenate(part).tolist() for part in parts][:2])
+    return [list(column) for column in zip(*steps, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        Numbers(),
+        *(data_of_fit(data=x, num_examples=30, batched=True).train for x in (batched, generated)),
+    ],
+    ids=["examples", "batches", "generated batches"],
+)
+def test_stream_is_the_same_on_any_layout_and_from_any_step(split):
+    size = split.num_examples
+    whole, ids = streamed(split, 1, count=10)
+    for replicas in (2, 4):
+        assert streamed(split, replicas, step=4, count=6) == [whole[4:], ids[4:]]
+    flat = np.concatenate(whole)
+    for first in range(0, len(flat) - size + 1, size):
+        assert sorted(flat[first : first + size]) == list(range(size))
+    assert flat[:size].tolist() != flat[size : 2 * size].tolist()
+    assert np.concatenate(ids).tolist() == [position % size for position in range(120)]
+
+
+@pytest.mark.slow
+def test_run_on_a_stream_that_is_continued_ends_with_the_bits_of_an_undisturbed_one(tmp_path):
+    options = (
+        "dataset=stream", *NEEDED["dataset=stream"], "model=softmax", "train.steps=6",
+        "batch.global_size=16", "checkpoint.every_steps=2", "writers=[jsonl]",
+    )  # fmt: skip
+    straight = finish(recipe(tmp_path / "straight", *options))
+    finish(recipe(tmp_path / "stopped", *options), lambda run: run.step >= 3)
+    assert_same_bits(straight, finish(recipe(tmp_path / "stopped", *options)))

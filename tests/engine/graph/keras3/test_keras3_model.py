@@ -1,4 +1,8 @@
-"""Models of Keras 3, trained by the engine on several replicas."""
+"""Models of Keras 3, trained by the engine on several replicas.
+
+tests/differential compares their updates with those of `fit`, and the matrix of tests/end_to_end
+their bits on every layout.
+"""
 
 import inspect
 
@@ -8,22 +12,22 @@ import pytest
 import tensorflow as tf
 
 from tests.support import keras3_models
+from tests.support.outputs import exported_outputs, predicted_rows
 from tests.support.training import (
+    CENTRAL,
     LOW_PRECISION_ROUNDING,
     ROUNDING,
-    assert_same_bits,
+    TWO,
     distance,
     finish,
     recipe,
     variables,
 )
 from trainer.engine.graph.keras3.keras3_model import Keras3Model
+from trainer.engine.graph.state.weight_paths import weights_of
 from trainer.engine.graph.step.assignments import pass_values, value_to_sum
+from trainer.engine.initial_weights import restore_weights
 from trainer.errors import ConfigError
-
-TWO = ("strategy=mirrored", "strategy.virtual_devices=2")
-FOUR = ("strategy=mirrored", "strategy.virtual_devices=4")
-CENTRAL = ("strategy=central_storage", "strategy.virtual_devices=2")
 
 
 @pytest.fixture
@@ -54,27 +58,6 @@ def engine(run_dir, model, *overrides):
 
 def train(run_dir, model, *overrides):
     return finish(engine(run_dir, model, *overrides))
-
-
-@pytest.mark.slow
-def test_with_shards_replicas_have_the_bits_of_one_device(tmp_path):
-    chosen = ("conv_net", "batch.shards=4", "train.steps=2")
-    one = train(tmp_path / "one", *chosen)
-    assert_same_bits(one, train(tmp_path / "four", *chosen, *FOUR))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model", "overrides", "layout"),
-    [("conv_net", ["+model.synchronized=true"], TWO), ("subclassed", [], FOUR)],
-)
-def test_without_shards_replicas_agree_with_one_device(tmp_path, model, overrides, layout):
-    chosen = ("train.ema_decay=0.9", "train.clip_norm=0.1", *overrides)
-    alone = engine(tmp_path / "one", model, *chosen)
-    initial = variables(alone)
-    alone.train(lambda: False)
-    other = train(tmp_path / "other", model, *chosen, *layout)
-    assert distance(variables(alone), other, initial) < ROUNDING
 
 
 @pytest.mark.slow
@@ -117,48 +100,6 @@ def test_overflow_drops_the_update_and_halves_the_scale_under_central_storage(tm
     assert float(scale.numpy()) == 2.0**99
 
 
-@pytest.mark.slow
-def test_one_step_is_that_of_keras(tmp_path):
-    run = engine(
-        tmp_path, "conv_net", "+model.dropout=0.0", "optimizer=sgd", "optimizer.momentum=0.0",
-        "optimizer.learning_rate=0.1", "train.steps=1",
-    )  # fmt: skip
-    task = run.state.task
-    model = task.models["model"]._model
-    before = [v.numpy() for v in model.weights]
-    iterator = run.loop.feed.open(0)
-    with run.loop.replica_batch(tf.constant(0, tf.int64), run.loop.feed.next(iterator)) as batch:
-        with tf.GradientTape() as tape:
-            logits = model(batch["features"], training=True)
-            loss = tf.reduce_mean(
-                tf.nn.sparse_softmax_cross_entropy_with_logits(batch["label"], logits)
-            )
-            loss += tf.add_n(model.losses)
-        keras.optimizers.SGD(0.1).apply(
-            tape.gradient(loss, [v.value for v in model.trainable_variables]),
-            model.trainable_variables,
-        )
-    expected = [v.numpy() for v in model.weights]
-    for variable, value in zip(model.weights, before, strict=True):
-        variable.assign(value)
-    run.train(lambda: False)
-    for variable, value in zip(model.weights, expected, strict=True):
-        assert np.abs(variable.numpy() - value).max() < 1e-6
-    moved = [np.abs(value - old).max() > 1e-3 for value, old in zip(expected, before, strict=True)]
-    # The bias of the convolution has no effect before batch normalization.
-    assert moved == [name != "1_bias" for name in task.models["model"].saved]
-
-
-@pytest.mark.slow
-def test_constraint_holds_after_an_update(tmp_path):
-    run = engine(tmp_path, "conv_net", "optimizer.learning_rate=1.0", *TWO)
-    run.train(lambda: False)
-    kernel = run.state.task.models["model"].trainable_variables[-2].numpy()
-    norms = np.linalg.norm(kernel, axis=0)
-    assert norms.max() <= 0.5 + 1e-6
-    assert np.sum(norms > 0.5 - 1e-6) > 1
-
-
 @pytest.mark.parametrize("model", ["conv_net", "subclassed"])
 def test_model_has_the_input_that_it_was_called_with(model):
     function = getattr(keras3_models, model)
@@ -172,16 +113,15 @@ def test_forward_pass_outside_of_a_step_changes_nothing():
     assert all((v.numpy() == old).all() for v, old in zip(model.variables, before, strict=True))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("task", "model"),
-    [
-        pytest.param(("task=language_model", "dataset=sentences", "dataset.characters=2000",
-                      "dataset.length=8"), "per_token", marks=pytest.mark.slow),
-        (("task=segmentation", "dataset=shapes", "dataset.num_examples=48", "dataset.num_test=20",
-          "dataset.image_size=[16,16]"), "per_pixel"),
-    ],
+TEXTS = ("task=language_model", "dataset=sentences", "dataset.characters=2000", "dataset.length=8")
+SHAPES = (
+    "task=segmentation", "dataset=shapes", "dataset.num_examples=48", "dataset.num_test=20",
+    "dataset.image_size=[16,16]",
 )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("task", "model"), [(TEXTS, "per_token"), (SHAPES, "per_pixel")])
 def test_subclassed_model_trains_in_tasks_that_ask_for_its_shape(tmp_path, task, model):
     run = engine(tmp_path, model, *task, "train.steps=3", *TWO)
     before = variables(run)
@@ -195,25 +135,11 @@ def test_subclassed_model_trains_in_tasks_that_ask_for_its_shape(tmp_path, task,
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "needed"),
-    [(("task=language_model", "dataset=sentences", "dataset.characters=2000"), "of each token"),
-     (("task=segmentation", "dataset=shapes"), "a logit of each class for each pixel")],
-)  # fmt: skip
+    [(TEXTS, "of each token"), (SHAPES, "a logit of each class for each pixel")],
+)
 def test_subclassed_model_of_another_shape_is_refused(tmp_path, task, needed):
     with pytest.raises(ConfigError, match=needed):
         train(tmp_path, "flat", *task)
-
-
-def test_losses_of_layers_and_weights_are_those_of_keras():
-    features = np.random.default_rng(0).normal(size=(4, 8, 8, 1)).astype(np.float32)
-    for function in (keras3_models.subclassed, keras3_models.conv_net):
-        own = function((8, 8, 1), 10)
-        model = Keras3Model(own)
-        model(features, training=False)
-        losses = [float(loss) for loss in model.losses]
-        own(features, training=False)
-        assert sorted(losses) == pytest.approx(sorted(float(loss) for loss in own.losses))
-        assert losses
-        assert min(losses) > 0
 
 
 def test_forward_pass_notes_its_statistics_as_values_or_differences():
@@ -236,6 +162,46 @@ def test_forward_pass_notes_its_statistics_as_values_or_differences():
         np.testing.assert_allclose(value - variable.numpy(), difference, atol=1e-6)
 
 
+LORA = ("train.lora.rank=2", "train.lora.layers=[body]")
+
+
+def weights(run):
+    """Return the values by path, and which of them are trained."""
+    model = next(iter(run.state.task.models.values()))
+    ids = {id(variable) for variable in model.trainable_variables}
+    paths = {weight.path: weight.container for weight in weights_of({"model": model})}
+    trained = [path for path, variable in paths.items() if id(variable) in ids]
+    return {path: variable.numpy() for path, variable in paths.items()}, trained
+
+
+@pytest.mark.slow
+def test_adapters_and_head_are_trained_and_the_rest_keeps_the_bits_of_a_run(tmp_path):
+    train(tmp_path / "run", "named", "train.steps=2")
+    tuned = engine(tmp_path / "tuned", "named", *LORA, "train.freeze=['^(?!head)']")
+    text, _ = restore_weights(tmp_path / "run", tuned.state.task.models, ["lora"])
+    assert text == (
+        f"8 of 10 weights from step 2 of {tmp_path / 'run'}; "
+        "fresh: body/lora_kernel_a, body/lora_kernel_b"
+    )
+    before, trained = weights(tuned)
+    assert trained == ["body/lora_kernel_a", "body/lora_kernel_b", "head/kernel", "head/bias"]
+    tuned.train(lambda: False)
+    after, _ = weights(tuned)
+    changed = [path for path in before if not np.array_equal(before[path], after[path])]
+    assert changed == trained
+
+
+@pytest.mark.slow
+def test_export_of_adapters_predicts_what_the_run_predicts(tmp_path):
+    chosen = (*LORA, *TWO, "train.steps=2", "checkpoint.every_steps=2")
+    train(tmp_path, "named", *chosen)
+    rows = predicted_rows(tmp_path, options("named", *chosen))
+    values = [[float(row[f"probability_{n}"]) for n in range(10)] for row in rows]
+    outputs, _ = exported_outputs(tmp_path, options("named", *chosen), 16)
+    np.testing.assert_allclose(outputs["probabilities"], values, rtol=0, atol=1e-6)
+    assert np.std(values, axis=0).max() > 1e-3
+
+
 @pytest.mark.parametrize(
     ("model", "overrides", "problem"),
     [
@@ -252,6 +218,10 @@ def test_forward_pass_notes_its_statistics_as_values_or_differences():
         ("conv_net", ("strategy=mirrored", "strategy.devices_per_replica=2",
                       "strategy.virtual_devices=2"), "divides models of tf_keras alone"),
         ("conv_net", ("+model.synchronized=true", "jit=true"), "jit cannot be used with Keras 3's"),
+        ("conv_net", ("train.lora.rank=2", "train.lora.layers=[covn]"), "covn.* matches no weight"),
+        ("conv_net", ("train.lora.rank=2",), "train.lora.layers .'.'.: dense.* constraints"),
+        ("conv_net", ("train.lora.rank=2", "model._target_=trainer.models.softmax.softmax"),
+         r"train.lora.rank \(2\) needs a model of Keras 3"),
         (
             "conv_net",
             ("optimizer._target_=tests.support.keras3_models.optimizer", "~optimizer.beta_1",

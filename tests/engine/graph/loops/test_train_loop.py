@@ -54,11 +54,8 @@ def test_batches_gathered_ahead_are_those_of_their_steps(tmp_path, monkeypatch, 
 def waited(element, step, steps=4):
     """Run a loop whose steps return metrics before they make their update; return their wait."""
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
-    dataset = (
-        tf.data.Dataset.range(100)
-        .map(lambda number: tf.numpy_function(element, [number], tf.int64))
-        .prefetch(2)
-    )
+    numbers = tf.data.Dataset.range(100)
+    dataset = numbers.map(lambda number: tf.numpy_function(element, [number], tf.int64)).prefetch(2)
     iterator = iter(strategy.distribute_datasets_from_function(lambda context: dataset))
     variable = tf.Variable(0, dtype=tf.int64)
 

@@ -16,13 +16,12 @@ from trainer.engine.graph.placement.step_devices import BACKWARD, device_key
 from trainer.errors import ConfigError
 from trainer.logical_devices import groups_of, logical_device
 
+NO_OPTIONS = [f"~model.{key}" for key in ("width", "dropout", "batch_norm", "synchronized", "l2")]
 TWO_LAYERS = [
-    *(f"~model.{key}" for key in ("width", "dropout", "batch_norm", "synchronized", "l2")),
-    "model._target_=tests.support.toy_models.two_layers",
-    "optimizer.learning_rate=0.01",
-    "train.steps=1",
-    "train.ema_decay=0.9",
-]
+    *NO_OPTIONS, "model._target_=tests.support.toy_models.two_layers",
+    "optimizer.learning_rate=0.01", "train.steps=1", "train.ema_decay=0.9",
+]  # fmt: skip
+HALVES = [option.replace("two_layers", "halves") for option in TWO_LAYERS]
 HIDDEN, CLASSES, BATCH = 6, 10, 16  # of `two_layers`, and of SMALL
 PLACED = "strategy.placement={flatten:0,first:0,second:1}"
 
@@ -116,14 +115,8 @@ def test_micro_batches_do_not_wait_for_one_another(tmp_path):
     _, graph = traced(tmp_path, *options, "batch.accumulate=4")
 
     def products(layer, device):
-        return [
-            operation
-            for operation in graph.get_operations()
-            if operation.type == "MatMul"
-            and f"/{layer}/" in operation.name
-            and not is_backward(operation)
-            and device_key(operation.device)[1] == device
-        ]
+        forward = (x for x in graph.get_operations() if x.type == "MatMul" and not is_backward(x))
+        return [x for x in forward if f"/{layer}/" in x.name and device_key(x.device)[1] == device]
 
     first, second = products("first", 0), products("second", 1)
     assert len(first) == len(second) == 4
@@ -150,10 +143,9 @@ def test_checkpoint_fits_any_layout(tmp_path):
 
 @pytest.mark.slow
 def test_logical_device_of_code_is_kept(tmp_path):
-    options = [option.replace("two_layers", "halves") for option in TWO_LAYERS]
-    one = train(tmp_path / "one", *options)
+    one = train(tmp_path / "one", *HALVES)
     divided = [*layout(1, 2), "strategy.placement={.*:1}"]
-    run, graph = traced(tmp_path / "two", *options, *divided, trained=True)
+    run, graph = traced(tmp_path / "two", *HALVES, *divided, trained=True)
     # The derivative of the sine is a cosine, and that of the cosine a sine.
     assert {
         (is_backward(operation), operation.type, device_key(operation.device)[1])
@@ -168,15 +160,12 @@ def test_loops_and_functions_of_layers_are_where_these_are_also_backward(tmp_pat
     options = [option.replace("two_layers", "recurrent") for option in TWO_LAYERS]
     placement = "strategy.placement={rows:0,loop:1,function:0,second:1}"
     _, graph = traced(tmp_path, *options, *layout(1, 2), placement)
-    devices = {
-        types: [
-            device_key(operation.device)[1]
-            for operation in graph.get_operations()
-            if operation.type in types
-        ]
-        for types in (("While", "StatelessWhile"), ("PartitionedCall", "StatefulPartitionedCall"))
-    }
-    assert list(devices.values()) == [[1, 1], [0, 0]]  # forward and backward
+    for types, device in (
+        (("While", "StatelessWhile"), 1),
+        (("PartitionedCall", "StatefulPartitionedCall"), 0),
+    ):
+        found = [device_key(x.device)[1] for x in graph.get_operations() if x.type in types]
+        assert found == [device] * 2  # forward and backward
 
 
 def test_logical_device_around_a_layer_places_its_variables_and_its_work(tmp_path):
@@ -189,12 +178,35 @@ def test_logical_device_around_a_layer_places_its_variables_and_its_work(tmp_pat
 
 
 def test_logical_device_that_does_not_exist_is_one_line(tmp_path):
-    options = [option.replace("two_layers", "halves") for option in TWO_LAYERS]
     message = r"logical_device \(2\) must be from 0 to 1: strategy.devices_per_replica is 2"
     with pytest.raises(ConfigError, match=message):
-        train(tmp_path, *options, "+model.other=2", *layout(1, 2), "strategy.placement={.*:1}")
+        train(tmp_path, *HALVES, "+model.other=2", *layout(1, 2), "strategy.placement={.*:1}")
 
 
 def test_logical_device_changes_nothing_on_one_device():
     with logical_device(7):
         assert float(tf.sin(0.0)) == 0.0
+
+
+def placed_layer(input_shape, num_classes):
+    """Build a model with a layer that is made under a device scope."""
+    inputs = tf.keras.Input(input_shape)
+    x = tf.keras.layers.Flatten()(inputs)
+    with tf.device("CPU:2"):
+        x = tf.keras.layers.Dense(num_classes)(x)
+    return tf.keras.Model(inputs, x)
+
+
+@pytest.mark.parametrize("divided", [[], [*layout(1, 2), "strategy.placement={.*:1}"]])
+def test_layer_made_under_a_device_is_refused(tmp_path, divided):
+    message = (
+        r"^model: variable kernel requests the device CPU:2, .*remove tf.device from the model"
+    )
+    with pytest.raises(ConfigError, match=message):
+        engine(tmp_path, *NO_OPTIONS, f"model._target_={__name__}.placed_layer", *divided)
+
+
+@pytest.mark.slow
+def test_variables_kept_on_a_device_without_replica_are_allowed(tmp_path):
+    kept = ("strategy.virtual_devices=2", "strategy.parameter_device=CPU:3", "train.steps=1")
+    assert train(tmp_path, "strategy=central_storage", *kept, "model.batch_norm=true")["/step"] == 1

@@ -57,12 +57,14 @@ def gradients(step, variables):
     return [tf.constant(random.standard_normal(v.shape), tf.float32) for v in variables]
 
 
-def steps(optimizer, model, indices, numbers=range(STEPS)):
+def steps(optimizer, model, indices, numbers=range(STEPS), *, in_rows=False):
     """Update some variables of a model by the gradients of all."""
     variables = model.trainable_variables
 
     @tf.function
     def update(*values):
+        if in_rows:
+            values = [tf.IndexedSlices(x, tf.range(x.shape[0])) for x in values]
         optimizer.apply_gradients(
             [(values[i], variables[i]) for i in indices], experimental_aggregate_gradients=False
         )
@@ -71,54 +73,37 @@ def steps(optimizer, model, indices, numbers=range(STEPS)):
         update(*gradients(number, variables))
 
 
-def values(model, indices):
-    return [model.trainable_variables[i].numpy() for i in indices]
+def assert_same_weights(model, other):
+    for value, wanted in zip(model.get_weights(), other.get_weights(), strict=True):
+        assert value.tobytes() == wanted.tobytes()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", quick("adam", "sgd", "muon"))
 def test_group_is_updated_as_by_an_optimizer_of_its_own(name):
-    build = OPTIMIZERS[name]
-    model = network()
+    build, model, expected = OPTIMIZERS[name], network(), network()
     steps(grouped(model, build, {"head": {"learning_rate": "10x"}}), model, range(6))
-    expected = network()
     steps(build(schedule()), expected, range(4))
-    head = build(scale(schedule(), 10.0))
-    steps(head, expected, [4, 5])
-    for value, wanted in zip(values(model, range(6)), values(expected, range(6)), strict=True):
-        assert value.tobytes() == wanted.tobytes()
+    steps(build(scale(schedule(), 10.0)), expected, [4, 5])
+    assert_same_weights(model, expected)
 
 
 def test_rows_are_updated_as_a_dense_gradient_by_group():
-    results = []
-    for in_rows in (True, False):
-        model = network()
-        variables = model.trainable_variables
+    models = [network(), network()]
+    for model, in_rows in zip(models, (True, False), strict=True):
         groups = {"head": {"learning_rate": "10x"}}
         optimizer = grouped(model, lambda rate: sgd(rate, momentum=0.0), groups)
-        assert optimizer.updates_rows(variables[0])
-
-        @tf.function
-        def update(*values, optimizer=optimizer, variables=variables, in_rows=in_rows):
-            if in_rows:
-                values = [tf.IndexedSlices(x, tf.range(x.shape[0])) for x in values]
-            optimizer.apply_gradients(
-                zip(values, variables, strict=True), experimental_aggregate_gradients=False
-            )
-
-        for number in range(4):
-            update(*gradients(number, variables))
-        results.append(values(model, range(6)))
-    for value, wanted in zip(*results, strict=True):
-        assert value.tobytes() == wanted.tobytes()
+        assert optimizer.updates_rows(model.trainable_variables[0])
+        steps(optimizer, model, range(6), range(4), in_rows=in_rows)
+    assert_same_weights(*models)
 
 
 def test_layer_decay_multiplies_the_rate_from_layer_to_layer():
     model = network()
-    before = values(model, range(6))
+    before = model.get_weights()
     optimizer = grouped(model, lambda rate: sgd(rate, momentum=0.0), layer_decay=0.5)
     steps(optimizer, model, range(6), [0])
-    moved = [old - new for old, new in zip(before, values(model, range(6)), strict=True)]
+    moved = [old - new for old, new in zip(before, model.get_weights(), strict=True)]
     for i, gradient in enumerate(gradients(0, model.trainable_variables)):
         factor = 0.5 ** (2 - i // 2)
         np.testing.assert_allclose(moved[i], 0.1 * factor * gradient, rtol=1e-4, atol=1e-6)
@@ -144,14 +129,12 @@ def test_groups_that_are_ambiguous_or_empty_are_refused(groups, message):
 
 
 def test_groups_may_have_other_slots():
-    model = network()
+    model, expected = network(), network()
     optimizer = grouped(model, sgd, {"head": {"momentum": 0.0}})
     steps(optimizer, model, range(6))
-    expected = network()
     steps(sgd(schedule()), expected, range(4))
     steps(sgd(schedule(), momentum=0.0), expected, [4, 5])
-    for value, wanted in zip(values(model, range(6)), values(expected, range(6)), strict=True):
-        assert value.tobytes() == wanted.tobytes()
+    assert_same_weights(model, expected)
     saved = optimizer_trackables(optimizer, model.trainable_variables)
     assert len(saved["slots"]["momentum"]) == 4
     assert saved["others"] == [optimizer.iterations]

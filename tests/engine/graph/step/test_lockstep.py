@@ -1,7 +1,5 @@
 """Shards are traced in lockstep: they meet at every update, and go on in turns."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

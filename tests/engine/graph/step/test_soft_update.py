@@ -5,33 +5,23 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tests.support.training import assert_same_bits, finish, recipe
+from tests.support.training import TWO, assert_same_bits, finish, recipe
 from trainer.errors import ConfigError
 
-TARGET = [
-    "task._target_=tests.support.toy_targets.WithTarget",
-    "~task.label_smoothing",
-    "~task.class_weights",
-    "~task.focal_gamma",
-    "model=softmax",
-    "optimizer=sgd",
-    "optimizer.learning_rate=0.05",
-    "train.steps=3",
-    "train.steps_per_loop=1",
-    "batch.global_size=16",
-    "writers=[jsonl]",
-]
-STATISTICS = ["model=cnn", "model.width=2", "model.batch_norm=true"]
-KERAS_3 = ["~model.l2", "model._target_=tests.support.keras3_models.conv_net"]
-MIRRORED = ["strategy=mirrored", "strategy.virtual_devices=2"]
+TARGET = (
+    "task._target_=tests.support.toy_targets.WithTarget", "~task.label_smoothing",
+    "~task.class_weights", "~task.focal_gamma", "model=softmax", "optimizer=sgd",
+    "optimizer.learning_rate=0.05", "train.steps=3", "train.steps_per_loop=1",
+    "batch.global_size=16", "writers=[jsonl]",
+)  # fmt: skip
+MODELS = {
+    "tf_keras": ("model=cnn", "model.width=2", "model.batch_norm=true"),
+    "Keras 3": ("~model.l2", "model._target_=tests.support.keras3_models.conv_net"),
+}
 
 
 def engine(run_dir, *overrides):
     return recipe(run_dir, *TARGET, *overrides)
-
-
-def train(run_dir, *overrides, stop=lambda run: False):
-    return finish(engine(run_dir, *overrides), stop)
 
 
 def history(run_dir, *overrides):
@@ -52,13 +42,10 @@ def history(run_dir, *overrides):
     return seen, run
 
 
-RECURRENCES = {"mirrored": [*STATISTICS, *MIRRORED], "Keras 3": [*KERAS_3, *MIRRORED]}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("options", RECURRENCES.values(), ids=RECURRENCES)
-def test_target_follows_its_recurrence_statistics_included(tmp_path, options):
-    seen, run = history(tmp_path, *options)
+@pytest.mark.parametrize("model", MODELS)
+def test_target_follows_its_recurrence_statistics_included(tmp_path, model):
+    seen, run = history(tmp_path, *MODELS[model], *TWO)
     assert len(seen) == 4
     for before, after in pairwise(seen):
         for own, source, moved in zip(
@@ -76,10 +63,9 @@ def test_target_follows_its_recurrence_statistics_included(tmp_path, options):
 
 @pytest.mark.slow
 def test_stopped_run_continues_with_its_target_to_the_bit(tmp_path):
-    options = MIRRORED
-    whole = train(tmp_path / "whole", *options)
-    train(tmp_path / "cut", *options, stop=lambda run: run.step == 2)
-    assert_same_bits(train(tmp_path / "cut", *options), whole)
+    whole = finish(engine(tmp_path / "whole", *TWO))
+    finish(engine(tmp_path / "cut", *TWO), lambda run: run.step == 2)
+    assert_same_bits(finish(engine(tmp_path / "cut", *TWO)), whole)
 
 
 @pytest.mark.slow
@@ -99,11 +85,8 @@ def test_dropped_update_moves_no_target(tmp_path):
 @pytest.mark.parametrize(
     ("option", "problem"),
     [
-        ("+task.tau=1.5", r"task: soft_update was given tau=1.5, which must be in \[0, 1\]"),
-        (
-            "+task.other_target=true",
-            r"task: soft_update cannot move \S+ \[64, 3\] float32, toward \S+ \[64, 10\] float32;",
-        ),
+        ("+task.tau=1.5", r"soft_update was given tau=1.5, which must be in \[0, 1\]"),
+        ("+task.other_target=true", r"cannot move \S+ \[64, 3\] .* toward \S+ \[64, 10\] float32"),
     ],
 )
 def test_immovable_data_is_refused_in_one_line(tmp_path, option, problem):

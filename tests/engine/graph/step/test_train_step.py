@@ -6,6 +6,7 @@ import pytest
 from tests.support.training import (
     LOW_PRECISION_ROUNDING,
     ROUNDING,
+    TWO,
     distance,
     engine,
     train,
@@ -13,16 +14,15 @@ from tests.support.training import (
     weights,
 )
 
-PLAIN = ["optimizer=sgd", "optimizer.learning_rate=0.05"]
-MIRRORED = ["strategy=mirrored", "strategy.virtual_devices=2"]
+PLAIN = ("optimizer=sgd", "optimizer.learning_rate=0.05")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "tolerance"),
     [
-        pytest.param(["jit=true"], ROUNDING, marks=pytest.mark.slow),
-        pytest.param(["jit=true", *MIRRORED], ROUNDING, marks=pytest.mark.slow),
+        (["jit=true"], ROUNDING),
+        (["jit=true", *TWO], ROUNDING),
         (["precision=mixed_bfloat16"], LOW_PRECISION_ROUNDING),
     ],
     ids=["jit", "jit on two replicas", "bfloat16"],
@@ -36,7 +36,7 @@ def test_other_kernels_and_types_make_the_same_update(tmp_path, options, toleran
 
 @pytest.mark.slow
 def test_overflow_drops_update_and_halves_loss_scale(tmp_path):
-    training = engine(tmp_path, *PLAIN, *MIRRORED, "precision=mixed_float16", "train.steps=1")
+    training = engine(tmp_path, *PLAIN, *TWO, "precision=mixed_float16", "train.steps=1")
     training.state.loss_scale.value.assign(3e38)
     training.state.gradient_norm.assign(7.0)
     before = variables(training)
@@ -50,14 +50,8 @@ def test_overflow_drops_update_and_halves_loss_scale(tmp_path):
 
 
 def test_averages_follow_their_recurrence_and_are_evaluated(tmp_path):
-    training = engine(
-        tmp_path,
-        *PLAIN,
-        *MIRRORED,
-        "train.ema_decay=0.5",
-        "train.steps=3",
-        "train.steps_per_loop=1",
-    )
+    options = ("train.ema_decay=0.5", "train.steps=3", "train.steps_per_loop=1")
+    training = engine(tmp_path, *PLAIN, *TWO, *options)
     kernel = training.state.task.models["model"].trainable_variables[0]
     history = [kernel.numpy()]
 
@@ -82,21 +76,3 @@ def test_averages_follow_their_recurrence_and_are_evaluated(tmp_path):
     np.testing.assert_array_equal(kernel.numpy(), averaged)
     training.state.averages.clear()
     assert training.evaluator.evaluate(lambda: False).metrics == evaluated
-
-
-@pytest.mark.slow
-def test_early_stopping_ends_run_and_its_memory_survives_a_stop(tmp_path):
-    options = [
-        "callbacks=early_stopping",
-        "callbacks.early_stopping.patience=2",
-        "callbacks.early_stopping.min_delta=2",
-        "evaluate.every_steps=1",
-    ]
-    first = engine(tmp_path, *options, "train.steps_per_loop=1")
-    first.train(lambda: first.step >= 2)
-    second = engine(tmp_path, *options)
-    assert second.train(lambda: False)
-    # The first evaluation is the best so far; two more without improvement are allowed, counted
-    # over both attempts.
-    assert second.step == 3
-    assert second.result()["step"] == 3

@@ -1,6 +1,7 @@
 """Updates with parts of a batch, and a task's own draws: the same on every layout."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,6 @@ import tensorflow as tf
 from tests.support.layouts import Layout
 from trainer.engine.graph.exchange.collectives import CollectiveLog
 from trainer.engine.graph.randomness.randomness import BatchPart, batch_part, fold_seed
-from trainer.engine.graph.step.shard_tree import TreeExchange
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.graph.step.train_step import Step
 from trainer.errors import ConfigError
@@ -28,33 +28,14 @@ LAYOUTS = [Layout(), Layout(2, accumulate=2), Layout(2, accumulate=2, shards=4)]
 
 def run(layout: Layout, model: Callable[[], tf.keras.Model], train: Callable) -> np.ndarray:
     """Run one step, `train(step, batch, model, optimizer)`; return the model's kernel."""
-    strategy = tf.distribute.MirroredStrategy(
-        [f"CPU:{number}" for number in range(layout.replicas)],
-        cross_device_ops=tf.distribute.HierarchicalCopyAllReduce(),
-    )
-    with strategy.scope():
+    with layout.strategy().scope():
         model = model()
         optimizer = tf.keras.optimizers.legacy.SGD(RATE)
         optimizer.updates_per_step = NUM_PARTS
         optimizer._create_all_weights(model.trainable_variables)
-    exchange = None if layout.shards is None else TreeExchange()
-    options = StepOptions(layout.accumulate, exchange=exchange, shards=layout.shards)
-    log = CollectiveLog()
-    size = SIZE // layout.replicas
-
-    def on_replica() -> None:
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        number = int(tf.get_static_value(replica))
-        mine = slice(number * size, (number + 1) * size)
         batch = {"x": X, "y": Y, "weight": WEIGHT, "id": np.arange(SIZE)}
-        batch = {name: tf.constant(value[mine]) for name, value in batch.items()}
-        index = tf.constant(5, tf.int64)
-        with batch_part(BatchPart(lambda: fold_seed(0, index), size, number)):
-            step = Step(index, options, log)
-            train(step, batch, model, optimizer)
-            step.end()
-
-    tf.function(lambda: strategy.run(on_replica), autograph=False)()
+        step = layout.step(lambda step, own: train(step, own, model, optimizer))
+        step({name: tf.constant(value) for name, value in batch.items()})
     return model.trainable_variables[0].numpy()
 
 
@@ -139,6 +120,25 @@ def test_draw_of_unknown_shape_is_refused():
             draw(tf.zeros([3]))
 
 
+def centered(step, batch, model, optimizer):
+    """Make an update whose loss has a collective: features centered over the global batch."""
+
+    def loss(part):
+        mean = step.map_reduce(lambda x: tf.reduce_mean(x, axis=0), part["x"], "mean")
+        return tf.square(model(part["x"] - mean)[:, 0] - part["y"]), {}
+
+    for part in step.split(batch, NUM_PARTS):
+        step.minimize(loss, part, model, optimizer)
+
+
+def test_loss_may_communicate_unless_it_is_of_parts_of_the_batch():
+    one, two = (run(Layout(replicas), dense(3, 1), centered) for replicas in (1, 2))
+    np.testing.assert_allclose(one, two, atol=1e-6)
+    for layout in (Layout(2, accumulate=2), Layout(2, shards=4)):
+        with pytest.raises(ConfigError, match=r"map_reduce\(mean\) at .* would join parts of the"):
+            run(layout, dense(3, 1), centered)
+
+
 def test_batch_that_cannot_be_cut_is_refused():
     def split(step, batch, model, optimizer):
         step.split(batch, 3)
@@ -160,3 +160,19 @@ def test_number_of_updates_must_be_that_of_the_optimizer():
 
     with pytest.raises(ConfigError, match=r"made 1 update .* for 2, .*updates_per_step=1\)$"):
         run(Layout(), dense(3, 1), train)
+
+
+@pytest.mark.parametrize(
+    ("number", "local_devices", "expected"),
+    [(0, 1, (0, 0)), (3, 1, (3, 3)), (3, 2, (3, 1)), (5, 4, (5, 1))],
+)
+def test_step_tells_its_replica_and_its_process(monkeypatch, number, local_devices, expected):
+    devices = [f"/device:CPU:{index}" for index in range(local_devices)]
+    context = SimpleNamespace(
+        replica_id_in_sync_group=tf.constant(number),
+        num_replicas_in_sync=8,
+        strategy=SimpleNamespace(extended=SimpleNamespace(worker_devices=devices)),
+    )
+    monkeypatch.setattr(tf.distribute, "get_replica_context", lambda: context)
+    step = Step(tf.constant(0, tf.int64), StepOptions(), CollectiveLog())
+    assert (step.replica, step.worker, step.num_replicas) == (*expected, 8)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.layouts import mirrored
 from trainer.engine.graph.exchange.compressed_exchange import CompressedExchange
 
 RELATIVE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
@@ -12,9 +13,7 @@ RELATIVE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 @pytest.fixture(scope="module")
 def strategy():
-    return tf.distribute.MirroredStrategy(
-        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.HierarchicalCopyAllReduce()
-    )
+    return mirrored(2)
 
 
 def summed(strategy, dtype, steps, others=(1.0,)):
@@ -26,19 +25,15 @@ def summed(strategy, dtype, steps, others=(1.0,)):
         def of_replica():
             context = tf.distribute.get_replica_context()
             mine = tf.where(context.replica_id_in_sync_group == 0, first, second)
-            (total,), exact = compressed(context, [mine], [tf.constant(x) for x in others])
-            return total, exact
+            return compressed(context, [mine], [tf.constant(x) for x in others])
 
-        total, exact = strategy.run(of_replica)
-        return strategy.experimental_local_results(total), [
-            strategy.experimental_local_results(x)[0] for x in exact
-        ]
+        return tf.nest.map_structure(strategy.experimental_local_results, strategy.run(of_replica))
 
     results = []
-    for first, second in steps:
-        (one, two), exact = step(tf.constant(first, tf.float32), tf.constant(second, tf.float32))
+    for pair in steps:
+        ([(one, two)], exact) = step(*(tf.constant(x, tf.float32) for x in pair))
         assert np.array_equal(one.numpy(), two.numpy(), equal_nan=True)
-        results.append((one.numpy(), [float(x) for x in exact]))
+        results.append((one.numpy(), [float(x) for x, _ in exact]))
     return results
 
 
@@ -47,12 +42,9 @@ def test_sum_is_right_to_the_bits_of_the_type(strategy, dtype):
     random = np.random.default_rng(0)
     steps = [(random.normal(size=(40, 3)), random.normal(size=(40, 3))) for _ in range(3)]
     for (total, _), (first, second) in zip(summed(strategy, dtype, steps), steps, strict=True):
-        assert (
-            np.abs(total - (first + second)).max()
-            # Each of the two is rounded, and so is their sum, which is up to twice as large.
-            <= 4 * RELATIVE[dtype] * np.abs([first, second]).max()
-        )
-        assert np.abs(total - (first + second)).max() > 0  # it was compressed
+        error = np.abs(total - (first + second)).max()
+        # Each of the two is rounded, and so is their sum, which is up to twice as large.
+        assert 0 < error <= 4 * RELATIVE[dtype] * np.abs([first, second]).max()
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-25, 1e-6, 1e37])

@@ -1,10 +1,12 @@
-"""Frozen layers and groups of weights, in runs of the engine."""
+"""Frozen layers and groups of weights, in runs of the engine; the loss scale."""
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from tests.support.training import assert_same_bits, engine, train
+from tests.support.training import TWO, assert_same_bits, engine, train
 from trainer.engine.graph.state.freezing import freeze_layers
+from trainer.engine.graph.state.variables import LossScale
 from trainer.engine.graph.state.weight_paths import variable_key, weights_of
 from trainer.errors import ConfigError
 from trainer.models.mobilenet import mobilenet
@@ -13,27 +15,19 @@ EVERYTHING = (
     "model._target_=tests.support.toy_models.blocks", "train.ema_decay=0.9",
     "train.clip_norm=0.5", "model.batch_norm=true", "model.synchronized=false",
 )  # fmt: skip
-GROUPS = (
-    "optimizer.groups={head:{learning_rate:10x},stem/kernel:{clip_norm:0.1}}",
-    "optimizer.layer_decay=0.8",
-)
-TWO = ("strategy=mirrored", "strategy.virtual_devices=2")
 THREE = ("strategy=mirrored", "strategy.virtual_devices=3", "batch.global_size=18")
-SHARDS = ("batch.shards=4",)
 
 
 def model_of(run):
     return next(iter(run.state.task.models.values()))
 
 
-def values(run, part=""):
-    """Return the weights whose path has a part, and what the optimizer keeps beside them."""
+def values(run):
+    """Return the weights, and what the optimizer keeps beside them."""
     optimizer = next(iter(run.state.task.optimizers.values()))
     trained = {variable_key(variable) for variable in model_of(run).trainable_variables}
     result = {}
     for weight in weights_of(run.state.task.models):
-        if part not in weight.path:
-            continue
         (variable,) = weight.variables
         result[weight.path] = variable.numpy()
         for slot in optimizer.get_slot_names() if variable_key(variable) in trained else ():
@@ -41,13 +35,12 @@ def values(run, part=""):
     return result
 
 
-def changed(before, after):
-    return [name for name in before if before[name].tobytes() != after[name].tobytes()]
-
-
 @pytest.mark.slow
 def test_groups_on_two_replicas_have_the_bits_of_one_device(tmp_path):
-    options = (*EVERYTHING, *GROUPS, *SHARDS)
+    options = (
+        *EVERYTHING, "batch.shards=4", "optimizer.layer_decay=0.8",
+        "optimizer.groups={head:{learning_rate:10x},stem/kernel:{clip_norm:0.1}}",
+    )  # fmt: skip
     one = train(tmp_path / "one", *options)
     assert_same_bits(one, train(tmp_path / "two", *options, *TWO))
 
@@ -58,23 +51,24 @@ def test_frozen_layers_keep_their_bits(tmp_path, strategy):
     run = engine(tmp_path, *options)
     before = values(run)
     run.train(lambda: False)
-    kept = [name for name in before if name not in changed(before, values(run))]
+    after = values(run)
+    kept = [name for name in before if before[name].tobytes() == after[name].tobytes()]
     assert kept == [name for name in before if name.startswith("stem")]
     assert len(kept) == 6
     assert len(model_of(run).trainable_variables) == 6
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    ("pattern", "message"),
     [
-        ("train.freeze=[setm]", r"train.freeze \('setm'\) matches no weight; the nearest are"),
-        ("train.freeze=['stem/bias']", "matches stem/bias but not stem/kernel"),
-        ("train.freeze=['.']", r"train.freeze \(.\) leaves no weight to train"),
+        ("setm", r"train.freeze \('setm'\) matches no weight; the nearest are"),
+        ("'stem/bias'", "matches stem/bias but not stem/kernel"),
+        ("'.'", r"train.freeze \(.\) leaves no weight to train"),
     ],
 )
-def test_patterns_that_do_not_fit_the_model_are_refused(tmp_path, override, message):
+def test_patterns_that_do_not_fit_the_model_are_refused(tmp_path, pattern, message):
     with pytest.raises(ConfigError, match=message):
-        engine(tmp_path, *EVERYTHING, override)
+        engine(tmp_path, *EVERYTHING, f"train.freeze=[{pattern}]")
 
 
 @pytest.mark.slow
@@ -95,3 +89,17 @@ def test_all_but_the_classifier_of_a_published_network_is_frozen():
         "logits/kernel:0", "logits/bias:0",
     ]  # fmt: skip
     assert not model.get_layer("bn_Conv1").trainable
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(2.0**63, 2.0**64), (LossScale.LARGEST, LossScale.LARGEST), (2.0**127, 2.0**127)],
+)
+def test_loss_scale_grows_up_to_a_limit(before, after):
+    scale = LossScale()
+    scale.value.assign(before)
+    scale.good_steps.assign(LossScale.GROWTH_STEPS - 1)
+    scale.update(tf.constant(True))
+    assert float(scale.value) == after
+    scale.update(tf.constant(False))
+    assert float(scale.value) == after / 2
