@@ -30,8 +30,6 @@ class AdaptedLayers:
     Args:
         run_dir: the run; if it is no directory, nothing is kept.
         group: the processes that build the models together; None: this one is alone.
-        adapts: whether what the run does not keep is learned, as in training.
-        writes: whether this process writes the files of the run.
     """
 
     def __init__(

@@ -28,12 +28,9 @@ class Auditor:
 
     Attributes:
         clean_step: the last step after which nothing was found, or that the run was restored at.
-        compiled: whether there has been an audit, so that the next one needs no compilation.
 
     Args:
         every: steps between two audits; `auto`: as many as keep their cost at one percent.
-        processes: their names, in the same order.
-        channel: takes the line that tells what an audit costs.
     """
 
     def __init__(
@@ -142,9 +139,6 @@ class Auditor:
 
 def find_difference(group: ProcessGroup, owners: Sequence[str], digests: Sequence[Digests]) -> str:
     """Compare the copies of all processes; collective.
-
-    Args:
-        owners: who holds each copy, of all processes in order.
 
     Returns:
         A line that names the first variable that differs, and in whose copy; empty if none does.

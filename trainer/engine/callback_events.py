@@ -71,7 +71,7 @@ class Training:
         for name in ("step", "split", "epoch"):
             if name in values:
                 raise ValueError(f"write_scalars: {name} is written anyway; choose another name")
-        self._reporter.write_scalars(self.step, {x: float(y) for x, y in values.items()})
+        self._reporter.write_scalars("train", self.step, {x: float(y) for x, y in values.items()})
 
     def write_images(self, name: str, images: np.ndarray) -> None:
         """Write images to the summaries of the training split.
@@ -103,11 +103,7 @@ class Training:
 
 
 class CallbackCaller:
-    """Calls the methods of the callbacks in a run's state.
-
-    Attributes:
-        on_step_when: the steps at which `on_step` of some callback is called.
-    """
+    """Calls the methods of the callbacks in a run's state."""
 
     def __init__(self, run_dir: Path, reporter: Reporter, process_group: ProcessGroup) -> None:
         self._state = state = reporter.loop.state
@@ -156,7 +152,6 @@ class CallbackCaller:
         Args:
             epoch_metrics: the training metrics of the epoch that is complete; None: none is, and
                 the state has their sums.
-            evaluation: the metrics of an evaluation; None: there was none at this step.
         """
         if not self._callbacks:
             return

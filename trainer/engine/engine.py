@@ -64,7 +64,6 @@ class Action:
     """What the engine does after some of the steps.
 
     Attributes:
-        when: the policies of which one must be due.
         changes_state: whether it changes more than the sums of a summary, or takes long: then a
             snapshot is kept in memory before and after it in any case.
     """
@@ -79,14 +78,10 @@ class Engine(RunState):
     """Trains from the newest checkpoint to the last step.
 
     Attributes:
-        plan: at which steps something is due.
         evaluator: evaluates the split that selects, or whole episodes.
         split: the name of that split: `validation`, or `test`.
         make_test_evaluator: makes what evaluates the test split at the end; None: `evaluator` does.
         predictor: predicts the test split; None: the task has no `predict_step`.
-        step_inspector: shows histograms and images of a step; None: neither is configured.
-        auditor: compares what replicas hold; None: nothing does.
-        test_metrics: the metrics of the test split at the end, by step.
     """
 
     run_dir: Path

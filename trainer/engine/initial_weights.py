@@ -437,7 +437,6 @@ def _path_of(
     Where the file names an outer layer only, this model says what the layers within are called.
 
     Args:
-        place: of a layer in the file.
         names: the names of the file's layers, by place.
         places: the places of this model's layers, by path.
         paths: the paths of this model's layers, by place.

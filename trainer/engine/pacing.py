@@ -32,10 +32,6 @@ class StepPacer:
 
     A second is long enough that the host's work costs nothing, and short enough that signals, the
     progress bar and the watchdog are served in time.
-
-    Attributes:
-        count: steps in the next call.
-        started: whether a call has been made.
     """
 
     def __init__(self, steps_per_loop: int | str) -> None:
@@ -58,13 +54,7 @@ class Stopped(Exception):
 
 
 class PacedCalls:
-    """Divides each pass over a split into graph calls; one pass sets the pace of the next.
-
-    Args:
-        num_steps: batches in the split.
-        channel: receives a heartbeat before each call.
-        max_batches: the most batches in one call; None: no limit.
-    """
+    """Divides each pass over a split into graph calls; one pass sets the pace of the next."""
 
     def __init__(
         self,
@@ -83,9 +73,6 @@ class PacedCalls:
         self, stop_requested: Callable[[], bool], enter: Callable[[str], None], start: int = 0
     ) -> Iterator[tuple[int, int]]:
         """Yield the first batch and the number of batches of each call, in order; collective.
-
-        Args:
-            enter: called before each graph call with its phase, `compile` or `evaluate`.
 
         Raises:
             Stopped: a stop was requested of some process.
@@ -126,18 +113,17 @@ def optimal_secs(save_secs: float, failure_secs: float) -> float:
 class Timer:
     """Due when a number of seconds has passed since it was restarted; None: never."""
 
-    def __init__(self, secs: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, secs: float | None) -> None:
         self._secs = secs
-        self._clock = clock
-        self._began = clock()
+        self._began = time.monotonic()
 
     def due(self) -> bool:
         """Return whether the seconds have passed since the last `restart`."""
-        return self._secs is not None and self._clock() - self._began >= self._secs
+        return self._secs is not None and time.monotonic() - self._began >= self._secs
 
     def restart(self) -> None:
         """Count from now on."""
-        self._began = self._clock()
+        self._began = time.monotonic()
 
 
 class AutoTimer(Timer):
@@ -148,13 +134,8 @@ class AutoTimer(Timer):
         log: receives a line with the interval when it is first known.
     """
 
-    def __init__(
-        self,
-        spent: Callable[[], TimeSummary],
-        log: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(_SHORTEST_SECS, clock)
+    def __init__(self, spent: Callable[[], TimeSummary], log: Callable[[str], None]) -> None:
+        super().__init__(_SHORTEST_SECS)
         self._spent = spent
         self._log: Callable[[str], None] | None = log
         self.restart()

@@ -29,8 +29,6 @@ class Epochs:
     passes are complete: ceil((k + 1) * num_examples / global_size).
 
     Attributes:
-        num_examples: examples in one pass.
-        global_size: examples in one step.
         steps_per_epoch: length of an epoch in steps; None: one pass over the data.
     """
 
@@ -103,11 +101,7 @@ class EveryEpochs:
 
 @dataclass(frozen=True)
 class EveryExamples:
-    """Due at the first step by which a multiple of `count` examples has been seen.
-
-    Attributes:
-        global_size: examples in one step.
-    """
+    """Due at the first step by which a multiple of `count` examples has been seen."""
 
     global_size: int
     count: int

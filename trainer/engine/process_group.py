@@ -28,7 +28,6 @@ class ProcessGroup:
     """All processes of a synchronous run; a single process communicates nothing.
 
     Attributes:
-        index: this process's number among them.
         is_chief: whether this is the one process that writes files.
     """
 

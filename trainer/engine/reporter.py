@@ -51,8 +51,6 @@ class WorkerClock:
     above it as waiting.
 
     Args:
-        process_group: the processes that run every step together.
-        names: their names, in order.
         exchange: their exchange of gradients; None: it is not measured.
     """
 
@@ -121,12 +119,10 @@ class ResultLines:
     Columns keep their place: their widths follow from the length of the training.
 
     Attributes:
-        split: the split that selects, `validation` or `test`.
         num_epochs: length of the whole training; None: it is given in steps.
         metric: the metric by which an evaluation is the best so far.
         mode: whether `max` or `min` is best; None: nobody knows.
         best: the best value so far; NaN before the first evaluation.
-        explained: the splits whose numbers are explained.
     """
 
     def __init__(
@@ -204,7 +200,6 @@ class ResultLines:
         """Return the line of an epoch, an evaluation, or both.
 
         Args:
-            step: number of updates made.
             epoch: number of the epoch that ends here, from 1; None: none does.
             train: the training's metrics since the last line; None: unknown.
             evaluated: those of the split that selects; None: nothing was evaluated.
@@ -264,7 +259,6 @@ class Reporter:
 
     Attributes:
         writers: the open summary writers; none in a process that writes nothing.
-        profiler: records a window of steps; None: it is not recorded in this process.
     """
 
     plan: Plan
@@ -405,23 +399,20 @@ class Reporter:
         values |= {"goodput": time_spent.goodput, **profiler.resource_metrics()}
         if len(time_spent.sizes) > 1:
             values["workers"] = time_spent.sizes[-1][1]
-        self.write_scalars(step, values)
+        self.write_scalars("train", step, values)
         if line := self._straggler.line(record):
             self.channel.line(line)
         self.begin_window(step)
         self._state.summary_sums.assign(tf.zeros_like(self._state.summary_sums))
 
-    def write_scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Write numbers of the training split after `step` updates."""
-        self._write("train", step, values)
-
     def write_evaluation(self, split: str, step: int, evaluation: Evaluation) -> None:
         """Write the evaluation of a split after `step` updates."""
-        self._write(split, step, evaluation.metrics)
+        self.write_scalars(split, step, evaluation.metrics)
         for writer in self.writers:
             evaluation.show(writer, split, step)
 
-    def _write(self, split: str, step: int, metrics: Mapping[str, float]) -> None:
+    def write_scalars(self, split: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Write numbers of a split after `step` updates."""
         values = {"epoch": self.plan.epochs.completed(step), **metrics}
         for writer in self.writers:
             writer.scalars(split, step, values)

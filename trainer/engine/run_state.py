@@ -94,7 +94,6 @@ class RunState(ABC):
 
         Args:
             stop: whether a stop was requested of this process, by a signal or its supervisor.
-            save: whether a save was.
 
         Returns:
             Whether training stops; whether the state is saved first because some process was

@@ -34,12 +34,6 @@ class StepInspector:
 
     Collective: gradients are summed over all replicas.
 
-    Attributes:
-        compiled: whether a step has been shown, so that the next one needs no compilation.
-
-    Args:
-        features: specification of a batch's features, a nest.
-
     Raises:
         ConfigError: images are configured, but the features are not images.
     """

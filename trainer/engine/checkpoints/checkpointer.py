@@ -65,8 +65,6 @@ class Checkpointer:
         skipped: why checkpoints newer than the restored one were not used, one line each.
 
     Args:
-        directory: the folder of the checkpoints, the same for every process.
-        trackables: what is saved, by name.
         keep: the retention policies; none: every checkpoint is kept.
         process_group: the processes that save and restore together; None: this process alone.
         background: whether training goes on while a checkpoint is written; None: if the state is

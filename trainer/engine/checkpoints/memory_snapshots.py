@@ -36,9 +36,6 @@ class _Holding(NamedTuple):
     """What a process tells the others at a restart; -1: it has none.
 
     Attributes:
-        step: of its newest snapshot.
-        reported: the last reported step of that.
-        digest: of its content.
         reached: the last step that a process of this host is known to have reached.
         checkpointed: the step of the chief's newest checkpoint.
     """
@@ -55,7 +52,6 @@ class Restored:
     """What was restored from memory.
 
     Attributes:
-        process: whose memory it was.
         again: steps that had been made after it, as far as is known.
         is_saved: whether the newest checkpoint is of the same step.
     """
@@ -76,12 +72,9 @@ class MemorySnapshots:
     """Writes the state to this process's memory, and restores the newest of all processes.
 
     Args:
-        files: where it goes, and where a restart finds it.
         every_steps: the number of steps from one snapshot to the next; None: as many as keep the
             cost at one percent.
         limited: whether little memory is a reason to do without.
-        warn: called if snapshots are not kept, or not used.
-        clock: seconds, monotonic.
     """
 
     def __init__(
@@ -93,7 +86,6 @@ class MemorySnapshots:
         every_steps: int | None = None,
         limited: bool = True,
         warn: Callable[[str], None] = lambda text: None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reader = reader
         self._files = files
@@ -101,7 +93,6 @@ class MemorySnapshots:
         self._every_steps = every_steps
         self._limited = limited
         self._warn = warn
-        self._clock = clock
         self._is_off = False
         self._written: Position | None = None
         self._due_at = float("-inf")
@@ -121,7 +112,6 @@ class MemorySnapshots:
         """Write the state, if that is due by now.
 
         Args:
-            force: whether it is due in any case.
             before: called first, if it is; brings variables up to date.
         """
         if self._is_off or position == self._written:
@@ -129,10 +119,10 @@ class MemorySnapshots:
         if not (force or self._is_due(position.step)):
             self._files.own.note_reached(position.step)
             return
-        began = self._clock()
+        began = time.monotonic()
         before()
         self._write(position, self._reader.capture(), self._files.own.write)
-        now = self._clock()
+        now = time.monotonic()
         if self._written is not None:  # the first one traces, and allocates
             self._due_at = now + (now - began) * (1 / _COST - 1)
         self._written = position
@@ -216,7 +206,7 @@ class MemorySnapshots:
     def _is_due(self, step: int) -> bool:
         if self._every_steps is not None:
             return step % self._every_steps == 0
-        return self._clock() >= self._due_at
+        return time.monotonic() >= self._due_at
 
     def _write(
         self,

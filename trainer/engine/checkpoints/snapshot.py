@@ -95,9 +95,6 @@ class Snapshot:
 
     A tensor that was read never changes: an update whose variable still shares its memory with a
     snapshot allocates new memory. So variables that the next steps leave alone are not copied.
-
-    Attributes:
-        values: the tensors, on the CPU of this process.
     """
 
     entries: Sequence[Entry]

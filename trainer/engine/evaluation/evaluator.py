@@ -32,9 +32,7 @@ class Evaluation:
     """What an evaluation has found.
 
     Attributes:
-        metrics: the values of the metrics by name, in every process.
         images: name -> [N, H, W, 3] uint8, in the chief.
-        texts: texts by name, in the chief.
     """
 
     metrics: dict[str, float]
@@ -76,9 +74,6 @@ class Evaluator:
     ) -> Evaluation:
         """Evaluate the whole split; collective.
 
-        Args:
-            enter: called before each graph call with its phase, `compile` or `evaluate`.
-
         Raises:
             Stopped: a stop was requested of some process; the weights are as before.
         """
@@ -98,7 +93,6 @@ class Predictor:
     Attributes:
         state: the state whose models predict; between two chunks it must hold the trained weights,
             not their averages.
-        channel: receives a heartbeat before each graph call.
         decode: returns the text of tokens, if texts are predicted.
     """
 
@@ -175,7 +169,6 @@ class SplitEvaluator(Evaluator):
     """Evaluates a split by its sums, with the averaged weights if there are some, and by its rows.
 
     Attributes:
-        channel: receives a heartbeat before each graph call.
         part_size: how many examples of the last batch are evaluated at a time, of a task with
             `eval_part`.
     """

@@ -44,12 +44,7 @@ from trainer.protocols import (
 
 @dataclass(frozen=True)
 class Inference:
-    """How a process runs its models on a split: what a task makes evaluators and predictors of.
-
-    Attributes:
-        state: whose models are evaluated.
-        global_size: examples in one step of the training.
-    """
+    """How a process runs its models on a split: what a task makes evaluators and predictors of."""
 
     experiment: Experiment
     run_dir: Path
@@ -94,7 +89,6 @@ class Inference:
 
         Args:
             step: predicts a batch as the split has it, `id` and `weight` included; None: the task.
-            decode: returns the text of tokens, if texts are predicted.
         """
         transform = None
         if step is None:
@@ -151,7 +145,6 @@ class Inference:
 
         Args:
             kind: what the metrics are of; None: of the labels that the task learns.
-            pictures: further ones, by name.
 
         Raises:
             ConfigError: they do not fit the task or the dataset, or the configuration refers to a

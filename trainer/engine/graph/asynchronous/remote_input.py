@@ -65,9 +65,6 @@ class RemoteFeed(Feed):
     def count_missing(self, first: int, count: int, weight: float) -> None:
         """Make the steps' calls into Python here, if any of their examples did not count.
 
-        Args:
-            weight: the sum of their examples' weights.
-
         Raises:
             tf.errors.InvalidArgumentError: such a call raised a ValueError.
         """

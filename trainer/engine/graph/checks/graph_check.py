@@ -65,9 +65,6 @@ class GraphCheck:
     """Checks the graphs of a run as they are traced.
 
     Args:
-        saved: returns what checkpoints hold, by name.
-        warn: receives lines for the user, each once.
-        advice: how to draw, and where to have variables.
         in_shards: whether the bits are to be the same on every layout.
     """
 
@@ -86,9 +83,6 @@ class GraphCheck:
 
     def __call__(self, subject: str) -> None:
         """Check the graph whose tracing is about to end.
-
-        Args:
-            subject: what it computes, for the messages.
 
         Raises:
             ConfigError: a loss of logits is given probabilities, or random numbers are drawn that

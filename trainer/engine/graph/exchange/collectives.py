@@ -167,9 +167,6 @@ class Collectives:
     Attributes:
         num_replicas: replicas that share the step.
         replica: number of this replica, from 0; a scalar tensor where one trace is for all.
-
-    Args:
-        log: shared by all replicas of the trace.
     """
 
     def __init__(self, log: CollectiveLog) -> None:

@@ -45,15 +45,9 @@ class PeerLinks:
     """The connections of one process to its peers.
 
     Attributes:
-        rank: this process's number among the peers, from 0.
-        count: the number of peers, this one included.
-        port: where it listens.
         waited_secs: how long it has waited for the others to come to an exchange.
 
     Args:
-        names: of the peers, in order, for errors.
-        host: the address of this process, by which the cluster names it.
-        token: the secret of the run.
         timeouts: how long a peer may neither send nor take anything.
     """
 
@@ -83,7 +77,6 @@ class PeerLinks:
 
         Args:
             addresses: host and port of each peer before this one, by rank.
-            secs: how long that may take.
 
         Raises:
             PeerLostError: a peer could not be reached, or did not come; names it.
@@ -226,11 +219,7 @@ class PeerLinks:
 
 
 class _Transfer:
-    """Vectors to a peer, and others from it, both after the same header.
-
-    Attributes:
-        met_at: when the peer's header has come, by the monotonic clock.
-    """
+    """Vectors to a peer, and others from it, both after the same header."""
 
     def __init__(
         self, link: socket.socket, header: bytes, outgoing: list[Any], incoming: list[Any]

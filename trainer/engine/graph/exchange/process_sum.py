@@ -58,11 +58,7 @@ class Peers:
 
 
 class ProcessSum:
-    """Sums tensors over the processes; each has one replica, on the CPU.
-
-    Attributes:
-        static_shapes: whether shapes must be known before the step.
-    """
+    """Sums tensors over the processes; each has one replica, on the CPU."""
 
     static_shapes = False
 
@@ -154,9 +150,6 @@ class Notifications:
 
     By TensorFlow's own service, which runs in the chief at the address that the cluster declares,
     and which every process has joined before.
-
-    Attributes:
-        secs: how long a process waits for a text.
     """
 
     def __init__(self, secs: float) -> None:
@@ -185,7 +178,6 @@ def connect(
 
     Args:
         addresses: name -> `<host>:<port>` of all processes, in order, as the cluster has them.
-        in_tree: see `groups_of_hosts`.
 
     Raises:
         PeerLostError: a process does not come.

@@ -52,13 +52,10 @@ class Rendezvous:
     Leaves nothing behind.
 
     Attributes:
-        rank: this process's number among them.
         waited_secs: how long this process has waited here for the others.
 
     Args:
         address: unique on this machine.
-        names: of all processes, in order, for errors.
-        timeouts: how long one is waited for.
     """
 
     def __init__(self, address: str, rank: int, names: Sequence[str], timeouts: Timeouts) -> None:
@@ -136,7 +133,6 @@ class Rendezvous:
 
         Args:
             call: number of the sum within the step.
-            size: its bytes.
 
         Returns:
             The bits that are set in the masks of all processes.

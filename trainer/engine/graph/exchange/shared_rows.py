@@ -32,7 +32,6 @@ class SharedRows:
 
     Args:
         rendezvous: of the processes of this host, opened; None: this process is alone.
-        call: number of the sum within the step.
         num_parts: how many of the processes add up, each a part of the columns.
     """
 

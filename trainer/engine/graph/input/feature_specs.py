@@ -92,11 +92,7 @@ def model_arguments(
 
 
 def feature_words(specs: Any) -> str:
-    """Return the shapes of the features of a batch in one line, of several with names and dtypes.
-
-    Args:
-        specs: a nest of what has a shape and a dtype.
-    """
+    """Return the shapes of the features of a batch in a line, of several with names and dtypes."""
     leaves = tf.nest.flatten(specs)
     words = [f"{spec.dtype.name}{spec.shape[1:].as_list()}" for spec in leaves]
     if not tf.nest.is_nested(specs):

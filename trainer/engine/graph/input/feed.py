@@ -89,7 +89,6 @@ class Source:
     """Assembles one replica's batch of one step, for every feed, in training and evaluation.
 
     Attributes:
-        per_replica: examples on each replica.
         order: the order of training; None: evaluation, each example once in the split's order.
         num_draws: random numbers for each example's augmentation.
     """

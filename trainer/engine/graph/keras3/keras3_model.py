@@ -32,7 +32,6 @@ class Keras3Model(tf.Module):
     """Calls a built model of Keras 3 without changing any of its variables.
 
     Attributes:
-        notes_updates: a forward pass notes its updates instead of making them.
         metric_begin: returns what a variable of a metric holds when a step begins.
         saved: the variables as a checkpoint knows them, by name. Automatic names of layers differ
             between two builds, so a name begins with the variable's number.
@@ -288,7 +287,6 @@ def add_adapters(model: Any, rank: int, patterns: Sequence[str]) -> None:
     The output of the model stays what it was: an adapter begins with zeros.
 
     Args:
-        model: a built model of Keras 3.
         patterns: layers whose kernel one of them matches have adapters, if Keras can add any.
 
     Raises:

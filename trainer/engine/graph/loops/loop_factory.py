@@ -25,7 +25,6 @@ class Loops:
     Args:
         input_outside: whether replicas cannot gather their batches themselves.
         in_order: whether evaluations add up batches in the order of the split.
-        check: checks what the loops have traced; see `GraphCheck`.
     """
 
     in_sequence = True

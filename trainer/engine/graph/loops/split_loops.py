@@ -39,9 +39,6 @@ class SplitLoop:
     """Runs over the batches of a split, at a static batch shape.
 
     The last batch is filled up with examples of weight 0.
-
-    Attributes:
-        check: as in `TrainLoop`.
     """
 
     def __init__(
@@ -95,7 +92,6 @@ class EvalLoop(SplitLoop):
         """Add the sums of some examples to `total`, [num_sums] float64; every replica has them all.
 
         Args:
-            batch: what the dataset has fetched of them.
             share: the share of the examples that are evaluated together.
         """
         eval_part: Any = self._eval_part

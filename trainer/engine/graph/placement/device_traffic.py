@@ -18,10 +18,6 @@ from trainer.engine.graph.placement.step_devices import device_key
 def traffic(graph: tf.Graph, groups: Sequence[Sequence[str]]) -> tuple[int, int]:
     """Measure a step.
 
-    Args:
-        graph: the graph in which the step of all replicas has been traced.
-        groups: the devices of each replica.
-
     Returns:
         Bytes sent between the devices of the first replica, and between the devices of different
         replicas of this process.

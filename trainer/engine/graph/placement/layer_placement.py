@@ -32,7 +32,6 @@ class LayerPlacement:
 
     Attributes:
         devices: path -> logical device, for the layers that have one, those outside first.
-        layers: path -> layer, for all.
     """
 
     devices: dict[str, int] = field(default_factory=dict)
@@ -64,7 +63,6 @@ def place_layers(
     Args:
         models: the models by name; with several, the name is the first part of a path.
         placement: regular expression -> logical device; or "balanced".
-        count: number of logical devices.
         requested: the logical device that the code requests for a variable, by the variable's id.
 
     Raises:
@@ -210,7 +208,6 @@ def stages(sizes: Sequence[int], count: int) -> list[int]:
 
     Args:
         sizes: size of each item; at least `count` are not 0.
-        count: number of stages.
 
     Returns:
         The stage of each item, ascending from 0.

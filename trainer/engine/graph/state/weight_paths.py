@@ -28,7 +28,6 @@ class Weight:
     """A weight of a model.
 
     Attributes:
-        path: the names of the layers that contain it, and its own.
         number: which one of the layer's it is, as Keras counts and saves them, from 0.
         variables: its variable; of one that is in pieces, all of them.
         container: what a checkpoint knows: the variable, or that of all pieces.
@@ -76,10 +75,6 @@ def scope_name(variable: tf.Variable) -> str:
 
 def select(key: str, pattern: str, weights: Sequence[Weight]) -> list[Weight]:
     """Return the weights whose path a pattern is found in.
-
-    Args:
-        key: the configuration's key, for the message.
-        pattern: a regular expression.
 
     Raises:
         ConfigError: there is none; the message names those that are near.

@@ -96,7 +96,6 @@ def accumulate_gradients(
     """Add up gradients and metric sums over shards and micro-batches, on this replica alone.
 
     Args:
-        loss_fn: returns the loss and metrics of each example of a (micro-)batch.
         collectives: this replica's; a loss function may use them if the batch is not cut.
         scale: what the loss is multiplied by; None: it is not scaled.
 
@@ -167,8 +166,6 @@ class _Passes:
     """The forward and backward passes of one update: one, or one for each part of the batch.
 
     Attributes:
-        size: examples in the replica's batch.
-        moving: variables whose updates are captured.
         updated: positions of the variables in `moving` that are updated; complete once a pass has
             been traced.
         sizes: of the metrics' sums and weights; complete once a pass has been traced.

@@ -146,7 +146,6 @@ def value_to_sum(
     """Return the value that was assigned to a variable, or that it has, float32.
 
     Args:
-        notes: whether the value was noted.
         differences: whether the difference to the old value is returned, of a noted one.
     """
     if last is None:
@@ -252,12 +251,7 @@ class MovingStatistics:
         self._before = [(v, v.read_value()) for v in moving_variables(model)] if may_drop else []
 
     def to_sum(self, variables: list[tf.Variable], values: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Return what this replica adds to the sums over all replicas that `assign` takes.
-
-        Args:
-            variables: those that the parts of the batch would assign to.
-            values: the sums of what they would assign, if that is kept.
-        """
+        """Return what this replica adds to the sums over all replicas that `assign` takes."""
         if self._keeps:
             self._variables = variables
             return values
@@ -349,7 +343,6 @@ def soft_update(
     integers are copied.
 
     Args:
-        replica: the current replica; all of them must call this.
         tau: the share of the way, in [0, 1].
         dropped: whether the step's update was dropped, bool scalar, the same on all replicas; then
             nothing moves.

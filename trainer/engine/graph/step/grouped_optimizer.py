@@ -30,7 +30,6 @@ class GroupRules:
     """What groups of weights have of their own.
 
     Attributes:
-        key: the optimizer's key in the configuration.
         groups: pattern -> options.
         layer_decay: the rate of a layer, as a fraction of the next layer's; None: they are alike.
     """
@@ -47,7 +46,6 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
 
     Attributes:
         clips: how the gradients of some weights are clipped, each with the keys of its variables.
-        updates_per_step: updates that it makes in a step.
     """
 
     def __init__(self, rules: GroupRules, make: MakeMember) -> None:
@@ -68,9 +66,8 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
         Raises:
             ConfigError: a pattern matches nothing, or a weight has an option from two groups.
         """
-        options = _options(self.rules, weights)
+        options, self.clips = _options(self.rules, weights)
         factors = _layer_factors(weights, self.rules.layer_decay)
-        self.clips = _clips(self.rules, weights)
         members: dict[Any, int] = {}
         for weight, own, factor in zip(weights, options, factors, strict=True):
             common = {name: value for name, value in own.items() if name not in CLIPS}
@@ -148,9 +145,6 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
 def bind_groups(models: Mapping[str, Any], optimizers: Mapping[str, Any]) -> None:
     """Bind optimizers of groups to the weights of their models, those of frozen layers left out.
 
-    Args:
-        optimizers: the optimizers by the name of their model.
-
     Raises:
         ConfigError: a pattern matches nothing, or a weight has an option from two groups.
     """
@@ -161,13 +155,17 @@ def bind_groups(models: Mapping[str, Any], optimizers: Mapping[str, Any]) -> Non
             optimizer.bind([w for w in weights if variable_key(w.variables[0]) in trained])
 
 
-def _options(rules: GroupRules, weights: Sequence[Weight]) -> list[dict[str, Any]]:
-    """Return the options of each weight, from all groups that it belongs to."""
+def _options(
+    rules: GroupRules, weights: Sequence[Weight]
+) -> tuple[list[dict[str, Any]], list[tuple[frozenset[str], Clip]]]:
+    """Return the options of each weight, from all groups that it belongs to, and the clips."""
     result: list[dict[str, Any]] = [{} for _ in weights]
     origin: list[dict[str, str]] = [{} for _ in weights]
+    clips = []
     positions = {id(weight): number for number, weight in enumerate(weights)}
     for pattern, options in rules.groups.items():
-        for weight in select(f"{rules.key}.groups", pattern, weights):
+        selected = select(f"{rules.key}.groups", pattern, weights)
+        for weight in selected:
             number = positions[id(weight)]
             for name, value in options.items():
                 kind = "clip" if name in CLIPS else name
@@ -178,18 +176,10 @@ def _options(rules: GroupRules, weights: Sequence[Weight]) -> list[dict[str, Any
                     )
                 result[number][name] = value
             origin[number].update({"clip" if name in CLIPS else name: pattern for name in options})
-    return result
-
-
-def _clips(rules: GroupRules, weights: Sequence[Weight]) -> list[tuple[frozenset[str], Clip]]:
-    clips = []
-    for pattern, options in rules.groups.items():
-        if set(options).isdisjoint(CLIPS):
-            continue
-        selected = select(f"{rules.key}.groups", pattern, weights)
-        keys = frozenset(variable_key(v) for weight in selected for v in weight.variables)
-        clips.append((keys, Clip(options.get("clip_norm"), options.get("clip_value"))))
-    return clips
+        if not set(options).isdisjoint(CLIPS):
+            keys = frozenset(variable_key(v) for weight in selected for v in weight.variables)
+            clips.append((keys, Clip(options.get("clip_norm"), options.get("clip_value"))))
+    return result, clips
 
 
 def _layer_factors(weights: Sequence[Weight], decay: float | None) -> list[float]:

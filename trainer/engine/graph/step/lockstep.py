@@ -84,12 +84,7 @@ def _arriving(arrive: Callable[[Any], Any]) -> Iterator[None]:
 
 
 class _Shard:
-    """One shard and its thread.
-
-    Attributes:
-        brought: what it has brought to the meeting that it waits in.
-        given: what it is given there.
-    """
+    """One shard and its thread."""
 
     def __init__(self, number: int, compute: Callable[[int], Any]) -> None:
         self._compute = compute

@@ -36,7 +36,6 @@ def stays_in_rows(gradient: Gradient, shape: tf.TensorShape, lookups: int) -> bo
     """Return whether a gradient stays in rows; it follows from what all layouts have in common.
 
     Args:
-        gradient: that of one pass, as the tape returns it.
         lookups: how many rows the global batch looks up, a row that comes again included.
     """
     is_in_rows = isinstance(gradient, tf.IndexedSlices) and may_have_rows(shape)
@@ -156,7 +155,6 @@ def own_shares(
     """Return what a replica gives to an optimizer that adds up over the replicas itself.
 
     Args:
-        gradients: those of all replicas together.
         is_first: whether this is the first replica, bool scalar.
         in_tree: whether the sum must have the gradients' bits: of three thirds it may not.
     """

@@ -46,7 +46,6 @@ class Step(Collectives):
         dropped: whether an update was dropped, bool scalar.
 
     Args:
-        log: the collectives of all replicas, in order; shared by them.
         evaluates: whether it is a step of an evaluation, which may not update a model.
     """
 

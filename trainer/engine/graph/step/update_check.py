@@ -69,9 +69,7 @@ def clip(
     """Return the gradients of a model, clipped as the groups of its optimizer say.
 
     Args:
-        norm: their global norm.
         optimizer: what its `clips` say is clipped apart, and all by its `own_clips` after that.
-        common: how the others are clipped, together.
 
     Raises:
         ConfigError: a weight in pieces is clipped by its norm.
@@ -150,7 +148,6 @@ class DivergenceStatus(NamedTuple):
     Attributes:
         skipped: updates that were dropped in the whole run, int64.
         step: the first step that ends the loop's work, int64; -1: none does.
-        verdict: the verdict on that step.
     """
 
     skipped: tf.Tensor
