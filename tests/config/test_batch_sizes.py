@@ -36,14 +36,16 @@ def test_batch_is_divided(batch, replicas, sizes, line):
 @pytest.mark.parametrize(
     ("batch", "replicas", "key", "fix"),
     [
-        (Batch(global_size=128), 3, "batch.global_size (128)", "use 126 or 129"),
+        (Batch(global_size=128), 3, "batch.global_size (128)",
+         "the number of replicas (3); use 126 or 129"),
         (Batch(global_size=48, shards=12), 2, "batch.shards (12)",
          "use batch.shards=8 or 16, or 1 or 3 replicas"),
         (Batch(global_size=48, shards=2), 4, "batch.shards (2)", "batch.shards=4, or 2 replicas"),
         (Batch(global_size=50, shards=4, accumulate=2), 2, "batch.global_size (50)",
          "batch.shards (4) x batch.accumulate (2) (8); use 48 or 56"),
         (Batch(None, per_replica=6, shards=8), 2, "batch.per_replica (6)", "use 4 or 8"),
-        (Batch(global_size=100, accumulate=3), 2, "batch.global_size (100)", "use 96 or 102"),
+        (Batch(global_size=100, accumulate=3), 2, "batch.global_size (100)",
+         "replicas (2) x batch.accumulate (3) (6); use 96 or 102"),
         (Batch(None, per_replica=10, accumulate=4), 2, "batch.per_replica (10)", "use 8 or 12"),
     ],
 )  # fmt: skip
@@ -53,6 +55,11 @@ def test_indivisible_size_suggests_two_nearest(batch, replicas, key, fix):
     (problem,) = caught.value.problems
     assert problem.startswith(key)
     assert problem.endswith(fix)
+
+
+def test_whether_replicas_divide_a_batch():
+    counts = [count for count in range(1, 9) if batch_sizes.divides(Batch(global_size=12), count)]
+    assert counts == [1, 2, 3, 4, 6]
 
 
 @pytest.mark.parametrize("key", ["global_size", "per_replica"])

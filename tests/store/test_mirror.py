@@ -14,6 +14,7 @@ import pytest
 from tests.support.object_stores import MemoryStore, write_checkpoint
 from trainer.runs import checkpoint_marker
 from trainer.store import remote_files
+from trainer.store import lease
 from trainer.store.lease import Lease, LeaseHeldError, LeaseLostError, Manifest, read_manifest
 from trainer.store.mirror import Mirror
 from trainer.store.object_store import StoreError, retry
@@ -170,6 +171,20 @@ def test_lease_is_taken_over_when_its_holder_is_silent_or_has_released_it():
 
     fourth = Lease.acquire(store, "fourth", (), 3600.0, sleep=release)
     assert fourth.before.files == {"config.yaml": 1}
+
+
+@pytest.mark.parametrize("secs", [0.2, 60.0])
+def test_silent_holder_is_given_its_time(monkeypatch, secs):
+    clock = [100.0]
+    monkeypatch.setattr(lease.time, "monotonic", lambda: clock[0])
+
+    def sleep(passed):
+        clock[0] += passed
+
+    store = MemoryStore()
+    take(store, "first")
+    Lease.acquire(store, "second", (), secs, sleep=sleep)
+    assert clock[0] == 100.0 + secs
 
 
 def test_change_whose_answer_was_lost_is_recognized():

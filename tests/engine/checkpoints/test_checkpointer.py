@@ -327,3 +327,8 @@ def test_restore_names_the_checkpoint_by_its_marker(tmp_path):
     checkpointer.save(3, None)
     checkpointer.restore_latest()
     assert calls == [(3, hashlib.sha256((tmp_path / "ckpt-3.json").read_bytes()).hexdigest())]
+
+
+def test_checkpoint_of_the_start_is_restored(tmp_path):
+    save(tmp_path, 0)
+    assert restored(tmp_path)[0] == 0
