@@ -1,5 +1,6 @@
 """Checkpoints appear, are replaced and disappear by their marker, whatever is interrupted."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -59,9 +60,8 @@ def test_interrupted_replacement_is_no_checkpoint_until_it_is_finished(tmp_path,
         return original(path, place)
 
     monkeypatch.setattr(Path, "replace", replace)
-    with pytest.raises(InterruptedError):
+    with suppress(InterruptedError):
         commit(tmp_path, 4, None)
-        raise InterruptedError  # all three renames were made
     assert [verify(tmp_path, step) for step in committed_steps(tmp_path)] == [None] * (done == 3)
     monkeypatch.undo()
     recover(tmp_path)

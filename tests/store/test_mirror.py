@@ -13,8 +13,7 @@ import pytest
 
 from tests.support.object_stores import MemoryStore, write_checkpoint
 from trainer.runs import checkpoint_marker
-from trainer.store import remote_files
-from trainer.store import lease
+from trainer.store import lease, remote_files
 from trainer.store.lease import Lease, LeaseHeldError, LeaseLostError, Manifest, read_manifest
 from trainer.store.mirror import Mirror
 from trainer.store.object_store import StoreError, retry
