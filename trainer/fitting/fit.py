@@ -98,6 +98,12 @@ def fit(
         ConfigError: an argument is wrong; nothing was trained.
         RunError: the training failed.
     """
+    shapes = [getattr(value, "shape", ()) for value in (data, validation)]
+    if all(shapes) and shapes[0][0] == shapes[1][0] and shapes[0][1:] != shapes[1][1:]:
+        raise ConfigError(
+            f"validation (an array of shape {tuple(shapes[1])}) looks like the labels of data "
+            f"{tuple(shapes[0])}; give both as one: fit(model, (x, y), ...)"
+        )
     folder = _folder(str(keys.get("runs_dir", "runs")))
     steps = steps_per_epoch or keys.get("train__steps_per_epoch")
     first, made_size, options = _data(data, validation, folder, steps, epochs)
