@@ -1,0 +1,291 @@
+"""What all formats of files have in common: the contract, splits, the cache, damaged examples."""
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.dataset_contract import check_dataset
+from tests.support.records import example, vector_records
+from tests.support.records import write as write_records
+from tests.support.toy_sources import everything, png
+from trainer.datasets.array_record import array_record
+from trainer.datasets.huggingface import huggingface
+from trainer.datasets.image_folder import image_folder
+from trainer.datasets.image_masks import image_masks
+from trainer.datasets.operations.augment import Augmentation
+from trainer.datasets.records.fields import Fields
+from trainer.datasets.splits.extras import import_extra
+from trainer.datasets.table import table
+from trainer.datasets.text import text
+from trainer.datasets.tfrecord import open_index, tfrecord
+
+SIZE = (4, 6)
+
+
+class Format(NamedTuple):
+    """A format, with numbered examples.
+
+    Attributes:
+        write: writes the examples of some numbers into a folder.
+        read: opens a folder.
+        numbers: returns the numbers of the examples in a batch.
+        tested: what a `test_fraction` of 0.3 takes of the numbers 0 to 39.
+    """
+
+    write: Callable[[Path, Sequence[int]], object]
+    read: Callable[..., Any]
+    numbers: Callable[[dict[str, np.ndarray]], Sequence[int]]
+    tested: list[int]
+
+
+def write_folder(root: Path, numbers: Sequence[int]) -> None:
+    for number in numbers:
+        file = root / "ab"[number % 2] / f"{number:02d}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(png(number, SIZE, 3))
+
+
+def write_masks(root: Path, numbers: Sequence[int]) -> None:
+    for folder, value, channels in (("images", None, 3), ("masks", 1, 1)):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        for number in numbers:
+            content = png(number if value is None else value, SIZE, channels)
+            (root / folder / f"{number:02d}.png").write_bytes(content)
+
+
+def write_images(root: Path, numbers: Sequence[int]) -> None:
+    records = [example(image=png(number, SIZE, 3), label=number % 2) for number in numbers]
+    write_records(root / f"{numbers[0]}.tfrecord", records)
+
+
+def write_vectors(root: Path, numbers: Sequence[int]) -> None:
+    write_records(root / f"{numbers[0]}.tfrecord", vector_records(len(numbers), numbers[0]))
+
+
+def write_array_records(root: Path, numbers: Sequence[int]) -> None:
+    module = pytest.importorskip("array_record.python.array_record_module")
+    root.mkdir(parents=True, exist_ok=True)
+    writer = module.ArrayRecordWriter(str(root / f"{numbers[0]}.array_record"), "group_size:1")
+    for number in numbers:
+        writer.write(example(image=png(number, SIZE, 3), label=number % 2))
+    writer.close()
+
+
+def write_parquet(root: Path, numbers: Sequence[int]) -> None:
+    try:
+        library = import_extra("datasets", "huggingface", "dataset=huggingface")
+    except ValueError as error:
+        pytest.skip(str(error))
+    library.disable_progress_bars()
+    columns = {
+        "image": [{"bytes": png(number, SIZE, 3), "path": None} for number in numbers],
+        "label": [number % 2 for number in numbers],
+    }
+    label = library.ClassLabel(names=["even", "odd"])
+    features = library.Features({"image": library.Image(), "label": label})
+    data = library.Dataset.from_dict(columns, features=features)
+    root.mkdir(parents=True, exist_ok=True)
+    data.to_parquet(str(root / f"{numbers[0]}.parquet"))
+
+
+def write_table(root: Path, numbers: Sequence[int]) -> None:
+    root.mkdir(parents=True, exist_ok=True)
+    lines = ["x,label", *(f"{number % 3},{number}" for number in numbers)]
+    (root / f"{numbers[0]}.csv").write_text("\n".join(lines))
+
+
+def write_texts(root: Path, numbers: Sequence[int]) -> None:
+    root.mkdir(parents=True, exist_ok=True)
+    rows = [json.dumps({"text": f"{number}", "label": number % 2}) for number in numbers]
+    (root / f"{numbers[0]}.jsonl").write_text("\n".join(rows))
+
+
+def read_table(path: str, **options: Any) -> Any:
+    data = table(path=path, label_kind="number", **options)
+    data.fit()
+    return data
+
+
+def read_with(function: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
+    return lambda path, **options: function(path=path, **fixed, **options)
+
+
+def color(batch: dict[str, np.ndarray]) -> Sequence[int]:
+    return batch["features"][:, 0, 0, 0].tolist()
+
+
+def words(batch: dict[str, np.ndarray]) -> Sequence[int]:
+    return [int(bytes((row[row > 0] - 1).tolist())) for row in batch["features"]]
+
+
+IMAGES = {"image": "image", "label": "int"}
+VECTORS = {"x": {"kind": "float", "shape": [2]}, "y": "int"}
+FORMATS = {
+    "image_folder": Format(
+        write_folder, read_with(image_folder, image_size=list(SIZE)), color, [1]
+    ),
+    "image_masks": Format(
+        write_masks,
+        read_with(image_masks, image_size=list(SIZE), class_names=["a", "b"]),
+        color,
+        [1],
+    ),
+    "images": Format(
+        write_images, read_with(tfrecord, features=IMAGES, num_classes=2), color, [1]
+    ),
+    "vectors": Format(
+        write_vectors,
+        read_with(tfrecord, features=VECTORS, label="y", num_classes=2),
+        lambda batch: batch["features"][:, 0].tolist(),
+        [1],
+    ),
+    "array_record": Format(
+        write_array_records, read_with(array_record, fields=Fields(num_classes=2)), color, [1]
+    ),
+    "parquet": Format(write_parquet, huggingface, color, [1]),
+    "table": Format(write_table, read_table, lambda batch: batch["label"][:, 0].tolist(), [1]),
+    "text": Format(write_texts, read_with(text, length=8), words, [1]),
+}
+OF_IMAGES = ["image_folder", "image_masks", "images", "array_record", "parquet"]
+
+
+def numbers_of(form: Format, split: Any) -> list[int]:
+    return sorted(map(int, form.numbers(everything(split))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORMATS)
+def test_format_keeps_the_contract(name: str, tmp_path: Path) -> None:
+    form = FORMATS[name]
+    form.write(tmp_path / "data" / "train", range(12))
+    form.write(tmp_path / "data" / "test", range(12, 20))
+    changes = {"augment": Augmentation(flip=True, min_area=0.3)} if name in OF_IMAGES else {}
+    if name == "image_masks":
+        changes = {"augment": Augmentation(flip=True, crop=1)}
+    data = form.read(path=str(tmp_path / "data"), **changes)
+    check_dataset(data)
+    assert data.train.in_memory == (name in ("table", "text"))
+    assert numbers_of(form, data.train) == list(range(12))
+    assert numbers_of(form, data.test) == list(range(12, 20))
+    batch = everything(data.train)
+    if name not in ("image_masks", "table"):
+        assert [int(label) for label in batch["label"]] == [n % 2 for n in form.numbers(batch)]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_folders_are_the_splits_and_files_of_validation_are_not_tested_on(
+    name: str, tmp_path: Path
+) -> None:
+    form, root = FORMATS[name], tmp_path / "data"
+    form.write(root / "train", range(6))
+    form.write(root / "val", range(6, 10))
+    data = form.read(path=str(root))
+    assert (numbers_of(form, data.validation), data.test.num_examples) == ([6, 7, 8, 9], 0)
+    form.write(root / "test", range(10, 12))
+    data = form.read(path=str(root))
+    found = [numbers_of(form, split) for split in (data.train, data.validation, data.test)]
+    assert found == [[*range(6)], [*range(6, 10)], [10, 11]]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_hash_that_no_added_file_changes_chooses_what_is_tested(name: str, tmp_path: Path) -> None:
+    form, root = FORMATS[name], tmp_path / "data"
+    form.write(root, range(40))
+    data = form.read(path=str(root), test_fraction=0.3)
+    tested = numbers_of(form, data.test)
+    assert sorted(tested + numbers_of(form, data.train)) == list(range(40))
+    # A change would mix the splits of every user.
+    assert tested == form.tested
+    form.write(root, range(100, 160))
+    more = form.read(path=str(root), test_fraction=0.3)
+    later = numbers_of(form, more.test)
+    assert [number for number in later if number < 40] == tested
+    assert 5 < len(later) - len(tested) < 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OF_IMAGES)
+def test_cached_examples_have_the_same_bits(name: str, tmp_path: Path) -> None:
+    form = FORMATS[name]
+    for split in ("train", "test"):
+        form.write(tmp_path / "data" / split, range(6))
+    plain, *cached = (
+        form.read(path=str(tmp_path / "data"), crop=0.75, cache=cache)
+        for cache in ("none", "disk", "disk")
+    )
+    expected = everything(plain.train)
+    for data in cached:
+        for _ in range(2):
+            found = everything(data.train)
+            assert found.keys() == expected.keys()
+            for key, values in expected.items():
+                assert found[key].dtype == values.dtype
+                np.testing.assert_array_equal(found[key], values)
+
+
+def damage_file(root: Path, number: int) -> str:
+    (file,) = root.rglob(f"{number:02d}.png")
+    content = file.read_bytes()
+    file.write_bytes({0: b"", 1: b"no image at all"}.get(number, content[: len(content) // 2]))
+    return str(file)
+
+
+def damage_mask(root: Path, number: int) -> str:
+    file = root / "masks" / f"{number:02d}.png"
+    file.write_bytes(png(1 if number else 2, SIZE if number else (6, 4), 1 if number == 0 else 3))
+    return str(root / "images" / file.name)
+
+
+def damage_record(root: Path, number: int) -> str:
+    file = root / "0.tfrecord"
+    offset = int(open_index([file]).offsets[number])
+    content = bytearray(file.read_bytes())
+    content[offset + 20] ^= 0xFF
+    file.write_bytes(content)
+    return f"offset {offset} of {file}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [("image_folder", damage_file), ("image_masks", damage_mask), ("images", damage_record)],
+)
+def test_damaged_examples_have_no_weight_up_to_a_limit_and_change_no_other(
+    name: str,
+    damage: Callable[[Path, int], str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    form, root = FORMATS[name], tmp_path / "data"
+    for split in ("train", "test"):
+        form.write(root / split, range(8))
+
+    def train(limit: int) -> Any:
+        return form.read(path=str(root), max_corrupt_records=limit).train
+
+    intact = everything(train(0))
+    numbers = form.numbers(intact)
+    places = [damage(root / "train", number) for number in (0, 1, 3)]
+    split = train(3)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            batch = everything(split)
+    is_whole = np.array([number not in (0, 1, 3) for number in numbers])
+    np.testing.assert_array_equal(batch["weight"], is_whole)
+    assert not batch["features"][~is_whole].any()
+    for key, values in intact.items():
+        np.testing.assert_array_equal(batch[key][is_whole], values[is_whole])
+    assert len(caplog.messages) == 3
+    for place in places:
+        assert [line for line in caplog.messages if place in line]
+    assert all(f"{n} of at most 3" in line for n, line in enumerate(caplog.messages, 1))
+    with pytest.raises(ValueError, match=r"2 others .*dataset\.max_corrupt_records=3"):
+        everything(train(2))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="max_corrupt_records=1"):
+        list(tf.data.Dataset.range(8).batch(4).map(train(0).fetch))
