@@ -49,16 +49,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_examples_of_several_files(folder: Path) -> None:
-    data = array_record(
-        path=str(folder), test_path=str(folder / "*00-of*"), fields=Fields(num_classes=3)
-    )
-    assert (data.train.num_examples, data.test.num_examples) == (16, 8)
-    batch = everything(data.train)
-    assert batch["features"][:, 0, 0, 0].tolist() == list(range(16))
-    assert batch["label"].tolist() == [number % 3 for number in range(16)]
-
-
 def test_a_function_of_ones_own_reads_records(tmp_path: Path) -> None:
     file = write(tmp_path / "a.array_record", [bytes([number, 1]) for number in range(40)])
 

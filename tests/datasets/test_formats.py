@@ -25,7 +25,7 @@ from trainer.datasets.table import table
 from trainer.datasets.text import text
 from trainer.datasets.tfrecord import open_index, tfrecord
 
-SIZE = (4, 6)
+SIZE = [4, 6]
 
 
 class Format(NamedTuple):
@@ -44,23 +44,27 @@ class Format(NamedTuple):
     tested: list[int]
 
 
+def image(number: int) -> bytes:
+    return png(number, SIZE, 3)
+
+
 def write_folder(root: Path, numbers: Sequence[int]) -> None:
     for number in numbers:
         file = root / "ab"[number % 2] / f"{number:02d}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(png(number, SIZE, 3))
+        file.write_bytes(image(number))
 
 
 def write_masks(root: Path, numbers: Sequence[int]) -> None:
-    for folder, value, channels in (("images", None, 3), ("masks", 1, 1)):
+    for folder, value in (("images", None), ("masks", 1)):
         (root / folder).mkdir(parents=True, exist_ok=True)
         for number in numbers:
-            content = png(number if value is None else value, SIZE, channels)
+            content = image(number) if value is None else png(value, SIZE)
             (root / folder / f"{number:02d}.png").write_bytes(content)
 
 
 def write_images(root: Path, numbers: Sequence[int]) -> None:
-    records = [example(image=png(number, SIZE, 3), label=number % 2) for number in numbers]
+    records = [example(image=image(number), label=number % 2) for number in numbers]
     write_records(root / f"{numbers[0]}.tfrecord", records)
 
 
@@ -73,7 +77,7 @@ def write_array_records(root: Path, numbers: Sequence[int]) -> None:
     root.mkdir(parents=True, exist_ok=True)
     writer = module.ArrayRecordWriter(str(root / f"{numbers[0]}.array_record"), "group_size:1")
     for number in numbers:
-        writer.write(example(image=png(number, SIZE, 3), label=number % 2))
+        writer.write(example(image=image(number), label=number % 2))
     writer.close()
 
 
@@ -84,7 +88,7 @@ def write_parquet(root: Path, numbers: Sequence[int]) -> None:
         pytest.skip(str(error))
     library.disable_progress_bars()
     columns = {
-        "image": [{"bytes": png(number, SIZE, 3), "path": None} for number in numbers],
+        "image": [{"bytes": image(number), "path": None} for number in numbers],
         "label": [number % 2 for number in numbers],
     }
     label = library.ClassLabel(names=["even", "odd"])
@@ -128,29 +132,43 @@ IMAGES = {"image": "image", "label": "int"}
 VECTORS = {"x": {"kind": "float", "shape": [2]}, "y": "int"}
 FORMATS = {
     "image_folder": Format(
-        write_folder, read_with(image_folder, image_size=list(SIZE)), color, [1]
+        write_folder,
+        read_with(image_folder, image_size=SIZE),
+        color,
+        [3, 4, 7, 20, 21, 23, 25, 28, 29, 31, 37, 39],
     ),
     "image_masks": Format(
         write_masks,
-        read_with(image_masks, image_size=list(SIZE), class_names=["a", "b"]),
+        read_with(image_masks, image_size=SIZE, class_names=["a", "b"]),
         color,
-        [1],
+        [0, 1, 2, 3, 4, 6, 14, 16, 18, 21, 26, 33, 34, 38],
     ),
     "images": Format(
-        write_images, read_with(tfrecord, features=IMAGES, num_classes=2), color, [1]
+        write_images,
+        read_with(tfrecord, features=IMAGES, num_classes=2),
+        color,
+        [13, 20, 21, 22, 25, 26, 29, 31, 32, 33, 36],
     ),
     "vectors": Format(
         write_vectors,
         read_with(tfrecord, features=VECTORS, label="y", num_classes=2),
         lambda batch: batch["features"][:, 0].tolist(),
-        [1],
+        [13, 20, 21, 22, 25, 26, 29, 31, 32, 33, 36],
     ),
     "array_record": Format(
-        write_array_records, read_with(array_record, fields=Fields(num_classes=2)), color, [1]
+        write_array_records,
+        read_with(array_record, fields=Fields(num_classes=2)),
+        color,
+        [9, 16, 21, 22, 24, 25, 26, 29, 35],
     ),
-    "parquet": Format(write_parquet, huggingface, color, [1]),
-    "table": Format(write_table, read_table, lambda batch: batch["label"][:, 0].tolist(), [1]),
-    "text": Format(write_texts, read_with(text, length=8), words, [1]),
+    "parquet": Format(write_parquet, huggingface, color, [9, 16, 21, 22, 24, 25, 26, 29, 35]),
+    "table": Format(
+        write_table,
+        read_table,
+        lambda batch: batch["label"][:, 0].tolist(),
+        [4, 5, 15, 16, 18, 19, 21, 25, 36],
+    ),
+    "text": Format(write_texts, read_with(text, length=8), words, [2, 5, 6, 7, 22, 26, 30, 33]),
 }
 OF_IMAGES = ["image_folder", "image_masks", "images", "array_record", "parquet"]
 
@@ -232,14 +250,15 @@ def test_cached_examples_have_the_same_bits(name: str, tmp_path: Path) -> None:
 def damage_file(root: Path, number: int) -> str:
     (file,) = root.rglob(f"{number:02d}.png")
     content = file.read_bytes()
-    file.write_bytes({0: b"", 1: b"no image at all"}.get(number, content[: len(content) // 2]))
+    file.write_bytes({0: b"", 1: b"no image at all", 3: content[: len(content) // 2]}[number])
     return str(file)
 
 
 def damage_mask(root: Path, number: int) -> str:
     file = root / "masks" / f"{number:02d}.png"
-    file.write_bytes(png(1 if number else 2, SIZE if number else (6, 4), 1 if number == 0 else 3))
-    return str(root / "images" / file.name)
+    unknown, other_size, colors = png(2, SIZE), png(1, (6, 4)), png(1, SIZE, 3)
+    file.write_bytes({0: unknown, 1: other_size, 3: colors}[number])
+    return f"{root / 'images' / file.name} with its mask"
 
 
 def damage_record(root: Path, number: int) -> str:

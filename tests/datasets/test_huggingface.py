@@ -77,16 +77,6 @@ def test_splits_of_one_folder(library: Any, images: Any, tmp_path: Path) -> None
         huggingface(path=str(tmp_path / "d"), test="valid")
 
 
-def test_names_of_files_tell_the_splits(images: Any, tmp_path: Path) -> None:
-    images.select(range(9)).to_parquet(str(tmp_path / "train-00000-of-00001.parquet"))
-    images.select(range(9, 12)).to_parquet(str(tmp_path / "validation-00000-of-00001.parquet"))
-    data = huggingface(path=str(tmp_path), cache="none")
-    splits = (data.train, data.validation, data.test)
-    assert [split.num_examples for split in splits] == [9, 3, 0]
-    assert everything(data.validation)["features"][:, 0, 0, 0].tolist() == [9, 10, 11]
-    assert data.by_name
-
-
 def test_vectors(library: Any, tmp_path: Path) -> None:
     columns = {"x": [[float(n), 0.5] for n in range(9)], "y": list(range(9))}
     library.Dataset.from_dict(columns).save_to_disk(str(tmp_path / "v"))

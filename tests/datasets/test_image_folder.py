@@ -51,17 +51,6 @@ def test_image_folder_reads_splits_classes_and_pixels(tree: Path) -> None:
     )
 
 
-@pytest.mark.slow
-def test_image_folder_keeps_the_contract(tree: Path) -> None:
-    check_dataset(image_folder(path=str(tree), image_size=SIZE))
-
-
-def test_val_folder_is_the_validation_split(tree: Path) -> None:
-    (tree / "test").rename(tree / "val")
-    data = image_folder(path=str(tree), image_size=SIZE)
-    assert (data.validation.num_examples, data.test.num_examples) == (4, 0)
-
-
 @pytest.mark.parametrize(("antialias", "expected"), [(False, 127.5), (True, 63.75)])
 def test_antialias_averages_pixels(tmp_path: Path, antialias: bool, expected: float) -> None:
     image = np.zeros((8, 8, 3), np.uint8)
@@ -72,22 +61,6 @@ def test_antialias_averages_pixels(tmp_path: Path, antialias: bool, expected: fl
     data = image_folder(path=str(tmp_path), image_size=[1, 1], antialias=antialias)
     value = int(all_of(data.train)["features"][0, 0, 0, 0])
     assert value > expected if not antialias else value < expected
-
-
-def test_hash_split_keeps_files_when_others_are_added(tmp_path: Path) -> None:
-    for number in range(40):
-        write(tmp_path / "ab"[number % 2] / f"{number:02d}.png", number)
-    before = image_folder(path=str(tmp_path), image_size=SIZE, test_fraction=0.3)
-    tested = set(all_of(before.test)["features"][:, 0, 0, 0].tolist())
-    # A change would mix the splits of every user.
-    assert sorted(tested) == [3, 4, 7, 20, 21, 23, 25, 28, 29, 31, 37, 39]
-    assert before.train.num_examples + before.test.num_examples == 40
-    for number in range(40, 60):
-        write(tmp_path / "ab"[number % 2] / f"{number:02d}.png", number)
-    after = image_folder(path=str(tmp_path), image_size=SIZE, test_fraction=0.3)
-    assert {
-        value for value in all_of(after.test)["features"][:, 0, 0, 0].tolist() if value < 40
-    } == tested
 
 
 def test_hidden_loose_and_other_files_are_ignored(
@@ -107,45 +80,6 @@ def test_hidden_loose_and_other_files_are_ignored(
     assert image_folder(path=str(tree), image_size=SIZE).train.num_examples == 8
     (line,) = caplog.messages
     assert "8 images are used, others are not: 1 .webp, 1 in folders of a class, 1 loose;" in line
-
-
-@pytest.fixture
-def broken(tree: Path) -> list[Path]:
-    """Break three of the eight training images, each in its own way; return their paths."""
-    truncated, empty, text = (
-        tree / "train/ant/1.jpg",
-        tree / "train/cat/0.png",
-        tree / "train/cat/3.png",
-    )
-    truncated.write_bytes(truncated.read_bytes()[:-40])
-    empty.write_bytes(b"")
-    text.write_text("not an image at all")
-    return [truncated, empty, text]
-
-
-def test_skipped_files_have_weight_zero(
-    tree: Path, broken: list[Path], caplog: pytest.LogCaptureFixture
-) -> None:
-    split = image_folder(path=str(tree), image_size=SIZE, max_corrupt_records=3).train
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            batch = all_of(split)
-    assert batch["weight"].tolist() == [1, 0, 1, 1, 0, 1, 1, 0]
-    assert batch["features"][:, 0, 0, 0].tolist() == [100, 0, 102, 103, 0, 1, 2, 0]
-    assert batch["label"].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
-    for count, (path, line) in enumerate(zip(broken, caplog.messages, strict=True), start=1):
-        assert str(path) in line
-        assert f"{count} of at most 3" in line
-
-
-def test_too_many_unreadable_files_are_an_error_that_names_the_last(
-    tree: Path, broken: list[Path]
-) -> None:
-    split = image_folder(path=str(tree), image_size=SIZE, max_corrupt_records=2).train
-    pipeline = tf.data.Dataset.range(8).batch(4).map(split.fetch)
-    message = rf"cannot read {broken[2]}: .* 2 others .* dataset\.max_corrupt_records=3"
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        list(pipeline)
 
 
 def test_image_folder_refuses_other_layouts(tmp_path: Path) -> None:

@@ -51,34 +51,6 @@ def test_pairs_are_read_and_resized_alike(tree):
     assert arrays(data.test, [0])["features"][0, 0, 0, 0] == 200
 
 
-@pytest.mark.slow
-def test_crop_takes_the_middle_of_image_and_mask_and_the_cache_keeps_both(tree, monkeypatch):
-    monkeypatch.setattr(example_cache, "FOLDER", tree)
-    expected = np.zeros((4, 6), np.uint8)
-    expected[:, :3] = 1  # without the corner that is ignored
-    for cache in ("disk", "disk"):
-        batch = arrays(image_masks(path=str(tree), crop=0.5, cache=cache, **OPTIONS).train, [1])
-        np.testing.assert_array_equal(batch["mask"], [expected])
-        assert set(batch["features"].ravel()) == {10}
-
-
-@pytest.mark.slow
-def test_folder_with_masks_keeps_the_contract(tree):
-    check_dataset(image_masks(path=str(tree), augment=Augmentation(flip=True, crop=1), **OPTIONS))
-
-
-def test_without_test_folder_names_decide_the_split(tmp_path):
-    for number in range(20):
-        write(tmp_path, f"{number}", number)
-    whole = image_masks(path=str(tmp_path), test_fraction=0.3, **OPTIONS)
-    tests = set(arrays(whole.test, range(whole.test.num_examples))["features"][:, 0, 0, 0].tolist())
-    write(tmp_path, "new", 100)
-    more = image_masks(path=str(tmp_path), test_fraction=0.3, **OPTIONS)
-    later = set(arrays(more.test, range(more.test.num_examples))["features"][:, 0, 0, 0].tolist())
-    assert tests == later - {100}
-    assert 1 <= len(tests) <= 12
-
-
 def palette(path):
     Image.open(path).convert("P").save(path)
 

@@ -205,29 +205,6 @@ def test_names_of_files_choose_the_splits_as_in_every_format(tmp_path: Path) -> 
     assert (data.test.num_examples, data.test.arrays["features"].shape[1]) == (0, 4)
 
 
-def test_file_that_is_added_moves_no_row(tmp_path: Path) -> None:
-    def rows(name: str, start: int) -> None:
-        values = range(start, start + 300)
-        lines = ["x,label", *(f"{value},{'ab'[value % 2]}" for value in values)]
-        (tmp_path / name).write_text("\n".join(lines))
-
-    def tested() -> tuple[set[int], set[float]]:
-        data, fit = fitted({"path": str(tmp_path)})
-        (column,) = json.loads(fit)["columns"]
-        values = numbers(data.train, column)
-        assert data.train.hashes is not None
-        chosen = set(np.compress(data.train.hashes < 0.5, values).tolist())
-        return set(numbers(data.test, column)), chosen
-
-    rows("b.csv", 0)
-    before, chosen = tested()
-    rows("a.csv", 1000)
-    after, more = tested()
-    assert before == {value for value in after if value < 1000}
-    assert chosen == {value for value in more if value < 1000}
-    assert len(after) > len(before) > 10
-
-
 def numbers(split: Any, column: dict[str, Any]) -> list[int]:
     """Return the values of a column that is the first."""
     stored = everything(split)["features"][:, 0].astype(np.float64)
@@ -247,17 +224,6 @@ def test_several_categories_share_the_feature_of_unknown_ones(tmp_path: Path) ->
     names = "x,y,label\n" + "".join(f"name {n},{n},a\n" for n in range(5))
     data, _ = fitted({**write(tmp_path, names, names), "max_categories": 4})
     assert data.describe() == ["Columns: numeric y; ignored x; label label (1 classes)"]
-
-
-def test_bundled_table_is_whole() -> None:
-    data = breast_cancer()
-    data.fit()
-    assert data.class_names == ["benign", "malignant"]
-    assert data.train.num_examples + data.test.num_examples == 569
-    labels = np.concatenate([everything(split)["label"] for split in (data.train, data.test)])
-    assert (data.input_shape, labels.sum()) == ((30,), 212)
-    assert np.allclose(vectors(data, data.train).mean(0), 0, atol=1e-5)
-    assert np.allclose(vectors(data, data.train).std(0), 1, atol=1e-5)
 
 
 @pytest.mark.parametrize(

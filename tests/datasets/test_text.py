@@ -17,12 +17,6 @@ from trainer.datasets.texts import text_files, tokens
 TEXTS = ["a cat", "two dogs", "ein Käfer", "", "a much longer text than the others"]
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def write_rows(path: Path, count: int = 40, **keys: str) -> Path:
     rows = [
         {keys.get("text", "text"): f"{TEXTS[i % 5]} {i}", keys.get("label", "label"): "ab"[i % 2]}

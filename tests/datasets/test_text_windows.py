@@ -16,12 +16,6 @@ from trainer.datasets.texts import tokens
 TEXT = "".join(f"{number} bottles of tea;\n" for number in range(40))
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def tokens_of(split: Any) -> tuple[bytes, bytes]:
     """Return the features and the labels of all windows, one after the other."""
     batch = split.fetch(tf.range(split.num_examples, dtype=tf.int64))

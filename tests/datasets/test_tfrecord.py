@@ -19,11 +19,6 @@ IMAGE = {"image": "image", "label": "int"}
 VECTOR = {"x": {"kind": "float", "shape": [2]}, "y": "int"}
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tfrecord_module, "FOLDER", tmp_path / "cache")
-
-
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
     """Return a folder of three files of images, of which one is for testing."""
@@ -63,43 +58,6 @@ def damage(file: Path, number: int, *, at: int = 20) -> int:
     return offset
 
 
-@pytest.mark.slow
-def test_images_of_several_files_are_read_by_number(images: Path) -> None:
-    data = open_images(images)
-    train, test = everything(data.train), everything(data.test)
-    assert train["features"][:, 0, 0, 0].tolist() == list(range(11))
-    assert train["features"].shape == (11, 4, 6, 3)
-    assert train["label"].tolist() == [number % 3 for number in range(11)]
-    assert test["features"][:, 3, 5, 2].tolist() == [100, 101, 102, 103, 104]
-    assert (data.input_shape, data.num_classes, data.train.in_memory) == ((4, 6, 3), 3, False)
-
-
-@pytest.mark.slow
-def test_images_keep_the_contract(images: Path) -> None:
-    augment = Augmentation(min_area=0.3, flip=True)
-    check_dataset(open_images(images, augment=augment))
-
-
-@pytest.mark.slow
-def test_vectors_keep_the_contract(vectors: Path) -> None:
-    check_dataset(open_vectors(vectors))
-
-
-def test_vectors_are_divided_by_a_hash_that_other_files_do_not_change(vectors: Path) -> None:
-    data = open_vectors(vectors, test_fraction=0.3)
-    tested = everything(data.test)["features"][:, 0].tolist()
-    trained = everything(data.train)["features"][:, 0].tolist()
-    assert sorted(tested + trained) == list(range(40))
-    # A change would mix the splits of every user.
-    assert tested == [0, 1, 2, 7, 9, 12, 17, 18, 23, 27, 30, 31, 35, 37, 39]
-    other = write(vectors.with_name("a.tfrecord"), vector_records(10, 100))
-    both = open_vectors(vectors.parent, test_fraction=0.3)
-    assert both.train.num_examples + both.test.num_examples == 50
-    assert [x for x in everything(both.test)["features"][:, 0].tolist() if x < 100] == tested
-    listed = open_vectors([other, vectors], test_fraction=0.3)
-    assert listed.test.num_examples == both.test.num_examples
-
-
 def test_file_patterns_and_test_path_choose_files(images: Path) -> None:
     data = open_images(images / "train-0000[01]*", test_path=str(images / "test-*"))
     assert (data.train.num_examples, data.test.num_examples) == (11, 5)
@@ -110,18 +68,6 @@ def test_file_patterns_and_test_path_choose_files(images: Path) -> None:
     (images / "test-00000-of-00001").rename(images / "test" / "x.tfrecord")
     data = open_images(images)
     assert (data.train.num_examples, data.test.num_examples) == (11, 5)
-
-
-def test_files_of_validation_are_not_tested_on(images: Path) -> None:
-    write(images / "validation-00000-of-00001", image_records(3, 200))
-    data = open_images(images)
-    sizes = [split.num_examples for split in (data.train, data.validation, data.test)]
-    assert sizes == [11, 3, 5]
-    (images / "test-00000-of-00001").unlink()
-    data = open_images(images)
-    sizes = [split.num_examples for split in (data.train, data.validation, data.test)]
-    assert sizes == [11, 3, 0]
-    assert everything(data.validation)["features"][:, 0, 0, 0].tolist() == [200, 201, 202]
 
 
 def test_lists_of_any_length_are_cut_and_filled(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class Batches(Records):
         return [self[index] for index in indices]
 
 
-def png(value: int, size: tuple[int, int] = (4, 4), channels: int = 1) -> bytes:
+def png(value: int, size: Sequence[int] = (4, 4), channels: int = 1) -> bytes:
     """Return an image file of one color."""
     import tensorflow as tf
 

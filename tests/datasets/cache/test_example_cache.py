@@ -27,12 +27,6 @@ COUNT = 12
 SIZE = 1000
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def content(number: int) -> bytes:
     random = np.random.default_rng(number)
     return bytes(tf.io.encode_png(random.integers(0, 256, (9, 7, 3)).astype(np.uint8)).numpy())
@@ -48,48 +42,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-@pytest.fixture
-def records(tmp_path: Path) -> Path:
-    rows = [example(image=content(number), label=number % 3) for number in range(COUNT)]
-    return write(tmp_path / "a.tfrecord", rows)
-
-
-def open_records(file: Path, cache: str) -> Any:
-    return tfrecord(
-        path=str(file),
-        test_path=str(file),
-        features={"image": "image", "label": "int"},
-        num_classes=3,
-        image_size=[6, 6],
-        cache=cache,
-    )
-
-
-def batches(split: Any) -> list[dict[str, np.ndarray]]:
-    """Return the batches of two epochs of training."""
-    source = Source(split, 4, 1, SampleOrder(split.num_examples, seed=1))
-    iterator = Pipeline(source, tf.distribute.get_strategy()).open(0)
-    return [
-        {name: tensor.numpy() for name, tensor in next(iterator)[0].items()}
-        for _ in range(2 * COUNT // 4)
-    ]
-
-
 def fetch(split: Any, *indices: int) -> dict[str, np.ndarray]:
     return {n: t.numpy() for n, t in split.fetch(tf.constant(indices, tf.int64)).items()}
-
-
-@pytest.mark.slow
-def test_batches_have_the_same_bits_with_and_without(records: Path) -> None:
-    plain, cached, again = (open_records(records, cache) for cache in ("none", "disk", "disk"))
-    expected = batches(plain.train)
-    for batch, other in zip(expected, batches(cached.train), strict=True):
-        assert batch.keys() == other.keys()
-        for name, values in batch.items():
-            assert values.dtype == other[name].dtype
-            np.testing.assert_array_equal(values, other[name])
-    everything = range(COUNT)
-    np.testing.assert_equal(fetch(again.train, *everything), fetch(plain.train, *everything))
 
 
 @pytest.mark.slow
