@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.dataset_contract import check_split
 from trainer.datasets.arrays import arrays
 
 
@@ -36,11 +35,6 @@ def test_nests_keep_their_structure_and_types():
     assert data.input_shape == {"columns": {"age": (), "name": ()}, "pair": ((2,), ())}
     assert data.feature_specs["pair"][0] == tf.TensorSpec([2], tf.int64)
     assert data.weighted
-
-
-def test_arrays_keep_the_contract():
-    check_split(dataset((numbers(), np.arange(6), np.arange(6.0))).train)
-    check_split(dataset(np.array(list("abcdef"))).train)
 
 
 def test_parts_are_train_validation_and_test():

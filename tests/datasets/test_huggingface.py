@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tests.support.toy_sources import everything
-from trainer.datasets.cache import example_cache
 from trainer.datasets.huggingface import huggingface
 from trainer.datasets.records.fields import Fields
 from trainer.datasets.splits.extras import import_extra
@@ -47,18 +46,10 @@ def images(library: Any) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["folder", "arrow", "parquet"])
-def test_images_are_read_and_classes_named(
-    images: Any, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(example_cache, "FOLDER", tmp_path / "cache")
+@pytest.mark.parametrize("pattern", ["", "*.arrow"])
+def test_images_are_read_and_classes_named(images: Any, tmp_path: Path, pattern: str) -> None:
     images.save_to_disk(str(tmp_path / "folder"))
-    images.to_parquet(str(tmp_path / "a.parquet"))
-    path = {
-        "folder": tmp_path / "folder",
-        "arrow": tmp_path / "folder" / "*.arrow",
-        "parquet": tmp_path,
-    }[form]
+    path = tmp_path / "folder" / pattern
     data = huggingface(path=str(path), test_path=str(path), crop=0.875, cache="disk")
     assert (data.input_shape, data.num_classes) == ((4, 4, 1), 2)
     assert data.class_names == ["cat", "dog"]

@@ -1,4 +1,3 @@
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -6,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.dataset_contract import check_dataset
 from trainer.datasets.image_folder import image_folder
 
 SIZE = [4, 6]

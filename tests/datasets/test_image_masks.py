@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from tests.support.dataset_contract import arrays, check_dataset
-from trainer.datasets.cache import example_cache
+from tests.support.dataset_contract import arrays
 from trainer.datasets.image_masks import image_masks
 from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.operations.augment import Augmentation

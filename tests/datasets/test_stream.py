@@ -66,24 +66,6 @@ def test_labels_of_each_kind_are_kept(kind, label):
     assert batch["label"].numpy().tolist() == [label(tf.constant(2)).numpy().tolist()]
 
 
-def test_function_is_called_for_each_stream():
-    calls = []
-
-    def counted():
-        calls.append(1)
-        return pairs()
-
-    data = dataset(counted)
-    for _ in range(2):
-        data.train.stream()
-    assert len(calls) == 3  # the first call tells shape and length
-
-
-@pytest.mark.parametrize("train", [unknown, endless])
-def test_length_of_a_pass_can_be_given(train):
-    assert dataset(train, num_examples=4).train.num_examples == 4
-
-
 def tagged():
     """Return single examples, each a sequence with a label for each of its steps."""
     features = np.zeros([4, 5, 2], np.float32)

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.dataset_contract import check_dataset
 from tests.support.toy_sources import everything
 from trainer.datasets.breast_cancer import breast_cancer
 from trainer.datasets.diabetes import diabetes
@@ -77,7 +76,6 @@ def test_columns_become_one_vector(tmp_path: Path) -> None:
         "Columns: numeric age; categorical city (3), member (2); date since; ignored id; "
         "label label (2 classes)"
     ]
-    check_dataset(data)
 
 
 def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
@@ -123,6 +121,8 @@ def test_kept_fit_reads_other_data_as_the_first(tmp_path: Path) -> None:
     assert json.loads(fit)["num_rows"] == 4
     with pytest.raises(ValueError, match=r"label \(member\) is another.*that of the run, label"):
         table(**{**options, "label": "member"}).restore(fit)
+    with pytest.raises(ValueError, match=r"label_kind \(number\) is class in the run"):
+        table(**{**options, "label_kind": "number"}).restore(fit)
     with pytest.raises(ValueError, match=r"columns.age \(ignored\) is numeric in the run; start"):
         table(**{**options, "columns": {"age": "ignored"}}).restore(fit)
 
@@ -183,47 +183,16 @@ def test_fit_knows_the_training_rows_alone(tmp_path: Path) -> None:
     assert column["mean"] == pytest.approx(np.mean(rows), rel=1e-14)
     assert column["std"] == pytest.approx(np.std(rows), rel=1e-14)
     assert data.train.num_examples + data.test.num_examples == 400
-    (tmp_path / "train.csv").write_text("\n".join([*lines, "7,g7,a"]))
-    more, _ = fitted(options)
-    assert more.test.num_examples - data.test.num_examples in (0, 1)
     by_group, fit = fitted({**options, "split_by": "group"})
     (column,) = [c for c in json.loads(fit)["columns"] if c["name"] == "x"]
     groups = [{n // 10 for n in numbers(s, column)} for s in (by_group.train, by_group.test)]
     assert groups[0].isdisjoint(groups[1])
 
 
-def test_names_of_files_choose_the_splits_as_in_every_format(tmp_path: Path) -> None:
-    write(tmp_path)
-    (tmp_path / "val.csv").write_text(TRAIN)
-    data, _ = fitted({"path": str(tmp_path), **OPTIONS})
-    assert data.by_name
-    assert data.validation is not None
-    sizes = [split.num_examples for split in (data.train, data.validation, data.test)]
-    assert sizes == [4, 4, 2]
-    (tmp_path / "test.csv").unlink()
-    data, _ = fitted({"path": str(tmp_path), **OPTIONS})
-    assert (data.test.num_examples, data.test.arrays["features"].shape[1]) == (0, 4)
-
-
 def numbers(split: Any, column: dict[str, Any]) -> list[int]:
     """Return the values of a column that is the first."""
     stored = everything(split)["features"][:, 0].astype(np.float64)
     return [round(value) for value in (stored * column["std"] + column["mean"]).tolist()]
-
-
-def test_several_categories_share_the_feature_of_unknown_ones(tmp_path: Path) -> None:
-    train = "x,label\n" + "".join(f"{value},a\n" for value in "aaabbcccc") + "d,b\n"
-    kinds = {"columns": {"x": "categorical"}, "max_categories": 2}
-    data, _ = fitted({**write(tmp_path, train, train), **kinds})
-    assert vectors(data, data.test)[[0, 3, 5, 9]].tolist() == [
-        [0, 1, 0],
-        [1, 0, 0],
-        [0, 0, 1],
-        [1, 0, 0],
-    ]
-    names = "x,y,label\n" + "".join(f"name {n},{n},a\n" for n in range(5))
-    data, _ = fitted({**write(tmp_path, names, names), "max_categories": 4})
-    assert data.describe() == ["Columns: numeric y; ignored x; label label (1 classes)"]
 
 
 @pytest.mark.parametrize(
@@ -376,7 +345,6 @@ def test_numbers_stay_in_their_unit_and_their_scale_is_kept(tmp_path: Path) -> N
     assert data.describe()[0].endswith(
         "targets kg (mean 20, deviation 8.16497), price (mean 0, deviation 1.22474)"
     )
-    check_dataset(data)
     other = table(**write(tmp_path, LABELS.replace("30,", "3000,"), LABELS), **NUMBERS)
     other.restore(fit)
     assert np.array(other.target_scale).tobytes() == scale.tobytes()
@@ -391,28 +359,38 @@ def test_flags_are_zero_and_one(tmp_path: Path) -> None:
     assert labels.tolist() == [[1, 0], [0, 1], [1, 1]]
     assert (data.class_names, data.target_scale) == (["warm", "dry"], None)
     assert data.describe()[0].endswith("; labels warm, dry")
-    check_dataset(data)
-
-
-def test_diabetes_is_the_published_table() -> None:
-    data = diabetes()
-    data.fit()
-    labels = np.concatenate([everything(split)["label"] for split in (data.train, data.test)])
-    assert labels.shape == (442, 1)
-    # As Efron et al. (2004) have it.
-    assert labels.mean() == pytest.approx(152.1335, abs=1e-3)
-    assert (labels.min(), labels.max()) == (25.0, 346.0)
-
-
-def test_run_of_other_labels_is_another_run(tmp_path: Path) -> None:
-    data = table(**write(tmp_path, LABELS, LABELS), **FLAGS)
-    fit = data.fit()
-    with pytest.raises(ValueError, match=r"label \(kg, price\) is another.*of the run, warm, dry"):
-        table(**write(tmp_path, LABELS, LABELS), **NUMBERS).restore(fit)
-    with pytest.raises(ValueError, match=r"label_kind \(number\) is multilabel in the run"):
-        table(**write(tmp_path, LABELS, LABELS), **{**FLAGS, "label_kind": "number"}).restore(fit)
 
 
 def test_table_to_test_on_must_have_the_labels(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"test.csv.* no column 'kg' .* it has x;"):
         table(**write(tmp_path, LABELS, "x\n1\n"), **NUMBERS).fit()
+
+
+def test_several_categories_share_the_feature_of_unknown_ones(tmp_path: Path) -> None:
+    train = "x,label\n" + "".join(f"{value},a\n" for value in "aaabbcccc") + "d,b\n"
+    kinds = {"columns": {"x": "categorical"}, "max_categories": 2}
+    data, _ = fitted({**write(tmp_path, train, train), **kinds})
+    assert vectors(data, data.test)[[0, 3, 5, 9]].tolist() == [
+        [0, 1, 0],
+        [1, 0, 0],
+        [0, 0, 1],
+        [1, 0, 0],
+    ]
+    names = "x,y,label\n" + "".join(f"name {n},{n},a\n" for n in range(5))
+    data, _ = fitted({**write(tmp_path, names, names), "max_categories": 4})
+    assert data.describe() == ["Columns: numeric y; ignored x; label label (1 classes)"]
+
+
+def test_bundled_tables_are_whole() -> None:
+    cancer, diabetic = breast_cancer(), diabetes()
+    cancer.fit()
+    diabetic.fit()
+    labels, targets = (
+        np.concatenate([everything(split)["label"] for split in (data.train, data.test)])
+        for data in (cancer, diabetic)
+    )
+    assert cancer.class_names == ["benign", "malignant"]
+    assert (cancer.input_shape, labels.shape, labels.sum()) == ((30,), (569,), 212)
+    # As Efron et al. (2004) have it.
+    assert (targets.shape, targets.min(), targets.max()) == ((442, 1), 25.0, 346.0)
+    assert targets.mean() == pytest.approx(152.1335, abs=1e-3)

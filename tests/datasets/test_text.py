@@ -1,8 +1,9 @@
-"""Labeled texts: reading, encoding, the cache, and what is wrong with files."""
+"""Texts, labeled and in windows: reading, encoding, the cache, and what is wrong with files."""
 
 import csv
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,53 +12,34 @@ import pytest
 import tensorflow as tf
 
 from tests.support.dataset_contract import check_dataset
+from tests.support.toy_sources import everything
+from trainer.datasets import text_windows as windows_module
 from trainer.datasets.text import TextDataset, text
+from trainer.datasets.text_windows import text_windows
 from trainer.datasets.texts import text_files, tokens
 
 TEXTS = ["a cat", "two dogs", "ein Käfer", "", "a much longer text than the others"]
 
 
-def write_rows(path: Path, count: int = 40, **keys: str) -> Path:
-    rows = [
-        {keys.get("text", "text"): f"{TEXTS[i % 5]} {i}", keys.get("label", "label"): "ab"[i % 2]}
-        for i in range(count)
-    ]
+def write_rows(path: Path, count: int = 40, *, text: str = "text", label: str = "label") -> Path:
+    rows = [{text: f"{TEXTS[i % 5]} {i}", label: "ab"[i % 2]} for i in range(count)]
     path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n")
     return path
-
-
-def fetch(split: Any) -> dict[str, np.ndarray]:
-    return {
-        name: value.numpy()
-        for name, value in split.fetch(tf.range(split.num_examples, dtype=tf.int64)).items()
-    }
 
 
 def texts_of(data: TextDataset) -> list[tuple[str, str]]:
     """Return every text and label, of both splits, back from their bytes."""
     found = []
     for split in (data.train, data.test):
-        batch = fetch(split)
+        batch = everything(split)
         for row, label in zip(batch["features"], batch["label"], strict=True):
-            tokens = row[row > 0] - 1
-            assert (row[len(tokens) :] == 0).all()
-            found.append((bytes(tokens.tolist()).decode(), data.class_names[label]))
+            numbers = row[row > 0] - 1
+            assert (row[len(numbers) :] == 0).all()
+            found.append((bytes(numbers.tolist()).decode(), data.class_names[label]))
     return found
 
 
-def test_json_lines_are_all_read_and_divided_by_name(tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "rows.jsonl")
-    data = text(path=str(path), length=64, test_fraction=0.3)
-    expected = [(f"{TEXTS[i % 5]} {i}", "ab"[i % 2]) for i in range(40)]
-    assert sorted(texts_of(data)) == sorted(expected)
-    assert (data.input_shape, data.num_classes, data.vocabulary_size) == ((64,), 2, 257)
-    before = {row for row, _ in texts_of(data)[: data.train.num_examples]}
-    longer = text(path=str(write_rows(path, 60)), length=64, test_fraction=0.3)
-    assert before <= {row for row, _ in texts_of(longer)[: longer.train.num_examples]}
-    check_dataset(data)
-
-
-def test_columns_of_csv_and_parquet_are_the_same_as_json_lines(tmp_path: Path) -> None:
+def test_csv_parquet_and_json_lines_are_the_same(tmp_path: Path) -> None:
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     write_rows(tmp_path / "rows.jsonl", text="review", label="stars")
@@ -67,22 +49,21 @@ def test_columns_of_csv_and_parquet_are_the_same_as_json_lines(tmp_path: Path) -
         writer = csv.DictWriter(file, ["number", "stars", "review"])
         writer.writeheader()
         writer.writerows({"number": 1, **row} for row in rows)
-    one, two, three = (
-        texts_of(text(path=str(tmp_path / f"rows.{kind}"), length=64, text="review", label="stars"))
-        for kind in ("jsonl", "parquet", "csv")
-    )
-    assert any(words != words.strip() for words, _ in one)
-    assert sorted(one) == sorted(two) == sorted(three)
+    expected = sorted((f"{TEXTS[i % 5]} {i}", "ab"[i % 2]) for i in range(40))
+    for kind in ("jsonl", "parquet", "csv"):
+        options: Any = {"text": "review", "label": "stars", "test_fraction": 0.3}
+        data = text(path=str(tmp_path / f"rows.{kind}"), length=64, **options)
+        assert sorted(texts_of(data)) == expected
+        assert (data.input_shape, data.num_classes, data.vocabulary_size) == ((64,), 2, 257)
 
 
-def test_folders_of_text_files_have_splits_and_classes(tmp_path: Path) -> None:
+def test_folders_of_text_files_are_classes(tmp_path: Path) -> None:
     for split, name in (("train", "1"), ("train", "2"), ("test", "3")):
         for label in ("neg", "pos"):
             file = tmp_path / split / label / f"{name}.txt"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(f"{label} {name}")
     data = text(path=str(tmp_path), length=8)
-    assert data.class_names == ("neg", "pos")
     assert texts_of(data) == [
         ("neg 1", "neg"), ("neg 2", "neg"), ("pos 1", "pos"), ("pos 2", "pos"),
         ("neg 3", "neg"), ("pos 3", "pos"),
@@ -104,17 +85,15 @@ def test_tokenizers_are_read_from_files(tmp_path: Path) -> None:
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     made.save(str(tmp_path / "words.json"))
-    path = write_rows(tmp_path / "rows.jsonl")
     data = text(
-        path=str(path), test_path=str(path), length=3, tokenizer=str(tmp_path / "words.json")
+        path=str(write_rows(tmp_path / "rows.jsonl")), length=3, tokenizer=f"{tmp_path}/words.json"
     )
     assert data.vocabulary_size == 4
-    assert fetch(data.train)["features"][:2].tolist() == [[2, 3, 1], [1, 1, 1]]
+    assert everything(data.train)["features"][:2].tolist() == [[2, 3, 1], [1, 1, 1]]
 
 
 def test_sentencepiece_is_read_from_a_file(tmp_path: Path) -> None:
     sentencepiece = pytest.importorskip("sentencepiece")
-    path = write_rows(tmp_path / "rows.jsonl")
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(TEXTS * 20),
         model_prefix=str(tmp_path / "pieces"),
@@ -122,10 +101,11 @@ def test_sentencepiece_is_read_from_a_file(tmp_path: Path) -> None:
         hard_vocab_limit=False,
         minloglevel=2,
     )
-    file = tmp_path / "pieces.model"
-    data = text(path=str(path), test_path=str(path), length=20, tokenizer=str(file))
-    processor = sentencepiece.SentencePieceProcessor(model_file=str(file))
-    row = fetch(data.train)["features"][0]
+    file = str(tmp_path / "pieces.model")
+    path = str(write_rows(tmp_path / "rows.jsonl"))
+    data = text(path=path, test_path=path, length=20, tokenizer=file)
+    processor = sentencepiece.SentencePieceProcessor(model_file=file)
+    row = everything(data.train)["features"][0]
     assert (row[row > 0] - 1).tolist() == processor.encode("a cat 0")
 
 
@@ -135,14 +115,10 @@ def test_tokens_are_kept_until_a_file_changes(
     path = write_rows(tmp_path / "rows.jsonl")
     first = texts_of(text(path=str(path)))
     (kept,) = (home / ".cache" / "steadfast").iterdir()
-
-    def refuse(*_: Any) -> None:
-        raise AssertionError("was read again")
-
     with monkeypatch.context() as patch:
-        patch.setattr(text_files, "read", refuse)
+        patch.setattr(text_files, "read", None)
         assert texts_of(text(path=str(path))) == first
-        with pytest.raises(AssertionError, match="read again"):
+        with pytest.raises(TypeError, match="NoneType"):
             text(path=str(path), length=7)
     kept.write_bytes(kept.read_bytes()[:100])  # cut short
     assert texts_of(text(path=str(path))) == first
@@ -164,16 +140,29 @@ def test_concurrent_builders_leave_one_complete_file(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert [file.name for file in tmp_path.iterdir()] == ["text-x.npz"]
+    assert [file.name for file in tmp_path.glob("*")] == ["text-x.npz"]
     read = tokens.kept_corpus(tmp_path, "x", lambda: pytest.fail("was built again"))
     np.testing.assert_array_equal(read.splits["train"].numbers, np.arange(5))
 
 
-def test_folder_that_cannot_be_written_is_told(tmp_path: Path, caplog) -> None:
-    path = write_rows(tmp_path / "rows.jsonl")
+def test_damaged_build_leaves_no_file(tmp_path: Path) -> None:
+    def parts() -> Any:
+        yield np.zeros(3, np.uint8)
+        raise ValueError("damaged")
+
+    with pytest.raises(ValueError, match="damaged"):
+        tokens.kept_sequence(tmp_path, "name", np.dtype(np.uint8), parts)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("make", [text, text_windows])
+def test_folder_that_cannot_be_written_is_told(
+    make: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "file").write_text("")
-    data = text(path=str(path), cache_dir=str(tmp_path / "file" / "cache"))
-    assert len(texts_of(data)) == 40
+    path = write_rows(tmp_path / "rows.jsonl")
+    data = make(path=str(path), length=8, cache_dir=str(tmp_path / "file" / "cache"))
+    assert everything(data.train)["features"].shape[1:] == (8,)
     assert "set dataset.cache_dir=<folder>" in caplog.text
 
 
@@ -214,26 +203,22 @@ def test_labels_of_the_test_split_alone_are_refused(tmp_path: Path) -> None:
         text(path=str(tmp_path / "a.jsonl"), test_path=str(tmp_path / "b.jsonl"))
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "txt", "folder"])
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "txt"])
 def test_texts_to_predict_need_no_label(tmp_path: Path, kind: str) -> None:
     train = write_rows(tmp_path / "rows.jsonl")
-    new = tmp_path / f"new.{kind}"
-    if kind == "jsonl":
-        new.write_text('{"text": "a cat"}\n')
-    elif kind == "parquet":
+    new = tmp_path / "new" / f"new.{kind}"
+    new.parent.mkdir()
+    if kind == "parquet":
         arrow = pytest.importorskip("pyarrow")
         parquet = pytest.importorskip("pyarrow.parquet")
         parquet.write_table(arrow.Table.from_pylist([{"text": "a cat"}]), new)
-    elif kind == "folder":
-        new.mkdir()
-        (new / "1.txt").write_text("a cat")
     else:
-        new.write_text("text\na cat\n" if kind == "csv" else "a cat")
-    for _ in range(2):  # the second time from the cache
-        data = text(path=str(train), test_path=str(new), length=8)
+        new.write_text({"jsonl": '{"text": "a cat"}\n', "csv": "text\na cat\n"}.get(kind, "a cat"))
+    for path in (new, new, new.parent):  # the second time from the cache
+        data = text(path=str(train), test_path=str(path), length=8)
         assert data.class_names == ("a", "b")
         assert data.test.labels is None
-        batch = fetch(data.test)
+        batch = everything(data.test)
         assert list(batch) == ["features"]
         assert bytes((batch["features"][0][:5] - 1).tolist()) == b"a cat"
 
@@ -241,11 +226,11 @@ def test_texts_to_predict_need_no_label(tmp_path: Path, kind: str) -> None:
 def test_graph_makes_the_features_of_the_split(tmp_path: Path) -> None:
     data = text(path=str(write_rows(tmp_path / "rows.jsonl")), length=12)
     assert data.from_texts is not None
-    (split,) = fetch(data.test)["features"][:1]
-    own = bytes((split[split > 0] - 1).tolist())
-    made = data.from_texts(tf.constant([own, own + b"\0", b"", b"z" * 50])).numpy()
+    (split,) = everything(data.test)["features"][:1]
+    content = bytes((split[split > 0] - 1).tolist())
+    made = data.from_texts(tf.constant([content, content + b"\0", b"", b"z" * 50])).numpy()
     np.testing.assert_array_equal(made[0], split)
-    assert made[1][len(own)] == 1  # a byte 0 is no padding
+    assert made[1][len(content)] == 1  # a byte 0 is no padding
     assert made[2].tolist() == [0] * 12
     assert made[3].tolist() == [ord("z") + 1] * 12
 
@@ -266,3 +251,85 @@ def test_wrong_tokenizer_is_refused(
     Path("damaged.json").write_text("{}")
     with pytest.raises((ValueError, FileNotFoundError), match=line):
         text(path=str(write_rows(tmp_path / "rows.jsonl")), tokenizer=tokenizer)
+
+
+TEA = "".join(f"{number} bottles of tea;\n" for number in range(40))
+
+
+def windows_of(split: Any) -> tuple[bytes, bytes]:
+    """Return the features and the labels of all windows, one after the other."""
+    batch = everything(split)
+    assert (batch["features"].dtype, batch["label"].dtype) == (np.int32, np.int64)
+    features, labels = (
+        bytes(batch[name].astype(np.uint8).ravel()) for name in ("features", "label")
+    )
+    return features, labels
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_windows_have_each_token_once_and_the_one_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: bool
+) -> None:
+    if not in_memory:
+        monkeypatch.setattr(windows_module, "_IN_MEMORY", 0)
+    (tmp_path / "tea.txt").write_text(TEA)
+    data = text_windows(path=str(tmp_path / "tea.txt"), length=16, test_fraction=0.25)
+    assert (data.input_shape, data.num_classes, data.vocabulary_size) == ((16,), 256, 256)
+    content = f"{TEA}\n".encode()
+    border = round(0.75 * len(content))
+    for split, part in ((data.train, content[:border]), (data.test, content[border:])):
+        assert split.in_memory is in_memory
+        count = 16 * split.num_examples
+        assert len(part) - 16 <= count < len(part)
+        assert windows_of(split) == (part[:count], part[1 : count + 1])
+    check_dataset(data)
+
+
+def test_windows_are_made_once_and_again_when_a_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tea.txt"
+    file.write_text(TEA)
+
+    def first() -> bytes:
+        return windows_of(text_windows(path=str(file), length=8).train)[0][:8]
+
+    assert first() == TEA[:8].encode()
+    with monkeypatch.context() as patch:
+        patch.setattr(windows_module.text_files, "read", None)
+        assert first() == TEA[:8].encode()
+    file.write_text(f"less {TEA}")
+    assert first() == b"less 0 b"
+
+
+@pytest.mark.parametrize("kind", ["txt", "jsonl"])
+def test_windows_go_from_text_to_text(tmp_path: Path, kind: str) -> None:
+    texts = [part.strip() for part in (TEA[:300], TEA[300:500], TEA[500:])]
+    for folder in (tmp_path / "train", tmp_path / "test"):
+        folder.mkdir()
+        for number, part in enumerate(texts):
+            if kind == "txt":
+                (folder / f"{number}.txt").write_text(part)
+        if kind == "jsonl":
+            rows = [json.dumps({"body": part}) for part in texts]
+            (folder / "rows.jsonl").write_text("\n".join(rows))
+    expected = "".join(f"{part}|" for part in texts).encode()
+    for path, test_path in ((tmp_path, None), (tmp_path / f"train/*.{kind}", f"{tmp_path}/test")):
+        data = text_windows(
+            path=str(path), test_path=test_path, text="body", separator="|", length=4
+        )
+        for split in (data.train, data.test):
+            features, _ = windows_of(split)
+            assert expected.startswith(features)
+            assert len(expected) - len(features) <= 4
+
+
+def test_what_has_no_windows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"path \(null\)"):
+        text_windows()
+    (tmp_path / "short.txt").write_text("short")
+    with pytest.raises(ValueError, match=r"length \(8\) must be < 5, the tokens of the train "):
+        text_windows(path=str(tmp_path / "short.txt"), length=8)
+    (tmp_path / "rows.jsonl").write_text('{"body": "a"}')
+    with pytest.raises(ValueError, match=r"rows.jsonl, row 1 has no 'text', it has body; set "):
+        text_windows(path=str(tmp_path / "rows.jsonl"))

@@ -22,7 +22,7 @@ from trainer.datasets.indexed import indexed
 from trainer.datasets.records.fields import Fields
 from trainer.engine.graph.input.feed import Pipeline, SampleOrder, Source
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def dataset(source: Any, test: Any = None, processes: int = 2, **fields: Any) -> Any:

@@ -13,16 +13,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.records import example, write
 from tests.support.toy_sources import png
 from trainer.datasets.cache import example_cache
 from trainer.datasets.cache.example_cache import open_bytes
 from trainer.datasets.image_folder import image_folder
 from trainer.datasets.operations.augment import Augmentation
-from trainer.datasets.tfrecord import tfrecord
-from trainer.engine.graph.input.feed import Pipeline, SampleOrder, Source
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 COUNT = 12
 SIZE = 1000
 

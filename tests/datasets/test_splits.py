@@ -1,0 +1,192 @@
+"""Splits: their files, the hash that divides them, arrays in memory, and all training features."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from trainer.datasets.splits.arrays import ArraySplit, check_pair, read_npz
+from trainer.datasets.splits.extras import import_extra
+from trainer.datasets.splits.hashed_split import divide, hash_numbers, hash_texts
+from trainer.datasets.splits.paths import Paths, find_files, find_splits
+from trainer.datasets.splits.training_features import training_features
+
+
+def test_missing_package_is_named_with_what_needs_it() -> None:
+    with pytest.raises(ValueError, match=r"^dataset=tfds needs the package.*'steadfast\[tfds\]'$"):
+        import_extra("no_such_package.part", "tfds", "dataset=tfds")
+
+
+def list_files(path: Paths, key: str) -> list[Path]:
+    return find_files(path, key, suffixes=(".csv",))
+
+
+def write(folder: Path, *names: str) -> str:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("names", "sizes"),
+    [
+        (["train/a.csv", "test/a.csv", "test/b.csv"], {"train": 1, "test": 2}),
+        (["train/a.csv", "val/a.csv"], {"train": 1, "validation": 1}),
+        (["train/a.csv", "test.csv"], {"train": 1}),
+        (["train-1.csv", "train-2.csv", "my.val.csv"], {"train": 2, "validation": 1}),
+        (["train.csv", "val.csv", "test_a.csv"], {"train": 1, "validation": 1, "test": 1}),
+        (["train.csv", "trained.csv"], {"train": 2}),
+        (["a.csv", "test.csv"], {"train": 1, "test": 1}),
+        (["a.csv", "my.test.csv"], {"train": 2}),
+        (["test.csv", "test_b.csv"], {"train": 2}),
+    ],
+)
+def test_folders_or_names_of_files_tell_the_splits(
+    tmp_path: Path, names: list[str], sizes: dict[str, int]
+) -> None:
+    splits = find_splits(write(tmp_path, *names), None, list_files)
+    assert {name: len(files) for name, (_, files) in splits.present.items()} == sizes
+    assert splits.by_name == (len(sizes) > 1 and not (tmp_path / "train").is_dir())
+
+
+def test_files_of_no_split_are_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = write(tmp_path, "train.csv", "test.csv", "more.csv")
+    assert find_splits(folder, None, list_files).train.files == [tmp_path / "train.csv"]
+    assert "such as more.csv, are not used" in caplog.text
+
+
+def test_test_path_and_lists_name_their_files(tmp_path: Path) -> None:
+    write(tmp_path, "train.csv", "test.csv", "b/train.csv")
+    splits = find_splits(str(tmp_path), str(tmp_path / "b"), list_files)
+    assert [len(files) for _, files in splits.present.values()] == [2, 1]
+    assert not splits.by_name
+    names = [str(tmp_path / "test.csv"), str(tmp_path)]
+    files = find_splits(names, None, list_files).train.files
+    assert [file.name for file in files] == ["test.csv", "train.csv"]
+
+
+def test_folder_without_files_to_train_on_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has test/ but no train/"):
+        find_splits(write(tmp_path, "test/a.csv"), None, list_files)
+    with pytest.raises(ValueError, match="both val/ and validation/"):
+        find_splits(write(tmp_path / "both", "val/a.csv", "validation/a.csv"), None, list_files)
+    with pytest.raises(ValueError, match=r"path \(null\)"):
+        find_splits(None, None, list_files)
+    with pytest.raises(FileNotFoundError, match=r"no \.csv file in it"):
+        find_splits(write(tmp_path / "none", "a.txt"), None, list_files)
+
+
+def test_hashes_stay_the_same_for_ever():
+    # Another hash would mix the splits of every user.
+    assert hash_numbers(np.arange(2)).tolist() == [0.3381666012719897, 0.5665615751722809]
+    assert hash_texts(["", "a"]).tolist() == [0.8894159948913369, 0.791374270522379]
+
+
+def test_division_is_ascending_and_complete():
+    train, test = divide(np.array([0.5, 0.1, 0.9, 0.2]), 0.3, "rows", "a.csv")
+    assert (train.tolist(), test.tolist()) == ([0, 2], [1, 3])
+    with pytest.raises(ValueError, match=r"none of the 1 rows of a.csv in the train split"):
+        divide(np.array([0.1]), 0.3, "rows", "a.csv")
+
+
+FEATURES = np.arange(5 * 2 * 2 * 1, dtype=np.uint8).reshape(5, 2, 2, 1)
+LABELS = np.array([4, 3, 2, 1, 0], np.uint8)
+
+
+def test_fetch_returns_the_examples_at_the_indices_in_order() -> None:
+    split = ArraySplit(FEATURES, LABELS)
+    batch = split.fetch(tf.constant([3, 0, 3], tf.int64))
+    np.testing.assert_array_equal(batch["features"], FEATURES[[3, 0, 3]])
+    np.testing.assert_array_equal(batch["label"], [1, 4, 1])
+    assert (batch["features"].dtype, batch["label"].dtype) == (tf.uint8, tf.int64)
+    assert (split.num_examples, split.in_memory) == (5, True)
+
+
+def test_graphs_capture_the_data_once_by_reference() -> None:
+    split = ArraySplit(FEATURES, LABELS)
+    graphs = [
+        tf.function(split.fetch).get_concrete_function(tf.TensorSpec([2], tf.int64))
+        for _ in range(2)
+    ]
+    captured = [{id(tensor) for tensor in graph.captured_inputs} for graph in graphs]
+    assert captured[0] == captured[1]
+    assert len(captured[0]) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 cut short"])
+def test_read_npz_refuses_other_files(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"cannot be read as an \.npz file") as caught:
+        read_npz(tmp_path / "a.npz", ("x",))
+    assert "\n" not in str(caught.value)
+
+
+def test_read_npz_never_unpickles(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.array([{}], object))
+    with pytest.raises(ValueError, match="Object arrays cannot be loaded when allow_pickle=False"):
+        read_npz(tmp_path / "a.npz", ("x",))
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "message"),
+    [
+        (FEATURES[..., 0], LABELS, r"data: images are \[5, 2, 2\] uint8,.*\[N, 2, 2, 1\] uint8"),
+        (FEATURES.astype(np.float32), LABELS, r"data: images are \[5, 2,.*float32, they must be"),
+        (FEATURES[:0], LABELS[:0], "data: there are no images"),
+        (FEATURES, LABELS[:3], r"data: labels are \[3\] uint8, they must be \[5\] integers"),
+        (FEATURES, LABELS.astype(np.float32), r"data: labels are \[5\] float32"),
+        (FEATURES, LABELS + 6, r"data: labels go from 6 to 10, they must be in 0\.\.9"),
+        (FEATURES, LABELS.astype(np.int64) - 1, r"data: labels go from -1 to 3"),
+    ],
+)
+def test_check_pair_names_what_is_wrong(
+    features: np.ndarray, labels: np.ndarray, message: str
+) -> None:
+    check_pair("data", FEATURES, LABELS, (2, 2, 1), 10)
+    with pytest.raises(ValueError, match=message):
+        check_pair("data", features, labels, (2, 2, 1), 10)
+
+
+def by_index(count, **more):
+    def fetch(indices):
+        return {"features": {"x": indices, "y": [indices]}, **more}
+
+    return SimpleNamespace(num_examples=count, fetch=fetch)
+
+
+def stream(count):
+    rows = tf.data.Dataset.range(count).map(lambda i: {"features": {"x": i, "y": [i]}})
+    return SimpleNamespace(num_examples=count, stream=rows.repeat)
+
+
+def values(split, batch_size):
+    sizes = []
+
+    def transform(batch, draws):
+        assert draws is None
+        sizes.append(batch["features"]["x"].shape[0])  # static
+        return batch
+
+    dataset = SimpleNamespace(train=split, transform=transform)
+    batches = [features["x"].numpy() for features in training_features(dataset, batch_size)]
+    assert None not in sizes
+    return [batch.tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("make", [by_index, stream])
+def test_all_examples_are_in_order(make):
+    assert values(make(7), 3) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert values(make(6), 3) == [[0, 1, 2], [3, 4, 5]]
+    assert values(make(2), 3) == [[0, 1]]
+
+
+def test_examples_without_weight_are_left_out():
+    split = by_index(3, weight=tf.constant([1.0, 0.0, 1.0]))
+    split.fetch = lambda indices: {
+        "features": {"x": indices},
+        "weight": tf.constant(np.float32([1, 0, 1])),
+    }
+    assert values(split, 3) == [[0, 2]]
