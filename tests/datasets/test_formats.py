@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 from tests.support.dataset_contract import check_dataset
 from tests.support.records import example, vector_records
@@ -247,17 +248,23 @@ def test_cached_examples_have_the_same_bits(name: str, tmp_path: Path) -> None:
                 np.testing.assert_array_equal(found[key], values)
 
 
+BROKEN = (0, 1, 3, 6)
+
+
 def damage_file(root: Path, number: int) -> str:
     (file,) = root.rglob(f"{number:02d}.png")
     content = file.read_bytes()
-    file.write_bytes({0: b"", 1: b"no image at all", 3: content[: len(content) // 2]}[number])
+    half = content[: len(content) // 2]
+    file.write_bytes({0: b"", 1: b"no image at all", 3: half, 6: half}[number])
     return str(file)
 
 
 def damage_mask(root: Path, number: int) -> str:
     file = root / "masks" / f"{number:02d}.png"
-    unknown, other_size, colors = png(2, SIZE), png(1, (6, 4)), png(1, SIZE, 3)
-    file.write_bytes({0: unknown, 1: other_size, 3: colors}[number])
+    if number < 2:  # a class that is unknown; another size than the image's
+        file.write_bytes(png(2 - number, [6, 4] if number else SIZE))
+    else:  # a palette; fewer bits
+        Image.open(file).convert("P" if number == 3 else "1").save(file)
     return f"{root / 'images' / file.name} with its mask"
 
 
@@ -290,21 +297,21 @@ def test_damaged_examples_have_no_weight_up_to_a_limit_and_change_no_other(
 
     intact = everything(train(0))
     numbers = form.numbers(intact)
-    places = [damage(root / "train", number) for number in (0, 1, 3)]
-    split = train(3)
+    places = [damage(root / "train", number) for number in BROKEN]
+    split = train(4)
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
             batch = everything(split)
-    is_whole = np.array([number not in (0, 1, 3) for number in numbers])
+    is_whole = np.array([number not in BROKEN for number in numbers])
     np.testing.assert_array_equal(batch["weight"], is_whole)
     assert not batch["features"][~is_whole].any()
     for key, values in intact.items():
         np.testing.assert_array_equal(batch[key][is_whole], values[is_whole])
-    assert len(caplog.messages) == 3
-    for place in places:
-        assert [line for line in caplog.messages if place in line]
-    assert all(f"{n} of at most 3" in line for n, line in enumerate(caplog.messages, 1))
-    with pytest.raises(ValueError, match=r"2 others .*dataset\.max_corrupt_records=3"):
-        everything(train(2))
+    for count, line in enumerate(caplog.messages, 1):
+        assert f"{count} of at most 4" in line
+        assert [place for place in places if place in line]
+    assert len(caplog.messages) == 4
+    with pytest.raises(ValueError, match=r"3 others .*dataset\.max_corrupt_records=4"):
+        everything(train(3))
     with pytest.raises(tf.errors.InvalidArgumentError, match="max_corrupt_records=1"):
         list(tf.data.Dataset.range(8).batch(4).map(train(0).fetch))

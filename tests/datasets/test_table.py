@@ -13,8 +13,6 @@ import pytest
 import tensorflow as tf
 
 from tests.support.toy_sources import everything
-from trainer.datasets.breast_cancer import breast_cancer
-from trainer.datasets.diabetes import diabetes
 from trainer.datasets.table import TableDataset, table
 from trainer.datasets.tables import table_files
 
@@ -379,18 +377,3 @@ def test_several_categories_share_the_feature_of_unknown_ones(tmp_path: Path) ->
     names = "x,y,label\n" + "".join(f"name {n},{n},a\n" for n in range(5))
     data, _ = fitted({**write(tmp_path, names, names), "max_categories": 4})
     assert data.describe() == ["Columns: numeric y; ignored x; label label (1 classes)"]
-
-
-def test_bundled_tables_are_whole() -> None:
-    cancer, diabetic = breast_cancer(), diabetes()
-    cancer.fit()
-    diabetic.fit()
-    labels, targets = (
-        np.concatenate([everything(split)["label"] for split in (data.train, data.test)])
-        for data in (cancer, diabetic)
-    )
-    assert cancer.class_names == ["benign", "malignant"]
-    assert (cancer.input_shape, labels.shape, labels.sum()) == ((30,), (569,), 212)
-    # As Efron et al. (2004) have it.
-    assert (targets.shape, targets.min(), targets.max()) == ((442, 1), 25.0, 346.0)
-    assert targets.mean() == pytest.approx(152.1335, abs=1e-3)

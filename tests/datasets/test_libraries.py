@@ -1,0 +1,200 @@
+"""Data sets of ArrayRecord, TensorFlow Datasets and Hugging Face, written by these libraries."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.support.records import example as serialized
+from tests.support.toy_sources import everything, png
+from trainer.datasets.array_record import array_record, example
+from trainer.datasets.huggingface import huggingface
+from trainer.datasets.records.fields import Fields
+from trainer.datasets.splits.extras import import_extra
+from trainer.datasets.tfds import tfds
+
+
+def write(path: Path, records: Sequence[bytes]) -> Path:
+    module = pytest.importorskip("array_record.python.array_record_module")
+    writer = module.ArrayRecordWriter(str(path), "group_size:1")
+    for record in records:
+        writer.write(record)
+    writer.close()
+    return path
+
+
+IMAGES = [serialized(image=png(n), label=n % 3, vector=[float(n), 0.5]) for n in range(8)]
+
+
+def test_array_records_of_several_files_of_which_one_is_empty(tmp_path: Path) -> None:
+    write(tmp_path / "a.array_record-00000-of-00003", IMAGES[:5])
+    write(tmp_path / "a.array_record-00001-of-00003", [])
+    write(tmp_path / "a.array_record-00002-of-00003", IMAGES[5:])
+    (tmp_path / "notes.txt").write_text("no records")
+    data = array_record(
+        path=str(tmp_path), test_path=str(tmp_path / "*00-of*"), fields=Fields(num_classes=3)
+    )
+    assert data.test.num_examples == 5
+    assert everything(data.train)["features"][:, 0, 0, 0].tolist() == list(range(8))
+
+
+def test_a_custom_function_reads_array_records(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.array_record", [bytes([number, 1]) for number in range(40)])
+
+    def parse(content: bytes) -> Any:
+        return [float(content[0])], content[1]
+
+    data = array_record(path=str(file), parse=parse, fields=Fields(num_classes=2))
+    assert data.input_shape == (1,)
+    with pytest.raises(ValueError, match=r"no tf.train.Example; name a function .* dataset.parse"):
+        example(b"\x01\x02\x03")
+
+
+def test_damaged_array_records_and_missing_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"no .array_record or .arrayrecord file in it"):
+        array_record(path=str(tmp_path / "empty"))
+    file = write(tmp_path / "a.array_record", IMAGES)
+    content = bytearray(file.read_bytes())
+    cut = tmp_path / "cut.array_record"
+    cut.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match=r"cut.array_record cannot be read .*cut short"):
+        array_record(path=str(cut))
+    content[content.rindex(b"PNG")] ^= 1
+    file.write_bytes(content)
+    data = array_record(path=str(file), test_path=str(file), fields=Fields(num_classes=3))
+    with pytest.raises((ValueError, tf.errors.OpError), match=r"record \d .*a.array_record is dam"):
+        everything(data.train)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of TensorFlow Datasets, of two splits."""
+    library = pytest.importorskip("tensorflow_datasets")
+    pytest.importorskip("array_record")
+    library.disable_progress_bar()
+
+    class Toy(library.core.GeneratorBasedBuilder):  # type: ignore[misc]
+        VERSION = library.core.Version("1.0.0")
+        pkg_dir_path = Path()
+
+        def _info(self) -> Any:
+            features = {
+                "image": library.features.Image(shape=(None, None, 1), encoding_format="png"),
+                "label": library.features.ClassLabel(names=["cat", "dog"]),
+            }
+            return library.core.DatasetInfo(
+                builder=self, features=library.features.FeaturesDict(features)
+            )
+
+        def _split_generators(self, dl_manager: Any) -> Any:
+            return {"train": self._generate_examples(12), "test": self._generate_examples(4)}
+
+        def _generate_examples(self, count: int = 0) -> Any:
+            for number in range(count):
+                image = np.full((4, 4, 1), number, np.uint8)
+                yield number, {"image": image, "label": number % 2}
+
+    builder = Toy(data_dir=str(tmp_path_factory.mktemp("tfds")), file_format="array_record")
+    builder.download_and_prepare()
+    return Path(builder.data_path)
+
+
+@pytest.mark.slow
+def test_tfds_has_splits_classes_and_images(prepared: Path) -> None:
+    data = tfds(path=str(prepared), train="train[:75%]")
+    assert (data.input_shape, data.class_names) == ((4, 4, 1), ["cat", "dog"])
+    assert (data.train.num_examples, data.test.num_examples) == (9, 4)
+    batch = everything(data.test)
+    assert sorted(batch["features"][:, 0, 0, 0].tolist()) == [0, 1, 2, 3]
+    assert batch["label"].tolist() == (batch["features"][:, 0, 0, 0] % 2).tolist()
+    assert batch["features"].dtype == np.uint8
+    cached = tfds(path=str(prepared), train="train[:75%]", crop=0.875, cache="disk")
+    for split, other in ((data.train, cached.train), (data.test, cached.test)):
+        for _ in range(2):
+            assert everything(other)["features"].tolist() == everything(split)["features"].tolist()
+
+
+def test_wrong_folders_splits_and_damage_of_tfds_are_told(prepared: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"has no dataset_info.json; give the folder"):
+        tfds(path=str(prepared.parent))
+    with pytest.raises(ValueError, match=r"the split valid cannot be opened: .*valid"):
+        tfds(path=str(prepared), test="valid")
+    broken = Path(shutil.copytree(prepared, tmp_path / "toy" / "1.0.0"))
+    for file in broken.glob("toy-train.array_record*"):
+        file.unlink()
+    with pytest.raises(ValueError, match=r"split train cannot be opened|record 0 cannot be read"):
+        tfds(path=str(broken))
+
+
+@pytest.fixture(scope="module")
+def library() -> Any:
+    try:
+        module = import_extra("datasets", "huggingface", "dataset=huggingface")
+    except ValueError as error:
+        pytest.skip(str(error))
+    module.disable_progress_bars()
+    return module
+
+
+@pytest.fixture(scope="module")
+def images(library: Any) -> Any:
+    """Twelve images of one color."""
+    columns = {
+        "image": [{"bytes": png(number), "path": None} for number in range(12)],
+        "label": [number % 2 for number in range(12)],
+        "note": [str(number) for number in range(12)],
+    }
+    kinds = {
+        "image": library.Image(),
+        "label": library.ClassLabel(names=["cat", "dog"]),
+        "note": library.Value("string"),
+    }
+    return library.Dataset.from_dict(columns, features=library.Features(kinds))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pattern", ["", "*.arrow"])
+def test_huggingface_has_images_and_names_of_classes(
+    images: Any, tmp_path: Path, pattern: str
+) -> None:
+    images.save_to_disk(str(tmp_path / "folder"))
+    path = str(tmp_path / "folder" / pattern)
+    data = huggingface(path=path, test_path=path, crop=0.875, cache="disk")
+    assert (data.input_shape, data.class_names) == ((4, 4, 1), ["cat", "dog"])
+    batch = everything(data.train)
+    assert batch["features"][:, 0, 0, 0].tolist() == list(range(12))
+    assert batch["label"].tolist() == [0, 1] * 6
+
+
+def test_huggingface_has_splits_in_one_folder(library: Any, images: Any, tmp_path: Path) -> None:
+    parts = library.DatasetDict(train=images.select(range(4, 12)), test=images.select(range(4)))
+    path = str(tmp_path / "d")
+    parts.save_to_disk(path)
+    data = huggingface(path=path)
+    assert everything(data.train)["features"][:, 0, 0, 0].tolist() == list(range(4, 12))
+    assert data.test.num_examples == 4
+    with pytest.raises(ValueError, match=r"test \(valid\): .* no such split, it has train, test"):
+        huggingface(path=path, test="valid")
+
+
+def test_huggingface_has_vectors_and_damage_is_named(
+    library: Any, images: Any, tmp_path: Path
+) -> None:
+    columns = {"x": [[float(n), 0.5] for n in range(9)], "y": list(range(9))}
+    path = str(tmp_path / "v")
+    library.Dataset.from_dict(columns).save_to_disk(path)
+    data = huggingface(path=path, test_path=path, fields=Fields(num_classes=9))
+    assert data.input_shape == (2,)
+    assert everything(data.train)["features"][:, 0].tolist() == list(range(9))
+    with pytest.raises(ValueError, match=r"fields.features \(z\): .* it has x, y"):
+        huggingface(path=path, fields=Fields(features="z", num_classes=9))
+    images.to_parquet(str(tmp_path / "a.parquet"))
+    os.truncate(tmp_path / "a.parquet", 200)
+    with pytest.raises(ValueError, match=r"a.parquet cannot be read: .*; was it cut short\?"):
+        huggingface(path=str(tmp_path / "a.parquet"))
