@@ -1,5 +1,8 @@
-"""`fit` from this process to the trained model, and what it passes on."""
+"""`fit` from this process to the trained model, what it passes on, and its keys."""
 
+import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,14 +18,19 @@ from trainer.cli.compose import compose
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.fitting import fit as fitting
+from trainer.fitting.fit import overrides_of
 from trainer.notebook import Run
 
 
-@pytest.mark.slow
-def test_trained_model_is_that_of_the_last_evaluation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, which is empty."""
     monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_trained_model_is_that_of_the_last_evaluation(capfd: pytest.CaptureFixture[str]) -> None:
     x, y = examples()
     model = build()
     before = [np.array(weight) for weight in model.weights]
@@ -64,12 +72,8 @@ def endless() -> Iterator[Any]:
     ],
 )
 def test_weights_are_those_of_keras_with_the_batches_of_the_program(
-    data: Callable[[], Any],
-    options: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    data: Callable[[], Any], options: dict[str, Any]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     model = keras.Sequential(
         [keras.Input([4]), keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)]
     )
@@ -110,7 +114,6 @@ def composed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Experiment
         experiments.append(compose(list(overrides)))
         return Run(tmp_path, 0)
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(fitting, "run", run)
     return experiments
 
@@ -193,20 +196,12 @@ class OfSteps(keras.Model):
 
 
 @pytest.mark.slow
-def test_model_that_its_steps_build_is_trained_and_evaluated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_model_that_its_steps_build_is_trained_and_evaluated() -> None:
     table = np.random.default_rng(0).normal(size=[80, 3]).astype(np.float32)
     model = OfSteps(tf.constant(table))
     model.compile(optimizer, "mse")
-    run = fit(
-        model,
-        {"number": np.arange(80), "target": table[:, :1]},
-        validation=0.25,
-        epochs=2,
-        batch_size=20,
-    )
+    data = {"number": np.arange(80), "target": table[:, :1]}
+    run = fit(model, data, validation=0.25, epochs=2, batch_size=20)
     assert run.history["val_loss"][-1] < run.history["val_loss"][0]
     assert run.history["loss"][-1] < run.history["loss"][0]
     assert run.model().head.kernel.shape == (3, 1)
@@ -224,10 +219,7 @@ class OfPairs(keras.Model):
 
 
 @pytest.mark.slow
-def test_model_that_cannot_be_called_with_a_batch_is_trained_but_not_evaluated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_model_that_cannot_be_called_with_a_batch_is_trained_but_not_evaluated() -> None:
     inputs = keras.Input([3])
     model = OfPairs(inputs, keras.layers.Dense(1)(inputs))
     model.compile("adam", "mse")
@@ -281,3 +273,58 @@ def test_wrong_arguments_are_refused_before_anything_is_kept(
     with pytest.raises(ConfigError, match=r"labels of data \(6, 2\); give both .* \(x, y\)"):
         fit(build, np.zeros((6, 2)), np.zeros(6))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_keys_are_those_of_the_configuration() -> None:
+    keys = {
+        "checkpoint": {"every_steps": 50, "best": {"metric": "accuracy"}},
+        "optimizer": "sgd",
+        "optimizer__momentum": 0.5,
+        "optimizer__groups": {"a [b]/": {"momentum": 0.0}},
+        "predict__path": "it's\\",
+        "model__name": "1",
+        "writers": ["jsonl"],
+        "jit": True,
+        "train__clip_norm": None,
+        "task": "keras",
+        "task__class_weights": {0: np.float64(1.0), 1: np.int64(5)},
+    }
+    defaults = {"train.epochs": 3, "batch.global_size": 64, "model": "softmax"}
+    experiment = compose([*overrides_of({**keys, "train__steps": 9}, defaults), "~model.name"])
+    assert experiment.checkpoint.every_steps == 50
+    assert experiment.checkpoint.best.metric == "accuracy"
+    assert experiment.optimizer["groups"] == {"a [b]/": {"momentum": 0.0}}
+    assert experiment.optimizer["momentum"] == 0.5
+    assert experiment.predict.path == "it's\\"
+    assert experiment.task["class_weights"] == {0: 1.0, 1: 5}
+    assert list(experiment.writers) == ["jsonl"]
+    assert experiment.jit
+    assert (experiment.train.steps, experiment.train.epochs) == (9, None)
+    assert experiment.batch.global_size == 64
+    assert "++model.name='1'" in overrides_of(keys, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("verbose", 2, "verbose is an argument of model.fit; here leave it out"),
+        ("validation_data", (1, 2), r"write validation=\(x, y\)"),
+        ("callbacks", [object()], "here name what does the same: callbacks='early_stopping'"),
+        ("seed", object(), "object is nothing that a configuration holds"),
+    ],
+)
+def test_arguments_of_keras_and_objects_are_refused(name: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        overrides_of({name: value}, {})
+    assert overrides_of({"callbacks": "early_stopping"}, {}) == ["callbacks=early_stopping"]
+
+
+def test_importing_fit_imports_no_tensorflow() -> None:
+    code = "import sys, trainer; early = [*sys.modules]; from trainer import fit; "
+    code += "print('trainer.fitting' in early, 'tensorflow' in sys.modules, fit.__name__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "False False fit\n"
+    with pytest.raises(ImportError, match=re.escape("cannot import name 'fits'")):
+        from trainer import fits  # type: ignore[attr-defined]  # noqa: F401

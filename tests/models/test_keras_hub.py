@@ -1,7 +1,7 @@
 import importlib
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import keras
 import numpy as np
@@ -116,28 +116,23 @@ def test_texts_that_do_not_fit_are_refused(
     shape: tuple[int, ...],
     size: int,
     name: str,
-    head: Literal["classifier", "language_model"],
+    head: str,
     problem: str,
 ) -> None:
-    with pytest.raises(ValueError, match=rf"^preset \(.*\) {problem}") as caught:
-        keras_hub(shape, size, preset=text_presets[name], head=head)
-    assert "\n" not in str(caught.value)
+    refused(text_presets[name], shape, size, problem, head=head)
+
+
+def refused(folder: Any, shape: tuple[int, ...], size: int, problem: str, **options: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^preset \(.*\) {problem}.*$"):
+        keras_hub(shape, size, preset=str(folder), **options)
 
 
 def test_what_does_not_fit_is_refused(preset: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"^preset \(.*\) takes images of \[any, any, 3\], the dataset gives \[8, 8\]",
-    ):
-        keras_hub((8, 8), 5, preset=str(preset))
-    with pytest.raises(ValueError, match=r"^preset \(.*\) has no config.json; give a folder"):
-        keras_hub((8, 8, 1), 5, preset=str(tmp_path))
+    problem = r"takes images of \[any, any, 3\], the dataset gives \[8, 8\]"
+    refused(preset, (8, 8), 5, problem)
+    refused(tmp_path, (8, 8, 1), 5, "has no config.json; give a folder")
     (tmp_path / "config.json").write_text(json.dumps({"class_name": "Nothing"}))
-    with pytest.raises(
-        ValueError, match=r"^preset \(.*\) cannot be loaded as an image classifier: "
-    ) as caught:
-        keras_hub((8, 8, 1), 5, preset=str(tmp_path))
-    assert "\n" not in str(caught.value)
+    refused(tmp_path, (8, 8, 1), 5, "cannot be loaded as an image classifier: ")
 
 
 def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,8 +141,6 @@ def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(importlib, "import_module", refuse)
     with pytest.raises(
-        ValueError,
-        match=r"^model=keras_hub needs the package keras_hub, which is missing; "
-        r"pip install 'steadfast\[keras_hub\]'$",
+        ValueError, match=r"the package keras_hub, .*steadfast\[keras_hub\]'$"
     ):
         keras_hub((8, 8, 1), 5, preset=str(tmp_path))
