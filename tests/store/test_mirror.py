@@ -39,6 +39,16 @@ def new_run(path):
     return path
 
 
+@pytest.fixture
+def store():
+    return MemoryStore()
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    return new_run(tmp_path / "run")
+
+
 def take(store, name, ended=(), lease_secs=60.0):
     return Lease.acquire(store, name, ended, lease_secs, sleep=lambda secs: None)
 
@@ -148,8 +158,7 @@ def test_of_two_holders_only_the_later_commits_in_every_interleaving(tmp_path):
         assert steps == [100]
 
 
-def test_lease_is_taken_over_when_its_holder_is_silent_or_has_released_it():
-    store = MemoryStore()
+def test_lease_is_taken_over_when_its_holder_is_silent_or_has_released_it(store):
     silent = take(store, "first")
     waited = []
     second = Lease.acquire(store, "second", (), 0.01, waited.append)
@@ -173,21 +182,19 @@ def test_lease_is_taken_over_when_its_holder_is_silent_or_has_released_it():
 
 
 @pytest.mark.parametrize("secs", [0.2, 60.0])
-def test_silent_holder_is_given_its_time(monkeypatch, secs):
+def test_silent_holder_is_given_its_time(store, monkeypatch, secs):
     clock = [100.0]
     monkeypatch.setattr(lease.time, "monotonic", lambda: clock[0])
 
     def sleep(passed):
         clock[0] += passed
 
-    store = MemoryStore()
     take(store, "first")
     Lease.acquire(store, "second", (), secs, sleep=sleep)
     assert clock[0] == 100.0 + secs
 
 
-def test_change_whose_answer_was_lost_is_recognized():
-    store = MemoryStore()
+def test_change_whose_answer_was_lost_is_recognized(store):
     lease = take(store, "first")
     store.before = lambda method: True
     with pytest.raises(StoreError, match="answer"):
@@ -197,9 +204,7 @@ def test_change_whose_answer_was_lost_is_recognized():
     assert read_manifest(store)[0].checkpoints == {1: "a", 2: "b"}
 
 
-def test_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(tmp_path):
-    store = MemoryStore()
-    run_dir = new_run(tmp_path / "run")
+def test_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(store, run_dir, tmp_path):
     mirror = mirror_of(store, take(store, "first"), run_dir)
     for step in (1, 2):
         write_checkpoint(run_dir, step)
@@ -215,9 +220,7 @@ def test_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(tmp_path)
     assert checkpoint_marker.verify(tmp_path / "other" / "checkpoints", 1) is None
 
 
-def test_mirror_tells_what_a_store_that_stays_away_lacks(tmp_path):
-    store = MemoryStore()
-    run_dir = new_run(tmp_path / "run")
+def test_mirror_tells_what_a_store_that_stays_away_lacks(store, run_dir):
     lease = take(store, "first")
     write_checkpoint(run_dir, 1)
     told = threading.Event()
@@ -238,9 +241,7 @@ def test_mirror_tells_what_a_store_that_stays_away_lacks(tmp_path):
     assert read_manifest(store)[0].is_free is False
 
 
-def test_error_that_nobody_expects_is_told_and_ends_no_thread(tmp_path):
-    store = MemoryStore()
-    run_dir = new_run(tmp_path / "run")
+def test_error_that_nobody_expects_is_told_and_ends_no_thread(store, run_dir):
     lease = take(store, "first")
     told = queue.SimpleQueue()
     mirror = Mirror(store, lease, run_dir, 600.0, told.put, lambda: None)
@@ -261,9 +262,7 @@ def test_error_that_nobody_expects_is_told_and_ends_no_thread(tmp_path):
     assert not any(thread.is_alive() for thread in mirror._threads)
 
 
-def test_mirror_uploads_what_the_store_missed_when_it_is_back(tmp_path):
-    store = MemoryStore()
-    run_dir = new_run(tmp_path / "run")
+def test_mirror_uploads_what_the_store_missed_when_it_is_back(store, run_dir, tmp_path):
     failures = iter([True] * 2)
 
     def sometimes_away(method):
@@ -280,9 +279,7 @@ def test_mirror_uploads_what_the_store_missed_when_it_is_back(tmp_path):
     assert brought(store, tmp_path / "other")[0] == [1]
 
 
-def test_objects_of_removed_checkpoints_and_files_are_removed(tmp_path):
-    store = MemoryStore()
-    run_dir = new_run(tmp_path / "run")
+def test_objects_of_removed_checkpoints_and_files_are_removed(store, run_dir, tmp_path):
     mirror = mirror_of(store, take(store, "first"), run_dir)
     (run_dir / "failure.json").write_text("{}")
     for step in range(1, 6):
@@ -305,9 +302,7 @@ def test_objects_of_removed_checkpoints_and_files_are_removed(tmp_path):
     assert brought(store, tmp_path / "other")[0] == [4]
 
 
-def test_store_keeps_a_checkpoint_while_the_folder_has_only_newer_ones(tmp_path):
-    store = MemoryStore()
-    run_dir = new_run(tmp_path / "run")
+def test_store_keeps_a_checkpoint_while_the_folder_has_only_newer_ones(store, run_dir, tmp_path):
     mirror = mirror_of(store, take(store, "first"), run_dir)
     write_checkpoint(run_dir, 1)
     mirror._upload()
@@ -330,9 +325,7 @@ def test_store_keeps_a_checkpoint_while_the_folder_has_only_newer_ones(tmp_path)
     assert brought(store, tmp_path / "other")[0] == [4]
 
 
-def test_growing_file_is_uploaded_a_few_times_in_all(tmp_path):
-    store = MemoryStore()
-    run_dir = new_run(tmp_path / "run")
+def test_growing_file_is_uploaded_a_few_times_in_all(store, run_dir):
     (run_dir / "logs").mkdir()
     mirror = mirror_of(store, take(store, "first"), run_dir)
     uploaded, upload = [0], store.upload

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from botocore.stub import Stubber
@@ -157,14 +158,19 @@ def test_download_from_google_that_was_damaged_on_the_way_may_be_repeated(tmp_pa
         download()
 
 
-def test_google_lease_survives_a_lost_answer_and_ends_with_another_holder(gcs):
-    def commit(step):
-        return lambda manifest: replace(manifest, checkpoints={**manifest.checkpoints, step: "a"})
+def commit(step, folder="a"):
+    return lambda manifest: replace(manifest, checkpoints={**manifest.checkpoints, step: folder})
 
+
+def repeat(function, *arguments):
+    return retry(lambda: function(*arguments), 120.0, lambda secs: None)
+
+
+def test_google_lease_survives_a_lost_answer_and_ends_with_another_holder(gcs):
     store = open_store("gs://bucket/run")
     lease = Lease.acquire(store, "first", [], 60.0)
     gcs.lost_answers = 1
-    retry(lambda: lease.change(commit(1)), 60.0, lambda secs: None)
+    repeat(lease.change, commit(1))
     other = Lease.acquire(open_store("gs://bucket/run"), "second", ["first"], 60.0)
     with pytest.raises(LeaseLostError):
         lease.change(commit(2))
@@ -182,25 +188,10 @@ def test_s3_through_cuts_stalls_and_refusals_loses_no_commit(tmp_path, s3, monke
         for number in range(1, ROUNDS + 1):
             store = open_store("s3://bucket/run")  # with connections of its own
             name = f"holder-{number}"
-            lease = retry(
-                lambda store=store, name=name, number=number: Lease.acquire(
-                    store, name, [f"holder-{number - 1}"], 60.0
-                ),
-                120.0,
-                lambda secs: None,
-            )
+            lease = repeat(Lease.acquire, store, name, [f"holder-{number - 1}"], 60.0)
             assert sorted(lease.manifest.checkpoints) == list(range(1, number))
-            retry(
-                lambda store=store, number=number: store.upload(content, f"data-{number}"),
-                120.0,
-                lambda secs: None,
-            )
-
-            def commit(manifest, number=number):
-                checkpoints = {**manifest.checkpoints, number: f"data-{number}"}
-                return manifest.__class__(**{**vars(manifest), "checkpoints": checkpoints})
-
-            retry(lambda lease=lease, commit=commit: lease.change(commit), 120.0, lambda secs: None)
+            repeat(store.upload, content, f"data-{number}")
+            repeat(lease.change, commit(number, f"data-{number}"))
         assert sum(proxy.faults.values()) > 2, proxy.faults
         proxy.is_faulty = False
         plain = open_store("s3://bucket/run")
@@ -215,29 +206,13 @@ def test_s3_through_cuts_stalls_and_refusals_loses_no_commit(tmp_path, s3, monke
 
 
 def test_retry_repeats_what_is_temporary_and_nothing_else():
-    answers = iter([StoreError("busy"), StoreError("busy"), "done"])
-
-    def act():
-        answer = next(answers)
-        if isinstance(answer, StoreError):
-            raise answer
-        return answer
-
+    busy = StoreError("busy")
     pauses = []
-    assert retry(act, 60.0, pauses.append) == "done"
+    assert retry(Mock(side_effect=[busy, busy, "done"]), 60.0, pauses.append) == "done"
     assert pauses == [0.5, 1.0]
-    refused = iter([StoreError("refused", is_temporary=False), "never"])
-
-    def refuse():
-        raise next(refused)
-
+    refused = StoreError("refused", is_temporary=False)
     with pytest.raises(StoreError, match="refused"):
-        retry(refuse, 60.0, pauses.append)
-    busy = StoreError("still busy")
-
-    def fail():
-        raise busy
-
-    clock = iter(range(100))
-    with pytest.raises(StoreError, match="still busy"):
-        retry(fail, 10.0, lambda secs: None, lambda: float(next(clock)))
+        retry(Mock(side_effect=[refused, "never"]), 60.0, pauses.append)
+    clock = map(float, range(100))
+    with pytest.raises(StoreError, match="busy"):
+        retry(Mock(side_effect=busy), 10.0, pauses.append, clock.__next__)

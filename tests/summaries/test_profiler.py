@@ -40,30 +40,22 @@ def drive(profiler, calls, steps):
     return calls
 
 
-def test_profiler_records_the_window(make, calls):
-    assert boundary_steps(Profile(start=4, steps=3)) == {4, 7}
-    assert drive(make(start=4, steps=3), calls, [0, 4, 5, 7, 9]) == [
-        (0, 4),
-        "start",
-        (4, 5),
-        (5, 7),
-        "stop",
-        (7, 9),
-    ]
+WINDOW = {"start": 4, "steps": 3}
 
 
-@pytest.mark.parametrize("steps", [[5, 7, 9], [0, 2]])
-def test_profiler_records_nothing_unless_the_run_reaches_the_start(make, calls, steps):
-    assert not {"start", "stop"} & set(drive(make(start=4, steps=3), calls, steps))
-
-
-def test_profiler_keeps_an_incomplete_window(make, calls):
-    assert drive(make(start=4, steps=3), calls, [0, 4, 6]) == [(0, 4), "start", (4, 6), "stop"]
-
-
-def test_boundary_steps_are_empty_without_a_window(make, calls):
-    assert boundary_steps(Profile()) == frozenset()
-    assert drive(make(), calls, [0, 4, 6]) == [(0, 4), (4, 6)]
+@pytest.mark.parametrize(
+    ("window", "steps", "expected"),
+    [
+        (WINDOW, [0, 4, 5, 7, 9], [(0, 4), "start", (4, 5), (5, 7), "stop", (7, 9)]),
+        (WINDOW, [0, 4, 6], [(0, 4), "start", (4, 6), "stop"]),  # what is there is kept
+        (WINDOW, [5, 7, 9], [(5, 7), (7, 9)]),
+        (WINDOW, [0, 2], [(0, 2)]),
+        ({}, [0, 4, 6], [(0, 4), (4, 6)]),
+    ],
+)
+def test_profiler_records_the_window_alone(make, calls, window, steps, expected):
+    assert boundary_steps(Profile(**window)) == ({4, 7} if window else frozenset())
+    assert drive(make(**window), calls, steps) == expected
 
 
 @pytest.mark.parametrize("function", ["start", "stop"])

@@ -16,11 +16,8 @@ class Recorder(Writer):
     """Records the steps; waits for `free` before each, and fails at some."""
 
     def __init__(self, free=None, fails_at=(), error=None):
-        self.free, self.fails_at, self.error = (
-            free,
-            fails_at,
-            error or StorageError("the disk is full"),
-        )
+        self.free, self.fails_at = free, fails_at
+        self.error = error or StorageError("the disk is full")
         self.steps, self.closed = [], False
 
     def scalars(self, split, step, values):
@@ -76,9 +73,8 @@ def test_error_of_opening_is_raised_by_the_next_call():
 
 def test_failed_tracker_is_abandoned_with_one_warning():
     reasons = []
-    recorder = Recorder(
-        fails_at=[2], error=ConnectionError("no route to the server\nand much more")
-    )
+    error = ConnectionError("no route to the server\nand much more")
+    recorder = Recorder(fails_at=[2], error=error)
     writer = Background(lambda: recorder, reasons.append)
     for step in range(1, 5):
         writer.scalars("train", step, {})

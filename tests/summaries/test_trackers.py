@@ -84,25 +84,17 @@ def test_tracker_has_every_point_once_after_a_kill(tmp_path, attempt, name, read
 
 @pytest.mark.slow
 def test_tracker_that_fails_is_a_warning(tmp_path):
-    name = "wandb"
-    pytest.importorskip(name)
-    run_dir = tmp_path / "run-1"
-    run_dir.mkdir()
-    (run_dir / f"{name}_run_id").mkdir()
+    pytest.importorskip("wandb")
+    (tmp_path / "wandb_run_id").mkdir()
     messages = []
-    writers = open_writers(
-        compose([f"writers=[{name}]"]).writers, run_dir, 0, Channel(messages.append)
-    )
-    for writer in writers:
+    nodes = compose(["writers=[wandb]"]).writers
+    for writer in open_writers(nodes, tmp_path, 0, Channel(messages.append)):
         writer.scalars("train", 1, {"loss": 0.5})
         writer.close()
     (line,) = [message.text for message in messages]
-    assert line.startswith(
-        f"warning: {name} cannot be written to ({run_dir}/{name}_run_id cannot be"
-    )
-    assert "it is a directory" in line
+    assert line.startswith(f"warning: wandb cannot be written to ({tmp_path}/wandb_run_id cannot")
     assert line.endswith("); the run continues without it")
-    assert json.loads((run_dir / "metrics.jsonl").read_text())["step"] == 1
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["step"] == 1
 
 
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])
