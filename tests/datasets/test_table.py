@@ -90,13 +90,8 @@ def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
         "label": arrow.array(["no", "yes", "no", "yes"]),
     }
     parquet.write_table(arrow.table(columns), tmp_path / "train.parquet")
-    data, fit = fitted(
-        {
-            "path": str(tmp_path / "train.parquet"),
-            "test_path": str(tmp_path / "test.csv"),
-            **OPTIONS,
-        }
-    )
+    paths = {"path": str(tmp_path / "train.parquet"), "test_path": str(tmp_path / "test.csv")}
+    data, fit = fitted({**paths, **OPTIONS})
     assert fit == csv_fit
     assert vectors(data, data.train).tobytes() == vectors(csv, csv.train).tobytes()
     flags = {"x": arrow.array([True, False, None]), "label": arrow.array([2, 10, 10])}
@@ -287,17 +282,15 @@ def test_delimiters_at_the_end_of_lines_and_decimal_commas_are_read(
 
 
 def test_tabs_and_compressed_files_are_read(tmp_path: Path) -> None:
-    text = TRAIN.replace(",", "\t").encode()
-    (tmp_path / "people.csv.gz").write_bytes(gzip.compress(text))
-    (tmp_path / "test").mkdir()
-    (tmp_path / "test" / "people.csv.gz").write_bytes(gzip.compress(text))
+    text = gzip.compress(TRAIN.replace(",", "\t").encode())
+    path = tmp_path / "people.csv.gz"
+    path.write_bytes(text)
     for delimiter in ("tab", "\\t", "\t"):
-        options = {"path": str(tmp_path), "test_path": str(tmp_path / "test")}
-        assert fitted({**options, "delimiter": delimiter})[0].test.num_examples == 4
-    (tmp_path / "people.csv.gz").write_bytes(gzip.compress(text)[:-20])
-    (tmp_path / "test").rename(tmp_path / "away")
+        data, _ = fitted({"path": str(path), "test_path": str(path), "delimiter": delimiter})
+        assert data.test.num_examples == 4
+    path.write_bytes(text[:-20])
     with pytest.raises(ValueError, match=r"people.csv.gz, line \d: Compressed file ended before"):
-        fitted({"path": str(tmp_path), "delimiter": "tab"})
+        fitted({"path": str(path), "delimiter": "tab"})
 
 
 @pytest.mark.parametrize("name", ["", "Unnamed: 0"])
@@ -368,12 +361,8 @@ def test_several_categories_share_the_feature_of_unknown_ones(tmp_path: Path) ->
     train = "x,label\n" + "".join(f"{value},a\n" for value in "aaabbcccc") + "d,b\n"
     kinds = {"columns": {"x": "categorical"}, "max_categories": 2}
     data, _ = fitted({**write(tmp_path, train, train), **kinds})
-    assert vectors(data, data.test)[[0, 3, 5, 9]].tolist() == [
-        [0, 1, 0],
-        [1, 0, 0],
-        [0, 0, 1],
-        [1, 0, 0],
-    ]
+    codes = vectors(data, data.test)[[0, 3, 5, 9]].argmax(axis=1)  # of a, b, c, d
+    assert codes.tolist() == [1, 0, 2, 0]
     names = "x,y,label\n" + "".join(f"name {n},{n},a\n" for n in range(5))
     data, _ = fitted({**write(tmp_path, names, names), "max_categories": 4})
     assert data.describe() == ["Columns: numeric y; ignored x; label label (1 classes)"]
