@@ -1,8 +1,13 @@
-"""Records of any object by index."""
+"""Records of any object by index, of memory-mapped arrays, and those read in other processes."""
 
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,39 +17,44 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from tests.support import reading_sources
 from tests.support.dataset_contract import check_dataset
-from tests.support.toy_sources import Batches, Records, everything, png
-from trainer.datasets.cache import example_cache
+from tests.support.reading_sources import Absent, Bound, Deadly, OnceDeadly, Pictures, Told
+from tests.support.toy_sources import Batches, Records, everything, png, write_npy
 from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import decode
-from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.indexed import indexed
+from trainer.datasets.npy import npy
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.fields import Fields
-from trainer.datasets.splits.arrays import ArrayDataset
+from trainer.engine.graph.input.feed import Pipeline, SampleOrder, Source
 
+ROOT = Path(__file__).resolve().parents[2]
 COUNT = 8
 
 
-def dataset(make: Callable[[int], Any], test: Any = None, **fields: Any) -> Any:
-    records = [make(number) for number in range(COUNT)]
+def dataset(source: Any, test: Any = None, *, processes: int = 0, **fields: Any) -> Any:
+    """Open a source, or records that a function makes of their numbers."""
+    if callable(source):
+        source = Records([source(number) for number in range(COUNT)])
     return indexed(
-        train_source=Records(records),
-        test_source=test or Records(records),
+        train_source=source,
+        test_source=source if test is None else test,
+        processes=processes,
         fields=Fields(**{"num_classes": 3, **fields}),
     )
 
 
-def picture(number: int) -> Image.Image:
-    return Image.fromarray(np.full((4, 4), number, np.uint8))
+def pixels(number: int) -> np.ndarray:
+    return np.full((4, 4, 1), number, np.uint8)
 
 
 IMAGES: dict[str, Callable[[int], Any]] = {
-    "a mapping of arrays": lambda n: {"img": np.full((4, 4, 1), n, np.uint8), "target": n % 3},
-    "a tuple": lambda n: (np.full((4, 4, 1), n, np.uint8), np.int32(n % 3)),
+    "a mapping of arrays": lambda n: {"img": pixels(n), "target": n % 3},
+    "a tuple": lambda n: (pixels(n), np.int32(n % 3)),
     "encoded": lambda n: {"image": png(n), "label": np.array([n % 3])},
-    "a picture of Pillow": lambda n: (picture(n), n % 3),
+    "a picture of Pillow": lambda n: (Image.fromarray(pixels(n)[..., 0]), n % 3),
     "as Hugging Face stores images": lambda n: ({"bytes": png(n), "path": None}, n % 3),
 }
 
@@ -52,68 +62,46 @@ IMAGES: dict[str, Callable[[int], Any]] = {
 @pytest.mark.parametrize("make", IMAGES.values(), ids=IMAGES)
 def test_images_of_every_kind_become_the_same_examples(make: Callable[[int], Any]) -> None:
     data = dataset(make)
-    assert isinstance(data, ImageDataset)
     assert (data.input_shape, data.num_classes, data.train.in_memory) == ((4, 4, 1), 3, False)
     batch = everything(data.train)
-    assert batch["features"][:, 3, 3, 0].tolist() == list(range(COUNT))
+    np.testing.assert_array_equal(batch["features"], list(map(pixels, range(COUNT))))
     assert (batch["features"].dtype, batch["label"].dtype) == (np.uint8, np.int64)
     assert batch["label"].tolist() == [n % 3 for n in range(COUNT)]
+    if make is IMAGES["a tuple"]:
+        check_dataset(data)
 
 
-def test_encoded_images_are_framed_and_cached_as_those_of_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(example_cache, "FOLDER", tmp_path)
-    pixels = np.arange(8 * 12 * 3, dtype=np.uint8).reshape(8, 12, 3)
-    content = tf.io.encode_png(pixels).numpy()
+def test_encoded_images_are_framed_and_cached_as_those_of_a_folder() -> None:
+    content = tf.io.encode_png(np.arange(288, dtype=np.uint8).reshape(8, 12, 3)).numpy()
     records = Records([(content, n % 3) for n in range(COUNT)])
     fields = Fields(num_classes=3, image_size=[4, 4])
-    options: dict[str, Any] = {
-        "test_source": records,
-        "crop": 0.75,
-        "antialias": True,
-        "fields": fields,
-    }
+    options: dict[str, Any] = {"crop": 0.75, "antialias": True, "fields": fields}
     expected = decode(content, (4, 4, 3), Framing(0.75, antialias=True))
-    data = indexed(train_source=records, **options)
+    data = indexed(train_source=records, test_source=records, **options)
     np.testing.assert_array_equal(everything(data.train)["features"][0], expected)
     np.testing.assert_array_equal(data.decode(tf.constant(content)), expected)
     with pytest.raises(ValueError, match=r"cache: train_source \(Records\) does not tell when its"):
         indexed(train_source=records, cache="disk", **options)
     records.identity = lambda: "1"  # type: ignore[attr-defined]
     for _ in range(2):
-        cached = indexed(train_source=records, cache="disk", **options)
-        for name, values in everything(data.test).items():
-            np.testing.assert_array_equal(everything(cached.test)[name], values)
-    numbers = Records([([1.0], 0)] * COUNT)
-    with pytest.raises(ValueError, match="crop and antialias are for the files of images"):
-        indexed(train_source=numbers, test_source=numbers, crop=0.5, fields=Fields(num_classes=1))
-
-
-def test_dataset_keeps_the_contract() -> None:
-    check_dataset(dataset(IMAGES["a tuple"]))
+        cached = indexed(train_source=records, test_source=records, cache="disk", **options)
+        np.testing.assert_equal(everything(cached.test), everything(data.test))
 
 
 def test_vectors_are_cast_and_normalized() -> None:
-    records = [([n, n + 1], n % 2) for n in range(COUNT)]
     data = indexed(
-        train_source=Records(records),
-        test_source=Records(records),
+        train_source=Records([([n, n + 1], n % 2) for n in range(99)]),
         fields=Fields(num_classes=2),
         normalize=Normalization(mean=[1.0, 2.0], std=[2.0]),
     )
-    assert isinstance(data, ArrayDataset)
     assert data.input_shape == (2,)
-    batch = data.transform(data.train.fetch(tf.constant([3], tf.int64)), None)
+    batch = data.transform({"features": tf.constant([[3, 4]])}, None)
     assert batch["features"].numpy().tolist() == [[1.0, 1.0]]
 
 
 def test_images_of_other_sizes_and_colors_are_converted() -> None:
-    data = dataset(
-        lambda n: {"image": png(n, (4 + n, 6), 3 if n else 1), "label": 0},
-        image_size=[5, 7],
-        channels=3,
-    )
+    sizes = {"image_size": [5, 7], "channels": 3}
+    data = dataset(lambda n: {"image": png(n, (4 + n, 6), 3 if n else 1), "label": 0}, **sizes)
     assert everything(data.train)["features"].shape == (COUNT, 5, 7, 3)
     first = dataset(lambda n: {"image": png(n, (4 + n, 6)), "label": 0})
     assert first.input_shape == (4, 6, 1)
@@ -121,13 +109,10 @@ def test_images_of_other_sizes_and_colors_are_converted() -> None:
     assert dataset(lambda n: (palette, 0)).input_shape == (4, 4, 3)
 
 
-def test_labels_may_be_names() -> None:
+def test_labels_may_be_names_or_missing() -> None:
     data = dataset(lambda n: (np.zeros(2), "ab"[n % 2]), num_classes=None, class_names=["b", "a"])
     assert (data.num_classes, data.class_names) == (2, ["b", "a"])
     assert everything(data.train)["label"].tolist() == [1, 0] * 4
-
-
-def test_records_without_label_have_one_class() -> None:
     data = dataset(lambda n: np.full(2, n, np.float32), num_classes=None)
     assert data.num_classes == 1
     assert list(everything(data.train)) == ["features"]
@@ -135,25 +120,15 @@ def test_records_without_label_have_one_class() -> None:
 
 @pytest.mark.parametrize("kind", [Records, Batches])
 def test_source_is_called_by_one_thread_at_a_time(kind: type[Records]) -> None:
-    source = kind(count=64)
-    split = indexed(train_source=source, test_source=source, fields=Fields(num_classes=3)).train
-    pipeline = (
-        tf.data.Dataset.range(256)
-        .map(lambda index: index % 64)
-        .batch(4, drop_remainder=True)
-        .map(split.fetch, num_parallel_calls=8)
-    )
-    seen = np.concatenate([batch["features"][:, 0, 0, 0] for batch in pipeline])
+    split = dataset(kind(count=64)).train
+    indices = tf.data.Dataset.range(256).map(lambda index: index % 64)
+    batches = indices.batch(4, drop_remainder=True).map(split.fetch, num_parallel_calls=8)
+    seen = np.concatenate([batch["features"][:, 0, 0, 0] for batch in batches])
     assert seen.tolist() == list(range(64)) * 4
 
 
-def damaged(number: int) -> dict[str, Any]:
-    content = png(number)
-    return {"image": content[:20] if number in (2, 5) else content, "label": 0}
-
-
 def test_damaged_images_are_skipped_up_to_a_limit(caplog: pytest.LogCaptureFixture) -> None:
-    source = Records([damaged(number) for number in range(COUNT)])
+    source = Records([(png(n)[: 20 if n in (2, 5) else None], 0) for n in range(COUNT)])
 
     def split(limit: int) -> Any:
         return indexed(
@@ -166,10 +141,7 @@ def test_damaged_images_are_skipped_up_to_a_limit(caplog: pytest.LogCaptureFixtu
     with caplog.at_level(logging.WARNING):
         assert everything(split(2))["weight"].tolist() == [1, 1, 0, 1, 1, 0, 1, 1]
     assert "record 2 of train_source" in caplog.text
-    with pytest.raises(
-        (tf.errors.InvalidArgumentError, ValueError),
-        match=r"record 2 of train_source.*dataset\.max_corrupt_records=1",
-    ):
+    with pytest.raises(ValueError, match=r"record 2 of train_source.*max_corrupt_records=1"):
         everything(split(0))
 
 
@@ -185,56 +157,191 @@ class BrokenBatches(Broken):
         return [self[index] for index in indices]
 
 
+BLOCK = "test_source: record 5 cannot be read: checksum of block 7 differs"
+FIRST = (pixels(0), 0)
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (Broken(), "test_source: record 5 cannot be read: checksum of block 7 differs"),
-        (BrokenBatches(), "test_source: record 5 cannot be read: checksum of block 7 differs"),
-        (
-            Records([(np.zeros((4, 4, 1), np.uint8), 0)] * 2 + [(np.zeros(3, np.uint8), 0)]),
-            "record 2 has 3 numbers",
-        ),
-        (
-            Records([(np.zeros((4, 4, 1), np.uint8), 0), (np.zeros((4, 4, 1)), 0)]),
-            "record 1 has features of float64, those of record 0 are uint8",
-        ),
-        (Records([(np.zeros((4, 4, 1), np.uint8), 3)]), r"record 0 has the label 3, .* in 0..2"),
-        (Records([(np.zeros((4, 4, 1), np.uint8), 0.5)]), "record 0 has a label of type float"),
-        (Records([(np.zeros((4, 4, 1), np.uint8), "a")]), "name the classes with dataset.fields"),
-        (Records([(np.zeros((4, 4, 1), np.uint8),)]), "record 0 has no 1"),
+        (Broken(), BLOCK),
+        (BrokenBatches(), BLOCK),
+        ([FIRST, FIRST, (pixels(0)[:3, 0], 0)], "record 2 has 3 numbers"),
+        ([FIRST, (np.zeros((4, 4, 1)), 0)], "record 1 has features of float64, .* are uint8"),
+        ([(pixels(0), 3)], r"record 0 has the label 3, .* in 0..2"),
+        ([(pixels(0), 0.5)], "record 0 has a label of type float"),
+        ([(pixels(0), "a")], "name the classes with dataset.fields"),
+        ([(pixels(0),)], "record 0 has no 1"),
     ],
 )
-def test_a_wrong_record_is_named(source: Records, message: str) -> None:
-    data = dataset(IMAGES["a tuple"], test=source)
+def test_a_wrong_record_is_named(source: Any, message: str) -> None:
+    data = dataset(IMAGES["a tuple"], source)
     with pytest.raises((tf.errors.OpError, ValueError), match=message):
         everything(data.test)
 
 
+VECTORS = [(np.zeros(3), 1)] * 99
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("source", "fields", "options", "message"),
     [
-        ({"fields": lambda: Fields(channels=2)}, "must be 1 or 3"),
-        ({"fields": lambda: Fields(num_classes=2, class_names=["a"])}, "1 names for 2 classes"),
-        ({"train_source": 3}, r"train_source \(int\) has no __len__"),
-        ({"train_source": []}, r"train_source \(list\) is empty"),
-        ({"train_source": Broken(), "fields": Fields()}, "add dataset.fields.num_classes=<int>"),
-        ({"fields": Fields(features="imag", num_classes=3)}, r"no such part, it has image, label"),
-        ({"fields": Fields(label=7, num_classes=3)}, r"fields.label \(7\): .* has image, label"),
-        ({"train_source": [("text", 1)]}, "record 0 are text or bytes"),
-        ({"train_source": [([[1], [1, 2]], 1)]}, "features that are no array"),
-        ({"train_source": [(np.zeros(3), 1)], "fields": Fields(shape=[2], num_classes=2)}, "fill"),
-        ({"train_source": Records(count=2)}, "test_fraction .* none of the 2 records"),
-        (
-            {
-                "train_source": [(np.zeros(3), 1)] * 99,
-                "fields": Fields(num_classes=2),
-                "augment": Augmentation(flip=True),
-            },
-            "augment is for images",
-        ),
+        (Records(), {"channels": 2}, {}, "must be 1 or 3"),
+        (Records(), {"class_names": ["a"]}, {}, "1 names for 3 classes"),
+        (3, {}, {}, r"train_source \(int\) has no __len__"),
+        ([], {}, {}, r"train_source \(list\) is empty"),
+        (Broken(), {"num_classes": None}, {}, "add dataset.fields.num_classes=<int>"),
+        (Records(), {"features": "imag"}, {}, r"no such part, it has image, label"),
+        (Records(), {"label": 7}, {}, r"fields.label \(7\): .* has image, label"),
+        ([("text", 1)], {}, {}, "record 0 are text or bytes"),
+        ([([[1], [1, 2]], 1)], {}, {}, "features that are no array"),
+        (VECTORS, {"shape": [2]}, {}, "fill"),
+        (Records(count=2), {}, {}, "test_fraction .* none of the 2 records"),
+        (VECTORS, {}, {"augment": Augmentation(flip=True)}, "augment is for images"),
+        (VECTORS, {}, {"crop": 0.5}, "crop and antialias are for the files of images"),
     ],
 )
-def test_errors_say_what_to_change(options: dict[str, Any], message: str) -> None:
-    options = {"train_source": Records(), "fields": Fields(num_classes=3), **options}
+def test_errors_say_what_to_change(
+    source: Any, fields: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
-        indexed(**{key: value() if callable(value) else value for key, value in options.items()})
+        indexed(train_source=source, fields=Fields(**{"num_classes": 3, **fields}), **options)
+
+
+VALUES = np.arange(20 * 16, dtype=np.int64).reshape(20, 16).astype(np.uint8)
+LABELS = np.arange(20) % 4
+
+
+def test_arrays_are_mapped_and_reshaped(tmp_path: Path) -> None:
+    write_npy(tmp_path, VALUES, LABELS)
+    np.save(tmp_path / "test_features.npy", VALUES[:5])
+    np.save(tmp_path / "test_labels.npy", LABELS[:5])
+    data = npy(path=str(tmp_path), fields=Fields(shape=[4, 4, 1]))
+    assert (data.input_shape, data.num_classes) == ((4, 4, 1), 4)
+    assert (data.train.num_examples, data.test.num_examples) == (20, 5)
+    batch = everything(data.train)
+    assert batch["features"].reshape(20, 16).tobytes() == VALUES.tobytes()
+    assert batch["label"].tolist() == LABELS.tolist()
+    check_dataset(data)
+
+
+def test_errors_name_the_file_of_arrays(tmp_path: Path) -> None:
+    def refused(message: str) -> None:
+        with pytest.raises((ValueError, FileNotFoundError), match=message):
+            npy(path=str(tmp_path))
+
+    refused(r"features.npy\): no such file")
+    write_npy(tmp_path, VALUES, LABELS[:3])
+    refused(r"has 20 examples, .*labels.npy has 3")
+    write_npy(tmp_path, VALUES, LABELS[:, None, None])
+    refused(r"labels are \[20, 1, 1\] int64, they must be \[N\] int")
+    write_npy(tmp_path, VALUES, LABELS)
+    os.truncate(tmp_path / "features.npy", 300)
+    refused(r"features.npy\) cannot be read .* was it cut short\?")
+
+
+def test_processes_read_the_same_order_and_bits() -> None:
+    def batches(split: Any) -> list[dict[str, np.ndarray]]:
+        source = Source(split, 8, 1, SampleOrder(split.num_examples, seed=3))
+        iterator = Pipeline(source, tf.distribute.get_strategy()).open(0)
+        return [{name: x.numpy() for name, x in next(iterator)[0].items()} for _ in range(8)]
+
+    alone, shared = (dataset(Pictures(32), Pictures(11), processes=count) for count in (0, 2))
+    np.testing.assert_equal(batches(shared.train), batches(alone.train))
+    np.testing.assert_equal(everything(shared.test), everything(alone.test))
+
+
+def test_records_are_read_in_other_processes_without_tensorflow() -> None:
+    split = dataset(Told(), processes=2).train
+    batch = everything(split)
+    indices, processes, with_tensorflow = batch["features"].T
+    assert indices.tolist() == list(range(32))
+    assert len(set(processes)) == 2
+    assert os.getpid() not in processes
+    assert not with_tensorflow.any()
+    assert batch["label"].tolist() == [0.5 * index for index in range(32)]
+    # A batch of fewer records than processes.
+    assert split.fetch(tf.constant([7], tf.int64))["label"].numpy().tolist() == [3.5]
+
+
+def test_lost_process_is_replaced(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    split = dataset(OnceDeadly(tmp_path), processes=2).train
+    with caplog.at_level(logging.WARNING):
+        assert everything(split)["features"][:, 0].tolist() == list(range(32))
+    (line,) = caplog.messages
+    assert "16 records of train_source was ended by signal 9; it is replaced" in line
+    caplog.clear()
+    processes = {int(number) for number in everything(split)["features"][:, 1]}
+    os.kill(processes.pop(), signal.SIGKILL)
+    with caplog.at_level(logging.WARNING):
+        assert everything(split)["features"][:, 0].tolist() == list(range(32))
+    assert len(caplog.messages) == 1
+
+
+def test_signals_to_all_processes_do_not_end_them(caplog: pytest.LogCaptureFixture) -> None:
+    split = dataset(Told(), processes=2).train
+    before = {int(number) for number in everything(split)["features"][:, 1]}
+    for process in before:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+            os.kill(process, number)
+    assert {int(number) for number in everything(split)["features"][:, 1]} == before
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (reading_sources.Broken(), BLOCK),
+        (Deadly(), "test_source: the process that read record 5 was ended by signal 9, for the"),
+        (Absent(), "the source cannot be copied to another process: RuntimeError: the server is"),
+    ],
+)
+def test_a_record_that_another_process_cannot_read_is_named(
+    source: Any, message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = dataset(Told(), source, processes=2)
+    with pytest.raises((tf.errors.OpError, ValueError), match=message):
+        everything(data.test)
+    if message is BLOCK:
+        log = capfd.readouterr().err
+        assert "test_source: record 5 cannot be read\nTraceback" in log
+        assert "reading_sources.py" in log
+
+
+def test_source_that_cannot_be_copied_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"processes \(train_source, a Bound\) cannot be copied"):
+        dataset(Bound(), processes=2)
+
+
+_TRAINER = """
+import sys
+from pathlib import Path
+import numpy as np
+from tests.support.reading_sources import Endless
+from trainer.datasets.records.fields import Fields, RecordReader
+from trainer.datasets.records.reading_processes import ReadingProcesses
+source = Endless(Path(sys.argv[1]))
+layout = Fields().layout(source[0], "source")
+reader = RecordReader(source=source, name="source", layout=layout, num_classes=1)
+pool = ReadingProcesses([reader], 2)
+pool.read(0, np.arange(2))
+"""
+
+
+def test_processes_end_with_the_one_that_trains(tmp_path: Path) -> None:
+    path = tmp_path / "process"
+    trainer = subprocess.Popen([sys.executable, "-c", _TRAINER, str(path)], cwd=ROOT)
+    try:
+        wait_for(path.exists)
+    finally:
+        trainer.kill()
+        trainer.wait(30)
+    reader = Path("/proc") / path.read_text()
+    wait_for(lambda: not reader.exists() or "\nState:\tZ" in (reader / "status").read_text())
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -193,16 +193,6 @@ def test_kind_and_number_of_labels_are_seen(source, expected):
     assert (data.label_kind, data.num_classes) == expected
 
 
-def test_names_of_classes_tell_their_number():
-    def source():
-        examples = pairs()
-        examples.class_names = ["a", "b", "c", "d"]
-        return examples
-
-    data = stream(train=source, test=source)
-    assert (data.num_classes, data.class_names) == (4, ["a", "b", "c", "d"])
-
-
 def test_column_of_classes_is_their_number():
     source = mapped(lambda x, y: (x, [y]))
     assert dataset(source, source, label_kind="class").test.labels.shape == (6,)

@@ -140,7 +140,5 @@ def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     monkeypatch.setattr(importlib, "import_module", refuse)
-    with pytest.raises(
-        ValueError, match=r"the package keras_hub, .*steadfast\[keras_hub\]'$"
-    ):
+    with pytest.raises(ValueError, match=r"the package keras_hub, .*steadfast\[keras_hub\]'$"):
         keras_hub((8, 8, 1), 5, preset=str(tmp_path))
