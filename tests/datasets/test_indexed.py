@@ -81,7 +81,7 @@ def test_encoded_images_are_framed_and_cached_as_those_of_a_folder() -> None:
     np.testing.assert_array_equal(everything(data.train)["features"][0], expected)
     np.testing.assert_array_equal(data.decode(tf.constant(content)), expected)
     with pytest.raises(ValueError, match=r"cache: train_source \(Records\) does not tell when its"):
-        indexed(train_source=records, cache="disk", **options)
+        indexed(train_source=records, test_source=records, cache="disk", **options)
     records.identity = lambda: "1"  # type: ignore[attr-defined]
     for _ in range(2):
         cached = indexed(train_source=records, test_source=records, cache="disk", **options)
@@ -240,6 +240,9 @@ def test_errors_name_the_file_of_arrays(tmp_path: Path) -> None:
     refused(r"features.npy\) cannot be read .* was it cut short\?")
 
 
+SHARED: dict[str, Any] = {"processes": 2, "num_classes": None}
+
+
 def test_processes_read_the_same_order_and_bits() -> None:
     def batches(split: Any) -> list[dict[str, np.ndarray]]:
         source = Source(split, 8, 1, SampleOrder(split.num_examples, seed=3))
@@ -252,7 +255,7 @@ def test_processes_read_the_same_order_and_bits() -> None:
 
 
 def test_records_are_read_in_other_processes_without_tensorflow() -> None:
-    split = dataset(Told(), processes=2).train
+    split = dataset(Told(), **SHARED).train
     batch = everything(split)
     indices, processes, with_tensorflow = batch["features"].T
     assert indices.tolist() == list(range(32))
@@ -265,7 +268,7 @@ def test_records_are_read_in_other_processes_without_tensorflow() -> None:
 
 
 def test_lost_process_is_replaced(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    split = dataset(OnceDeadly(tmp_path), processes=2).train
+    split = dataset(OnceDeadly(tmp_path), **SHARED).train
     with caplog.at_level(logging.WARNING):
         assert everything(split)["features"][:, 0].tolist() == list(range(32))
     (line,) = caplog.messages
@@ -279,7 +282,7 @@ def test_lost_process_is_replaced(caplog: pytest.LogCaptureFixture, tmp_path: Pa
 
 
 def test_signals_to_all_processes_do_not_end_them(caplog: pytest.LogCaptureFixture) -> None:
-    split = dataset(Told(), processes=2).train
+    split = dataset(Told(), **SHARED).train
     before = {int(number) for number in everything(split)["features"][:, 1]}
     for process in before:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
@@ -299,7 +302,7 @@ def test_signals_to_all_processes_do_not_end_them(caplog: pytest.LogCaptureFixtu
 def test_a_record_that_another_process_cannot_read_is_named(
     source: Any, message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    data = dataset(Told(), source, processes=2)
+    data = dataset(Told(), source, **SHARED)
     with pytest.raises((tf.errors.OpError, ValueError), match=message):
         everything(data.test)
     if message is BLOCK:
@@ -310,7 +313,7 @@ def test_a_record_that_another_process_cannot_read_is_named(
 
 def test_source_that_cannot_be_copied_is_refused() -> None:
     with pytest.raises(ValueError, match=r"processes \(train_source, a Bound\) cannot be copied"):
-        dataset(Bound(), processes=2)
+        dataset(Bound(), **SHARED)
 
 
 _TRAINER = """
