@@ -98,7 +98,7 @@ def fit(
         ConfigError: an argument is wrong; nothing was trained.
         RunError: the training failed.
     """
-    shapes = [getattr(value, "shape", ()) for value in (data, validation)]
+    shapes: list[Any] = [getattr(value, "shape", ()) for value in (data, validation)]
     if all(shapes) and shapes[0][0] == shapes[1][0] and shapes[0][1:] != shapes[1][1:]:
         raise ConfigError(
             f"validation (an array of shape {tuple(shapes[1])}) looks like the labels of data "
