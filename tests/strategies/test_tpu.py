@@ -12,7 +12,7 @@ from tests.support.training import ROUNDING, engine
 from trainer.cluster import environment as environment_module
 from trainer.cluster.spec import Cluster
 from trainer.engine.graph.input.feed import Pipeline
-from trainer.engine.graph.randomness import random_layers, randomness
+from trainer.engine.graph.randomness import draws, randomness
 from trainer.errors import ConfigError
 from trainer.strategies.tpu import Tpu
 
@@ -181,16 +181,14 @@ def same_bits_everywhere(monkeypatch):
     def fold_in(seed, data):
         return tf.cast(seed, tf.int64) * 1000003 + tf.cast(data, tf.int64)
 
-    def draw(self, kernel, shape, dtype, nonce=None):
-        part = randomness.current_part()
-        call = part.count(self._number)
-        seed = randomness.fold_seed(part.seed(), self._number, call, part.number)
-        size = math.prod(random_layers.static_shape(shape))
+    def draw(kernel, shape, dtype):
+        seed = randomness.next_seed()
+        size = math.prod(draws.static_shape(shape))
         drawn = randomness.uniform(0, seed[:1], seed[1:], size)
         return tf.cast(tf.reshape(drawn, shape), dtype)
 
     monkeypatch.setattr(tf.random.experimental, "stateless_fold_in", fold_in)
-    monkeypatch.setattr(random_layers.LayerDraws, "_draw", draw)
+    monkeypatch.setattr(draws, "_draw", draw)
 
 
 WHOLE = ["model.dropout=0.3", "model.batch_norm=true", "train.clip_norm=0.1", "train.ema_decay=0.9"]

@@ -187,13 +187,6 @@ def summing(input_shape, num_classes):
     return keras.Model(inputs, Summing(name="sums")(layers.Flatten()(inputs)))
 
 
-def unseeded(input_shape, num_classes):
-    """Draw without a seed generator."""
-    inputs = keras.Input(input_shape)
-    drawn = layers.Lambda(lambda x: x + keras.random.normal((1,)))(layers.Flatten()(inputs))
-    return keras.Model(inputs, layers.Dense(num_classes)(drawn))
-
-
 def float8(input_shape, num_classes):
     """Compute in 8 bits."""
     model = deferred(input_shape, num_classes)

@@ -272,9 +272,6 @@ MISTAKES = {
     ),
     "given the probabilities of a softmax": running(lambda: (probabilities,)),
     "reduce .'?average'?. must be": lambda loop: loop.wrap_optimizer(SGD, [], reduce="average"),
-    "RandomStandardNormal .*draws random numbers": running(
-        lambda: (lambda: tf.random.normal([2]),)
-    ),
     r"history \(list\) must be a model, a wrapped optimizer or a tf.Variable": lambda loop: (
         loop.checkpoint(history=[])
     ),

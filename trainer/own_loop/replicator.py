@@ -31,7 +31,7 @@ from trainer.engine.graph.checks.graph_check import IN_LOOP, GraphCheck
 from trainer.engine.graph.exchange.collectives import CollectiveLog
 from trainer.engine.graph.placement.step_devices import no_devices_for_variables
 from trainer.engine.graph.randomness import randomness
-from trainer.engine.graph.randomness.random_layers import LayerDraws, make_stateless
+from trainer.engine.graph.randomness.draws import convert_draws
 from trainer.engine.graph.state.train_state import digests, named_variables, optimizer_trackables
 from trainer.engine.graph.state.variables import read_from_first_replica, replicated
 from trainer.engine.graph.step.step_options import Optimizer, StepOptions, fused_class
@@ -42,8 +42,6 @@ from trainer.own_loop.streams import InputFn, Stream, Streams, function_name
 
 # Mirrored strategies trace their replicas in one thread each, hence thread-local.
 _current = threading.local()
-
-_draws = LayerDraws(1 << 30)  # no layer has this number
 
 
 @dataclass(eq=False)
@@ -102,10 +100,7 @@ class UserStep:
         step = Step(index, self.options, self.collectives)
         arguments = [elements[step.replica % len(elements)]] if elements else []
         part = randomness.BatchPart(
-            lambda: randomness.fold_seed(self.seed, index),
-            _batch_size(arguments),
-            step.replica,
-            is_global=False,
+            lambda: randomness.fold_seed(self.seed, index), size=0, number=step.replica
         )
         with randomness.batch_part(part), _enter(step):
             result = self.function(*arguments)
@@ -139,13 +134,6 @@ def _enter(step: Step) -> Iterator[None]:
         yield
     finally:
         _current.step = None
-
-
-def _batch_size(arguments: Sequence[Any]) -> int:
-    """Return the first dimension of a replica's element; 0 if it has none."""
-    leaves = tf.nest.flatten(list(arguments))
-    shape = leaves[0].shape if leaves else tf.TensorShape([])
-    return int(shape[0] or 0) if shape.rank else 0
 
 
 class SharedOptimizer:
@@ -263,6 +251,7 @@ class Replicator:
         session: Session,
         seed: int,
     ) -> None:
+        convert_draws()
         group = session.process_group
         self.total_steps = session.total_steps
         self.num_replicas: int = strategy.num_replicas_in_sync
@@ -415,7 +404,7 @@ class Replicator:
         It depends on the run's seed, the step, the replica and the call, and on nothing else.
         """
         current_step("random_seed")
-        return _draws.seed()
+        return randomness.next_seed()
 
     def _compiled(self, step_fn: Callable[..., Any], stream: Stream | None) -> UserStep:
         """Return the compiled step function; trace it, and compare it with the other processes'."""
@@ -447,7 +436,6 @@ class Replicator:
             ConfigError: one cannot be saved.
         """
         trackables = {}
-        offset = 0
         for name, value in objects.items():
             if name in _RESERVED:
                 raise ConfigError(f"loop: checkpoint: {name} is saved anyway; choose another name")
@@ -460,10 +448,7 @@ class Replicator:
                     f"loop: checkpoint: {name} is not wrapped; pass what replicator.wrap_optimizer "
                     "returns"
                 )
-            elif isinstance(value, tf.Module):
-                offset += make_stateless(value, offset)
-                trackables[name] = value
-            elif isinstance(value, tf.Variable):
+            elif isinstance(value, (tf.Module, tf.Variable)):
                 trackables[name] = value
             else:
                 raise ConfigError(

@@ -39,8 +39,7 @@ from trainer.engine.graph.placement.placed_model import (
     variables_on,
 )
 from trainer.engine.graph.placement.step_devices import no_devices_for_variables
-from trainer.engine.graph.randomness.random_functions import convert_draws
-from trainer.engine.graph.randomness.random_layers import layers_of, make_stateless
+from trainer.engine.graph.randomness.draws import convert_draws
 from trainer.engine.graph.state.freezing import freeze_layers
 from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.graph.state.variables import read_from_first_replica
@@ -292,9 +291,6 @@ class Run:
             bind_groups(task.models, task.optimizers)
             self.parts.check_used()
             convert_draws()
-            offset = 0
-            for model in (*task.models.values(), layers_of(dataset)):
-                offset += make_stateless(model, offset)
             state = TrainState(
                 task,
                 self.callbacks,

@@ -16,8 +16,7 @@ from trainer.config.directions import of_keras_name
 from trainer.engine.evaluation.evaluator import Evaluator, Predictor
 from trainer.engine.evaluation.inference import Inference
 from trainer.engine.graph.input.feed import Source
-from trainer.engine.graph.randomness.random_functions import convert_draws
-from trainer.engine.graph.randomness.random_layers import make_stateless
+from trainer.engine.graph.randomness.draws import convert_draws
 from trainer.engine.graph.step.assignments import moving_variables
 from trainer.errors import ConfigError
 from trainer.protocols import (
@@ -383,7 +382,6 @@ class Keras:
         """
         model, program = self.models["model"], self._program
         convert_draws()
-        make_stateless(model)
         size = parts.batch_specs["weight"].shape[0]
         examples = trial_batch(parts.examples, size)
 

@@ -23,7 +23,10 @@ from tests.support.training import (
     recipe,
     variables,
 )
+from trainer.engine.graph.keras3 import keras3_random
 from trainer.engine.graph.keras3.keras3_model import Keras3Model
+from trainer.engine.graph.randomness.draws import convert_draws
+from trainer.engine.graph.randomness.randomness import BatchPart, batch_part, fold_seed
 from trainer.engine.graph.state.weight_paths import weights_of
 from trainer.engine.graph.step.assignments import pass_values, value_to_sum
 from trainer.engine.initial_weights import restore_weights
@@ -205,7 +208,6 @@ def test_export_of_adapters_predicts_what_the_run_predicts(tmp_path):
 @pytest.mark.parametrize(
     ("model", "overrides", "problem"),
     [
-        ("unseeded", (), "keras.random.normal was called with no seed"),
         ("spectral", (), "SpectralNormalization"),
         ("raw_variable", ("+model.held_by=dict",), "reads the variable raw.*/own_scale:0"),
         ("raw_variable", ("+model.held_by=closure", "jit=true"),
@@ -260,12 +262,42 @@ def test_constraint_of_a_weight_in_pieces_is_refused():
         Keras3Model(own)
 
 
+DRAWS = {
+    "uniform": lambda n, seed: keras.random.uniform((n, 3), -1.0, seed=seed),
+    "normal": lambda n, seed: keras.random.normal((n, 3), stddev=2.0, seed=seed),
+    "truncated_normal": lambda n, seed: keras.random.truncated_normal((n, 6), seed=seed),
+    "randint": lambda n, seed: keras.random.randint((n, 3), 0, 1000, seed=seed),
+    "categorical": lambda n, seed: keras.random.categorical(keras.ops.ones((n, 9)), 4, seed=seed),
+    "dropout": lambda n, seed: keras.random.dropout(
+        keras.ops.ones((n, 9, 3)), 0.5, (n, None, 1), seed=seed
+    ),
+    "gamma": lambda n, seed: keras.random.gamma((n, 3), 2.0, seed=seed),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_functions_of_keras_draw_for_the_part_of_the_batch(name):
+    keras3_random.convert_draws()
+    convert_draws()
+    seed = keras.random.SeedGenerator(1)
+
+    def drawn(number, parts):
+        with batch_part(BatchPart(lambda: fold_seed(7, 0), 12 // parts, number, parts)):
+            return np.asarray(DRAWS[name](12 // parts, seed))
+
+    whole, (first, second) = drawn(0, 1), [drawn(number, 2) for number in range(2)]
+    assert (first != second).any()
+    np.testing.assert_array_equal(drawn(0, 2), first)
+    if name != "gamma":  # of which each part draws its own
+        np.testing.assert_array_equal(np.concatenate([first, second]), whole)
+    assert seed.state.numpy().tolist() == [1, 0]
+
+
 def test_private_names_of_keras_are_there():
     from keras.src.backend import core
     from keras.src.backend import random as backend
 
-    for name in ("uniform", "normal", "randint", "dropout", "truncated_normal", "categorical",
-                 "gamma", "binomial", "beta", "shuffle"):  # fmt: skip
+    for name in ("uniform", "normal", "randint", "dropout", "truncated_normal", "categorical"):
         assert "seed" in inspect.signature(getattr(backend, name)).parameters
     assert callable(keras.Layer._flatten_layers)
     assert callable(core.remat)

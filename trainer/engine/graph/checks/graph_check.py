@@ -47,8 +47,7 @@ _WARNINGS = {
 
 IN_TASK = (
     "use tf.random.normal, uniform, truncated_normal or categorical, in no tf.function or "
-    "tf.vectorized_map, of a static shape that begins with the batch, or else has nothing of its "
-    "size; a batch cannot be shuffled",
+    "tf.vectorized_map",
     "make it with self.add_weight(...) in a layer of the model, or put the model that has it, such "
     "as a teacher, into the task's models",
 )

@@ -51,11 +51,7 @@ class Keras3Model(tf.Module):
             if weight.constraint is not None:
                 _give_constraint(weight)
         self.saved = {f"{i}_{v.name}": v.value for i, v in enumerate(weights)}
-        held = {id(variable) for variable in [*weights, *model.metrics_variables]}
-        self._seeds = self._no_dependency(
-            [v for v in model.non_trainable_variables if id(v) not in held]
-        )
-        self._first_draw = 0
+        keras3_random.convert_draws()
         self.metric_begin: Callable[[Any], tf.Tensor] = lambda v: tf.zeros(v.shape, v.dtype)
         # Mirrored strategies trace their replicas in one thread each, hence thread-local.
         self._traced = self._no_dependency(threading.local())
@@ -64,8 +60,7 @@ class Keras3Model(tf.Module):
         """Call the model; in training, note what it would assign to its variables.
 
         Raises:
-            ConfigError: the forward pass assigns to a trainable variable, or draws without a seed
-                generator.
+            ConfigError: the forward pass assigns to a trainable variable.
         """
         with self.values_noted():
             return self._model(*args, **options)
@@ -77,20 +72,13 @@ class Keras3Model(tf.Module):
         Metrics begin empty; the scope has their values.
 
         Raises:
-            ConfigError: something assigns to a trainable variable, or draws without a seed
-                generator.
+            ConfigError: something assigns to a trainable variable.
         """
         weights = list(self._model.weights)
         before = [self._value(v) for v in weights]
-        numbers = {id(v): self._first_draw + i for i, v in enumerate(self._seeds)}
-        seeds = [(v, keras3_random.seed_of(numbers[id(v)])) for v in self._seeds]
         metrics = [(v, self.metric_begin(v)) for v in self._model.metrics_variables]
-        mapping = [*zip(weights, before, strict=True), *seeds, *metrics]
-        with (
-            checked_call(),
-            keras.StatelessScope(mapping, collect_losses=True) as scope,
-            keras3_random.draws_of(numbers),
-        ):
+        mapping = [*zip(weights, before, strict=True), *metrics]
+        with checked_call(), keras.StatelessScope(mapping, collect_losses=True) as scope:
             yield scope
         self._traced.losses = scope.losses
         for variable, old in zip(weights, before, strict=True):
@@ -105,18 +93,13 @@ class Keras3Model(tf.Module):
         What it would assign to weights and moving statistics is noted. Metrics begin empty.
 
         Raises:
-            ConfigError: it draws without a seed generator, or asks for the value of a tensor.
+            ConfigError: it asks for the value of a tensor.
         """
         trained = {id(v) for v in self._model.trainable_variables}
         statistics = [(v, self._value(v)) for v in self._model.weights if id(v) not in trained]
-        numbers = {id(v): self._first_draw + i for i, v in enumerate(self._seeds)}
-        seeds = [(v, keras3_random.seed_of(numbers[id(v)])) for v in self._seeds]
         metrics = [(v, self.metric_begin(v)) for v in self._model.metrics_variables]
-        with (
-            checked_call(),
-            _OwnStepScope([*statistics, *seeds, *metrics], collect_losses=True) as scope,
-            keras3_random.draws_of(numbers),
-        ):
+        mapping = [*statistics, *metrics]
+        with checked_call(), _OwnStepScope(mapping, collect_losses=True) as scope:
             yield scope
         values = {id(v): old for v, old in statistics}
         for variable in self._model.weights:
@@ -146,11 +129,6 @@ class Keras3Model(tf.Module):
         """Return the value of one of `variables`, within a forward pass or outside of it."""
         value = getattr(self._traced, "values", {}).get(id(variable))
         return variable.read_value() if value is None else value
-
-    def number_draws(self, offset: int) -> int:
-        """Number the seed generators from `offset` on; return how many there are."""
-        self._first_draw = offset
-        return len(self._seeds)
 
     @property
     def trainable_variables(self) -> list[tf.Variable]:

@@ -1,10 +1,10 @@
-"""Stateless randomness: of (seed, step, layer, call) or of (seed, epoch, example).
+"""Stateless randomness: of (seed, step, draw) or of (seed, epoch, example).
 
-Dropout's default generator in tf_keras keeps a counter inside its kernel that no checkpoint holds,
-so a resumed run would diverge at its first step. Here what a random layer draws in a step is a
-function of the seed, the step, the layer, and how often the layer was called before in the step:
-there is nothing to save. It is drawn for the global batch, and a replica or a micro-batch gets its
-slice (see `random_layers`), so the numbers do not depend on how the batch is cut.
+TensorFlow's random functions count inside their kernels, where no checkpoint reaches, so a resumed
+run would diverge at its first step. Here what a draw of a step returns is a function of the seed,
+the step, and how many draws came before it in the step: there is nothing to save. It is drawn for
+the global batch, and a replica or a micro-batch gets its slice (see `draws`), so the numbers do not
+depend on how the batch is cut.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -27,46 +27,49 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import (
 _current = threading.local()
 
 
-@dataclass(frozen=True)
+@dataclass
 class BatchPart:
     """A part of a step's global batch, while the computation on it is traced.
 
     Attributes:
-        seed: returns the step's seed, [2] int64. Called by each random layer, in the graph that the
-            layer is traced in, and never by a model without randomness.
-        size: examples in the part; all parts of the batch have as many.
+        seed: returns the step's seed, [2] int64. Called by each draw, in the graph that it is
+            traced in, and never by a model without randomness.
+        size: examples in the part; all parts of the batch have as many. 0: they are of no global
+            batch, as in a loop of the user's own.
         number: how many such parts of the global batch come before this one.
-        calls: number of a random layer -> how often it has drawn in this step.
         parts: how many such parts the global batch has.
-        is_global: whether the examples are of a global batch; not in a loop of the user's own.
+        num_draws: how many draws have been traced in this step.
     """
 
     seed: Callable[[], tf.Tensor]
     size: int
     number: int | tf.Tensor
-    calls: dict[int, int] = field(default_factory=dict)
     parts: int = 1
-    is_global: bool = True
+    num_draws: int = 0
 
     def seed_here(self) -> tf.Tensor:
         """Return the step's seed; in a loop within the step, one for each iteration."""
         return fold_seed(self.seed(), *(_loop_counters() or ()))
 
-    def count(self, layer: int) -> int:
-        """Return how often a layer has drawn before in this step, and count this draw."""
-        call = self.calls.get(layer, 0)
-        self.calls[layer] = call + 1
-        return call
+    def count(self) -> int:
+        """Return how many draws came before in this step, and count this one."""
+        self.num_draws += 1
+        return self.num_draws - 1
 
 
-def current_part() -> BatchPart:
-    """Return the part that is traced.
+def current_part() -> BatchPart | None:
+    """Return the part that random functions draw for; None: they draw as TensorFlow does.
 
-    Outside a step (a summary, an export) layers are called in inference mode: any seed will do.
+    Where one trace may run several times, in a tf.function or tf.vectorized_map within the step,
+    there is no way to tell these runs apart.
     """
-    return getattr(_current, "part", None) or BatchPart(
-        lambda: tf.zeros([2], tf.int64), size=0, number=0
-    )
+    return None if _loop_counters() is None else getattr(_current, "part", None)
+
+
+def next_seed() -> tf.Tensor:
+    """Return a seed, [2] int64, that no other draw of the step and no other part has."""
+    part: BatchPart = _current.part
+    return fold_seed(part.seed_here(), part.count(), part.number)
 
 
 @contextmanager
@@ -78,16 +81,6 @@ def batch_part(part: BatchPart) -> Iterator[None]:
         yield
     finally:
         _current.part, _current.place = outer
-
-
-def converting_part() -> BatchPart | None:
-    """Return the part that `tf.random` is to draw for; None: it draws as TensorFlow does.
-
-    Where one trace may run several times, in a tf.function or tf.vectorized_map within the step,
-    there is no way to tell these runs apart.
-    """
-    part: BatchPart | None = getattr(_current, "part", None)
-    return part if part and part.is_global and _loop_counters() is not None else None
 
 
 def traced_here() -> AbstractContextManager[None]:
@@ -144,27 +137,30 @@ def part_of_size(size: int) -> Iterator[None]:
     if outer is None:
         yield
         return
-    with batch_part(replace(outer, size=size)):
+    _current.part = part = replace(outer, size=size)
+    try:
         yield
+    finally:
+        _current.part, outer.num_draws = outer, part.num_draws
 
 
 def repeatable() -> AbstractContextManager[None]:
     """Draw what is traced inside without counting it: what comes after draws the same again."""
     outer: BatchPart | None = getattr(_current, "part", None)
-    return nullcontext() if outer is None else batch_part(replace(outer, calls=dict(outer.calls)))
+    return nullcontext() if outer is None else batch_part(replace(outer))
 
 
 def split_part(count: int) -> Callable[[int | tf.Tensor], AbstractContextManager[None]]:
     """Cut the current part into `count` equal ones.
 
     Returns:
-        A function that enters part i. A layer's draws are counted on from here in each of them: the
-        same trace may serve them all.
+        A function that enters part i. Draws are counted on from here in each of them: the same
+        trace may serve them all.
     """
     outer: BatchPart | None = getattr(_current, "part", None)
     if outer is None:
         return lambda number: nullcontext()
-    calls = dict(outer.calls)
+    num_draws = outer.num_draws
 
     @contextmanager
     def enter(number: int | tf.Tensor) -> Iterator[None]:
@@ -172,12 +168,12 @@ def split_part(count: int) -> Callable[[int | tf.Tensor], AbstractContextManager
             outer,
             size=outer.size // count,
             number=_plus(_times(outer.number, count), number),
-            calls=dict(calls),
             parts=outer.parts * count,
+            num_draws=num_draws,
         )
         with batch_part(part):
             yield
-        outer.calls.update(part.calls)
+        outer.num_draws = part.num_draws
 
     return enter
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tensorflow as tf
 
 from trainer.engine.graph.exchange.collectives import CollectiveLog, Collectives
 from trainer.engine.graph.placement.step_devices import on_own_device
-from trainer.engine.graph.randomness.random_layers import task_draws
+from trainer.engine.graph.randomness import randomness
+from trainer.engine.graph.randomness.draws import static_shape
 from trainer.engine.graph.step.accumulation import (
     Contribution,
     accumulate_gradients,
@@ -65,7 +67,6 @@ class Step(Collectives):
         if self.num_replicas > 1:  # without a strategy there are no devices to count
             num_devices = len(self._context.strategy.extended.worker_devices)
             self.worker = self.replica // max(1, num_devices)
-        self._draws = task_draws()
         self._updates: dict[int, tuple[Optimizer, int]] = {}
         self.verdict = no_verdict()
         self.dropped = tf.constant(False)
@@ -368,7 +369,8 @@ class Step(Collectives):
                 replicas share.
             dtype: a floating-point type.
         """
-        return self._draws.random_normal(shape, dtype=dtype)
+        with _part_of(shape):
+            return tf.random.normal(shape, dtype=dtype)
 
     def random_uniform(
         self,
@@ -385,4 +387,19 @@ class Step(Collectives):
             maxval: the upper bound; None: 1, or for integers all that the type holds.
             dtype: a floating-point or integer type.
         """
-        return self._draws.random_uniform(shape, minval, maxval, dtype)
+        dtype = tf.as_dtype(dtype)
+        if maxval is None:
+            maxval = dtype.max if dtype.is_integer else 1
+        with _part_of(shape):
+            return tf.random.uniform(shape, minval, maxval, dtype)
+
+
+def _part_of(shape: Sequence[int]) -> AbstractContextManager[None]:
+    """Draw for as many examples as the first dimension of a shape says."""
+    static = static_shape(shape)
+    if static is None:
+        raise ConfigError(
+            "task: a draw must have a static shape; write e.g. batch['weight'].shape[0], not "
+            "tf.shape(...)[0]"
+        )
+    return randomness.part_of_size(static[0]) if static else nullcontext()
