@@ -288,12 +288,38 @@ def test_layers_draw_for_the_global_batch(kind):
     assert not [v for v in model.submodules if isinstance(v, tf.random.Generator)]
 
 
-def by_function():
-    return tf.function(lambda: tf.random.normal([6]))()
-
-
 def vectorized():
     return tf.vectorized_map(lambda x: x + tf.random.normal([]), tf.zeros([6]))
+
+
+def test_each_call_of_a_function_draws_anew_for_its_part():
+    @tf.function
+    def inner(x):
+        total = tf.zeros_like(x)
+        for _ in tf.range(2):
+            total += tf.random.normal(x.shape)
+        return total
+
+    @tf.function
+    def noise(x):
+        return tf.stack([inner(x), x + tf.nn.dropout(tf.ones_like(x), 0.5), inner(x)])
+
+    zeros = tf.zeros([SIZE])
+    whole, kinds = traced(lambda: tf.stack([noise(zeros), noise(zeros)]), part())
+    assert not [kind for kind in kinds if kind.startswith("Random") or "Stateful" in kind]
+    assert len({row.tobytes() for row in whole.reshape(6, SIZE)}) == 6
+    # Parts one after the other, as shards on one device: the trace of one serves the others.
+    halves, _ = traced(
+        lambda: tf.concat([_entered(noise, number, 2) for number in range(2)], axis=1), part()
+    )
+    np.testing.assert_array_equal(halves, whole[0])
+    later, _ = traced(lambda: noise(zeros), part(step=1))
+    assert (later[0] != whole[0][0]).all()
+
+
+def _entered(function, number, parts):
+    with batch_part(part(number, parts)):
+        return function(tf.zeros([SIZE // parts]))
 
 
 @pytest.mark.parametrize(
@@ -303,7 +329,6 @@ def vectorized():
             lambda: tf.raw_ops.RandomStandardNormal(shape=[6], dtype="float32"),
             "RandomStandardNormal",
         ),
-        (by_function, "StatefulPartitionedCall"),
         (vectorized, "RandomStandardNormal"),
         (lambda: generator.binomial([6], 1.0, 0.5), "StatefulRandomBinomial"),
     ],

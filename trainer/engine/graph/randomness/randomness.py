@@ -13,10 +13,11 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.control_flow_v2_func_graphs import (
     CondBranchFuncGraph,
     WhileBodyFuncGraph,
@@ -39,6 +40,7 @@ class BatchPart:
         number: how many such parts of the global batch come before this one.
         parts: how many such parts the global batch has.
         num_draws: how many draws have been traced in this step.
+        place: the graph that was traced when the part was entered, and its name scope.
     """
 
     seed: Callable[[], tf.Tensor]
@@ -46,10 +48,11 @@ class BatchPart:
     number: int | tf.Tensor
     parts: int = 1
     num_draws: int = 0
+    place: tuple[Any, str] = field(default_factory=lambda: _place())
 
     def seed_here(self) -> tf.Tensor:
         """Return the step's seed; in a loop within the step, one for each iteration."""
-        return fold_seed(self.seed(), *(_loop_counters() or ()))
+        return fold_seed(self.seed(), *_loops_within(self.place[0])[0])
 
     def count(self) -> int:
         """Return how many draws came before in this step, and count this one."""
@@ -60,27 +63,61 @@ class BatchPart:
 def current_part() -> BatchPart | None:
     """Return the part that random functions draw for; None: they draw as TensorFlow does.
 
-    Where one trace may run several times, in a tf.function or tf.vectorized_map within the step,
-    there is no way to tell these runs apart.
+    That is so in `tf.vectorized_map`, which traces what it does to a row once for all of them.
     """
-    return None if _loop_counters() is None else getattr(_current, "part", None)
+    part: BatchPart | None = getattr(_current, "part", None)
+    if part is None:
+        return None
+    graph, scope = part.place
+    if "loop_body" in _place()[1].removeprefix(scope).split("/"):
+        return None
+    function = _loops_within(graph)[1]
+    return part if function is None else _part_in_calls(function, part)
+
+
+def _part_in_calls(function: FuncGraph, part: BatchPart) -> BatchPart:
+    """Return the part as a `tf.function` that is traced within the step sees it.
+
+    One trace serves several calls, maybe of several parts. So the seed and the number of the part
+    are inputs of the function, and each call gets its own.
+    """
+
+    def of_call() -> list[tf.Tensor]:
+        caller = current_part()
+        if caller is None:  # called outside the step, of which nothing has to be repeated
+            return [tf.random.uniform([3], maxval=tf.int64.max, dtype=tf.int64)]
+        seed = fold_seed(caller.seed_here(), caller.count())
+        return [tf.concat([seed, [tf.cast(caller.number, tf.int64)]], axis=0)]
+
+    if not hasattr(function, "batch_part"):
+        key = "batch_part"
+        given = function.capture_call_time_value(list, tf.TensorSpec([3], tf.int64), key)
+        # TensorFlow itself would ask once for all calls in the step.
+        function.function_captures.by_ref_external[key] = of_call
+        function.batch_part = replace(
+            part, seed=lambda: given[:2], number=given[2], num_draws=0, place=(function, "")
+        )
+    own: BatchPart = function.batch_part
+    return own
 
 
 def next_seed() -> tf.Tensor:
     """Return a seed, [2] int64, that no other draw of the step and no other part has."""
-    part: BatchPart = _current.part
+    part = current_part()
+    assert part is not None
     return fold_seed(part.seed_here(), part.count(), part.number)
 
 
 @contextmanager
 def batch_part(part: BatchPart) -> Iterator[None]:
     """Draw the random numbers of what is traced inside for this part of the global batch."""
-    outer = getattr(_current, "part", None), getattr(_current, "place", None)
-    _current.part, _current.place = part, _place()
+    outer = getattr(_current, "part", None)
+    part.place = _place()
+    _current.part = part
     try:
         yield
     finally:
-        _current.part, _current.place = outer
+        _current.part = outer
 
 
 def traced_here() -> AbstractContextManager[None]:
@@ -112,28 +149,26 @@ def _place() -> tuple[Any, str]:
     return graph, graph.get_name_scope()
 
 
-def _loop_counters() -> list[tf.Tensor] | None:
-    """Return the counters of the loops around what is traced, within the part; None: see above."""
-    if tf.executing_eagerly() or getattr(_current, "place", None) is None:
-        return []
-    graph, scope = _place()
-    entered, entered_scope = _current.place
+def _loops_within(entered: Any) -> tuple[list[tf.Tensor], FuncGraph | None]:
+    """Return the counters of the loops around what is traced, in a graph or the function within.
+
+    That function is returned too: the innermost `tf.function` that is traced; None: there is none.
+    """
+    graph = tf.compat.v1.get_default_graph()
     counters = []
-    if "loop_body" in scope.removeprefix(entered_scope).split("/"):
-        return None  # the scope of tf.vectorized_map
     while graph is not entered:
         if isinstance(graph, WhileBodyFuncGraph | WhileCondFuncGraph):
             counters.append(graph.inputs[0])
         elif not isinstance(graph, CondBranchFuncGraph):
-            return None
+            return counters, graph if isinstance(graph, FuncGraph) else None
         graph = graph.outer_graph
-    return counters
+    return counters, None
 
 
 @contextmanager
 def part_of_size(size: int) -> Iterator[None]:
     """Draw for as many examples of the current part, whatever its size is."""
-    outer: BatchPart | None = getattr(_current, "part", None)
+    outer, entered = current_part(), getattr(_current, "part", None)
     if outer is None:
         yield
         return
@@ -141,7 +176,7 @@ def part_of_size(size: int) -> Iterator[None]:
     try:
         yield
     finally:
-        _current.part, outer.num_draws = outer, part.num_draws
+        _current.part, outer.num_draws = entered, part.num_draws
 
 
 def repeatable() -> AbstractContextManager[None]:
