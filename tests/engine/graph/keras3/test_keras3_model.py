@@ -275,29 +275,32 @@ DRAWS = {
 }
 
 
+@pytest.mark.parametrize("is_fixed", [False, True], ids=["drawn", "fixed"])
 @pytest.mark.parametrize("name", DRAWS)
-def test_functions_of_keras_draw_for_the_part_of_the_batch(name):
+def test_functions_of_keras_draw_for_the_part_of_the_batch(name, is_fixed):
     keras3_random.convert_draws()
     convert_draws()
-    seed = keras.random.SeedGenerator(1)
+    generator = keras.random.SeedGenerator(1)
 
-    def drawn(number, parts):
-        with batch_part(BatchPart(lambda: fold_seed(7, 0), 12 // parts, number, parts)):
-            return np.asarray(DRAWS[name](12 // parts, seed))
+    def drawn(number, parts, step=0):
+        with batch_part(BatchPart(lambda: fold_seed(7, step), 12 // parts, number, parts)):
+            return np.asarray(DRAWS[name](12 // parts, 3 if is_fixed else generator))
 
     whole, (first, second) = drawn(0, 1), [drawn(number, 2) for number in range(2)]
     assert (first != second).any()
     np.testing.assert_array_equal(drawn(0, 2), first)
+    assert (drawn(0, 1, step=1) == whole).all() == is_fixed
     if name != "gamma":  # of which each part draws its own
         np.testing.assert_array_equal(np.concatenate([first, second]), whole)
-    assert seed.state.numpy().tolist() == [1, 0]
+    assert generator.state.numpy().tolist() == [1, 0]
 
 
 def test_private_names_of_keras_are_there():
     from keras.src.backend import core
     from keras.src.backend import random as backend
 
-    for name in ("uniform", "normal", "randint", "dropout", "truncated_normal", "categorical"):
+    for name in ("uniform", "normal", "randint", "dropout", "truncated_normal", "categorical",
+                 "draw_seed"):  # fmt: skip
         assert "seed" in inspect.signature(getattr(backend, name)).parameters
     assert callable(keras.Layer._flatten_layers)
     assert callable(core.remat)

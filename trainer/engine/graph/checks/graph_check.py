@@ -45,18 +45,16 @@ _WARNINGS = {
     "EagerPyFunc": "calls Python code, whose state no checkpoint holds",
 }
 
+_HOW_TO_DRAW = (
+    "use tf.random.normal, uniform, truncated_normal or categorical, not in tf.vectorized_map"
+)
 IN_TASK = (
-    "use tf.random.normal, uniform, truncated_normal or categorical, in no tf.function or "
-    "tf.vectorized_map",
     "make it with self.add_weight(...) in a layer of the model, or put the model that has it, such "
-    "as a teacher, into the task's models",
+    "as a teacher, into the task's models"
 )
-"""How a task should draw, and where it should have its variables."""
+"""Where a task should have its variables."""
 
-IN_LOOP = (
-    "use tf.random.stateless_* with seed=replicator.random_seed()",
-    "pass it to replicator.checkpoint(...), alone or in a model",
-)
+IN_LOOP = "pass it to replicator.checkpoint(...), alone or in a model"
 """The same in a training loop of the user's own."""
 
 
@@ -71,13 +69,13 @@ class GraphCheck:
         self,
         saved: Callable[[], Mapping[str, Any]],
         warn: Callable[[str], None],
-        advice: tuple[str, str] = IN_TASK,
+        place: str = IN_TASK,
         *,
         in_shards: bool = False,
     ) -> None:
         self._saved = saved
         self._warn = functools.cache(warn)
-        self._advice = advice
+        self._place = place
         self._in_shards = in_shards
 
     def __call__(self, subject: str) -> None:
@@ -95,7 +93,7 @@ class GraphCheck:
             if _draws(operation):
                 raise ConfigError(
                     f"{subject}: {_named(operation)} draws random numbers that a continued run or "
-                    f"another layout could not repeat; {self._advice[0]}"
+                    f"another layout could not repeat; {_HOW_TO_DRAW}"
                 )
             if operation.type in _WARNINGS and not _is_made_in(operation, _PRODUCT):
                 self._warn(f"warning: {subject}: {_named(operation)} {_WARNINGS[operation.type]}")
@@ -103,12 +101,12 @@ class GraphCheck:
                 self._warn(
                     f"warning: {subject}: {_named(operation)} draws with a seed of its own, so its "
                     "numbers are not cut as the batch is, and the bits may depend on the layout; "
-                    f"{self._advice[0]}"
+                    f"{_HOW_TO_DRAW}"
                 )
         for name, shape, reader in _strangers(graphs, self._saved()):
             raise ConfigError(
                 f"{subject}: {_named(reader)} reads the variable {name} (shape {shape}), which is "
-                f"neither trained nor saved; {self._advice[1]}, or make it a tf.constant if it "
+                f"neither trained nor saved; {self._place}, or make it a tf.constant if it "
                 "never changes"
             )
 

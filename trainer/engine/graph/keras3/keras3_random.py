@@ -1,8 +1,8 @@
 """Functions of `keras.random` within a step: they draw by those of `tf.random`.
 
 Keras' own compute from the state of a `SeedGenerator`, one more variable to save and to keep alike
-on all replicas. What `tf.random` has no function for takes a seed of the step: each part of the
-batch has its own.
+on all replicas. With a number as its seed a function draws the same at each step. What `tf.random`
+has no function for takes a seed of the step: each part of the batch has its own.
 
 Touches one private name of Keras, the module that holds the backend's random functions;
 tests/engine/graph/keras3/test_keras3_model.py (-k private_names) fails when it moves.
@@ -12,13 +12,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import keras
 import tensorflow as tf
 from keras.src.backend import random as backend
 
-from trainer.engine.graph.randomness.randomness import current_part, next_seed
+from trainer.engine.graph.randomness.randomness import (
+    batch_part,
+    current_part,
+    fold_seed,
+    next_seed,
+)
 
 
 @functools.cache
@@ -32,6 +38,15 @@ def convert_draws() -> None:
         return original(generator, **options) if current_part() is None else next_seed()
 
     keras.random.SeedGenerator.next = next_of
+    original_seed = backend.draw_seed
+
+    def draw_seed(seed: Any) -> Any:
+        part = current_part()
+        if part is None or not isinstance(seed, int):
+            return original_seed(seed)
+        return fold_seed(seed, part.number)
+
+    backend.draw_seed = draw_seed
 
 
 def _converted(
@@ -39,9 +54,13 @@ def _converted(
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def draw(*args: Any, seed: Any = None, **options: Any) -> Any:
-        if current_part() is None or isinstance(seed, int):  # which is to draw the same each time
+        part = current_part()
+        if part is None:
             return original(*args, seed=seed, **options)
-        return function(*args, **options)
+        if not isinstance(seed, int):
+            return function(*args, **options)
+        with batch_part(replace(part, seed=lambda: fold_seed(seed), num_draws=0)):
+            return function(*args, **options)
 
     return draw
 

@@ -9,10 +9,10 @@ Philox is a counter-based generator (Salmon et al. 2011): any slice of a long dr
 group of four numbers can be drawn alone, with the counter set to that group. So a draw whose first
 dimension is the batch is the same on any number of devices, and costs no more than one's own.
 
-One rule decides by the shape. The first dimension is as long as the part of the batch: the draw is
-the part's slice of the global batch's draw. The examples may be in it otherwise (a multiple of
-their number, another dimension, an unknown size): each part draws numbers of its own. Any other
-draw is the same for all parts.
+One rule decides by the shape. The first dimension is as long as the part of the batch, or a
+multiple, as where time steps follow each other: the draw is the part's slice of the global batch's
+draw. The examples may be in it otherwise (another dimension, an unknown size): each part draws
+numbers of its own. Any other draw is the same for all parts.
 
 Touches private names, the functions of `gen_random_ops` and the generators of tf_keras' layers;
 tests/engine/graph/randomness/test_draws.py fails when they move.
@@ -153,13 +153,14 @@ def _draw(kernel: Callable[..., tf.Tensor], shape: Any, dtype: Any) -> tf.Tensor
     part, static = current_part(), static_shape(shape)
     assert part is not None
     seed, stream = part.seed_here(), part.count() << 32
-    if _has_own_numbers(static, part):
+    is_slice = _is_slice(static, part)
+    if not is_slice and _has_own_numbers(static, part):
         seed = fold_seed(seed, part.number)
     key = tf.bitcast(
         tf.random.stateless_uniform([1], seed, minval=None, maxval=None, dtype=tf.int64), tf.uint64
     )
     kernel = functools.partial(kernel, key=key, alg=_PHILOX)
-    if not static or static[0] != part.size:
+    if not static or not is_slice:
         return kernel(shape=shape, counter=_counter(0, stream))
     group = _GROUP if tf.as_dtype(dtype).size < 8 else _GROUP // 2
     size = math.prod(static)
@@ -195,9 +196,10 @@ def _draw_by_example(
     part, static = current_part(), static_shape(shape)
     assert part is not None
     seed = fold_seed(part.seed_here(), part.count())
-    if _has_own_numbers(static, part):
+    is_slice = static is not None and static[:1] == [part.size]
+    if not is_slice and (_is_slice(static, part) or _has_own_numbers(static, part)):
         seed = fold_seed(seed, part.number)
-    if not static or static[0] != part.size:
+    if not static or not is_slice:
         return draw(shape, seed, parameter)
     is_shared = len(static) > parameter.shape.rank
     first = tf.cast(part.number, tf.int64) * part.size
@@ -210,13 +212,18 @@ def _draw_by_example(
     return tf.map_fn(one, rows, fn_output_signature=dtype)
 
 
+def _is_slice(static: list[int] | None, part: BatchPart) -> bool:
+    """Return whether the first dimension of a draw is that of the examples."""
+    if not static or part.size == 0:
+        return False
+    return static[0] == part.size or (part.size > 1 and static[0] > 0 and not static[0] % part.size)
+
+
 def _has_own_numbers(static: list[int] | None, part: BatchPart) -> bool:
     """Return whether a draw may belong to the examples otherwise than by its first dimension."""
     if static is None or part.size == 0:
         return True
-    if not static or 1 in (part.parts, part.size) or static[0] == part.size:
-        return False
-    return static[0] % part.size == 0 or part.size in static[1:]
+    return part.parts > 1 and part.size > 1 and part.size in static[1:]
 
 
 def static_shape(shape: Any) -> list[int] | None:
