@@ -76,6 +76,12 @@ FEATURES = {
         "dataset=digits", "dataset._target_=tests.support.toy_datasets.poisoned",
         "+dataset.ids=[720]", "divergence.action=rollback", "train.ema_decay=0.9",
     ),
+    "frozen layers and groups of weights": (
+        "model=cnn", "model._target_=tests.support.toy_models.blocks", "model.batch_norm=true",
+        "model.synchronized=false", "train.freeze=[stem_norm]", "train.clip_norm=0.5",
+        "optimizer.groups={head:{learning_rate:10x},stem/kernel:{clip_norm:0.1}}",
+        "optimizer.layer_decay=0.8", "train.ema_decay=0.9",
+    ),
     "own transform": (
         "dataset._target_=tests.support.toy_datasets.waves", "augment.brightness=0.2",
         "batch.global_size=36",

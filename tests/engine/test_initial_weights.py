@@ -43,21 +43,13 @@ def assert_weights(model, expected):
 
 
 def test_weights_come_from_run_or_from_one_checkpoint(tmp_path):
-    first = save_model(tmp_path / "checkpoints", 1)
-    second = save_model(tmp_path / "checkpoints", 2)
-    fresh = model()
-    assert restore_weights(tmp_path, {"model": fresh}) == (f"step 2 of {tmp_path}", [])
-    assert_weights(fresh, second)
+    first, second = (save_model(tmp_path / "checkpoints", step) for step in (1, 2))
     prefix = tmp_path / "checkpoints" / "ckpt-1"
-    assert restore_weights(prefix, {"model": fresh}) == (f"step 1 of {prefix}", [])
-    assert_weights(fresh, first)
-
-
-def test_damaged_checkpoint_is_skipped(tmp_path):
-    first = save_model(tmp_path / "checkpoints", 1)
-    save_model(tmp_path / "checkpoints", 2)
+    for source, step, expected in ((tmp_path, 2, second), (prefix, 1, first)):
+        fresh = model()
+        assert restore_weights(source, {"model": fresh}) == (f"step {step} of {source}", [])
+        assert_weights(fresh, expected)
     flip_a_bit(tmp_path / "checkpoints", 2)
-    fresh = model()
     text, (skipped,) = restore_weights(tmp_path, {"model": fresh})
     assert text == f"step 1 of {tmp_path}"
     assert "the content of ckpt-2.data-00000-of-00001 has changed" in skipped
@@ -67,7 +59,7 @@ def test_damaged_checkpoint_is_skipped(tmp_path):
 
 
 def test_averaged_weights_are_preferred(tmp_path):
-    averages = [tf.Variable(tf.fill((3, 2), 7.0)), tf.Variable(tf.fill((2,), 8.0))]
+    averages = [tf.Variable(tf.fill(shape, 7.0)) for shape in ((3, 2), (2,))]
     save_model(tmp_path / "checkpoints", 1, averages=averages)
     fresh = model()
     restore_weights(tmp_path, {"model": fresh})
@@ -111,16 +103,9 @@ def test_names_that_patterns_match_are_told(tmp_path):
 
 def convolutional(units=5, library=tf.keras):
     layers = library.layers
-    return library.Sequential(
-        [
-            library.Input((4, 4)),
-            layers.Reshape((4, 4, 1)),
-            layers.Conv2D(3, 2, activation="relu"),
-            layers.BatchNormalization(),
-            layers.Flatten(),
-            layers.Dense(units),
-        ]
-    )
+    convolution = layers.Conv2D(3, 2, activation="relu"), layers.BatchNormalization()
+    whole = layers.Reshape((4, 4, 1)), *convolution, layers.Flatten(), layers.Dense(units)
+    return library.Sequential([library.Input((4, 4)), *whole])
 
 
 def save(folder, **parts):
@@ -250,12 +235,13 @@ def test_file_gives_all_but_the_head(tmp_path, source, target, suffix, is_named)
 
 def test_archive_gives_layers_by_name_in_another_order(tmp_path):
     path = tmp_path / "saved.keras"
-    library, layers = keras, keras.layers
-    dense = [layers.Dense(4, name=name) for name in ("one", "two", "three")]
-    saved = library.Sequential([layers.Input([4]), *dense])
+
+    def chain(*names):
+        dense = (keras.layers.Dense(4, name=name) for name in names)
+        return keras.Sequential([keras.layers.Input([4]), *dense])
+
+    saved, model = chain("one", "two", "three"), chain("three", "one")
     saved.save(path)
-    names = ("three", "one")
-    model = library.Sequential([layers.Input([4]), *(layers.Dense(4, name=n) for n in names)])
     text, _ = restore_weights(path, {"model": adapted(model)})
     assert text == f"4 of 4 weights from {path}; not used: two/0, two/1"
     assert len(same(values(saved), values(model))) == 4

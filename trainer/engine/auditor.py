@@ -144,7 +144,9 @@ def find_difference(group: ProcessGroup, owners: Sequence[str], digests: Sequenc
         A line that names the first variable that differs, and in whose copy; empty if none does.
         The same in all processes.
     """
-    rows = group.gather(*map(_combined, digests))
+    # Of each copy 40 bits, which a sum over processes and replicas leaves room for.
+    hashes = (hashlib.sha256("".join(x.values()).encode()).hexdigest() for x in digests)
+    rows = group.gather(*(int(x[:10], 16) for x in hashes))
     if len({number for row in rows for number in row}) == 1:
         return ""
     own = json.dumps(digests)
@@ -162,8 +164,3 @@ def find_difference(group: ProcessGroup, owners: Sequence[str], digests: Sequenc
             reference = owners[values.index(expected)]
             lines.append(f"variable {name} of {', '.join(odd)} differs from that of {reference}")
     return lines[0] + (f"; so do {len(lines) - 1} more" if len(lines) > 1 else "")
-
-
-def _combined(digests: Digests) -> int:
-    """Return one hash of 40 bits, which a sum over processes and replicas leaves room for."""
-    return int(hashlib.sha256("".join(digests.values()).encode()).hexdigest()[:10], 16)

@@ -238,7 +238,10 @@ class Engine(RunState):
     def _advance(self, num_steps: int) -> None:
         """Run the steps up to the next action, `num_steps` at most, in one graph call."""
         step = self.step
-        count = min(num_steps, self._call_end(step) - step)
+        policies = [policy for action in self.actions for policy in action.when]
+        audits = [] if self.auditor is None else [self.auditor]
+        ends = (x.next_after(step) for x in (*policies, *self.plan.call_ends, *audits))
+        count = min(num_steps, min(ends) - step)
         is_first = not self.pacer.started
         self.enter("compile" if is_first else "train")
         if is_first:
@@ -264,12 +267,6 @@ class Engine(RunState):
             self.reporter.show_progress(self.step, window)
         else:
             self._roll_back(status)
-
-    def _call_end(self, step: int) -> int:
-        """Return the first step after `step` at which a graph call ends."""
-        policies = [policy for action in self.actions for policy in action.when]
-        audits = [] if self.auditor is None else [self.auditor]
-        return min(x.next_after(step) for x in (*policies, *self.plan.call_ends, *audits))
 
     def _run_actions(self) -> None:
         """Run what is due at this step, once: also after a kill, or a stop in the middle of it."""

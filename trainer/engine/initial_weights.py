@@ -310,33 +310,29 @@ def _find(
     two weights might have had is given to none.
     """
     names: dict[int, str] = {}
-    for rule in (lambda weight, *_: weight.path, _scope, _longer, _number):
+
+    def longer(weight: Weight, owner: str) -> str:
+        """Return the only name that ends with the path of a weight, or ''."""
+        end = f"/{weight.path.removeprefix(owner)}"
+        found = [name for name in saved if name.startswith(owner) and name.endswith(end)]
+        return found[0] if len(found) == 1 else ""
+
+    rules: list[Callable[[Weight, str], str]] = [
+        lambda weight, owner: weight.path,
+        lambda weight, owner: owner + weight.name,
+        longer,
+        lambda weight, owner: f"{weight.path.rpartition('/')[0]}/{weight.number}".removeprefix("/"),
+    ]
+    for rule in rules:
         free = saved.keys() - names.values()
         numbers_of: dict[str, list[int]] = {}
         for weight in (weight for weight in weights if id(weight) not in names):
             owner = f"{weight.path.partition('/')[0]}/" if len(models) > 1 else ""
-            name = rule(weight, owner, saved)
+            name = rule(weight, owner)
             if name in free:
                 numbers_of.setdefault(name, []).append(id(weight))
         names |= {number: name for name, (number, *others) in numbers_of.items() if not others}
     return [(weight, names.get(id(weight))) for weight in weights]
-
-
-def _scope(weight: Weight, owner: str, saved: Mapping[str, _Saved]) -> str:
-    """Return the name that Keras gave a weight, after that of its model."""
-    return owner + weight.name
-
-
-def _longer(weight: Weight, owner: str, saved: Mapping[str, _Saved]) -> str:
-    """Return the only name that ends with the path of a weight, or ''."""
-    end = f"/{weight.path.removeprefix(owner)}"
-    names = [name for name in saved if name.startswith(owner) and name.endswith(end)]
-    return names[0] if len(names) == 1 else ""
-
-
-def _number(weight: Weight, owner: str, saved: Mapping[str, _Saved]) -> str:
-    """Return the path of the layer and the number of the weight in it, as in a `.weights.h5`."""
-    return f"{weight.path.rpartition('/')[0]}/{weight.number}".removeprefix("/")
 
 
 def _refusal(

@@ -273,12 +273,10 @@ def test_retention_does_not_count_damaged_checkpoints(tmp_path):
 def test_save_replaces_damaged_checkpoint(tmp_path):
     save(tmp_path, 1, 2)
     truncate(tmp_path, 2)
-    trackables = state(0)
-    checkpointer = Checkpointer(tmp_path, trackables)
+    checkpointer = Checkpointer(tmp_path, state(77))
     checkpointer.restore_latest()
-    trackables["step"].assign(77)
     checkpointer.save(2, None)
-    assert restored(tmp_path)[1]["step"] == 77
+    assert restored(tmp_path) == (2, values(state(1)), [])
 
 
 def test_restore_removes_what_a_kill_left_of_a_removal_and_a_save_all_that_is_unfinished(tmp_path):

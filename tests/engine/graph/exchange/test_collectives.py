@@ -1,5 +1,6 @@
 """Collectives: values, gradients, global batch normalization, and replicas that differ."""
 
+import functools
 import json
 import re
 import socket
@@ -33,19 +34,16 @@ STRATEGIES = {
 }
 
 
-@pytest.fixture(scope="module")
-def strategy_and_layers():
-    """Strategy and layers by name, each created once."""
-    cache = {}
+@functools.cache
+def strategy_and_layers(name):
+    strategy = STRATEGIES[name][1]()
+    with strategy.scope():
+        return strategy, replicas.make_layers()
 
-    def get(name):
-        if name not in cache:
-            strategy = STRATEGIES[name][1]()
-            with strategy.scope():
-                cache[name] = strategy, replicas.make_layers()
-        return cache[name]
 
-    return get
+def run(case, name="mirrored 2"):
+    """Run a case, of a step, the number of a replica and layers; return what each replica has."""
+    return replicas.run(strategy_and_layers(name)[0], case, strategy_and_layers(name)[1])
 
 
 TOLERANCE = 1e-5
@@ -65,14 +63,14 @@ def assert_close(got, wanted):
     "strategy",
     [pytest.param(name, marks=[pytest.mark.slow] * name.endswith("2")) for name in STRATEGIES],
 )
-def test_values_and_gradients_follow_the_formulas(strategy_and_layers, strategy):
+def test_values_and_gradients_follow_the_formulas(strategy):
     count = STRATEGIES[strategy][0]
     cases = [name for name in replicas.CASES if count > 1 or "broadcast" not in name]
 
     def case(step, replica, layers):
         return {name: replicas.CASES[name](step, replica, layers) for name in cases}
 
-    results = replicas.run(strategy_and_layers(strategy)[0], case, strategy_and_layers(strategy)[1])
+    results = run(case, strategy)
     assert len(results) == count
     for name in cases:
         for mine, wanted in zip(results, replicas.expected(name, count), strict=True):
@@ -97,7 +95,7 @@ def moving_statistics(count):
 DTYPES = ["float16", "bfloat16", "float32", "float64", "int8", "uint16", "int32", "uint64"]
 
 
-def test_every_number_type_is_kept(strategy_and_layers):
+def test_every_number_type_is_kept():
     values = [[3, 100], [7, 5], [1, 20]]
 
     def case(step, replica, layers):
@@ -111,22 +109,22 @@ def test_every_number_type_is_kept(strategy_and_layers):
         ]
 
     own = np.array(values)
-    for got in replicas.run(strategy_and_layers("mirrored 3")[0], case):
+    for got in run(case, "mirrored 3"):
         for nest, wanted in zip(got, [own.sum(0), own.min(0), own.max(0), own[-1]], strict=True):
             for name, value in nest.items():
                 assert value.dtype.name == name
                 np.testing.assert_array_equal(value.numpy().astype(np.int64), wanted)
 
 
-def test_mean_in_half_precision_does_not_overflow(strategy_and_layers):
+def test_mean_in_half_precision_does_not_overflow():
     def mean(step, *_):
         return step.all_reduce(tf.constant([60000.0, 1.0], tf.float16), "mean")
 
-    got = replicas.run(strategy_and_layers("mirrored 2")[0], mean)
+    got = run(mean)
     np.testing.assert_array_equal(got, [[60000, 1]] * 2)
 
 
-def test_broadcast_and_gather_keep_every_bit(strategy_and_layers):
+def test_broadcast_and_gather_keep_every_bit():
     special = np.array([-0.0, 0.0, np.inf, -np.inf, 1e38, 0.1], np.float32)
     mask = np.array([True, False])
 
@@ -134,20 +132,20 @@ def test_broadcast_and_gather_keep_every_bit(strategy_and_layers):
         own = (special, mask) if replica == 1 else (np.full_like(special, np.nan), ~mask)
         return step.broadcast(own, 1), [x[1] for x in step.all_gather(own)]
 
-    for results in replicas.run(strategy_and_layers("mirrored 2")[0], case):
+    for results in run(case):
         for got, flags in results:
             assert got.numpy().tobytes() == special.tobytes()
             np.testing.assert_array_equal(flags, mask)
 
 
-def test_flat_sum_adds_each_tensor_in_its_own_type(strategy_and_layers):
+def test_flat_sum_adds_each_tensor_in_its_own_type():
     values = {"float32": [[1.0, 2.0]], "bfloat16": 3.0, "int32": [4], "float64": 5.0}
     tensors = [tf.constant(value, name) for name, value in values.items()]
 
     def total(*_):
         return flat_sum(tf.distribute.get_replica_context(), tensors)
 
-    for got in replicas.run(strategy_and_layers("mirrored 2")[0], total):
+    for got in run(total):
         assert [(x.dtype, x.shape) for x in got] == [(x.dtype, x.shape) for x in tensors]
         assert [np.ravel(tf.cast(x, tf.float32)).tolist() for x in got] == [[2, 4], [6], [8], [10]]
 
@@ -168,18 +166,18 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_values_that_cannot_be_exchanged_are_refused(strategy_and_layers, message):
+def test_values_that_cannot_be_exchanged_are_refused(message):
     with pytest.raises(ValueError, match=message):
-        replicas.run(strategy_and_layers("mirrored 2")[0], lambda step, *_: REFUSED[message](step))
+        run(lambda step, *_: REFUSED[message](step))
 
 
-def test_gathered_parts_of_a_sum_are_the_sum(strategy_and_layers):
+def test_gathered_parts_of_a_sum_are_the_sum():
     def case(step, replica, layers):
         x = tf.constant(replicas.PARTS[replica])
         parts = step.all_gather(step.reduce_scatter(x, axis=1))
         return tf.concat(tf.unstack(parts), axis=1), step.all_reduce(x)
 
-    for gathered, total in replicas.run(strategy_and_layers("mirrored 3")[0], case):
+    for gathered, total in run(case, "mirrored 3"):
         assert gathered.numpy().tobytes() == total.numpy().tobytes()
 
 
@@ -219,15 +217,11 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize(("case", "number", "first", "second"), DIFFERENT.values(), ids=DIFFERENT)
-def test_error_names_the_collective_in_which_replicas_differ(
-    strategy_and_layers, case, number, first, second
-):
+def test_error_names_the_collective_in_which_replicas_differ(case, number, first, second):
     first, second = (re.escape(what) + (HERE if what != END else "") for what in (first, second))
     message = f"^collective {number} of the step differs: replica 1 has {second}, another {first}; "
     with pytest.raises(ValueError, match=message):
-        replicas.run(
-            strategy_and_layers("mirrored 2")[0], lambda step, replica, _: case(step, replica)
-        )
+        run(lambda step, replica, _: case(step, replica))
 
 
 COMPILED = {
@@ -239,12 +233,10 @@ COMPILED = {
 
 
 @pytest.mark.parametrize("call", COMPILED.values(), ids=COMPILED)
-def test_collective_within_inner_graph_is_refused_for_several_replicas(strategy_and_layers, call):
-    np.testing.assert_array_equal(
-        replicas.run(strategy_and_layers("one device")[0], lambda step, *_: call(step)), [1.0]
-    )
+def test_collective_within_inner_graph_is_refused_for_several_replicas(call):
+    assert run(lambda step, *_: call(step), "one device") == [1.0]
     with pytest.raises(ValueError, match=rf"{HERE} is inside a tf.function, "):
-        replicas.run(strategy_and_layers("mirrored 2")[0], lambda step, *_: call(step))
+        run(lambda step, *_: call(step))
 
 
 def test_labels_of_two_processes_agree_whatever_the_folder():
@@ -270,13 +262,10 @@ def test_message_on_long_nest_shows_where_it_differs():
     assert len(str(caught.value)) < 700
 
 
-@pytest.fixture(scope="module")
-def two_processes():
-    """The results of all cases in each of two real processes."""
+@pytest.mark.slow
+def test_two_real_processes_follow_the_formulas_and_agree_on_statistics_and_logs():
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(2)]
-        for free in sockets:
-            free.bind(("127.0.0.1", 0))
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
         addresses = [f"127.0.0.1:{free.getsockname()[1]}" for free in sockets]
     with ExitStack() as stack:
         processes = []
@@ -290,11 +279,7 @@ def two_processes():
             processes.append(process)
         outputs = [process.communicate(timeout=180) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outputs
-    return [json.loads(out) for out, _ in outputs]
-
-
-@pytest.mark.slow
-def test_two_real_processes_follow_the_formulas_and_agree_on_statistics_and_logs(two_processes):
+    two_processes = [json.loads(out) for out, _ in outputs]
     for case in replicas.CASES:
         for results, wanted in zip(two_processes, replicas.expected(case, 2), strict=True):
             for mine, leaf in zip(results["results"][case], tf.nest.flatten(wanted), strict=True):

@@ -33,7 +33,7 @@ from trainer.engine.initial_weights import restore_weights
 from trainer.errors import ConfigError
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def restored_precision():
     """Undo what a run sets for the whole process."""
     yield
@@ -44,15 +44,9 @@ def restored_precision():
 def options(model, *overrides):
     """Return the command line of a short training."""
     return [
-        "model=softmax",
-        "~model.l2",
-        f"model._target_=tests.support.keras3_models.{model}",
-        "dataset=digits",
-        "train.steps=5",
-        "batch.global_size=16",
-        "writers=[jsonl]",
-        *overrides,
-    ]
+        "model=softmax", "~model.l2", f"model._target_=tests.support.keras3_models.{model}",
+        "dataset=digits", "train.steps=5", "batch.global_size=16", "writers=[jsonl]", *overrides,
+    ]  # fmt: skip
 
 
 def engine(run_dir, model, *overrides):
@@ -71,7 +65,6 @@ def train(run_dir, model, *overrides):
         (("batch.accumulate=2", "jit=true", "divergence.action=skip"), ROUNDING),
     ],
 )
-@pytest.mark.usefixtures("restored_precision")
 def test_what_tf_keras_cannot_do_under_central_storage_trains(tmp_path, overrides, tolerance):
     # Not Adam: it takes the gradient of a bias without effect, mere rounding, for one. No dropout:
     # XLA draws other numbers.
@@ -87,7 +80,6 @@ def test_what_tf_keras_cannot_do_under_central_storage_trains(tmp_path, override
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("restored_precision")
 def test_overflow_drops_the_update_and_halves_the_scale_under_central_storage(tmp_path):
     run = engine(tmp_path, "conv_net", "precision=mixed_float16", "train.steps=1", *CENTRAL)
     scale = run.state.loss_scale.value

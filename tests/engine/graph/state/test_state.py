@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.training import TWO, assert_same_bits, engine, train
-from trainer.engine.graph.state.freezing import freeze_layers
+from tests.support.training import engine
 from trainer.engine.graph.state.variables import LossScale
 from trainer.engine.graph.state.weight_paths import variable_key, weights_of
 from trainer.errors import ConfigError
-from trainer.models.mobilenet import mobilenet
 
 EVERYTHING = (
     "model._target_=tests.support.toy_models.blocks", "train.ema_decay=0.9",
@@ -33,16 +31,6 @@ def values(run):
         for slot in optimizer.get_slot_names() if variable_key(variable) in trained else ():
             result[f"{weight.path}/{slot}"] = optimizer.get_slot(variable, slot).numpy()
     return result
-
-
-@pytest.mark.slow
-def test_groups_on_two_replicas_have_the_bits_of_one_device(tmp_path):
-    options = (
-        *EVERYTHING, "batch.shards=4", "optimizer.layer_decay=0.8",
-        "optimizer.groups={head:{learning_rate:10x},stem/kernel:{clip_norm:0.1}}",
-    )  # fmt: skip
-    one = train(tmp_path / "one", *options)
-    assert_same_bits(one, train(tmp_path / "two", *options, *TWO))
 
 
 @pytest.mark.parametrize("strategy", [(), pytest.param(THREE, marks=pytest.mark.slow)])
@@ -79,16 +67,6 @@ def test_rate_of_zero_keeps_some_weights_of_a_layer(tmp_path):
     run.train(lambda: False)
     kept = [v.name for v in model.trainable_variables if np.array_equal(v, before[v.name])]
     assert kept == [name for name in before if "bias" in name]
-
-
-@pytest.mark.slow
-def test_all_but_the_classifier_of_a_published_network_is_frozen():
-    model = mobilenet((32, 32, 3), 10, alpha=0.35)
-    freeze_layers({"model": model}, ["^(?!logits)"])
-    assert [variable.name for variable in model.trainable_variables] == [
-        "logits/kernel:0", "logits/bias:0",
-    ]  # fmt: skip
-    assert not model.get_layer("bn_Conv1").trainable
 
 
 @pytest.mark.parametrize(

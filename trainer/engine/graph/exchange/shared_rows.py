@@ -59,7 +59,9 @@ class SharedRows:
             tensors: those of this process; their shapes are the same in all.
             over_hosts: writes the sum over the hosts of what is in a part into the part.
         """
-        columns_of = _columns_of(tensors)
+        # Where TensorFlow can use them as they are.
+        starts = itertools.accumulate((_aligned(x.size) for x in tensors), initial=0)
+        columns_of = [slice(x, x + y.size) for x, y in zip(starts, tensors, strict=False)]
         size = _aligned(columns_of[-1].stop) if tensors else 0
         pieces = [(x, y.reshape(-1)) for x, y in zip(columns_of, tensors, strict=True)]
         part = slice(0, 0)
@@ -117,12 +119,6 @@ class SharedRows:
             memory = self._rendezvous.share(self._call, num_bytes)
         self._rows = np.frombuffer(memory, np.float32).reshape(shape)
         self._given = [[] for _ in range(_NUM_SUMS)]
-
-
-def _columns_of(tensors: Sequence[np.ndarray]) -> list[slice]:
-    """Return the columns of each tensor in a row, where TensorFlow can use it as it is."""
-    starts = itertools.accumulate((_aligned(x.size) for x in tensors), initial=0)
-    return [slice(at, at + x.size) for at, x in zip(starts, tensors, strict=False)]
 
 
 def part_of(size: int, number: int, count: int) -> slice:

@@ -31,7 +31,9 @@ class MixedOrder(SampleOrder):
 
     def locate(self, positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the source's epoch and the example of each position, [B] int64."""
-        sources, ranks = self._tables()
+        # On the host, whatever the caller's device, as with all of the order.
+        with tf.device("CPU:0"):
+            sources, ranks = map(tf.constant, period_of([share for _, share in self.parts]))
         sizes, shares = (tf.constant(column, tf.int64) for column in zip(*self.parts, strict=True))
         period = sources.shape[0]
         slots = positions % period
@@ -41,13 +43,6 @@ class MixedOrder(SampleOrder):
         epochs = number // size
         indices = permuted(number % size, size, self.seed, epochs, tf.cast(source, tf.int64))
         return epochs, indices + tf.gather(tf.cumsum(sizes, exclusive=True), source)
-
-    def _tables(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the source at each position of a period, and how often it was there before."""
-        sources, ranks = period_of([share for _, share in self.parts])
-        # On the host, whatever the caller's device, as with all of the order.
-        with tf.device("CPU:0"):
-            return tf.constant(sources), tf.constant(ranks)
 
 
 def period_of(shares: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -265,12 +265,9 @@ class PredictLoop(SplitLoop):
                 f"predict_step returns texts ({', '.join(texts)}); return numbers, such as the "
                 "index of each text in a list"
             )
-        inputs = {name: batch[name] for name in ("id", "weight")} | _labels(batch)
-        gathered = Collectives(self._log).all_gather({**inputs, **predictions})
+        inputs = {name: batch[name] for name in ("id", "weight")}
+        label = batch.get("label", {})
+        leaves = zip(paths(label, "label", "_"), tf.nest.flatten(label), strict=True)
+        labels = {name: value for name, value in leaves if value.dtype != tf.string}
+        gathered = Collectives(self._log).all_gather({**inputs, **labels, **predictions})
         return {name: tf.reshape(rows, [-1, *rows.shape[2:]]) for name, rows in gathered.items()}
-
-
-def _labels(batch: Batch) -> dict[str, tf.Tensor]:
-    label = batch.get("label", {})
-    leaves = zip(paths(label, "label", "_"), tf.nest.flatten(label), strict=True)
-    return {name: value for name, value in leaves if value.dtype != tf.string}

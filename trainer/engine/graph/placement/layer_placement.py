@@ -70,9 +70,14 @@ def place_layers(
     """
     walk = _Walk(requested)
     walk.models(models, lambda model, prefix: _chooser(model, prefix, placement, count))
-    problems = []
-    if not isinstance(placement, str):
-        problems = _unmatched(placement, walk.placed.layers)
+    layers = walk.placed.layers
+    names = ", ".join(list(layers)[: 2 * _SHOWN])
+    listed = f"; the layers are {names}{', ...' if len(layers) > 2 * _SHOWN else ''}"
+    problems = [
+        f"strategy.placement ({pattern}) matches no layer{did_you_mean(pattern, layers) or listed}"
+        for pattern in (() if isinstance(placement, str) else placement)
+        if not any(re.fullmatch(pattern, path) for path in layers)
+    ]
     if walk.without:
         names = ", ".join(walk.without[:_SHOWN])
         more = f" and {len(walk.without) - _SHOWN} more" if len(walk.without) > _SHOWN else ""
@@ -109,16 +114,6 @@ def _chooser(
     return lambda path: next(
         (index for pattern, index in patterns if pattern.fullmatch(path)), None
     )
-
-
-def _unmatched(placement: Mapping[str, int], layers: Mapping[str, Layer]) -> list[str]:
-    names = ", ".join(list(layers)[: 2 * _SHOWN])
-    listed = f"; the layers are {names}{', ...' if len(layers) > 2 * _SHOWN else ''}"
-    return [
-        f"strategy.placement ({pattern}) matches no layer{did_you_mean(pattern, layers) or listed}"
-        for pattern in placement
-        if not any(re.fullmatch(pattern, path) for path in layers)
-    ]
 
 
 class _Walk:

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.engine.graph.placement.layer_placement import Layer, LayerPlacement
+from trainer.engine.graph.placement.layer_placement import LayerPlacement
 from trainer.errors import ConfigError
 from trainer.logical_devices import DeviceGroups, current_groups, drafting, logical_device
 from trainer.logical_devices import requested_for_variables as requested
@@ -111,22 +111,14 @@ def compute_on_devices(placement: LayerPlacement) -> None:
     for path, index in placement.devices.items():
         layer = placement.layers[path]
         kind = type(layer)
-        members = {"__call__": _call_on(kind, index), "__module__": kind.__module__}
+        members = {"__call__": _on(index, kind.__call__), "__module__": kind.__module__}
         layer.__class__ = type(kind.__name__, (kind,), members)
         layer._callable_losses[:] = [_on(index, loss) for loss in layer._callable_losses]
 
 
-def _call_on(kind: type[Layer], index: int) -> Callable[..., Any]:
-    def call(self: Layer, *args: Any, **options: Any) -> Any:
+def _on(index: int, function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **options: Any) -> Any:
         with logical_device(index):
-            return kind.__call__(self, *args, **options)
-
-    return call
-
-
-def _on(index: int, function: Callable[[], Any]) -> Callable[[], Any]:
-    def call() -> Any:
-        with logical_device(index):
-            return function()
+            return function(*args, **options)
 
     return call

@@ -28,7 +28,11 @@ def freeze_layers(models: Mapping[str, Any], patterns: Sequence[str]) -> None:
     weights = weights_of(models)
     selected = [weight for pattern in patterns for weight in select(FREEZE, pattern, weights)]
     for layer in _whole_layers(selected, weights):
-        _freeze(layer)
+        if getattr(layer, "lora_enabled", False):
+            for variable in layer._trainable_variables:
+                variable.trainable = "lora" in variable.name
+        else:
+            layer.trainable = False
     if not any(model.trainable_variables for model in models.values()):
         raise ConfigError(f"{FREEZE} ({', '.join(patterns)}) leaves no weight to train")
 
@@ -51,12 +55,3 @@ def _whole_layers(selected: Sequence[Weight], weights: Sequence[Weight]) -> list
 
 def _ids_within(layer: Any) -> set[int]:
     return {id(layer)}.union(*(_ids_within(inner) for inner in layers_within(layer)))
-
-
-def _freeze(layer: Any) -> None:
-    if not getattr(layer, "lora_enabled", False):
-        layer.trainable = False
-        return
-    for variable in layer._trainable_variables:
-        if "lora" not in variable.name:
-            variable.trainable = False

@@ -137,13 +137,17 @@ def forward_parts(
     num_shards = (options.shards or num_replicas) // num_replicas
     size = int(batch["weight"].shape[0]) // num_shards
 
+    def joined(*parts: tf.Tensor) -> tf.Tensor:
+        whole = tf.concat(parts, axis=0)
+        return tf.ensure_shape(whole, [whole.shape[0] or size, *whole.shape[1:]])
+
     def of_shard(shard: Batch) -> Any:
         micro, enter = cut(shard, options.accumulate), randomness.split_part(options.accumulate)
         results = []
         for part in range(options.accumulate):
             with enter(part), pass_values(model, moving_variables(model)):
                 results.append(fn(micro(part)))
-        return tf.nest.map_structure(lambda *rows: _joined(rows, size), *results)
+        return tf.nest.map_structure(joined, *results)
 
     with randomness.repeatable():
         if options.shards is None:
@@ -154,12 +158,6 @@ def forward_parts(
             lambda x: x if x.dtype == tf.string else tf.raw_ops.Snapshot(input=x), batch
         )
         return of_each_shard(of_shard, hidden, num_shards)
-
-
-def _joined(parts: Sequence[tf.Tensor], size: int) -> tf.Tensor:
-    """Return tensors of the parts of a batch as one, of `size` rows if their number is unknown."""
-    whole = tf.concat(parts, axis=0)
-    return tf.ensure_shape(whole, [whole.shape[0] or size, *whole.shape[1:]])
 
 
 class _Passes:
@@ -398,10 +396,14 @@ def sum_over_shards(
         branches = [partial(carried, height) for height in heights]
         return number + 1, tf.switch_case(tf.gather(num_complete, number), branches)
 
+    def empty(spec: tf.TensorSpec) -> tf.Tensor:  # written before it is read
+        sizes = [size or 0 for size in spec.shape.as_list()]
+        return tf.raw_ops.Empty(shape=sizes, dtype=spec.dtype, init=False)
+
     _, subtrees = tf.while_loop(
         lambda number, _: number < count,
         one_shard,
-        (tf.constant(0), [[_empty(spec) for spec in state] for _ in heights]),
+        (tf.constant(0), [[*map(empty, state)] for _ in heights]),
         shape_invariants=(tf.TensorShape([]), [[spec.shape for spec in state] for _ in heights]),
         parallel_iterations=1,  # shards are to keep the others out of memory
     )
@@ -417,13 +419,6 @@ def sum_over_shards(
 
 def _add(left: list[Gradient], right: list[Gradient]) -> list[Gradient]:
     return [add(a, b) for a, b in zip(left, right, strict=True)]
-
-
-def _empty(spec: tf.TensorSpec) -> tf.Tensor:
-    """Return a tensor that is written before it is read."""
-    return tf.raw_ops.Empty(
-        shape=[size or 0 for size in spec.shape.as_list()], dtype=spec.dtype, init=False
-    )
 
 
 def _flat(values: Sequence[Gradient], variable: Sequence[bool]) -> list[tf.Tensor]:

@@ -259,7 +259,8 @@ class MovingStatistics:
             return []
         # Not those of frozen layers, which must keep their bits: the mean of three equal numbers
         # may be another one.
-        frozen = _frozen(self._model)
+        layers = (x for x in self._model.submodules if isinstance(x, tf.keras.layers.Layer))
+        frozen = {id(v) for layer in layers if not layer.trainable for v in layer.weights}
         self._variables = [
             variable
             for variable in self._model.non_trainable_variables
@@ -307,12 +308,6 @@ def _assign_alike(
 
     if variables:
         tf.distribute.get_replica_context().merge_call(cross_replica, args=tuple(values))
-
-
-def _frozen(model: tf.keras.Model) -> set[int]:
-    """Return the ids of the variables of all layers that are not trained."""
-    layers = (part for part in model.submodules if isinstance(part, tf.keras.layers.Layer))
-    return {id(variable) for layer in layers if not layer.trainable for variable in layer.weights}
 
 
 @contextmanager

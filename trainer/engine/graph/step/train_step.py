@@ -100,7 +100,9 @@ class Step(Collectives):
         self._refuse_in_evaluation("minimize")
         self._count(optimizer)
         statistics = MovingStatistics(model, self.options, self.num_replicas)
-        scale = self.read_loss_scale()
+        # Once: other workers may change it before this update is made.
+        loss_scale = self.options.loss_scale
+        scale = None if loss_scale is None else loss_scale.value.read_value()
         own = accumulate_gradients(loss_fn, batch, model, self.options, self, scale)
         gradients, (packed, *totals) = self.sum_over_replicas(
             self._to_sum(own, model, optimizer),
@@ -209,11 +211,6 @@ class Step(Collectives):
     def _count(self, optimizer: Optimizer) -> None:
         _, count = self._updates.get(id(optimizer), (None, 0))
         self._updates[id(optimizer)] = (optimizer, count + 1)
-
-    def read_loss_scale(self) -> tf.Tensor | None:
-        """Return the loss scale, once: other workers may change it before this update is made."""
-        loss_scale = self.options.loss_scale
-        return None if loss_scale is None else loss_scale.value.read_value()
 
     def _to_sum(self, own: Contribution, model: tf.keras.Model, optimizer: Optimizer) -> Gradients:
         """Return this replica's gradients; in rows only where that pays."""
