@@ -16,7 +16,7 @@ from trainer.datasets.mixture import mixture
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.arrays import ArrayDataset, ArraySplit
 from trainer.datasets.stream import StreamSplit
-from trainer.engine.graph.input.mixed_order import sample_order
+from trainer.engine.graph.input.feed import sample_order
 
 RANDOM = np.random.RandomState(0)
 

@@ -20,8 +20,7 @@ from trainer.datasets.indexed import indexed
 from trainer.datasets.mixture import MixtureSplit
 from trainer.datasets.records.fields import Fields
 from trainer.datasets.text_windows import WindowSplit
-from trainer.engine.graph.input.feed import Pipeline, Source
-from trainer.engine.graph.input.mixed_order import sample_order
+from trainer.engine.graph.input.feed import Pipeline, Source, sample_order
 
 MANY = 10_000_000
 BATCH = 8

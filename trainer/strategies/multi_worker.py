@@ -125,7 +125,7 @@ class MultiWorker(Strategy):
         """Return the user's own exchange, that in 16 bits, or the direct one; collective."""
         import tensorflow as tf
 
-        from trainer.engine.graph.exchange.compressed_exchange import CompressedExchange
+        from trainer.engine.graph.exchange.collectives import CompressedExchange
         from trainer.engine.graph.exchange.process_sum import ProcessSum, connect
         from trainer.engine.graph.exchange.rendezvous import Timeouts
         from trainer.engine.graph.step.shard_tree import chain_sum, tree_sum

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.cluster.messages import Channel
 from trainer.config.directions import biased_selection
 from trainer.config.schema import Experiment
-from trainer.engine.graph.input.mixed_order import epoch_lines
+from trainer.engine.graph.input.feed import epoch_lines
 from trainer.protocols import DatasetDefaults, OptimizerDefaults, with_defaults
 from trainer.runs.identity import run_address, trained_choice
 from trainer.worker.run import Run

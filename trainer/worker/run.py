@@ -27,11 +27,10 @@ from trainer.config.schema import Experiment
 from trainer.engine.adapted_layers import AdaptedLayers
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.evaluation.inference import Inference
-from trainer.engine.graph.asynchronous.async_loops import AsyncLoops
-from trainer.engine.graph.asynchronous.chunks import ChunkScheduler
+from trainer.engine.graph.asynchronous.async_loops import AsyncLoops, ChunkScheduler
 from trainer.engine.graph.checks.graph_check import GraphCheck
 from trainer.engine.graph.input.feed import Source
-from trainer.engine.graph.loops.loop_factory import Loops
+from trainer.engine.graph.loops.split_loops import Loops
 from trainer.engine.graph.placement.layer_placement import LayerPlacement, place_layers
 from trainer.engine.graph.placement.placed_model import (
     compute_on_devices,
@@ -40,9 +39,9 @@ from trainer.engine.graph.placement.placed_model import (
 )
 from trainer.engine.graph.placement.step_devices import no_devices_for_variables
 from trainer.engine.graph.randomness.draws import convert_draws
-from trainer.engine.graph.state.freezing import freeze_layers
 from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.graph.state.variables import read_from_first_replica
+from trainer.engine.graph.state.weight_paths import freeze_layers
 from trainer.engine.graph.step.grouped_optimizer import bind_groups
 from trainer.engine.graph.step.metric_sums import metric_names, num_sums
 from trainer.engine.graph.step.update_check import DivergenceMonitor

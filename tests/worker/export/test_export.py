@@ -22,7 +22,7 @@ from trainer.config.schema import Experiment
 from trainer.engine.evaluation.inference import Inference
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.keras3.keras3_model import Keras3Model
-from trainer.engine.graph.loops.loop_factory import Loops
+from trainer.engine.graph.loops.split_loops import Loops
 from trainer.errors import ConfigError
 from trainer.strategies import select
 from trainer.worker.export import export, model_card

@@ -23,7 +23,7 @@ from trainer.engine.evaluation.row_metrics import (
 )
 from trainer.engine.graph.input.feature_specs import fetched_specs
 from trainer.engine.graph.input.feed import Source
-from trainer.engine.graph.loops.loop_factory import Loops
+from trainer.engine.graph.loops.split_loops import Loops
 from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.graph.step.metric_sums import metric_names
 from trainer.engine.process_group import ProcessGroup

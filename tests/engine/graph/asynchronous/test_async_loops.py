@@ -13,7 +13,7 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.datasets.digits import digits
-from trainer.engine.graph.asynchronous.chunks import ChunkScheduler
+from trainer.engine.graph.asynchronous.async_loops import ChunkScheduler
 from trainer.engine.graph.input.feed import SampleOrder
 from trainer.errors import NonFiniteError
 from trainer.strategies.strategy import Strategy

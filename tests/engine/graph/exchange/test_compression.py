@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.layouts import mirrored
-from trainer.engine.graph.exchange.compressed_exchange import CompressedExchange
+from trainer.engine.graph.exchange.collectives import CompressedExchange
 
 RELATIVE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 """One rounding: bfloat16 has 8 bits, float16 has 11."""

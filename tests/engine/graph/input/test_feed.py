@@ -13,8 +13,18 @@ from tests.support.layouts import Layout
 from tests.support.training import assert_same_bits, finish, recipe
 from trainer.datasets.fit_data import data_of_fit
 from trainer.datasets.splits.arrays import ArraySplit
-from trainer.engine.graph.input.feed import InGraph, Pipeline, SampleOrder, Source, StreamFeed, feed
-from trainer.engine.graph.input.mixed_order import MixedOrder, epoch_lines, period_of, sample_order
+from trainer.engine.graph.input.feed import (
+    InGraph,
+    MixedOrder,
+    Pipeline,
+    SampleOrder,
+    Source,
+    StreamFeed,
+    epoch_lines,
+    feed,
+    period_of,
+    sample_order,
+)
 
 N = 23
 FEATURES = np.arange(N * 2, dtype=np.uint8).reshape(N, 2)

@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from tests.engine.graph.loops.test_train_loop import ancestors
 from tests.support.training import assert_same_bits, engine, train, variables
-from trainer.engine.graph.placement.device_traffic import traffic
-from trainer.engine.graph.placement.step_devices import BACKWARD, device_key
+from trainer.engine.graph.placement.step_devices import BACKWARD, device_key, traffic
 from trainer.errors import ConfigError
 from trainer.logical_devices import groups_of, logical_device
 
