@@ -34,7 +34,7 @@ _POLL_SECS = 0.02  # between two looks whether they are
 _WAITING_FILES = (
     "trainer/engine/process_group.py",
     "trainer/engine/graph/exchange/peer_links.py",
-    "trainer/engine/graph/exchange/rendezvous.py",
+    "trainer/engine/graph/exchange/shared_rows.py",
 )
 """Files of this package in which a process waits for others."""
 

@@ -127,7 +127,7 @@ class MultiWorker(Strategy):
 
         from trainer.engine.graph.exchange.collectives import CompressedExchange
         from trainer.engine.graph.exchange.process_sum import ProcessSum, connect
-        from trainer.engine.graph.exchange.rendezvous import Timeouts
+        from trainer.engine.graph.exchange.shared_rows import Timeouts
         from trainer.engine.graph.step.shard_tree import chain_sum, tree_sum
 
         if callable(self._communication):

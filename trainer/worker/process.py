@@ -88,7 +88,7 @@ def _report_error(error: Exception, channel: Channel, *, is_known: bool = False)
     """
     import tensorflow as tf
 
-    from trainer.engine.graph.exchange.rendezvous import PeerLostError
+    from trainer.engine.graph.exchange.shared_rows import PeerLostError
 
     match error:
         case ConfigError():

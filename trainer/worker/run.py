@@ -31,10 +31,11 @@ from trainer.engine.graph.asynchronous.async_loops import AsyncLoops, ChunkSched
 from trainer.engine.graph.checks.graph_check import GraphCheck
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.loops.split_loops import Loops
-from trainer.engine.graph.placement.layer_placement import LayerPlacement, place_layers
-from trainer.engine.graph.placement.placed_model import (
+from trainer.engine.graph.placement.layer_placement import (
+    LayerPlacement,
     compute_on_devices,
     draft_variables,
+    place_layers,
     variables_on,
 )
 from trainer.engine.graph.placement.step_devices import no_devices_for_variables

@@ -16,9 +16,8 @@ from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.engine import Engine
 from trainer.engine.graph.exchange.collectives import ExchangeTimer
 from trainer.engine.graph.exchange.process_sum import ProcessSum
-from trainer.engine.graph.input.faulty_feed import FaultyFeed
 from trainer.engine.graph.input.feature_specs import feature_specs
-from trainer.engine.graph.input.feed import Feed, Source, sample_order
+from trainer.engine.graph.input.feed import FaultyFeed, Feed, Source, sample_order
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.placement.step_devices import traffic
 from trainer.engine.graph.state.train_state import flip_bit

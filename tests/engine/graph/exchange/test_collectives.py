@@ -16,7 +16,7 @@ import tensorflow as tf
 from tests.support import replicas
 from tests.support.layouts import mirrored
 from trainer.engine.graph.exchange.collectives import CollectiveLog, ExchangeTimer, flat_sum
-from trainer.engine.graph.input.faulty_feed import _rest
+from trainer.engine.graph.input.feed import _rest
 
 ROOT = Path(__file__).resolve().parents[4]
 

@@ -15,7 +15,7 @@ import pytest
 from tests.support.namespaces import namespaces
 from tests.support.processes import ROOT
 from trainer.engine.graph.exchange.peer_links import PeerLinks
-from trainer.engine.graph.exchange.rendezvous import PeerLostError, Timeouts
+from trainer.engine.graph.exchange.shared_rows import PeerLostError, Timeouts
 from trainer.engine.graph.step.shard_tree import chain_sum, tree_sum
 
 TOKEN = b"a token of 32 bytes, or whatever"

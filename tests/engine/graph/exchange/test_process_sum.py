@@ -10,8 +10,7 @@ import tensorflow as tf
 from trainer.engine.graph.checks.traced_operations import all_graphs
 from trainer.engine.graph.exchange import process_sum
 from trainer.engine.graph.exchange.process_sum import Peers, ProcessSum, groups_of_hosts
-from trainer.engine.graph.exchange.rendezvous import Timeouts
-from trainer.engine.graph.exchange.shared_rows import SharedRows
+from trainer.engine.graph.exchange.shared_rows import SharedRows, Timeouts
 from trainer.engine.graph.step.shard_tree import chain_sum, tree_sum
 from trainer.errors import ConfigError
 

@@ -7,8 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from trainer.engine.graph.exchange.rendezvous import PeerLostError, Rendezvous, Timeouts
-from trainer.engine.graph.exchange.shared_rows import SharedRows
+from trainer.engine.graph.exchange.shared_rows import (
+    PeerLostError,
+    Rendezvous,
+    SharedRows,
+    Timeouts,
+)
 from trainer.engine.graph.step.shard_tree import chain_sum, tree_sum
 
 

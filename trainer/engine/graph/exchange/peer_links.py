@@ -20,10 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from trainer.engine.graph.exchange.rendezvous import PeerLostError, Timeouts
 from trainer.engine.graph.exchange.shared_rows import (
     AddUp,
+    PeerLostError,
     Pieces,
+    Timeouts,
     add_columns,
     part_of,
     within,

@@ -25,8 +25,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from trainer.engine.graph.exchange.peer_links import PeerLinks
-from trainer.engine.graph.exchange.rendezvous import Rendezvous, Timeouts
-from trainer.engine.graph.exchange.shared_rows import AddUp, SharedRows
+from trainer.engine.graph.exchange.shared_rows import AddUp, Rendezvous, SharedRows, Timeouts
 from trainer.errors import ConfigError
 
 _TOKEN_BYTES = 32

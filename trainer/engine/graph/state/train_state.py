@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.engine.graph.placement.placed_model import variables_beside
+from trainer.engine.graph.placement.layer_placement import variables_beside
 from trainer.engine.graph.placement.step_devices import beside
 from trainer.engine.graph.state.variables import LossScale, replicated, split_alike
 from trainer.errors import ConfigError
