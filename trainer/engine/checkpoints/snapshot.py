@@ -32,7 +32,7 @@ class SnapshotReader:
     Uses private names of TensorFlow 2.21, `_saver._gather_serialized_tensors` and
     `_restore_from_tensors`: the public `write` would write at once, gather anew each time, and
     write the variables of other processes on their machines, and the public `read` reads files.
-    tests/engine/checkpoints/test_snapshot.py fails when a name moves.
+    tests/engine/checkpoints/test_checkpointer.py fails when a name moves.
     """
 
     def __init__(self, checkpoint: tf.train.Checkpoint) -> None:

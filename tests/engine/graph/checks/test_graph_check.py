@@ -1,4 +1,4 @@
-"""What a traced graph may not have: variables that nobody saves, and draws of a hidden counter."""
+"""What a traced graph may not have: what nobody saves, hidden draws, softmax before a loss of logits."""
 
 import re
 
@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 
 from tests.support.training import SMALL, lines_of, recipe
-from trainer.engine.graph.checks.graph_check import IN_LOOP, GraphCheck
+from trainer.engine.graph.checks.graph_check import IN_LOOP, GraphCheck, check_losses
+from trainer.engine.graph.checks.traced_operations import all_graphs
 from trainer.errors import ConfigError
 
 INPUTS = tf.TensorSpec([4])
@@ -220,3 +221,87 @@ def test_clock_and_python_code_are_warned_of_in_a_line(function, words):
 
 def test_python_code_without_a_state_is_not_warned_of():
     assert check(numpy(False)) == []
+
+
+LABELS = tf.constant([0, 2, 1, 0])
+FLAGS = tf.one_hot(LABELS, 3)
+
+
+def sparse_loss(x):
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(LABELS, x)
+
+
+def dense_loss(x):
+    return tf.nn.softmax_cross_entropy_with_logits(FLAGS, x)
+
+
+def binary_loss(x):
+    return tf.nn.sigmoid_cross_entropy_with_logits(FLAGS, x)
+
+
+def adversarial(x):
+    return tf.nn.softplus(-x)
+
+
+@tf.function(autograph=False)
+def softmax_in_function(x):
+    with tf.name_scope("inner"):
+        return x, tf.nn.softmax(x)
+
+
+def repeated(x):
+    return tf.while_loop(
+        lambda i, _: i < 2, lambda i, y: (i + 1, y + sparse_loss(x)), (0, sparse_loss(x))
+    )
+
+
+def traced(function):
+    return tf.function(function, autograph=False).get_concrete_function(
+        tf.TensorSpec([4, 3], tf.float32)
+    )
+
+
+def layer(x):
+    with tf.name_scope("model"), tf.name_scope("last"):
+        return tf.nn.softmax(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        (lambda x: sparse_loss(layer(x)), r"softmax \(layer model/last\)"),
+        (lambda x: binary_loss(tf.sigmoid(x)), "sigmoid, of which"),
+        (lambda x: adversarial(tf.sigmoid(x)), "sigmoid, of which"),
+        (lambda x: sparse_loss(tf.cast(tf.cast(layer(x), tf.float16), tf.float32)), "softmax"),
+        (lambda x: sparse_loss(tf.reshape(layer(x)[:, :2], [4, 1, 2])[:, 0]), "softmax"),
+        (lambda x: sparse_loss(softmax_in_function(x)[1]), r"softmax \(layer inner\)"),
+        (lambda x: repeated(layer(x)), "softmax"),
+        (lambda x: sparse_loss(tf.where(x > 0.0, -1e9, layer(x))), "softmax"),
+        (lambda x: sparse_loss(tf.concat([layer(x), tf.zeros([4, 1])], 1)), "softmax"),
+    ],
+)  # fmt: skip
+def test_probabilities_are_found(function, found):
+    with pytest.raises(ConfigError, match=f"takes logits, and is given .* a {found}"):
+        check_losses(all_graphs(traced(function).graph))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        sparse_loss,
+        binary_loss,
+        lambda x: sparse_loss(softmax_in_function(x)[0]),
+        lambda x: sparse_loss(tf.matmul(layer(x), tf.ones([3, 3]))),  # a hidden layer
+        lambda x: sparse_loss(tf.nn.log_softmax(x)),  # the logarithm of probabilities is logits
+        lambda x: sparse_loss(tf.math.log(layer(x))),
+        lambda x: tf.nn.softmax_cross_entropy_with_logits(layer(x), x),  # of a teacher
+        # Probabilities and logits of several heads in one output.
+        lambda x: sparse_loss(tf.concat([tf.sigmoid(x), x], axis=1)[:, 3:]),
+        lambda x: -tf.math.log1p(-tf.sigmoid(x)),  # a cross-entropy of probabilities
+        # Keras goes back to the logits.
+        lambda x: tf.keras.losses.sparse_categorical_crossentropy(LABELS, layer(x)),
+        lambda x: tf.keras.losses.binary_crossentropy(FLAGS, tf.sigmoid(x)),
+    ],
+)
+def test_logits_are_accepted(function):
+    check_losses(all_graphs(traced(function).graph))

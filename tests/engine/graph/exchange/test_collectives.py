@@ -1,4 +1,7 @@
-"""Collectives: values, gradients, global batch normalization, and replicas that differ."""
+"""Collectives: values, gradients, global batch normalization, and replicas that differ.
+
+Gradients in 16 bits: rounded once, of any size, without overflow; nothing else is rounded.
+"""
 
 import functools
 import json
@@ -15,7 +18,12 @@ import tensorflow as tf
 
 from tests.support import replicas
 from tests.support.layouts import mirrored
-from trainer.engine.graph.exchange.collectives import CollectiveLog, ExchangeTimer, flat_sum
+from trainer.engine.graph.exchange.collectives import (
+    CollectiveLog,
+    CompressedExchange,
+    ExchangeTimer,
+    flat_sum,
+)
 from trainer.engine.graph.input.feed import _rest
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -309,3 +317,67 @@ def test_time_from_ready_to_summed_is_added_up_over_steps():
 
     assert float(steps(tf.constant(3))) == 8.0
     assert timer.read() >= 0.9 * 3 * 0.02 / 2
+
+
+RELATIVE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+"""One rounding: bfloat16 has 8 bits, float16 has 11."""
+
+
+@pytest.fixture(scope="module")
+def two():
+    return mirrored(2)
+
+
+def summed(two, dtype, steps, others=(1.0,)):
+    """Sum each of `steps`, pairs of arrays for two replicas; return the sums."""
+    compressed = CompressedExchange(tf.as_dtype(dtype))
+
+    @tf.function
+    def step(first, second):
+        def of_replica():
+            context = tf.distribute.get_replica_context()
+            mine = tf.where(context.replica_id_in_sync_group == 0, first, second)
+            return compressed(context, [mine], [tf.constant(x) for x in others])
+
+        return tf.nest.map_structure(two.experimental_local_results, two.run(of_replica))
+
+    results = []
+    for pair in steps:
+        ([(one, two)], exact) = step(*(tf.constant(x, tf.float32) for x in pair))
+        assert np.array_equal(one.numpy(), two.numpy(), equal_nan=True)
+        results.append((one.numpy(), [float(x) for x, _ in exact]))
+    return results
+
+
+@pytest.mark.parametrize("dtype", RELATIVE)
+def test_sum_is_right_to_the_bits_of_the_type(two, dtype):
+    random = np.random.default_rng(0)
+    steps = [(random.normal(size=(40, 3)), random.normal(size=(40, 3))) for _ in range(3)]
+    for (total, _), (first, second) in zip(summed(two, dtype, steps), steps, strict=True):
+        error = np.abs(total - (first + second)).max()
+        # Each of the two is rounded, and so is their sum, which is up to twice as large.
+        assert 0 < error <= 4 * RELATIVE[dtype] * np.abs([first, second]).max()
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-25, 1e-6, 1e37])
+def test_float16_scale_follows_size_of_gradient_within_the_step(two, size):
+    first, large = np.array([1e-3, -1e-3]), np.array([1.0, -0.5, 1e-3, 0.25][:2]) * size
+    # Two models of a task take turns.
+    for total, _ in summed(two, "float16", [(first, first), (large, large)] * 2)[1::2]:
+        assert total == pytest.approx(2 * large, rel=2.0**-9)
+
+
+@pytest.mark.parametrize("dtype", RELATIVE)
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_gradient_that_is_not_finite_stays_so_on_all_replicas(two, dtype, bad):
+    values = [(np.array([bad, 1.0]), np.array([1.0, 1.0])), (np.ones(2), np.ones(2))]
+    (total, exact), (after, _) = summed(two, dtype, values)
+    assert not np.isfinite(total[0])
+    assert exact == [2.0]
+    assert (after == 2).all()
+
+
+@pytest.mark.parametrize("dtype", RELATIVE)
+def test_other_tensors_are_not_rounded(two, dtype):
+    others = (1.0 + 2.0**-20, 123456.0)
+    assert summed(two, dtype, [(np.ones(2), np.ones(2))], others)[0][1] == [2 * x for x in others]
