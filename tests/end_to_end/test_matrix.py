@@ -82,6 +82,10 @@ FEATURES = {
         "optimizer.groups={head:{learning_rate:10x},stem/kernel:{clip_norm:0.1}}",
         "optimizer.layer_decay=0.8", "train.ema_decay=0.9",
     ),
+    "target network": (
+        *SOFTMAX, "task._target_=tests.support.toy_targets.WithTarget", "~task.label_smoothing",
+        "~task.class_weights", "~task.focal_gamma",
+    ),
     "own transform": (
         "dataset._target_=tests.support.toy_datasets.waves", "augment.brightness=0.2",
         "batch.global_size=36",

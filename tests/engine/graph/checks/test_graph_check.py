@@ -1,4 +1,4 @@
-"""What a traced graph may not have: what nobody saves, hidden draws, softmax before a loss of logits."""
+"""What a traced graph may not have: what nobody saves, hidden draws, softmax before such a loss."""
 
 import re
 

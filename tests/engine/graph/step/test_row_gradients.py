@@ -1,4 +1,4 @@
-"""Gradients in rows: sums of the dense computation, row by row; steps with the bits of dense ones."""
+"""Gradients in rows: sums of the dense computation, row by row, and steps with its bits."""
 
 import numpy as np
 import pytest

@@ -13,10 +13,8 @@ from tests.support.training import (
     LOW_PRECISION_ROUNDING,
     ROUNDING,
     TWO,
-    assert_same_bits,
     distance,
     engine,
-    finish,
     recipe,
     train,
     variables,
@@ -143,13 +141,6 @@ def test_target_follows_its_recurrence_statistics_included(tmp_path, model):
     )
     assert not run.state.task.models["target"].trainable_variables
     assert list(run.state.task.optimizers) == ["model"]
-
-
-@pytest.mark.slow
-def test_stopped_run_continues_with_its_target_to_the_bit(tmp_path):
-    whole = finish(with_target(tmp_path / "whole", *TWO))
-    finish(with_target(tmp_path / "cut", *TWO), lambda run: run.step == 2)
-    assert_same_bits(finish(with_target(tmp_path / "cut", *TWO)), whole)
 
 
 @pytest.mark.slow
