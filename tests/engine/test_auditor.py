@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.training import RANDOM, TWO, assert_same_bits, engine, train, trained, variables
+from tests.support.training import TWO, assert_same_bits, engine, train, trained, variables
 from trainer.engine import auditor
 from trainer.engine.auditor import Auditor, find_difference
 from trainer.engine.process_group import ProcessGroup
@@ -54,12 +54,6 @@ def test_rollback_goes_back_to_what_was_audited(tmp_path):
     first, second = local_kernels(run)
     assert first.tobytes() == second.tobytes()
     assert_same_bits(variables(run), trained(*TWO).variables)
-
-
-@pytest.mark.long
-def test_audits_of_many_steps_raise_no_false_alarm(tmp_path):
-    steps = ("train.steps=1000", "evaluate.every_steps=500", "watchdog.audit_every_steps=10")
-    assert train(tmp_path, *TWO, *RANDOM, *steps)
 
 
 def test_single_replica_is_refused(tmp_path):

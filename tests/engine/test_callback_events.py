@@ -9,11 +9,11 @@ import tensorflow as tf
 from tests.support.marks import first_only
 from tests.support.processes import log
 from tests.support.small_runs import engine, train
+from tests.support.toy_writers import Shown
 from tests.support.training import assert_same_bits
 from trainer.engine.callback_events import CallbackCaller, Training
 from trainer.engine.plan import Epochs
 from trainer.errors import ConfigError
-from trainer.summaries.writers.writer import Writer
 
 PLAN = (
     "model=softmax", "train.steps_per_epoch=3", "evaluate.every_steps=4",
@@ -212,27 +212,16 @@ def test_only_what_must_be_is_called_beside_the_chief():
     assert events[-1] == "chief ends the training at step 4."
 
 
-class Shown(Writer):
-    """Keeps what it is to show."""
-
-    def __init__(self):
-        self.calls = []
-
-    def images(self, *args):
-        self.calls.append(args)
-
-    texts = images
-
-
 def test_summaries_of_a_callback_are_checked():
     writer = Shown()
     training = Training(None, True, {}, 8, 2, 4.0, SimpleNamespace(writers=[writer]), step=3)
-    training.write_texts("samples", ("a", "b"))
-    training.write_images("samples", np.array([[[0.0, 0.5, 1.0]]]))
-    training.write_images("samples", np.full([2, 1, 1, 3], 7, np.uint8))
-    assert writer.calls[0] == ("train", 3, "samples", ["a", "b"])
-    assert writer.calls[1][3].tolist() == [[[[0], [128], [255]]]]
-    assert writer.calls[2][3].dtype == np.uint8
+    training.write_texts("texts", ("a", "b"))
+    training.write_images("gray", np.array([[[0.0, 0.5, 1.0]]]))
+    training.write_images("colors", np.full([2, 1, 1, 3], 7, np.uint8))
+    texts, gray, colors = (writer.shown["train", 3, name] for name in ("texts", "gray", "colors"))
+    assert texts == ["a", "b"]
+    assert gray.tolist() == [[[[0], [128], [255]]]]
+    assert colors.dtype == np.uint8
     for wrong in (np.zeros([8, 8]), np.full([1, 2, 2], 1.5), np.full([1, 2, 2], np.nan)):
         with pytest.raises(ValueError, match=r"^write_images: float64 \[.*scale them, or use np"):
             training.write_images("samples", wrong)

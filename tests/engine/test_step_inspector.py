@@ -9,29 +9,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.toy_writers import Shown
 from tests.support.training import RANDOM, ROUNDING, TWO, assert_same_bits, engine, variables
 from tests.tasks.test_gan import gan_engine
 from trainer.engine.plan import EverySteps
 from trainer.engine.step_inspector import MAX_IMAGES, StepInspector, as_images
 from trainer.errors import ConfigError
-from trainer.summaries.writers.writer import Writer
 from trainer.tasks.classification import Classification
 
 RATE = 0.05
 SGD = ("optimizer=sgd", f"optimizer.learning_rate={RATE}", "optimizer.momentum=0")
-
-
-class Recorder(Writer):
-    """Keeps the images and histograms that are written."""
-
-    def __init__(self):
-        self.shown = {}
-
-    def images(self, split, step, name, images):
-        self.shown[step, name] = images
-
-    def histogram(self, split, step, name, values):
-        self.shown[step, name] = values
 
 
 class FeatureRecorder(Classification):
@@ -51,10 +38,10 @@ class FeatureRecorder(Classification):
 
 
 def inspect(run_engine, step):
-    """Return what is shown at a step, by its number and name."""
-    recorder = Recorder()
-    run_engine.step_inspector.show(step, [recorder])
-    return recorder.shown
+    """Return what is shown at a step, by its name."""
+    writer = Shown()
+    run_engine.step_inspector.show(step, [writer])
+    return {name: values for (_, _, name), values in writer.shown.items()}
 
 
 def advance(run_engine, count):
@@ -72,7 +59,7 @@ def test_gradients_are_those_of_next_step(tmp_path):
     run_engine = engine(tmp_path, *TWO, *RANDOM, *SGD, *options)
     advance(run_engine, 2)
     state = variables(run_engine)
-    histograms = {name: x for (_, name), x in inspect(run_engine, 2).items()}
+    histograms = inspect(run_engine, 2)
     assert_same_bits(state, variables(run_engine))  # moving statistics too
     before, gradients = (
         {name.removeprefix(kind): x for name, x in histograms.items() if name.startswith(kind)}
@@ -100,8 +87,7 @@ def test_images_are_those_of_next_step_after_augmentation(tmp_path):
     )  # fmt: skip
     run_engine = engine(tmp_path / "run", *TWO, *RANDOM, *task, "summary.images=2")
     advance(run_engine, 2)
-    ((key, images),) = inspect(run_engine, 2).items()
-    assert key == (2, "inputs")
+    images = inspect(run_engine, 2)["inputs"]
     assert not list(folder.glob("2-*"))
     advance(run_engine, 1)
     parts = [
@@ -115,7 +101,7 @@ def test_images_are_those_of_next_step_after_augmentation(tmp_path):
 @pytest.mark.slow
 def test_each_model_has_its_own_histograms(tmp_path):
     run_engine = gan_engine(tmp_path, "summary.histograms=1")
-    names = [name for _, name in inspect(run_engine, 1)]
+    names = list(inspect(run_engine, 1))
     for model, kind, what in itertools.product(
         ("generator", "discriminator"), ("kernel", "bias"), ("weights", "gradients")
     ):
@@ -124,7 +110,7 @@ def test_each_model_has_its_own_histograms(tmp_path):
 
 def test_inspector_shows_what_is_due(tmp_path):
     run_engine = engine(tmp_path, "strategy=one_device", "summary.histograms=3", "summary.images=4")
-    assert list(inspect(run_engine, 4)) == [(4, "inputs")]
+    assert list(inspect(run_engine, 4)) == ["inputs"]
 
 
 def test_features_that_are_not_images_are_refused():

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tests.support.marks import first_only
 from tests.support.processes import only_run, run
+from tests.support.toy_writers import Shown
 from tests.support.training import ROUNDING, SMALL, TWO, assert_same_bits, engine, train, variables
 from tests.tasks.test_tasks import SILENT
 from trainer.cli.compose import compose
@@ -21,7 +22,6 @@ from trainer.engine.pacing import Stopped
 from trainer.errors import ConfigError
 from trainer.files import read_json
 from trainer.runs.checkpoint_marker import committed_steps
-from trainer.summaries.writers.writer import Writer
 from trainer.tasks.classification import Classification
 from trainer.worker.training import TrainingRun
 
@@ -154,26 +154,16 @@ def test_blocks_do_not_depend_on_chunks_and_omit_rows_of_weight_zero(cuts):
         np.testing.assert_array_equal(block["probabilities"], np.eye(11)[block["id"]])
 
 
-class ImageRecorder(Writer):
-    """Keeps the images that are written."""
-
-    def __init__(self):
-        self.recorded = {}
-
-    def images(self, split, step, name, images):
-        self.recorded[split, step, name] = images
-
-
 def test_evaluation_images_reach_the_writers(tmp_path):
     options = ["summary.misclassified=3", "train.steps=2", "evaluate.every_steps=1"]
     run_engine = engine(tmp_path, *METRICS, *options)
-    writer = ImageRecorder()
+    writer = Shown()
     run_engine.reporter.open_writers = lambda position: [writer]
     run_engine.train(lambda: False)
     names = ("confusion", "misclassified")
-    assert set(writer.recorded) == {("test", step, name) for step in (1, 2) for name in names}
-    assert writer.recorded["test", 2, "misclassified"].shape[0] == 3
-    assert {(x.dtype.name, x.ndim) for x in writer.recorded.values()} == {("uint8", 4)}
+    assert set(writer.shown) == {("test", step, name) for step in (1, 2) for name in names}
+    assert writer.shown["test", 2, "misclassified"].shape[0] == 3
+    assert {(x.dtype.name, x.ndim) for x in writer.shown.values()} == {("uint8", 4)}
 
 
 @pytest.mark.slow

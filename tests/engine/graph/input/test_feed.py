@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.choices import NEEDED
 from tests.support.layouts import Layout
-from tests.support.training import assert_same_bits, finish, recipe
+from tests.support.training import assert_same_bits
 from trainer.datasets.fit_data import data_of_fit
 from trainer.datasets.splits.arrays import ArraySplit
 from trainer.engine.graph.input.feed import (
@@ -346,14 +345,3 @@ def test_stream_is_the_same_on_any_layout_and_from_any_step(split):
         assert sorted(flat[first : first + size]) == list(range(size))
     assert flat[:size].tolist() != flat[size : 2 * size].tolist()
     assert np.concatenate(ids).tolist() == [position % size for position in range(120)]
-
-
-@pytest.mark.slow
-def test_run_on_a_stream_that_is_continued_ends_with_the_bits_of_an_undisturbed_one(tmp_path):
-    options = (
-        "dataset=stream", *NEEDED["dataset=stream"], "model=softmax", "train.steps=6",
-        "batch.global_size=16", "checkpoint.every_steps=2", "writers=[jsonl]",
-    )  # fmt: skip
-    straight = finish(recipe(tmp_path / "straight", *options))
-    finish(recipe(tmp_path / "stopped", *options), lambda run: run.step >= 3)
-    assert_same_bits(straight, finish(recipe(tmp_path / "stopped", *options)))

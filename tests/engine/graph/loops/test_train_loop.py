@@ -44,11 +44,10 @@ def test_step_does_not_wait_for_gathering(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["one_device", "mirrored"])
-def test_batches_gathered_ahead_are_those_of_their_steps(tmp_path, monkeypatch, strategy):
-    ahead = train(tmp_path / "ahead", f"strategy={strategy}", *LONG)
+def test_batches_gathered_ahead_are_those_of_their_steps(tmp_path, monkeypatch):
+    ahead = train(tmp_path / "ahead", *LONG)
     monkeypatch.setattr(TrainLoop, "_gather_ahead", lambda *arguments: [])
-    assert_same_bits(ahead, train(tmp_path / "beside", f"strategy={strategy}", *LONG))
+    assert_same_bits(ahead, train(tmp_path / "beside", *LONG))
 
 
 def waited(element, step, steps=4):
