@@ -20,8 +20,7 @@ from trainer.config.schema import Experiment
 from trainer.engine.evaluation.evaluator import Evaluation, Evaluator, Predictor
 from trainer.engine.evaluation.inference import Inference
 from trainer.engine.evaluation.row_metrics import require_evaluated
-from trainer.engine.evaluation.subset import NumberedSplit
-from trainer.engine.graph.input.feed import Feed, Source
+from trainer.engine.graph.input.feed import Feed, NumberedSplit, Source
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.pacing import Stopped

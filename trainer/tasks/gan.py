@@ -12,8 +12,7 @@ import tensorflow as tf
 from trainer.annotations import Ge
 from trainer.engine.evaluation.evaluator import Evaluator, Predictor, Rows
 from trainer.engine.evaluation.inference import Inference
-from trainer.engine.evaluation.subset import NumberedSplit
-from trainer.engine.graph.input.feed import Source
+from trainer.engine.graph.input.feed import NumberedSplit, Source
 from trainer.engine.graph.randomness.randomness import normal_of
 from trainer.files import write_atomically
 from trainer.protocols import (

@@ -18,8 +18,7 @@ from trainer.engine.evaluation.evaluator import (
     columns,
 )
 from trainer.engine.evaluation.inference import Inference
-from trainer.engine.evaluation.subset import SpreadExamples
-from trainer.engine.graph.input.feed import Source
+from trainer.engine.graph.input.feed import Source, SpreadExamples
 from trainer.errors import ConfigError
 from trainer.files import write_atomically
 from trainer.protocols import Batch, PerExample, PerExampleMetrics, TaskParts

@@ -7,22 +7,31 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from trainer.cluster.messages import Channel
 from trainer.config.instantiate import instantiate
 from trainer.config.options.constraints import format_value
 from trainer.config.rules import augmented
 from trainer.config.schema import Experiment
-from trainer.engine.evaluation.subset import ChosenExamples
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
 from trainer.files import read_json, read_text, write_json
-from trainer.protocols import Dataset, DatasetDefaults, Fitted, Split, SplitDefaults, with_defaults
+from trainer.protocols import (
+    Batch,
+    Dataset,
+    DatasetDefaults,
+    Fitted,
+    Split,
+    SplitDefaults,
+    with_defaults,
+)
 from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.runs import provenance
 from trainer.runs.checkpoint_marker import committed_steps
@@ -256,3 +265,40 @@ def _check_same(dataset: Dataset, other: Dataset, path: str) -> None:
                 f"dataset.validation ({path}) has {name} {format_value(other_value)}, the training "
                 f"split {format_value(value)}; they must be the same"
             )
+
+
+class ChosenExamples:
+    """Examples of a split that were chosen by their numbers.
+
+    Attributes:
+        labels: the labels of these examples, [N, ...]; None: the split does not know them.
+        parts: those of the split, with the number of chosen examples.
+
+    Args:
+        rows: the numbers of the examples, [N] int64, ascending.
+    """
+
+    def __init__(self, split: Any, rows: np.ndarray) -> None:
+        self.num_examples = len(rows)
+        self.in_memory = split.in_memory
+        self.augments = with_defaults(split, SplitDefaults).augments
+        labels = with_defaults(split, SplitDefaults).labels
+        self.labels = None if labels is None else np.asarray(labels)[rows]
+        parts = with_defaults(split, SplitDefaults).parts
+        ends = np.cumsum([part.size for part in parts])
+        counts = np.diff(np.searchsorted(rows, ends), prepend=0).tolist()
+        self.parts = [replace(part, size=count) for part, count in zip(parts, counts, strict=True)]
+        self._split = split
+        self._rows = rows
+        self._constant: tf.Tensor | None = None
+
+    def fetch(self, indices: tf.Tensor, draws: tf.Tensor | None = None) -> Batch:
+        """Return the examples at `indices`, [B] int64, of these."""
+        if self._constant is None:
+            # At first use, and not in the graph: no older than the strategy, and captured once.
+            with tf.init_scope(), tf.device("CPU:0"):
+                self._constant = tf.constant(self._rows, tf.int64)
+        with tf.device("CPU:0"):
+            rows = tf.gather(self._constant, indices)
+        batch: Batch = self._split.fetch(rows, *([] if draws is None else [draws]))
+        return batch

@@ -12,9 +12,8 @@ import tensorflow as tf
 from trainer.engine.evaluation.evaluator import Evaluation, Evaluator, Rows, columns
 from trainer.engine.evaluation.inference import Inference
 from trainer.engine.evaluation.row_metrics import predicted_classes, require_evaluated
-from trainer.engine.evaluation.subset import SpreadExamples
 from trainer.engine.graph.input.feature_specs import fetched_specs
-from trainer.engine.graph.input.feed import Source
+from trainer.engine.graph.input.feed import Source, SpreadExamples
 from trainer.engine.graph.randomness import randomness
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, Split

@@ -163,6 +163,31 @@ class Source:
         return batch
 
 
+class SpreadExamples:
+    """At most `count` examples, spread evenly over a split: an ordered one gives every kind."""
+
+    def __init__(self, split: Split, count: int) -> None:
+        self.num_examples = min(split.num_examples, count)
+        self.in_memory = split.in_memory
+        self._split = split
+
+    def fetch(self, indices: tf.Tensor) -> Batch:
+        """Return the examples at `indices`, [B] int64, of these."""
+        return self._split.fetch(indices * self._split.num_examples // self.num_examples)
+
+
+@dataclass
+class NumberedSplit:
+    """A split whose examples are their numbers alone."""
+
+    num_examples: int
+    in_memory: bool = True
+
+    def fetch(self, indices: tf.Tensor) -> Batch:
+        """Return a batch with nothing but what the engine adds: `id` and `weight`."""
+        return {}
+
+
 class Feed(Protocol):
     """How batches reach the replicas.
 
