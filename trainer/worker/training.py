@@ -158,7 +158,7 @@ class TrainingRun(Run):
         notes = {"note_rows": row_announcer(self.channel)} if self.group.is_chief else {}
         return StepOptions(
             self.sizes.accumulate,
-            Clip(experiment.train.clip_norm, experiment.train.clip_value),
+            Clip.of(vars(experiment.train)),
             experiment.jit,
             state.loss_scale,
             optimizer_reduces=strategy.optimizer_reduces,

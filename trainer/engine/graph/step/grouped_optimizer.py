@@ -178,7 +178,7 @@ def _options(
             origin[number].update({"clip" if name in CLIPS else name: pattern for name in options})
         if not set(options).isdisjoint(CLIPS):
             keys = frozenset(variable_key(v) for weight in selected for v in weight.variables)
-            clips.append((keys, Clip(options.get("clip_norm"), options.get("clip_value"))))
+            clips.append((keys, Clip.of(options)))
     return result, clips
 
 

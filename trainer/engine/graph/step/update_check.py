@@ -43,6 +43,11 @@ class Clip:
     value: float | None = None
     each: float | None = None
 
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Clip:
+        """Return how `clip_norm` and `clip_value` of some options clip, where they are set."""
+        return cls(options.get("clip_norm"), options.get("clip_value"))
+
     def apply(self, gradients: list[Gradient], norm: tf.Tensor | None = None) -> list[Gradient]:
         """Return the clipped gradients; `norm` is their global norm, if it is known."""
         if self.norm is not None:
