@@ -22,17 +22,6 @@ def cnn(
 ) -> tf.keras.Model:
     """Build two blocks of two convolutions and pooling, and a hidden layer, to logits [B, C].
 
-    Args:
-        input_shape: (height, width, channels).
-        num_classes: how many logits.
-        width: channels of the first two convolutions; the next two have twice as many, the hidden
-            layer four times as many.
-        dropout: the share of activations dropped before and after the hidden layer.
-        batch_norm: whether each convolution is followed by batch normalization.
-        synchronized: whether that is over the global batch; otherwise over each replica's part of
-            it, or each shard.
-        l2: weight of the sum of squared kernels in the loss.
-
     Raises:
         ValueError: the features are not images.
     """
@@ -42,7 +31,14 @@ def cnn(
     for block, filters in enumerate((width, 2 * width)):
         for number in range(2):
             name = f"block{block}_conv{number}"
-            x = _convolution(x, filters, not batch_norm, regularizer, name)
+            x = tf.keras.layers.Conv2D(
+                filters,
+                3,
+                padding="same",
+                use_bias=not batch_norm,
+                kernel_regularizer=regularizer,
+                name=name,
+            )(x)
             if batch_norm:
                 x = tf.keras.layers.BatchNormalization(
                     synchronized=synchronized, name=f"{name}_norm"
@@ -60,15 +56,3 @@ def cnn(
         num_classes, kernel_regularizer=regularizer, dtype="float32", name="logits"
     )(x)
     return tf.keras.Model(inputs, outputs, name="cnn")
-
-
-def _convolution(
-    x: tf.Tensor,
-    filters: int,
-    use_bias: bool,
-    regularizer: tf.keras.regularizers.L2 | None,
-    name: str,
-) -> tf.Tensor:
-    return tf.keras.layers.Conv2D(
-        filters, 3, padding="same", use_bias=use_bias, kernel_regularizer=regularizer, name=name
-    )(x)

@@ -61,16 +61,6 @@ def keras_application(
     The model itself enlarges images with a side below 32 pixels, repeats a single channel three
     times, and scales as the network's published weights expect.
 
-    Args:
-        input_shape: (height, width, 1 or 3).
-        num_classes: how many classes.
-        name: name of the network.
-        momentum: how much of batch normalization's moving averages is kept at each step.
-        synchronized: whether batch normalization is over the global batch; otherwise over each
-            replica's part of it, or each shard.
-        weights: an HDF5 weights file of this network, with or without the top; `imagenet`: the one
-            that Keras publishes.
-
     Returns:
         A model from features [B, height, width, channels] in [0, 1] to logits [B, num_classes].
 
@@ -111,12 +101,7 @@ def _check_size(name: str, input_shape: tuple[int, ...]) -> None:
 
 
 def scale_images(images: tf.Tensor, family: str) -> tf.Tensor:
-    """Scale images in [0, 1] as the networks of a family expect them, in float32.
-
-    Args:
-        images: [B, H, W, 3] float32.
-        family: the module of `tf.keras.applications`.
-    """
+    """Scale images, [B, H, W, 3] float32 in [0, 1], as the networks of a Keras module expect."""
     if family in _FROM_MINUS_1_TO_1:
         return _rescale(2.0, -1.0)(images)
     if family in _BLUE_FIRST:

@@ -23,15 +23,9 @@ def keras_hub(
     """Build a model on the backbone of a preset, whose weights it begins with.
 
     Of images, the model itself repeats a single channel three times, and scales them as the
-    preset's converter does, if it has one. It does not resize them. Of texts it takes tokens.
-
-    Args:
-        input_shape: (height, width, channels) of images, or (tokens,).
-        num_classes: how many classes; of a language model, how many logits a token has.
-        preset: a folder that `save_to_preset` wrote, or a preset that was downloaded.
-        head: what follows the backbone: a new classifier, or the logits of the next token. Tokens
-            of a classifier are the numbers of the preset's vocabulary plus 1, and 0 is padding;
-            those of a language model are the numbers themselves.
+    preset's converter does, if it has one. It does not resize them. Of texts it takes tokens: a
+    classifier the numbers of the preset's vocabulary plus 1, and 0 for padding; a language model
+    the numbers themselves.
 
     Returns:
         A model of Keras 3 from features [B, height, width, channels] float32 in [0, 1], or

@@ -18,16 +18,7 @@ def mlp(
     dropout: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.0,
     l2: Annotated[float, Ge(0), Semantic()] = 0.0,
 ) -> tf.keras.Model:
-    """Build fully connected layers, to outputs [B, num_classes] float32 such as logits.
-
-    Args:
-        input_shape: shape of one example's features, of any rank.
-        num_classes: how many outputs.
-        hidden: the width of each hidden layer; with none it is softmax regression.
-        activation: Keras' name of their activation function.
-        dropout: the share of activations dropped after each hidden layer.
-        l2: weight of the sum of squared kernels in the loss.
-    """
+    """Build fully connected layers, to outputs [B, num_classes] float32 such as logits."""
     regularizer = tf.keras.regularizers.L2(l2) if l2 else None
     inputs = tf.keras.Input(input_shape, name="features")
     x = tf.keras.layers.Flatten(name="flatten")(inputs)

@@ -26,17 +26,6 @@ def mobilenet(
     The model itself enlarges images with a side below 32 pixels, repeats a single channel three
     times, and scales from [0, 1] to the [-1, 1] that published weights expect.
 
-    Args:
-        input_shape: (height, width, 1 or 3).
-        num_classes: how many classes.
-        alpha: width: how many channels each layer has, relative to the paper's.
-        momentum: how much of batch normalization's moving averages is kept at each step.
-        synchronized: whether batch normalization is over the global batch; otherwise over each
-            replica's part of it, or each shard.
-        outputs: how many logits, 1000 for the published network; None: one for each class.
-        weights: an HDF5 weights file of `tf.keras.applications.MobileNetV2`, with or without the
-            top; `imagenet`: the one that Keras publishes.
-
     Returns:
         A model from features [B, height, width, channels] float32 in [0, 1] to logits
         [B, outputs] float32.

@@ -37,26 +37,19 @@ def resnet(  # noqa: PLR0913 - every option is a key of the configuration
 ) -> tf.keras.Model:
     """Build a residual network (He, Zhang, Ren and Sun, CVPR 2016) from images to logits [B, C].
 
-    Args:
-        input_shape: (height, width, channels); the images should be normalized.
-        num_classes: how many logits.
-        variant: `cifar` as in section 4.2 of the paper, or `imagenet` as in its table 1.
-        depth: layers with weights: 6n + 2 for `cifar`; 18, 34, 50, 101 or 152 for `imagenet`.
-        v1_5: whether bottlenecks, from depth 50 on, halve the image in their 3 x 3 convolution
-            (Goyal et al. 2017); otherwise in the first one, as in the paper.
-        zero_gamma: whether each block begins as the identity: its last scale is 0 (Goyal et al.
-            2017, section 5.1).
-        momentum: how much of batch normalization's moving averages is kept at each step.
-        synchronized: whether batch normalization is over the global batch; otherwise over each
-            replica's part of it, or each shard.
-        l2: weight of the sum of squared kernels in the loss; half of the literature's weight decay.
+    `cifar` is that of section 4.2 of the paper, `imagenet` that of its table 1; `v1_5` and
+    `zero_gamma` are from Goyal et al. 2017. Images should be normalized.
 
     Raises:
         ValueError: the features are not images, or there is no network of this depth.
     """
     require_images("resnet", input_shape)
     stages = _stages(variant, depth)
-    _check_version(variant, depth, v1_5)
+    if not v1_5 and (variant == "cifar" or depth < _BOTTLENECK_DEPTH):
+        raise ValueError(
+            f"v1_5 (false) needs bottlenecks, which {variant} of depth {depth} does not have; "
+            f"leave it out, or use variant=imagenet and a depth from {_BOTTLENECK_DEPTH} on"
+        )
     regularizer = tf.keras.regularizers.L2(l2) if l2 else None
     gamma = "zeros" if zero_gamma else "ones"
     layers = _Layers(regularizer, momentum, synchronized, gamma, v1_5)
@@ -87,15 +80,6 @@ def _stages(variant: str, depth: int) -> Sequence[int]:
             f"{depth - rest + 6}"
         )
     return [(depth - 2) // 6] * 3
-
-
-def _check_version(variant: str, depth: int, v1_5: bool) -> None:
-    """Refuse the choice of the paper's bottlenecks where there are none."""
-    if not v1_5 and (variant == "cifar" or depth < _BOTTLENECK_DEPTH):
-        raise ValueError(
-            f"v1_5 (false) needs bottlenecks, which {variant} of depth {depth} does not have; "
-            f"leave it out, or use variant=imagenet and a depth from {_BOTTLENECK_DEPTH} on"
-        )
 
 
 _Block = Callable[[tf.Tensor, int, int, str], tf.Tensor]
@@ -142,9 +126,6 @@ class _Layers:
     """Convolutions with normalization, and the blocks that are made of them.
 
     Attributes:
-        regularizer: of all kernels.
-        momentum: of the moving averages.
-        synchronized: whether normalization is over the global batch.
         last_gamma: initializer of the scale of each block's last normalization.
         v1_5: whether bottlenecks halve the image in their 3 x 3 convolution, not in the first.
     """

@@ -66,13 +66,6 @@ def saved(
     A file may ask for any class, and a class may do anything while it is built: only layers of
     Keras that are known to compute are built, and those that the user allows.
 
-    Args:
-        input_shape: shape of one example's features.
-        num_classes: how many outputs, or their shape.
-        path: a model saved by `model.save`: `.keras` or `.h5`, of tf_keras or Keras 3.
-        allow: dotted names of further classes that it may ask for: `my_package.MyLayer`.
-        compiled: also bring the loss, metrics and optimizer that the model was compiled with.
-
     Returns:
         A model from features [B, *input_shape] to outputs [B, num_classes], of the file's Keras.
 

@@ -21,13 +21,6 @@ def small_generator(
 ) -> tf.keras.Model:
     """Build a generator: a dense layer, one enlargement, two convolutions.
 
-    Args:
-        input_shape: (height, width, channels) of the images to produce; the sides must be even.
-        num_classes: not used: the images are of all classes.
-        latent: size of the random vector that an image is made from.
-        width: channels of the last hidden layer; the first has twice as many.
-        batch_norm: whether hidden layers are normalized over the whole global batch.
-
     Returns:
         A model from latent vectors [B, latent] float32 to images [B, *input_shape] float32 in
         [0, 1].
@@ -58,11 +51,6 @@ def small_discriminator(
     width: Annotated[int, Ge(1)] = 32,
 ) -> tf.keras.Model:
     """Build a discriminator of three convolutions, all layers spectrally normalized.
-
-    Args:
-        input_shape: (height, width, channels) of the images to judge.
-        num_classes: how many scores an image gets; a GAN asks for 1.
-        width: channels of the first convolution; the others have twice as many.
 
     Returns:
         A model from images [B, *input_shape] float32 in [0, 1] to scores [B, num_classes] float32,

@@ -29,14 +29,6 @@ def sngan_generator(
 ) -> tf.keras.Model:
     """Build the generator: a dense layer, and three residual blocks that double the image.
 
-    Args:
-        input_shape: (height, width, channels) of the images to produce; the sides must be
-            multiples of 8.
-        num_classes: not used: the images are of all classes.
-        latent: size of the random vector that an image is made from.
-        width: channels of the residual blocks.
-        batch_norm: whether the blocks are normalized over the whole global batch.
-
     Returns:
         A model from latent vectors [B, latent] float32 to images [B, *input_shape] float32 in
         [0, 1].
@@ -76,11 +68,6 @@ def sngan_discriminator(
     width: Annotated[int, Ge(1)] = 128,
 ) -> tf.keras.Model:
     """Build the discriminator: four residual blocks, all layers spectrally normalized.
-
-    Args:
-        input_shape: (height, width, channels) of the images to judge.
-        num_classes: how many scores an image gets; a GAN asks for 1.
-        width: channels of the residual blocks.
 
     Returns:
         A model from images [B, *input_shape] float32 in [0, 1] to scores [B, num_classes] float32,

@@ -14,11 +14,6 @@ def softmax(
 ) -> tf.keras.Model:
     """Build softmax regression.
 
-    Args:
-        input_shape: shape of one example's features, of any rank.
-        num_classes: how many logits.
-        l2: weight of the sum of squared weights in the loss.
-
     Returns:
         A model from features [B, *input_shape] float32 to logits [B, num_classes] float32.
     """

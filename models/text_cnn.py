@@ -7,6 +7,7 @@ from typing import Annotated
 import tensorflow as tf
 
 from trainer.annotations import Ge, Lt, Semantic
+from trainer.models.layers.inputs import require_tokens
 
 
 def text_cnn(
@@ -20,25 +21,13 @@ def text_cnn(
 ) -> tf.keras.Model:
     """Build an embedding, convolutions of several lengths, and the maximum of each over the text.
 
-    Args:
-        input_shape: (tokens,).
-        num_classes: how many logits.
-        vocabulary: how many different tokens there are, the padding included.
-        width: numbers of an embedding, and channels of each convolution.
-        kernels: tokens that each of the convolutions sees at a time.
-        dropout: the share of activations dropped before the last layer.
-
     Returns:
         A model from features [B, tokens] int32 to logits [B, num_classes] float32.
 
     Raises:
         ValueError: the features are not tokens.
     """
-    if len(input_shape) != 1:
-        raise ValueError(
-            f"text_cnn takes tokens [length], the dataset gives {list(input_shape)}; "
-            "use dataset=text"
-        )
+    require_tokens("text_cnn", input_shape, "text")
     inputs = tf.keras.Input(input_shape, name="features", dtype="int32")
     embedded = tf.keras.layers.Embedding(vocabulary, width, name="embedding")(inputs)
     maxima = []

@@ -7,7 +7,8 @@ from typing import Annotated
 import tensorflow as tf
 
 from trainer.annotations import Ge, Lt, Semantic
-from trainer.models.layers.transformer_layers import Sizes, TokenEmbedding, check, stack
+from trainer.models.layers.inputs import require_tokens
+from trainer.models.layers.transformer_layers import Sizes, TokenEmbedding, stack
 
 
 def transformer(  # noqa: PLR0913 - every option is a key of the configuration
@@ -24,16 +25,7 @@ def transformer(  # noqa: PLR0913 - every option is a key of the configuration
 ) -> tf.keras.Model:
     """Build a decoder: each token sees itself and those before it.
 
-    Args:
-        input_shape: (tokens,), the length of a text.
-        num_classes: how many logits a token has; with tied embeddings at most `vocabulary`.
-        vocabulary: how many different tokens there are.
-        layers: blocks of attention and a feed-forward network.
-        width: numbers of a token between the blocks.
-        heads: heads of an attention; they share `width`.
-        hidden: units in the middle of a feed-forward network.
-        dropout: share of activations dropped, also of an attention's weights.
-        tied: whether the logits use the embedding of tokens (Press and Wolf 2017).
+    With `tied` the logits use the embedding of tokens (Press and Wolf 2017), at most `vocabulary`.
 
     Returns:
         A model from features [B, tokens] int32 to logits [B, tokens, num_classes] float32.
@@ -41,8 +33,8 @@ def transformer(  # noqa: PLR0913 - every option is a key of the configuration
     Raises:
         ValueError: the features are not tokens, or the heads do not divide the width.
     """
+    require_tokens("transformer", input_shape, "text_windows")
     sizes = Sizes(layers, width, heads, hidden, dropout)
-    check("transformer", input_shape, sizes, "text_windows")
     inputs = tf.keras.Input(input_shape, name="features", dtype="int32")
     embedding = TokenEmbedding(vocabulary, width, input_shape[0], name="embedding")
     x = stack(embedding(inputs), sizes, causal=True)

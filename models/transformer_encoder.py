@@ -7,13 +7,8 @@ from typing import Annotated
 import tensorflow as tf
 
 from trainer.annotations import Ge, Lt, Semantic
-from trainer.models.layers.transformer_layers import (
-    PaddingMask,
-    Sizes,
-    TokenEmbedding,
-    check,
-    stack,
-)
+from trainer.models.layers.inputs import require_tokens
+from trainer.models.layers.transformer_layers import PaddingMask, Sizes, TokenEmbedding, stack
 
 
 def transformer_encoder(  # noqa: PLR0913 - every option is a key of the configuration
@@ -29,24 +24,14 @@ def transformer_encoder(  # noqa: PLR0913 - every option is a key of the configu
 ) -> tf.keras.Model:
     """Build an encoder: each token sees all others but the padding, and their mean is classified.
 
-    Args:
-        input_shape: (tokens,), the length of a text.
-        num_classes: how many logits.
-        vocabulary: how many different tokens there are, the padding included.
-        layers: blocks of attention and a feed-forward network.
-        width: numbers of a token between the blocks.
-        heads: heads of an attention; they share `width`.
-        hidden: units in the middle of a feed-forward network.
-        dropout: share of activations dropped, also of an attention's weights.
-
     Returns:
         A model from features [B, tokens] int32 to logits [B, num_classes] float32.
 
     Raises:
         ValueError: the features are not tokens, or the heads do not divide the width.
     """
+    require_tokens("transformer_encoder", input_shape, "text")
     sizes = Sizes(layers, width, heads, hidden, dropout)
-    check("transformer_encoder", input_shape, sizes, "text")
     inputs = tf.keras.Input(input_shape, name="features", dtype="int32")
     mask = PaddingMask(name="mask")(inputs)
     x = stack(

@@ -17,11 +17,6 @@ def tutorial_cnn(
 ) -> tf.keras.Model:
     """Build the tutorial's network: one convolution, one hidden layer, 2,770,634 parameters.
 
-    Args:
-        input_shape: any shape of 784 numbers, which are taken as 28 x 28 x 1.
-        num_classes: how many logits.
-        l2: weight of the sum of squared kernels in the loss.
-
     Returns:
         A model from features [B, *input_shape] float32 to logits [B, num_classes] float32.
 

@@ -24,15 +24,6 @@ def unet(
     Each level on the way down has two convolutions, then pooling to half the size; each on the way
     up enlarges, takes in what the level below it had before pooling, and has two convolutions.
 
-    Args:
-        input_shape: (height, width, channels); the sides are multiples of 2 ** depth.
-        num_classes: how many logits a pixel has.
-        width: channels of the first level; each level below has twice as many.
-        depth: how often the size is halved.
-        batch_norm: whether each convolution is followed by batch normalization.
-        synchronized: whether that is over the global batch; otherwise over each replica's part of
-            it, or each shard.
-
     Raises:
         ValueError: the features are not such images.
     """

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from trainer.annotations import Ge, Lt, Semantic
 from trainer.models.layers.inputs import require_images
-from trainer.models.layers.transformer_layers import Positions, Sizes, check_heads, stack
+from trainer.models.layers.transformer_layers import Positions, Sizes, stack
 
 
 def vit(  # noqa: PLR0913 - every option is a key of the configuration
@@ -24,15 +24,7 @@ def vit(  # noqa: PLR0913 - every option is a key of the configuration
 ) -> tf.keras.Model:
     """Build a transformer whose tokens are the patches of an image; their mean is classified.
 
-    Args:
-        input_shape: (height, width, channels); the images should be normalized.
-        num_classes: how many logits.
-        patch: the side of a patch, in pixels.
-        layers: blocks of attention and a feed-forward network.
-        width: numbers of a token between the blocks.
-        heads: heads of an attention; they share `width`.
-        hidden: units in the middle of a feed-forward network.
-        dropout: share of activations dropped, also of an attention's weights.
+    Images should be normalized.
 
     Returns:
         A model from features [B, height, width, channels] float32 to logits [B, C] float32.
@@ -47,11 +39,10 @@ def vit(  # noqa: PLR0913 - every option is a key of the configuration
             f"patch ({patch}) must divide the sides of the images, the dataset gives "
             f"{list(input_shape)}; choose another, or add dataset.image_size=[<height>,<width>]"
         )
-    sizes = Sizes(layers, width, heads, hidden, dropout)
-    check_heads(sizes)
     inputs = tf.keras.Input(input_shape, name="features")
     x = tf.keras.layers.Conv2D(width, patch, patch, name="patches")(inputs)
     x = tf.keras.layers.Reshape((-1, width), name="tokens")(x)
+    sizes = Sizes(layers, width, heads, hidden, dropout)
     x = stack(Positions(name="positions")(x), sizes)
     x = tf.keras.layers.GlobalAveragePooling1D(name="mean")(x)
     outputs = tf.keras.layers.Dense(num_classes, dtype="float32", name="logits")(x)

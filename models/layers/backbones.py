@@ -57,9 +57,6 @@ class Head:
         """Return the model of a backbone with pooled features.
 
         Args:
-            name: the model's name.
-            inputs: its input.
-            backbone: the network.
             features: what it computes from the inputs, [B, channels]; None: its output.
 
         Raises:
@@ -83,7 +80,6 @@ def loader_of(
     """Return what loads the weights that an option names: a file, or `imagenet` as Keras does.
 
     Args:
-        weights: the option; None: there are none.
         network: its name in `tf.keras.applications`.
         images: what it takes, [B, height, width, 3].
         options: further ones of the network.
@@ -190,7 +186,8 @@ def _saved_layers(path: Path) -> Layers:
     try:
         with open_hdf5(path) as file:
             group = file.get("model_weights", file)  # a whole saved model keeps them there
-            names = {name: _weight_names(group, name) for name in _texts(group, "layer_names")}
+            layers = _texts(group, "layer_names")
+            names = {name: _texts(group[name], "weight_names") for name in layers}
             return {
                 name: [np.asarray(group[name][weight]) for weight in weights]
                 for name, weights in names.items()
@@ -201,10 +198,6 @@ def _saved_layers(path: Path) -> Layers:
             f"weights ({path}) is not an HDF5 file of Keras: {str(error).splitlines()[0]}; "
             "remove it from Keras' cache to have it downloaded again, or give another"
         ) from error
-
-
-def _weight_names(group: h5py.Group, layer: str) -> list[str]:
-    return _texts(group[layer], "weight_names")
 
 
 def _texts(group: h5py.Group, attribute: str) -> list[str]:

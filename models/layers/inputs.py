@@ -12,13 +12,8 @@ def require_images(
 ) -> tuple[int, int, int]:
     """Return (height, width, channels).
 
-    Args:
-        model: name of the model, for the message.
-        shape: shape of one example.
-        multiple_of: what the sides must be multiples of.
-
     Raises:
-        ValueError: it is another shape.
+        ValueError: an example has another shape.
     """
     if len(shape) != 3 or shape[0] % multiple_of or shape[1] % multiple_of:
         sides = f" whose sides are multiples of {multiple_of}" if multiple_of > 1 else ""
@@ -29,15 +24,21 @@ def require_images(
     return shape[0], shape[1], shape[2]
 
 
+def require_tokens(model: str, shape: tuple[int, ...], dataset: str) -> None:
+    """Raise a ValueError that names a dataset unless an example has the shape [length]."""
+    if len(shape) != 1:
+        raise ValueError(
+            f"{model} takes tokens [length], the dataset gives {list(shape)}; use dataset={dataset}"
+        )
+
+
 def image_input(name: str, input_shape: tuple[int, ...]) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the input layer, and images [B, H, W, 3] float32 in [0, 1] of at least 32 x 32 pixels.
 
     The layers between them stay in float32 under mixed precision, so that pixels are rounded only
     once, in the network.
 
-    Args:
-        name: the model's name, for the error.
-        input_shape: (height, width, channels); 1 channel is repeated three times.
+    1 channel is repeated three times.
 
     Raises:
         ValueError: the features are not images of 1 or 3 channels.

@@ -31,43 +31,22 @@ class Sizes(NamedTuple):
     dropout: float
 
 
-def check(name: str, input_shape: tuple[int, ...], sizes: Sizes, dataset: str) -> None:
-    """Check that there are tokens, and that the heads can share the width.
-
-    Raises:
-        ValueError: there are none, or they cannot.
-    """
-    if len(input_shape) != 1:
-        raise ValueError(
-            f"{name} takes tokens [length], the dataset gives {list(input_shape)}; "
-            f"use dataset={dataset}"
-        )
-    check_heads(sizes)
-
-
-def check_heads(sizes: Sizes) -> None:
-    """Check that the heads can share the width.
-
-    Raises:
-        ValueError: they cannot.
-    """
-    if sizes.width % sizes.heads:
-        raise ValueError(
-            f"heads ({sizes.heads}) must divide width ({sizes.width}); change one of them"
-        )
-
-
 def stack(
     x: tf.Tensor, sizes: Sizes, mask: tf.Tensor | None = None, *, causal: bool = False
 ) -> tf.Tensor:
     """Return what all blocks make of vectors, [B, T, width], normalized (Xiong et al. 2020).
 
     Args:
-        x: [B, T, width].
-        sizes: those of the blocks.
         mask: which tokens are seen, [B, T] bool; None: all.
         causal: whether a token is seen by itself and later ones alone.
+
+    Raises:
+        ValueError: the heads cannot share the width.
     """
+    if sizes.width % sizes.heads:
+        raise ValueError(
+            f"heads ({sizes.heads}) must divide width ({sizes.width}); change one of them"
+        )
     layers = tf.keras.layers
     x = layers.Dropout(sizes.dropout, name="dropout")(x)
     for i in range(sizes.layers):

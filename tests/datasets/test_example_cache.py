@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -24,19 +24,20 @@ COUNT = 12
 SIZE = 1000
 
 
-def content(number: int) -> bytes:
-    random = np.random.default_rng(number)
-    return bytes(tf.io.encode_png(random.integers(0, 256, (9, 7, 3)).astype(np.uint8)).numpy())
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    random = np.random.default_rng(0)
     for split in ("train", "test"):
         for number in range(COUNT):
             path = tmp_path / "images" / split / "ab"[number % 2] / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content(number))
+            pixels = random.integers(0, 256, (9, 7, 3)).astype(np.uint8)
+            path.write_bytes(tf.io.encode_png(pixels).numpy())
     return tmp_path / "images"
+
+
+def cached(folder: Path, **options: Any) -> Any:
+    return image_folder(path=str(folder), image_size=[6, 6], cache="disk", **options)
 
 
 def fetch(split: Any, *indices: int) -> dict[str, np.ndarray]:
@@ -45,8 +46,7 @@ def fetch(split: Any, *indices: int) -> dict[str, np.ndarray]:
 
 @pytest.mark.slow
 def test_kept_examples_are_not_read_again(folder: Path) -> None:
-    options: Any = {"path": str(folder), "image_size": [6, 6], "cache": "disk"}
-    data, other = image_folder(**options), image_folder(**options)
+    data, other = cached(folder), cached(folder)
     first = fetch(data.train, 3, 0, 3)
     for file in (folder / "train").rglob("*.png"):
         file.write_bytes(b"no image")
@@ -55,9 +55,8 @@ def test_kept_examples_are_not_read_again(folder: Path) -> None:
     with pytest.raises((tf.errors.OpError, ValueError), match="it is no JPEG or PNG"):
         fetch(data.train, 0, 4)
     # Files that have changed are others.
-    changed = image_folder(**options)
     with pytest.raises((tf.errors.OpError, ValueError), match="it is no JPEG or PNG"):
-        fetch(changed.train, 0)
+        fetch(cached(folder).train, 0)
 
 
 def test_damaged_files_are_told_in_each_process(
@@ -65,9 +64,7 @@ def test_damaged_files_are_told_in_each_process(
 ) -> None:
     (folder / "train" / "a" / "4.png").write_bytes(png(0)[:20])
     for _ in range(2):
-        data = image_folder(
-            path=str(folder), image_size=[6, 6], max_corrupt_records=1, cache="disk"
-        )
+        data = cached(folder, max_corrupt_records=1)
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             weights = fetch(data.train, *range(COUNT))["weight"].tolist()
@@ -75,7 +72,7 @@ def test_damaged_files_are_told_in_each_process(
 
 
 def test_damage_of_the_cache_is_found(folder: Path, home: Path) -> None:
-    data = image_folder(path=str(folder), image_size=[6, 6], cache="disk")
+    data = cached(folder)
     expected = fetch(data.train, *range(COUNT))
     for file in (home / ".cache/steadfast").glob("*.bin"):
         whole = file.read_bytes()
@@ -89,15 +86,13 @@ def test_damage_of_the_cache_is_found(folder: Path, home: Path) -> None:
 
 
 def test_augmentation_stays_after_the_cache(folder: Path) -> None:
-    data = image_folder(
-        path=str(folder), image_size=[6, 6], cache="disk", augment=Augmentation(flip=True)
-    )
+    data = cached(folder, augment=Augmentation(flip=True))
     batch = data.train.fetch(tf.constant([1, 1], tf.int64))
     draws = tf.constant([[0.1] * data.num_draws, [0.9] * data.num_draws], tf.float32)
     one, two = data.transform(batch, draws)["features"].numpy()
     np.testing.assert_array_equal(one, two[:, ::-1])
     with pytest.raises(ValueError, match=r"cache \(disk\): with augment.min_area another part"):
-        image_folder(path=str(folder), cache="disk", augment=Augmentation(min_area=0.5))
+        cached(folder, augment=Augmentation(min_area=0.5))
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -114,60 +109,30 @@ def test_folder_that_cannot_be_made_is_a_warning(
     assert "they are not cached" in caplog.text
 
 
-def test_file_of_somebody_else_is_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_of_somebody_else_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     content = open_bytes("a", SIZE)
     assert content is not None
     content[7] = 3
 
-    def read_only(*_: Any) -> None:
-        raise PermissionError
-
-    monkeypatch.setattr(example_cache, "_locked", read_only)
+    monkeypatch.setattr(example_cache, "_locked", Mock(side_effect=PermissionError))
     other = open_bytes("a", SIZE)
     assert other is not None
     assert (other[7], other.flags.writeable) == (3, False)
 
 
 _OTHER = """
-import sys
 from trainer.datasets.cache.example_cache import open_bytes
 content = open_bytes("a", 1000)
-print(int(content[7]), flush=True)
+print(int(content[7]))
 content[8] = 4
-print("written", flush=True)
-sys.stdin.read()
 """
 
 
 @pytest.mark.slow
-def test_processes_share_what_is_kept(start: Callable[[], Any]) -> None:
+def test_processes_share_what_is_kept() -> None:
     content = open_bytes("a", SIZE)
     assert content is not None
     content[7] = 3
-    first = start()
-    assert (first.stdout.readline(), first.stdout.readline()) == ("3\n", "written\n")
+    command = [sys.executable, "-c", _OTHER]
+    assert subprocess.check_output(command, cwd=ROOT, text=True, timeout=120) == "3\n"
     assert content[8] == 4
-    assert start().stdout.readline() == "3\n"
-
-
-@pytest.fixture
-def start() -> Any:
-    """Start processes that open the bytes, and end them at last."""
-    started: list[subprocess.Popen[str]] = []
-
-    def begin() -> subprocess.Popen[str]:
-        started.append(
-            subprocess.Popen(
-                [sys.executable, "-c", _OTHER],
-                cwd=ROOT,
-                text=True,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-            )
-        )
-        return started[-1]
-
-    yield begin
-    for process in started:
-        process.kill()
-        process.communicate(timeout=60)

@@ -26,15 +26,15 @@ TINY = {
 """Options of models: without dropout, of which XLA draws other numbers."""
 
 DEEP = ("keras_application", "mobilenet", "resnet50")
-"""Models of fifty and more layers, and nearly as many normalizations.
+"""Models that are compared with moving statistics.
 
-Untrained and of a small batch, each of these subtracts nearly all of a gradient, and what is left
-of it in the end is rounding: they are compared with the moving statistics in their place.
+Untrained and of a small batch, each of their normalizations subtracts nearly all of a gradient, and
+what is left of it after fifty is rounding.
 """
 
 
 def model_of(choice, precision):
-    """Build a model with the same weights whatever the precision."""
+    """Build a model, with the same weights for any precision."""
     node = yaml.safe_load((CONF / "model" / f"{choice}.yaml").read_text())
     options = {**node, **TINY.get(choice, {})}
     tf.keras.utils.set_random_seed(0)
@@ -54,7 +54,6 @@ def gradient(model, *, training=True, jit=False):
     features = tf.constant(values, tf.int64 if is_text else tf.float32)
     labels = tf.constant(random.randint(0, 10, (16, *model.output_shape[1:-1])))
 
-    # Whatever the precision of the layers.
     assert {variable.dtype for variable in model.variables} == {tf.float32}
 
     def compute():
@@ -79,8 +78,6 @@ def compare(choice, *, precision="float32", jit=False):
     return abs(other - loss) / loss, cosine
 
 
-QUICK = ("cnn", "transformer")
-
 MODELS = [
     name
     for name in listed("model").split(", ")
@@ -91,10 +88,7 @@ MODELS = [
 # On processors with 16-bit kernels, TensorFlow may ask oneDNN for one that is hidden, and crash.
 @pytest.mark.slow
 @pytest.mark.skipif("ONEDNN_MAX_CPU_ISA" in os.environ, reason="16-bit kernels may be hidden")
-@pytest.mark.parametrize(
-    "choice",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in MODELS],
-)
+@pytest.mark.parametrize("choice", MODELS)
 def test_bfloat16_updates_in_the_direction_of_float32(choice):
     """It has 8 bits, so a layer rounds by 2**-9, and fifty of them by 2% in sum, or more."""
     error, cosine = compare(choice, precision="mixed_bfloat16")

@@ -26,7 +26,7 @@ def network(kind: str, *, outputs: int = 10, activation: str | None = None) -> A
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["keras", "h5"])
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", KINDS)
 def test_training_begins_with_the_weights_of_the_file(
     kind: str, suffix: str, tmp_path: Path
 ) -> None:
@@ -60,22 +60,13 @@ def refused(file: Path, message: str, shape: tuple[int, ...] = SHAPE, classes: i
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", KINDS)
 def test_models_that_do_not_fit_the_dataset_are_refused(kind: str, tmp_path: Path) -> None:
     file = tmp_path / "model.keras"
     network(kind).save(file)
-    refused(
-        file,
-        r"the model's input is \[8, 8, 1\] for each example, but the dataset's is \[28, 28, 1\]; ",
-        (28, 28, 1),
-    )
+    refused(file, r"input is \[8, 8, 1\] .*, but the dataset's is \[28, 28, 1\]; ", (28, 28, 1))
     refused(file, r"the model's output is \[10\] for each example, but .* is \[5\]; ", classes=5)
-
-
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_models_without_a_single_input_are_refused(kind: str, tmp_path: Path) -> None:
     library = KINDS[kind]
-    file = tmp_path / "model.keras"
     first, second = library.Input(SHAPE), library.Input(SHAPE)
     library.Model([first, second], library.layers.Add()([first, second])).save(file)
     refused(file, r"the model has 2 inputs, but must have one; ")
@@ -127,7 +118,7 @@ def test_operations_that_a_file_names_are_not_run(tmp_path: Path) -> None:
         ({"module": "keras.layers", "class_name": ["Dense"]}, r"\['Dense'\]"),
     ],
 )
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", KINDS)
 def test_classes_that_are_no_layers_of_keras_are_refused(
     kind: str, node: dict[str, Any], name: str, tmp_path: Path
 ) -> None:
@@ -147,18 +138,16 @@ def test_layers_of_the_user_are_built_when_they_are_allowed(
     x = library.layers.Dense(10)(library.layers.Flatten()(layer()(inputs)))
     model = library.Model(inputs, x)
     model.save(file)
-    refused(
-        file,
-        rf"the model has {layer.__name__}, .*add model\.allow=\[my_package\.{layer.__name__}\]$",
-    )
-    allowed = saved(SHAPE, 10, path=str(file), allow=[f"{__name__}.{layer.__name__}"])
+    name = layer.__name__
+    refused(file, rf"the model has {name}, .*add model\.allow=\[my_package\.{name}\]$")
+    allowed = saved(SHAPE, 10, path=str(file), allow=[f"{__name__}.{name}"])
     np.testing.assert_array_equal(allowed.get_weights()[0], model.get_weights()[0])
     with pytest.raises(ValueError, match=r"^allow \(my\.Own\) cannot be imported: "):
         saved(SHAPE, 10, path=str(file), allow=["my.Own"])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("kind", KINDS)
 def test_layers_of_keras_are_built(kind: str, tmp_path: Path) -> None:
     library = KINDS[kind]
     layers, file = library.layers, tmp_path / "model.keras"
@@ -181,9 +170,6 @@ def test_precision_that_the_layers_do_not_have_is_refused(tmp_path: Path) -> Non
     network("tf_keras").save(tmp_path / "model.keras")
     tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
     try:
-        refused(
-            tmp_path / "model.keras",
-            r"the model's layers compute in float32, as they were saved, not in bfloat16; ",
-        )
+        refused(tmp_path / "model.keras", "layers compute in float32, .* not in bfloat16; ")
     finally:
         tf.keras.mixed_precision.set_global_policy("float32")

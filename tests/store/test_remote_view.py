@@ -3,6 +3,8 @@
 import hashlib
 import json
 from dataclasses import replace
+from itertools import chain, repeat
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 
@@ -66,23 +68,17 @@ def test_run_is_running_only_if_its_lease_is_renewed(stores, run_dir, monkeypatc
 def test_file_that_is_replaced_while_it_is_read_is_read_again(stores, run_dir, monkeypatch):
     upload_run(stores[ADDRESS], run_dir, HOLDER).release()
     monkeypatch.setattr("time.sleep", lambda secs: None)
-    download, missing = stores[ADDRESS].download, [True]
-
-    def once_missing(name, path):
-        if missing:
-            raise MissingObjectError(f"{name}{missing.pop()}")
-        download(name, path)
-
-    stores[ADDRESS].download = once_missing
+    download = stores[ADDRESS].download
+    once_missing = chain([MissingObjectError("config.yaml")], repeat(DEFAULT))
+    stores[ADDRESS].download = Mock(wraps=download, side_effect=once_missing)
     with remote_view.view("status", ADDRESS) as view:
         assert (view.path / "config.yaml").is_file()
 
 
-def error_at(address, stores, action):
+def refused(address, stores, action, message):
     stores.setdefault(address, MemoryStore())
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError, match=message):
         action("status", address)
-    return str(refused.value)
 
 
 def test_missing_run_is_refused_with_what_is_there(stores, run_dir):
@@ -90,17 +86,12 @@ def test_missing_run_is_refused_with_what_is_there(stores, run_dir):
     folder = stores["s3://bucket/runs"]
     folder.objects = {f"a-1/{name}": value for name, value in stores[ADDRESS].objects.items()}
     for action in (remote_view.runs_at, lambda *names: remote_view.view(*names).__enter__()):
-        error = error_at("s3://bucket/runs/a-2", stores, action)
-        assert error.startswith("status (s3://bucket/runs/a-2): no run there")
-    assert "the folders a-1;" in error_at("s3://bucket/runs", stores, action)
+        refused("s3://bucket/runs/a-2", stores, action, r"^status \(s3://.*/a-2\): no run there")
+    refused("s3://bucket/runs", stores, action, "the folders a-1;")
     assert remote_view.runs_at("report", "s3://bucket/runs") == [ADDRESS]
-    assert "there are no runs in ftp://" in error_at("ftp://a/b", stores, remote_view.runs_at)
-
-    def refuse(name):
-        raise StoreError("access denied", is_temporary=False)
-
-    stores[ADDRESS].read = refuse
-    assert "access denied" in error_at(ADDRESS, stores, remote_view.runs_at)
+    refused("ftp://a/b", stores, remote_view.runs_at, "there are no runs in ftp://")
+    stores[ADDRESS].read = Mock(side_effect=StoreError("access denied", is_temporary=False))
+    refused(ADDRESS, stores, remote_view.runs_at, "access denied")
 
 
 def test_run_that_has_saved_nothing_is_none_unless_it_is_in_use(stores, monkeypatch, tmp_path):
