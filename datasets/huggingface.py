@@ -71,11 +71,7 @@ def _splits(path: str | None, test_path: str | None, train: str, test: str) -> d
 
 
 def _load(path: str | None, key: str, *, divides: bool = False) -> Any:
-    """Return the Dataset that a path names, or a mapping of those of all splits.
-
-    Args:
-        divides: whether the files in a folder may be those of several splits.
-    """
+    """Return the Dataset that a path names; a mapping of several splits if that `divides`."""
     library = import_extra("datasets", _EXTRA, _CHOICE)
     root = Path(str(path)).expanduser()
     list_files = partial(find_files, suffixes=_SUFFIXES)

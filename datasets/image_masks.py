@@ -114,12 +114,7 @@ class MaskFileSplit(FileSplit):
         )
 
     def fetch(self, indices: tf.Tensor, draws: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """Read the pairs at `indices`, [B] int64; `draws` is not used.
-
-        Returns:
-            `features` [B, *image_shape] uint8, `mask` [B, H, W] uint8, and `weight` [B] float32: 0,
-            with a black image, for a pair that cannot be read.
-        """
+        """Read the pairs at `indices`, [B] int64, with `mask` [B, H, W] uint8."""
         batch = super().fetch(indices)
         both = batch["features"]
         return {**batch, "features": both[..., :-1], "mask": both[..., -1]}
@@ -140,14 +135,9 @@ class MaskFileSplit(FileSplit):
 
 
 def decode_mask(content: tf.Tensor, num_classes: int) -> tf.Tensor:
-    """Decode a mask.
+    """Decode a PNG file, scalar string, to the numbers of classes, [H, W, 1] uint8.
 
-    Args:
-        content: the bytes of a PNG file, scalar string.
-
-    Returns:
-        The numbers of the classes, [H, W, 1] uint8. If it is no such mask, TensorFlow raises
-        InvalidArgumentError at run time.
+    If it is no such mask, TensorFlow raises InvalidArgumentError at run time.
     """
     # TensorFlow would turn the numbers of a palette into colors, and stretch those of fewer bits.
     is_gray = tf.equal(tf.strings.substr(content, 24, 2), _GRAY_OF_8_BITS)

@@ -62,7 +62,6 @@ class Sources:
 
     Attributes:
         test: the object to test on; None: a part of `train`, or with `validation` nothing.
-        validation: the object that selects checkpoints; None: `test` does.
         files: the files and folders that records come from; (): a source tells by a method
             `identity()` when its records change.
     """

@@ -63,11 +63,7 @@ class MixtureSplit:
         )
 
     def fetch(self, indices: tf.Tensor, draws: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
-        """Return examples as the model sees them.
-
-        Args:
-            indices: [B] int64; those of the first source come first.
-            draws: random numbers for training, [B, num_draws] float32 in [0, 1).
+        """Return examples as the model sees them; those of the first source come first.
 
         Returns:
             `features` [B, *input_shape], `label` [B, ...], int64, and of numbers float32, and
@@ -121,12 +117,7 @@ class MixtureSplit:
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureDataset:
-    """Several datasets in one.
-
-    Attributes:
-        num_draws: random numbers per example: of the source that takes the most.
-        vocabulary_size: of sources of tokens: how many different numbers there are; None: not.
-    """
+    """Several datasets in one; `num_draws` is of the source that takes the most."""
 
     train: MixtureSplit
     test: MixtureSplit
@@ -138,8 +129,7 @@ class MixtureDataset:
     label_kind: str = "class"
 
     def transform(self, batch: dict[str, Any], draws: tf.Tensor | None) -> dict[str, Any]:
-        """Return the batch as it is: `fetch` has preprocessed it."""
-        return batch
+        return batch  # `fetch` has preprocessed it
 
 
 def mixture(

@@ -112,7 +112,6 @@ class TableDataset:
         label_kind: `class`: `label` is [B] int64; `number`: [B, targets] float32, in the unit of
             the table; `multilabel`: [B, labels] int64, 0 or 1.
         train: the split that is trained on, after `fit` or `restore`; so are the others.
-        validation: the split that selects checkpoints; None: `test` does.
     """
 
     table_files: TableFiles
@@ -182,7 +181,6 @@ class TableDataset:
 
     @property
     def by_name(self) -> bool:
-        """Whether the names of files in one folder have chosen the splits."""
         return self.table_files.splits.by_name
 
     @property
@@ -206,15 +204,7 @@ class TableDataset:
         return [(column.mean, column.std) for column in self._fit.targets] or None
 
     def transform(self, batch: dict[str, Any], draws: tf.Tensor | None) -> dict[str, Any]:
-        """Make each category one-hot; `draws` is not used.
-
-        Args:
-            batch: with `features` [B, columns] float32, as the splits return it.
-            draws: None, or [B, 0].
-
-        Returns:
-            The batch with `features` [B, *input_shape] float32.
-        """
+        """Make each category one-hot: of `features` [B, columns], [B, *input_shape] float32."""
         stored = batch["features"]
         count = sum(column.is_number for column in self._fit.used)
         parts = [stored[:, :count]]

@@ -74,12 +74,10 @@ class CachedSplit:
 
     @property
     def labels(self) -> Any:
-        """The labels of all examples, as the split has them."""
         return with_defaults(self._split, SplitDefaults).labels
 
     @property
     def hashes(self) -> Any:
-        """What chooses a validation split, as the split has it."""
         return with_defaults(self._split, SplitDefaults).hashes
 
     def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -182,9 +180,6 @@ logger = logging.getLogger(__name__)
 
 def open_bytes(name: str, size: int) -> np.ndarray | None:
     """Return the bytes of that name, [size] uint8, which other processes may be writing too.
-
-    Args:
-        name: of what they hold; the same in all processes that share them.
 
     Returns:
         An array, read-only if the file belongs to somebody else; None: the folder of the cache

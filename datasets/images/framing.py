@@ -42,9 +42,7 @@ class Framing:
 
         Args:
             image: [H, W, C] of any dtype.
-            size: (height, width) of the result.
             draws: [4] float32 in [0, 1); None in evaluation.
-            method: how pixels are interpolated, as `tf.image.resize` names it.
         """
         shape = tf.shape(image)
         box = None
@@ -75,8 +73,6 @@ def random_box(
     a factor uniform in [3/4, 4/3]. A box that is too long for the image is cut.
 
     Args:
-        height: of the image in pixels, int32.
-        width: of the image in pixels, int32.
         size: (height, width) of the result.
         draws: [..., 4] float32 in [0, 1): for area, proportions, down and across.
     """

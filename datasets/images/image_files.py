@@ -167,9 +167,6 @@ def decode_batch(
 class RecordSplit:
     """A split of records, or files, that are read by their number. None is read before `fetch`.
 
-    Attributes:
-        augments: whether `fetch` takes the random numbers of the augmentation.
-
     Args:
         image_shape: (height, width, channels) of images that are decoded; None: there are none.
         max_value: what stands for white in decoded images.
@@ -221,9 +218,6 @@ class RecordSplit:
 
     def fetch(self, indices: tf.Tensor, draws: tf.Tensor | None = None) -> dict[str, tf.Tensor]:
         """Read the records at `indices`, [B] int64.
-
-        Args:
-            draws: random numbers for training, [B, num_draws] float32 in [0, 1).
 
         Returns:
             `features` [B, ...], `label` if records have one, and where records may be damaged

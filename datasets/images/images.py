@@ -22,21 +22,7 @@ IGNORED = 255
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions:
-    """The options that are about images, of any source: those of every dataset that takes them.
-
-    Attributes:
-        crop: resize the middle of an image file: this fraction of the largest box that has the
-            proportions of the result; None: all of it. In training `augment.min_area` has
-            precedence.
-        antialias: whether to average when a file of an image is made smaller; finer, twice as slow
-            to decode.
-        max_corrupt_records: how many unreadable images or records each process skips before it is
-            an error.
-        cache: where decoded examples are kept, for all processes of a host: none, or a file on the
-            `disk` in ~/.cache/steadfast.
-        augment: random changes in training; None: none.
-        normalize: what is subtracted and divided by last; None: nothing.
-    """
+    """The options about images of every dataset that takes them; their YAML files explain them."""
 
     crop: Annotated[float | None, Gt(0), Le(1)] = None
     antialias: bool = False
@@ -63,10 +49,7 @@ class ImageDataset:
     It resizes, augments and normalizes. Every random change of place moves a mask with its image.
 
     Attributes:
-        validation: the split that selects checkpoints; None: `test` does.
-        by_name: whether the names of files in one folder have chosen the splits.
         image_shape: (height, width, channels) of what `fetch` of the splits returns.
-        label_kind: `class`, `number` or `multilabel`, as in `ArrayDataset`.
         has_masks: whether a batch has `mask`, [B, H, W] uint8: the class of each pixel, or IGNORED.
         max_value: the stored value that stands for white; pixels are divided by it.
         image_size: resize to (height, width), or None. All that follows counts resized pixels.

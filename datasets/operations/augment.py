@@ -160,7 +160,6 @@ class Augmentation:
         """Return masks, [B, H, W] integers, moved as `apply` moves images with the same draws.
 
         Args:
-            draws: [B, num_draws] float32 in [0, 1).
             fill: the class of the pixels that `crop` pads with.
         """
         masks = masks[..., None]
@@ -173,12 +172,7 @@ class Augmentation:
     def mix(self, batch: dict[str, Any], draws: tf.Tensor, num_classes: int) -> dict[str, Any]:
         """Return the batch with mixup or CutMix, if they are chosen.
 
-        Args:
-            batch: with `features` [B, H, W, C] float32, B even, and `label` [B] integers.
-            draws: [B, num_draws] float32 in [0, 1).
-
-        Returns:
-            If they are chosen, `label` is [B, num_classes] float32, the share of each class.
+        See `mixing.Mixing.apply`.
         """
         if self._mixing is None:
             return batch
@@ -232,7 +226,6 @@ def crop(
     The image is padded, and a window of its own size is cut out at random.
 
     Args:
-        draws: [B, num_draws] float32 in [0, 1).
         fill: what it is padded with, one number or one per channel. The mean of all images is 0
             once they are normalized, as He et al. (2016) pad them.
     """

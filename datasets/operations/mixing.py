@@ -19,11 +19,10 @@ _POINTS = 1024  # of the table of a Beta distribution
 
 
 class Mixing:
-    """Blends pairs of examples, or pastes a box of one into the other.
+    """Blends pairs of examples (Zhang et al. 2018), or pastes a box of one into the other.
 
-    Args:
-        mixup: parameter of the Beta distribution of the share (Zhang et al. 2018); 0: no mixup.
-        cutmix: the same of CutMix (Yun et al. 2019); with both, each has half of the examples.
+    The options are the parameters of the Beta distributions; 0: none. With both, each has half of
+    the examples.
     """
 
     def __init__(self, mixup: float, cutmix: float) -> None:
@@ -69,14 +68,9 @@ def swap(x: tf.Tensor) -> tf.Tensor:
 
 
 def beta(draw: tf.Tensor, side: tf.Tensor, parameter: float) -> tf.Tensor:
-    """Return numbers from Beta(parameter, parameter), [B] float32.
+    """Return numbers from Beta(parameter, parameter) of draws in [0, 1), all [B] float32.
 
-    By a table of the quantiles below 0.5; the distribution is symmetrical.
-
-    Args:
-        draw: [B] float32 in [0, 1).
-        side: [B] float32 in [0, 1), whether the number is above 0.5.
-        parameter: of the distribution, > 0.
+    By a table of the quantiles below 0.5; `side` decides whether the number is above.
     """
     table = tf.constant(_quantiles(parameter))
     place = draw * (_POINTS - 1)
@@ -101,12 +95,7 @@ def _quantiles(parameter: float) -> np.ndarray:
 def random_box(
     size: tuple[int, int], area: tf.Tensor, draws: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return a box of a share of the image, its middle anywhere, and the share that is inside.
-
-    Args:
-        size: (height, width) of the image.
-        area: the share, [B] float32.
-        draws: [B, DRAWS] float32 in [0, 1).
+    """Return a box of a share, [B] float32, of the image, its middle anywhere.
 
     Returns:
         Which pixels are in the box, [B, height, width] bool, and their share, [B] float32.

@@ -42,7 +42,7 @@ def rand_augment(images: tf.Tensor, draws: tf.Tensor, magnitude: float) -> tf.Te
     Args:
         images: [B, H, W, C] float32 in [0, 1].
         draws: [B, DRAWS x operations] float32 in [0, 1).
-        magnitude: strength of all operations, 0 to MAX_MAGNITUDE.
+        magnitude: strength, 0 to MAX_MAGNITUDE.
     """
     for first in range(0, draws.shape[1], DRAWS):
         choice = tf.cast(draws[:, first] * len(OPERATIONS), tf.int32)
@@ -55,10 +55,7 @@ def operate(
 ) -> tf.Tensor:
     """Apply to each image the operation `choice`, [B] int32, in OPERATIONS.
 
-    Args:
-        images: [B, H, W, C] float32 in [0, 1].
-        is_negative: [B] bool, whether to turn, shift or change to the other side.
-        magnitude: strength, 0 to MAX_MAGNITUDE.
+    `is_negative`, [B] bool, is whether to turn, shift or change to the other side.
     """
     share = magnitude / MAX_MAGNITUDE
     rows = []

@@ -247,11 +247,7 @@ def label_of(value: Any, layout: Layout) -> np.ndarray:
 
 
 def class_of(value: Any, class_names: Mapping[str, int] | None, num_classes: int) -> int:
-    """Return the class of a label.
-
-    Args:
-        value: an integer, also as an array of one, or the name of a class.
-        class_names: name -> class.
+    """Return the class of a label: an integer, also as an array of one, or a name.
 
     Raises:
         RecordError: it is none.
@@ -295,7 +291,6 @@ class RecordReader:
     The log has the traceback.
 
     Attributes:
-        name: the source's name, for messages.
         class_names: name -> class; None: labels are integers.
     """
 
@@ -351,7 +346,11 @@ class RecordReader:
             value = part(record, layout.features)
             label: Any = 0
             if layout.label is not None:
-                label = self._label(part(record, layout.label))
+                label = part(record, layout.label)
+                if layout.label_kind == "class":
+                    label = class_of(label, self.class_names, self.num_classes)
+                else:
+                    label = label_of(label, layout)
             if not layout.encoded:
                 return self._array(value), label
             content = encoded_image(value)
@@ -359,11 +358,6 @@ class RecordReader:
             return value if content is None and isinstance(value, bytes) else content or b"", label
         except (RecordError, OSError) as error:
             raise ValueError(f"{self.name}: record {row} {error}") from None
-
-    def _label(self, value: Any) -> Any:
-        if self.layout.label_kind == "class":
-            return class_of(value, self.class_names, self.num_classes)
-        return label_of(value, self.layout)
 
     def _array(self, value: Any) -> np.ndarray:
         layout = self.layout

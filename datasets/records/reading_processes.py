@@ -52,10 +52,7 @@ class ReadingProcesses:
     """
 
     def __init__(self, readers: Sequence[RecordReader], count: int) -> None:
-        """Take the readers.
-
-        Args:
-            readers: each process gets a copy of them.
+        """Take the readers, of which each process gets a copy.
 
         Raises:
             ValueError: a source cannot be pickled.

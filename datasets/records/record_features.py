@@ -92,13 +92,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class Features:
-    """All features that are read, by name.
-
-    Attributes:
-        label: name of the one that is the class.
-        num_classes: how many classes there are.
-        class_names: their names; needed if the label is a string.
-    """
+    """All features that are read, by name; `label` is the class, by its name if it is a string."""
 
     by_name: Mapping[str, Feature]
     label: str
@@ -219,21 +213,23 @@ def suggest(record: bytes) -> str:
 def _read_feature(key: str, value: Any) -> Feature:
     options = {"kind": value} if isinstance(value, str) else value
     if not isinstance(options, Mapping) or "kind" not in options:
-        raise ValueError(f"{key} ({value}) must be a kind, or a mapping with one: {_words(KINDS)}")
+        raise ValueError(
+            f"{key} ({value}) must be a kind, or a mapping with one: {', '.join(KINDS)}"
+        )
     names = list(Feature.__dataclass_fields__)
     for name in options:
         if name not in names:
             hint = did_you_mean(str(name), names)
-            raise ValueError(f"unknown key '{key}.{name}'{hint}; known: {_words(names)}")
+            raise ValueError(f"unknown key '{key}.{name}'{hint}; known: {', '.join(names)}")
     kind = options["kind"]
     if kind not in KINDS:
         hint = did_you_mean(str(kind), KINDS)
-        raise ValueError(f"{key}.kind ({kind}) must be one of {_words(KINDS)}{hint}")
+        raise ValueError(f"{key}.kind ({kind}) must be one of {', '.join(KINDS)}{hint}")
     feature = Feature(**{**options, "shape": tuple(options.get("shape", ()))})
     if any(not isinstance(side, int) or side < 1 for side in feature.shape):
         raise ValueError(f"{key}.shape ({list(feature.shape)}) must be positive numbers")
     if feature.dtype not in _DTYPES:
-        raise ValueError(f"{key}.dtype ({feature.dtype}) must be one of {_words(_DTYPES)}")
+        raise ValueError(f"{key}.dtype ({feature.dtype}) must be one of {', '.join(_DTYPES)}")
     if feature.max_length is not None and (
         kind not in ("float", "int") or feature.shape or feature.max_length < 1
     ):
@@ -251,7 +247,3 @@ def _values(present: Any) -> Sequence[Any]:
 
 def _image_kind(content: bytes) -> str | None:
     return next((kind for start, kind in _IMAGE_STARTS.items() if content.startswith(start)), None)
-
-
-def _words(names: Any) -> str:
-    return ", ".join(names)

@@ -28,13 +28,7 @@ class ArraySplit:
     hashes: np.ndarray | None = None
 
     def __init__(self, features: np.ndarray, labels: np.ndarray | None):
-        """Take features [N, ...] and labels, or none.
-
-        Args:
-            features: of any dtype.
-            labels: classes [N] or flags [N, labels] of any integer dtype, or targets [N] or
-                [N, targets] of any floating-point dtype.
-        """
+        """Take features [N, ...], and labels: classes [N] or flags [N, labels], or targets."""
         self.num_examples = len(features)
         self.arrays = {"features": features}
         if labels is not None:
@@ -43,7 +37,6 @@ class ArraySplit:
 
     @property
     def labels(self) -> np.ndarray | None:
-        """The labels of all examples, [N, ...]; None: there are none."""
         return self.arrays.get("label")
 
     def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -106,10 +99,6 @@ def check_pair(
 ) -> None:
     """Raise unless features are [N, *shape] uint8, labels [N] in [0, num_classes), and N >= 1.
 
-    Args:
-        source: where the arrays come from, for the message.
-        labels: their classes, of any integer dtype.
-
     Raises:
         ValueError: they are not; the line starts with `source`.
     """
@@ -137,13 +126,7 @@ class ArrayDataset:
     """Arrays of numbers as a dataset without augmentation: the minimum for your own dataset.
 
     Attributes:
-        train: the split that is trained on, such as an ArraySplit.
-        test: the split that is evaluated.
-        validation: the split that selects checkpoints; None: `test` does.
-        by_name: whether the names of files in one folder have chosen the splits.
-        input_shape: shape of one example's features.
         num_classes: how many classes `label` counts; or how many targets or flags it has.
-        class_names: their names, in order; None: they have none but their numbers.
         label_kind: `class`: `label` is [B] integers; `number`: [B] or [B, targets] float32;
             `multilabel`: [B, labels] integers, 0 or 1.
         normalize: what is subtracted from the features and divided by, one number or one for each

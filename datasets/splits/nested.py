@@ -30,11 +30,8 @@ class NestSplit:
     """A split held in host memory: nests (dict, tuple) of arrays, each in its own dtype.
 
     Attributes:
-        arrays: features, labels and weights, by name.
+        arrays: `features`, and maybe `label` and `sample_weight`: nests of columns [N, ...].
         unit: how many stay together in training; 0: all.
-
-    Args:
-        batch: `features`, and maybe `label` and `sample_weight`: nests of columns [N, ...].
     """
 
     in_memory = True
@@ -97,12 +94,9 @@ class NestDataset:
     """Examples as they are: no augmentation, and nothing is changed but the width of numbers.
 
     Attributes:
-        train: the split that is trained on: a NestSplit, or a stream.
-        validation: the split that selects checkpoints; None: `test` does.
         feature_specs: a nest of tf.TensorSpec of one example's features.
         num_classes: how many classes, targets or flags the label has; 1 where that has no meaning.
         weighted: whether training examples have `sample_weight`.
-        label_kind: see `trainer/protocols/labels.py`; None: anything, or none.
     """
 
     train: Any
@@ -221,9 +215,6 @@ def in_words(spec: Any) -> str:
 
 class LabelRule:
     """What the labels of a dataset are, and how many classes, targets or flags they have.
-
-    Attributes:
-        kind: `class`, `number` or `multilabel`; None: anything, or none.
 
     Args:
         spec: of one example's label, a nest of tf.TensorSpec; None: there are none.

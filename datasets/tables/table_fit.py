@@ -90,7 +90,6 @@ class TableFit:
     """How rows become features and labels.
 
     Attributes:
-        label_kind: `class`, `number` or `multilabel`.
         labels: the columns of labels; of `class` one.
         classes: of `class`: the values of the column, in the order of their numbers.
         targets: of `number`: the columns of labels with their scales.

@@ -68,9 +68,7 @@ def have_labels(root: Path, files: list[Path], text: str, label: str) -> bool:
 def read(root: Path, files: list[Path], text: str, label: str | None) -> Iterator[Row]:
     """Yield the rows of files below `root`, in order.
 
-    Args:
-        root: what names are relative to.
-        label: that of the label, a string or an integer; None: labels are not read.
+    Labels are strings or integers; with `label` None they are not read.
 
     Raises:
         ValueError: a file is damaged, or a row lacks a value; names the file and the row.

@@ -16,9 +16,6 @@ class CalibrationError:
     Examples are binned by the probability of the predicted class: ((m - 1) / bins, m / bins].
     The error is the mean over the examples of the difference between the accuracy of their bin and
     its mean probability; NaN where a probability is not finite.
-
-    Args:
-        bins: how many bins of equal width.
     """
 
     label_kind = "class"
@@ -46,7 +43,6 @@ class CalibrationError:
         return {"calibration_error": float(np.abs(self._excess).sum() / self._count)}
 
     def reset_state(self) -> None:
-        """Remove all examples."""
         # Per bin: the sum of its probabilities minus the number of correct predictions.
         self._excess = np.zeros(self._bins)
         self._count = 0

@@ -17,7 +17,6 @@ class ConfusionMatrix:
     An example whose probabilities are not finite is in no column.
 
     Attributes:
-        class_names: names of the classes; numbers if it is empty.
         matrix: the counts, [C, C]; [0, 0] before the first example.
     """
 
@@ -40,7 +39,6 @@ class ConfusionMatrix:
         return {}
 
     def reset_state(self) -> None:
-        """Remove all examples."""
         self.matrix = np.zeros((0, 0), int)
 
     def figure(self) -> np.ndarray:

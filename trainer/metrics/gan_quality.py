@@ -31,15 +31,6 @@ class GanQuality:
     The papers take the Inception network, trained on ImageNet. Here it is a classifier that a run
     has trained, so values can be compared only between runs with the same classifier. The features
     are the inputs of its last layer. Generated examples are compared with the training split.
-
-    Attributes:
-        names: `frechet_distance` and `inception_score`.
-        num_samples: generated examples.
-
-    Args:
-        classifier: the run directory of the classifier, or one of its checkpoints.
-        samples: number of generated examples.
-        examples: number of examples of the training split; None: all.
     """
 
     label_kind = "sample"

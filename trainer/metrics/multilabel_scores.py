@@ -22,11 +22,7 @@ class MultilabelScores:
     average precision NaN. All probabilities of the split are held in memory.
 
     Attributes:
-        class_names: names of the labels; numbers if it is empty.
         threshold: probability from which a label is predicted; that of the task, if it has one.
-
-    Args:
-        most_labels: with more labels, only the three values of all labels are computed.
     """
 
     label_kind = "multilabel"
@@ -67,17 +63,11 @@ class MultilabelScores:
         return results
 
     def reset_state(self) -> None:
-        """Remove all examples."""
         self._blocks: list[tuple[np.ndarray, np.ndarray]] = []
 
 
 def _average_precision(labels: np.ndarray, scores: np.ndarray) -> float:
-    """Return the average precision of one label; 0.0 where no example has it, NaN of scores of NaN.
-
-    Args:
-        labels: [N] bool.
-        scores: [N].
-    """
+    """Return the average precision of a label, [N] bool; 0.0 if none has it, NaN of a score NaN."""
     if np.isnan(scores).any():
         return float("nan")
     order = np.argsort(-scores, kind="stable")

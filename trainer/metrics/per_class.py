@@ -19,12 +19,6 @@ class PerClass:
     `recall`. Precision is the share of the predictions of a class that are correct, recall the
     share of its examples that are found. Without any, they are 0.0. The averages are macro
     averages over the classes that occur among the labels or the predictions.
-
-    Attributes:
-        class_names: names of the classes; numbers if it is empty.
-
-    Args:
-        most_classes: with more classes, only the averages are computed.
     """
 
     label_kind = "class"
@@ -58,5 +52,4 @@ class PerClass:
         return results
 
     def reset_state(self) -> None:
-        """Remove all examples."""
         self._counts = np.zeros((3, 0))

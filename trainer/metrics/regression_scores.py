@@ -18,12 +18,6 @@ class RegressionScores:
     `r2/<target>` are those of one. r2 is 1 - squared errors / squared deviations from the mean of
     the split's targets (Wright 1921); of a target that is always the same it is 1.0 if all
     predictions are right, else 0.0.
-
-    Attributes:
-        class_names: names of the targets; numbers if it is empty.
-
-    Args:
-        most_targets: with more targets, only the means are computed.
     """
 
     label_kind = "number"
@@ -75,6 +69,5 @@ class RegressionScores:
         return results
 
     def reset_state(self) -> None:
-        """Remove all examples."""
         self._count = 0
         self._squared = self._absolute = self._mean = self._deviations = np.zeros(1)

@@ -14,9 +14,6 @@ class TopK:
 
     A class is among them if fewer than k classes are more probable; none is where a probability is
     not finite.
-
-    Args:
-        k: how many of the most probable classes.
     """
 
     label_kind = "class"
@@ -43,6 +40,5 @@ class TopK:
         return {f"top_{self._k}": share}
 
     def reset_state(self) -> None:
-        """Remove all examples."""
         self._found = 0
         self._count = 0
