@@ -222,17 +222,18 @@ def stages(dataset: Any) -> Iterator[Any]:
         yield from stages(source)
 
 
+def operations(function: Any) -> set[str]:
+    """Return the operations of a function of a stage, and of those that it calls."""
+    graph = function.function.graph.as_graph_def()
+    bodies = (graph.node, *(inner.node_def for inner in graph.library.function))
+    return {node.op for nodes in bodies for node in nodes}
+
+
 def _drawing(stage: Any, *, is_parallel: bool) -> Iterator[str]:
     """Yield the operations with a state of random numbers that are called in parallel."""
-    for function in stage._functions():
-        graph = function.function.graph.as_graph_def()
-        operations = {
-            node.op
-            for nodes in (graph.node, *(inner.node_def for inner in graph.library.function))
-            for node in nodes
-        }
-        if is_parallel or any(name.startswith("Parallel") for name in operations):
-            yield from filter(_draws, operations)
+    for called in map(operations, stage._functions()):
+        if is_parallel or any(name.startswith("Parallel") for name in called):
+            yield from filter(_draws, called)
 
 
 def _draws(operation: str) -> bool:

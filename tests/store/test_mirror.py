@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 import random
@@ -116,46 +117,31 @@ def test_writer_killed_at_any_request_loses_nothing_but_the_newest_checkpoint(tm
                     shutil.copytree(tmp_path / "other", run_dir)
 
 
-def test_of_two_holders_only_the_later_commits_in_every_interleaving(tmp_path):
-    for take_at in range(1, 31):
-        store = MemoryStore()
-        runs = [new_run(tmp_path / f"{take_at}-{index}") for index in range(2)]
-        first = take(store, "first")
-        done = []
+@pytest.mark.parametrize("take_at", range(1, 31))
+def test_of_two_holders_only_the_later_commits_in_every_interleaving(store, tmp_path, take_at):
+    runs = [new_run(tmp_path / name) for name in ("first", "second")]
+    done, requests = [], itertools.count(1)
 
-        def act(store=store, runs=runs, done=done):
-            """The second: takes over in the midst of a request of the first, and commits."""
-            lease = take(store, "second", ["first"])
-            mirror = mirror_of(store, lease, runs[1])
+    def take_over(method):
+        """Have the second take over in the midst of a request of the first, and commit."""
+        if next(requests) == take_at:
+            store.before = lambda method: False
+            second = mirror_of(store, take(store, "second", ["first"]), runs[1])
             write_checkpoint(runs[1], 100)
+            second._upload()
+            done.append(second)
+        return False
+
+    mirror = mirror_of(store, take(store, "first"), runs[0])
+    store.before = take_over
+    with pytest.raises(LeaseLostError, match="second"):  # noqa: PT012
+        for step in range(1, 20):
+            write_checkpoint(runs[0], step)
+            was_taken = bool(done)
             mirror._upload()
-            done.append(lease)
-
-        requests = [0]
-
-        def before(method, requests=requests, take_at=take_at, act=act, store=store):
-            requests[0] += 1
-            if requests[0] == take_at:
-                store.before = lambda method: False
-                act()
-            return False
-
-        store.before = before
-        mirror = mirror_of(store, first, runs[0])
-
-        def commit(mirror=mirror, runs=runs, done=done):
-            for step in range(1, 20):
-                write_checkpoint(runs[0], step)
-                was_taken = bool(done)
-                mirror._upload()
-                assert not was_taken, "the first has committed after the second took over"
-
-        with pytest.raises(LeaseLostError, match="second"):
-            commit()
-        steps, problems, manifest = brought(store, tmp_path / "other")
-        assert problems == []
-        assert manifest.holder == "second"
-        assert steps == [100]
+            assert not was_taken, "the first has committed after the second took over"
+    steps, problems, manifest = brought(store, tmp_path / "other")
+    assert (steps, problems, manifest.holder) == ([100], [], "second")
 
 
 def test_lease_is_taken_over_when_its_holder_is_silent_or_has_released_it(store):

@@ -214,17 +214,8 @@ def _check_repeatable(dataset: Any, stages: list[Any], name: str) -> None:
         raise ConfigError(
             f"{name} is a tf.data.Dataset with a {min(others)}; make it of dense tensors in a map"
         )
-    graphs = [
-        function.function.graph.as_graph_def()
-        for stage in stages
-        for function in stage._functions()
-    ]
-    operations = {
-        node.op
-        for graph in graphs
-        for nodes in (graph.node, *(function.node_def for function in graph.library.function))
-        for node in nodes
-    }
+    functions = (function for stage in stages for function in stage._functions())
+    operations = set().union(*map(_elements().operations, functions))
     if drawing := sorted(operation for operation in operations if "Random" in operation):
         raise ConfigError(
             f"{name} is a tf.data.Dataset that draws random numbers ({drawing[0]}): every epoch "
@@ -244,14 +235,12 @@ def _kind(stage: Any) -> str:
 def _in_one_order(columns: list[Any], unit: int) -> list[Any]:
     """Return rows, `unit` together, in an order of their content: each pass shuffles otherwise."""
     starts = range(0, len(columns[0]), unit)
-    digests = [
-        hashlib.sha256(
-            b"".join(batches_of.content(column[start : start + unit]) for column in columns)
-        )
-        for start in starts
-    ]
-    places = sorted(range(len(digests)), key=lambda place: digests[place].digest())
-    order = np.concatenate([np.arange(starts[i], starts[i] + unit) for i in places])
+
+    def digest(start: int) -> bytes:
+        rows = (batches_of.content(column[start : start + unit]) for column in columns)
+        return hashlib.sha256(b"".join(rows)).digest()
+
+    order = np.concatenate([np.arange(start, start + unit) for start in sorted(starts, key=digest)])
     order = order[order < len(columns[0])]
     return [column[order] for column in columns]
 
@@ -295,10 +284,7 @@ class KeptData:
     """
 
     def __init__(self, data: Any, name: str, folder: Path, steps: int | None = None) -> None:
-        """Keep examples below a folder.
-
-        Args:
-            steps: of the whole training, for data without an end; None: unknown.
+        """Keep examples below a folder; see `read`.
 
         Raises:
             ConfigError: they are nothing that can be kept.

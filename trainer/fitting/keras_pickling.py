@@ -378,10 +378,11 @@ def _calls(model: Any, library: Any) -> Any:
     tree = _tree(library)
 
     def numbered(nest: Any) -> Any:
-        return tree.map_structure(
-            lambda x: numbers.setdefault(id(x), _Symbol(len(numbers))) if _is_symbolic(x) else x,
-            nest,
-        )
+        def number(x: Any) -> Any:
+            is_symbolic = type(x).__name__.endswith("KerasTensor")
+            return numbers.setdefault(id(x), _Symbol(len(numbers))) if is_symbolic else x
+
+        return tree.map_structure(number, nest)
 
     calls = [
         (layer, numbered(arguments), numbered(keywords), numbered(outputs))
@@ -426,7 +427,3 @@ def _called(recorded: Any) -> tuple[Any, Any]:
 
 def _tree(library: Any) -> Any:
     return library.tree if library.__name__ == "keras" else import_module("tensorflow").nest
-
-
-def _is_symbolic(value: Any) -> bool:
-    return type(value).__name__.endswith("KerasTensor")

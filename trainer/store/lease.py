@@ -204,20 +204,15 @@ class Lease:
 
     def _read_again(self) -> None:
         now, version = read_manifest(self._store)
-        if version is None or (now.number, now.holder) != (
-            self.manifest.number,
-            self.manifest.holder,
-        ):
+        was = self.manifest
+        if version is None or (now.number, now.holder) != (was.number, was.holder):
             raise LeaseLostError(now.holder)
         self.manifest = now
         self._version = version
 
 
 def _watch(
-    store: Store,
-    version: str | None,
-    lease_secs: float,
-    sleep: Callable[[float], None],
+    store: Store, version: str | None, lease_secs: float, sleep: Callable[[float], None]
 ) -> tuple[Manifest, str | None]:
     """Wait until a holder has released its lease, or has not renewed it; return the manifest."""
     deadline = time.monotonic() + lease_secs

@@ -110,20 +110,19 @@ def retry(
     action: Callable[[], _T],
     budget_secs: float,
     sleep: Callable[[float], object] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
 ) -> _T:
     """Return what `action` returns; repeat it while it fails for a temporary reason.
 
     Raises:
         StoreError: it fails for good, or still after `budget_secs`.
     """
-    deadline = clock() + budget_secs
+    deadline = time.monotonic() + budget_secs
     pause = 0.5
     while True:
         try:
             return action()
         except StoreError as error:
-            if not error.is_temporary or clock() + pause > deadline:
+            if not error.is_temporary or time.monotonic() + pause > deadline:
                 raise
         sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_SECS)

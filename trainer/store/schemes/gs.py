@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import requests
 from google.api_core import exceptions
@@ -14,7 +15,7 @@ from google.cloud.storage.exceptions import DataCorruption
 
 from trainer.store.object_store import ConflictError, MissingObjectError, StoreError
 
-_TIMEOUT_SECS = 60
+_REQUEST: dict[str, Any] = {"timeout": 60, "retry": None}
 
 
 class GsStore:
@@ -33,12 +34,10 @@ class GsStore:
     def read(self, name: str) -> tuple[bytes, str]:
         with _errors(name):
             blob = self._blob(name)
-            blob.reload(timeout=_TIMEOUT_SECS, retry=None)
+            blob.reload(**_REQUEST)
             version = blob.generation
             try:
-                content = blob.download_as_bytes(
-                    if_generation_match=version, timeout=_TIMEOUT_SECS, retry=None
-                )
+                content = blob.download_as_bytes(if_generation_match=version, **_REQUEST)
             except (exceptions.PreconditionFailed, exceptions.NotFound):
                 raise StoreError(f"{name} was replaced while it was read") from None
             return content, str(version)
@@ -48,41 +47,30 @@ class GsStore:
             with _errors(name):
                 blob = self._blob(name)
                 # Generation 0: there is no object.
-                blob.upload_from_string(
-                    content,
-                    if_generation_match=int(version or 0),
-                    timeout=_TIMEOUT_SECS,
-                    retry=None,
-                )
+                generation = int(version or 0)
+                blob.upload_from_string(content, if_generation_match=generation, **_REQUEST)
                 return str(blob.generation)
         except MissingObjectError:
             raise ConflictError(name) from None
 
     def upload(self, path: Path, name: str) -> None:
         with _errors(name):
-            content_size = path.stat().st_size
-            blob = self._blob(name)
+            size = path.stat().st_size
             with path.open("rb") as file:
-                blob.upload_from_file(
-                    file, size=content_size, checksum="auto", timeout=_TIMEOUT_SECS, retry=None
-                )
+                self._blob(name).upload_from_file(file, size=size, checksum="auto", **_REQUEST)
 
     def download(self, name: str, path: Path) -> None:
         with _errors(name):
-            self._blob(name).download_to_filename(str(path), timeout=_TIMEOUT_SECS, retry=None)
+            self._blob(name).download_to_filename(str(path), **_REQUEST)
 
     def names(self, prefix: str) -> list[str]:
         with _errors(prefix):
-            blobs = self._bucket.list_blobs(
-                prefix=self._prefix + prefix, timeout=_TIMEOUT_SECS, retry=None
-            )
+            blobs = self._bucket.list_blobs(prefix=self._prefix + prefix, **_REQUEST)
             return [blob.name.removeprefix(self._prefix) for blob in blobs]
 
     def folders(self) -> list[str]:
         with _errors(self._prefix):
-            blobs = self._bucket.list_blobs(
-                prefix=self._prefix, delimiter="/", timeout=_TIMEOUT_SECS, retry=None
-            )
+            blobs = self._bucket.list_blobs(prefix=self._prefix, delimiter="/", **_REQUEST)
             for _ in blobs:  # the folders are known when all pages were read
                 pass
             return sorted(name.removeprefix(self._prefix).rstrip("/") for name in blobs.prefixes)
@@ -91,7 +79,7 @@ class GsStore:
         for name in names:
             try:
                 with _errors(name):
-                    self._blob(name).delete(timeout=_TIMEOUT_SECS, retry=None)
+                    self._blob(name).delete(**_REQUEST)
             except MissingObjectError:
                 continue
 
