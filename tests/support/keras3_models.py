@@ -133,11 +133,26 @@ def lora(input_shape, num_classes):
     return model
 
 
+class Function(layers.Layer):
+    """Normalizes in a `tf.function`, which has traced the model before it is trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.normalization = layers.BatchNormalization()
+
+    @tf.function
+    def call(self, inputs, training=False):
+        """Return the normalized inputs, unless there are none."""
+        if tf.reduce_sum(tf.abs(inputs)) == 0.0:
+            return inputs
+        return self.normalization(inputs, training=training)
+
+
 def everything(input_shape, num_classes, *, synchronized=False):
     """What a layer can bring, in one model.
 
     Convolution with L2, batch normalization, a layer with a loss that is called twice, attention,
-    LSTM, dropout, and a low-rank update.
+    LSTM, dropout, a low-rank update, and a `tf.function`.
     """
     inputs = keras.Input(input_shape)
     x = layers.Conv2D(4, 3, kernel_regularizer=keras.regularizers.L2(1e-2))(inputs)
@@ -148,7 +163,7 @@ def everything(input_shape, num_classes, *, synchronized=False):
     for _ in range(2):
         rows = noisy(rows)
     rows = rows + layers.MultiHeadAttention(2, 4, dropout=0.2)(rows, rows)
-    hidden = layers.LSTM(6, dropout=0.2, recurrent_dropout=0.2)(rows)
+    hidden = layers.LSTM(6, dropout=0.2, recurrent_dropout=0.2)(Function()(rows))
     dense = layers.Dense(8, activation="tanh")
     hidden = layers.Dropout(0.2)(dense(hidden))
     model = keras.Model(inputs, layers.Dense(num_classes)(hidden))

@@ -17,6 +17,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.autograph.core.ag_ctx import ControlStatusCtx, Status
 
 from trainer.engine.graph.keras3 import keras3_random
 from trainer.engine.graph.keras3.keras3_checks import check_model, checked_call
@@ -45,6 +46,8 @@ class Keras3Model(tf.Module):
     def __init__(self, model: keras.Model) -> None:
         super().__init__(name=re.sub(r"\W", "_", model.name))
         check_model(model)
+        for layer in model._flatten_layers():
+            _leave_no_function(layer)
         self._model = self._no_dependency(model)
         weights = list(model.weights)
         for weight in weights:
@@ -242,6 +245,14 @@ class _OwnStepScope(keras.StatelessScope):
     def get_current_value(self, variable: keras.Variable) -> Any:
         value = super().get_current_value(variable)
         return variable._value if value is None else value
+
+
+def _leave_no_function(layer: keras.Layer) -> None:
+    """Take a `tf.function` off the `call` of a layer: it keeps the values of its first trace."""
+    function = getattr(type(layer).call, "python_function", None)
+    if function is not None:
+        status = ControlStatusCtx(Status.ENABLED)  # as a tf.function has it
+        layer.call = tf.__internal__.autograph.tf_convert(function, status).__get__(layer)
 
 
 def _give_constraint(weight: Any) -> None:
