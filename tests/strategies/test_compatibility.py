@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.python.framework import config as tensorflow_config
 
 from tests.support import keras3_models, toy_models
+from tests.support.choices import listed
 from tests.support.training import recipe
 from trainer.cli.compose import compose
 from trainer.cluster.spec import Cluster, ProcessId
@@ -17,12 +18,11 @@ from trainer.engine.graph.keras3.keras3_model import Keras3Model
 from trainer.errors import ConfigError
 from trainer.strategies import compatibility, devices, select
 
+LOCAL = ("mirrored", "central_storage")
 STRATEGIES = {
-    "one_device": ["strategy=one_device"],
-    "mirrored": ["strategy=mirrored", "strategy.virtual_devices=2"],
-    "central_storage": ["strategy=central_storage", "strategy.virtual_devices=2"],
-    "multi_worker": ["strategy=multi_worker"],
-    "parameter_server": ["strategy=parameter_server"],
+    name: [f"strategy={name}", *(["strategy.virtual_devices=2"] if name in LOCAL else [])]
+    for name in listed("strategy").split(", ")
+    if name not in ("auto", "tpu")  # which is one of the others; which has a test file
 }
 LOCAL_NORM = ["model=softmax", "model._target_=tests.support.toy_models.normalized"]
 SHORT = ["train.steps=3", "batch.global_size=16", "restart.max_restarts=0"]

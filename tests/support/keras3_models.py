@@ -142,10 +142,11 @@ class Function(layers.Layer):
 
     @tf.function
     def call(self, inputs, training=False):
-        """Return the normalized inputs, unless there are none."""
-        if tf.reduce_sum(tf.abs(inputs)) == 0.0:
-            return inputs
-        return self.normalization(inputs, training=training)
+        """Return the normalized inputs, or their half if they are large."""
+        outputs = self.normalization(inputs, training=training)
+        if tf.reduce_max(tf.abs(outputs)) > 2.0:
+            outputs *= 0.5
+        return outputs
 
 
 def everything(input_shape, num_classes, *, synchronized=False):

@@ -109,7 +109,10 @@ def class_weighted(batch: Batch, weights: Mapping[int, float]) -> Batch:
         return batch
     label = batch.get("label")
     if label is None or tf.nest.is_nested(label) or label.shape.rank > 2:
-        kind = "several outputs" if tf.nest.is_nested(label) else f"labels {label}"
+        if tf.nest.is_nested(label):
+            kind = "several outputs"
+        else:
+            kind = "no labels" if label is None else f"labels of shape {label.shape}"
         raise ConfigError(
             f"task.class_weights cannot be used with {kind}, as in Keras; give the dataset a "
             "sample weight for each example"
