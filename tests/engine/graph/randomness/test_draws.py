@@ -18,6 +18,7 @@ from trainer.engine.graph.randomness.randomness import (
     repeatable,
     split_part,
 )
+from trainer.errors import ConfigError
 
 convert_draws()
 
@@ -152,7 +153,6 @@ length = tf.Variable(18)
         lambda: tf.random.normal([length]),
         lambda: tf.random.normal([36, 2]),  # three of each example?
         lambda: tf.random.gamma([4], tf.ones([12])),
-        lambda: tf.random.shuffle(tf.range(12)),
         lambda: tf.cast(next_seed(), tf.int32),
     ],
 )
@@ -160,6 +160,15 @@ def test_parts_draw_their_own_numbers_of_what_cannot_be_sliced(function):
     first, _ = traced(function, part(0, 2))  # of 12 examples
     assert (first == traced(function, part(0, 2))[0]).all()
     assert (first != traced(function, part(1, 2))[0]).any()
+
+
+def test_batch_is_shuffled_only_as_a_whole():
+    def shuffle():
+        return tf.random.shuffle(tf.range(12))
+
+    assert sorted(traced(shuffle, part(size=12))[0]) == list(range(12))
+    with pytest.raises(ConfigError, match=r"shuffle of a batch \(12 of its 24 examples"):
+        traced(shuffle, part(0, 2))
 
 
 def test_without_a_global_batch_all_parts_draw_their_own_numbers():

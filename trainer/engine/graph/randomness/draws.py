@@ -32,6 +32,7 @@ from tensorflow.python.ops import gen_random_ops
 from tf_keras.src.engine.base_layer import BaseRandomLayer
 
 from trainer.engine.graph.randomness.randomness import BatchPart, current_part, fold_seed
+from trainer.errors import ConfigError
 
 _PHILOX = 1
 _GROUP = 4  # numbers of at most 32 bits for each value of the counter; of 64 bits there are half
@@ -117,6 +118,13 @@ def _multinomial(
 
 
 def _shuffle(value: tf.Tensor, **_: Any) -> tf.Tensor:
+    part = current_part()
+    if part is not None and part.parts > 1 and value.shape[:1] == [part.size]:
+        raise ConfigError(
+            f"tf.random.shuffle of a batch ({part.size} of its {part.size * part.parts} examples "
+            "are here) would not exchange examples between replicas or shards; use "
+            "strategy=one_device without batch.shards and batch.accumulate"
+        )
     keys = _integers(tf.shape(value)[:1], 0, tf.int32.max)
     return tf.gather(value, tf.argsort(keys, stable=True))
 
