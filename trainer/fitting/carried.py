@@ -38,11 +38,7 @@ _ROOTS = {sys.prefix, sys.base_prefix, sys.exec_prefix}
 
 
 def carried(item: Any, what: str, folder: Path) -> Path:
-    """Keep an object in a file that is named by what the object is; return the file.
-
-    Args:
-        item: any object that can be pickled, or is a function or class of the script.
-        what: its name in messages, and the begin of that of the file.
+    """Keep an object in a file that is named by `what` and by what the object is; return the file.
 
     Raises:
         ConfigError: it holds something that cannot be pickled.
@@ -66,8 +62,7 @@ def function_node(
 ) -> dict[str, Any]:
     """Return the `_target_` that calls a function in the processes that train.
 
-    Args:
-        function: one of a module, which is imported, or of the script, which is carried.
+    One of a module is imported, one of the script carried.
     """
     place = f"{function.__module__}.{function.__qualname__}"
     if function.__module__ != MAIN and _found(function) is function:

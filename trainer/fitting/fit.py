@@ -137,11 +137,9 @@ def _folder(runs_dir: str) -> Path:
 def _model(
     model: Any, first: Mapping[str, Any], options: dict[str, Any], folder: Path
 ) -> tuple[dict[str, Any], Callable[[], Any], str]:
-    """Return the keys of a model, what builds it in this process, and its name.
+    """Return the keys of a model, what builds it from the first example, and its name.
 
-    Args:
-        first: the first example or batch, by name.
-        options: the keys of the data, which change for a function that asks for their classes.
+    The keys of the data, `options`, change for a function that asks for their classes.
     """
     if isinstance(model, types.FunctionType):
         node = function_node(model, "model", folder, "model")
@@ -182,9 +180,6 @@ def _build(model: Any, first: Mapping[str, Any]) -> Any:
     """Build a model as `model.fit` would: by a call, or by its own steps, which call its layers.
 
     If that fails the training says why.
-
-    Args:
-        first: the first example or batch, by name.
     """
     if not getattr(model, "built", True):
         with suppress(Exception):
@@ -229,10 +224,7 @@ def _forget_calls(model: Any, first: Mapping[str, Any]) -> None:
 def _data(
     data: Any, validation: Any, folder: Path, steps: int | None, epochs: int
 ) -> tuple[dict[str, Any], int | None, dict[str, Any]]:
-    """Return what the data say of a run.
-
-    Args:
-        steps: in an epoch; None: as many as make one pass.
+    """Return what the data say of a run; an epoch of `steps`, or of one pass.
 
     Returns:
         The first example or batch, nests of arrays by name; the size of the batches, if the data
@@ -349,11 +341,7 @@ _PLAIN = re.compile(r"(?!(null|true|false|nan|inf)$)[A-Za-z_./][\w./-]*", re.IGN
 
 
 def overrides_of(keys: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
-    """Return the overrides of some keys, which win over defaults.
-
-    Args:
-        keys: values by key, in which `__` stands for a dot; a dict has the keys of a section.
-        defaults: values by dotted key.
+    """Return the overrides of the keys of `fit`, which win over defaults by dotted key.
 
     Raises:
         ConfigError: one is an argument of `model.fit`.

@@ -86,8 +86,7 @@ def describe(
 ) -> tuple[dict[str, Any], int | None, int | None]:
     """Return what is known of data that the processes which train make too.
 
-    Args:
-        steps: in an epoch; None: what does not know its length is read once, to count.
+    Without the `steps` of an epoch, what does not know its length is read once, to count.
 
     Returns:
         The first example or batch by name; the rows of a batch (None: there are single

@@ -82,7 +82,6 @@ class GanQuality:
         return dict(zip(self.names, (distance, score), strict=True))
 
     def reset_state(self) -> None:
-        """Forget all generated examples."""
         self._features: list[np.ndarray] = []
         self._probabilities: list[np.ndarray] = []
 
@@ -104,8 +103,6 @@ class TrainedClassifier:
 
     Args:
         source: a run directory, or the path prefix of one of its checkpoints.
-        dataset: the data to be judged; as many classes, and features of the same shape, as the run
-            was trained on.
 
     Raises:
         ConfigError: there is no such run, or its model does not fit the data.
@@ -135,10 +132,7 @@ class TrainedClassifier:
         self._model = library.Model(model.inputs, [model.layers[-1].input, model.outputs[0]])
 
     def judge(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return what the last layer sees of examples, and their probabilities.
-
-        Args:
-            features: [N, *input_shape] float32.
+        """Return what the last layer sees of examples, [N, *input_shape], and probabilities.
 
         Returns:
             [N, D] and [N, classes], float32.
@@ -186,9 +180,7 @@ def frechet_distance(features: np.ndarray, others: np.ndarray) -> float:
     That of two normal distributions with their means m and covariances S:
     |m1 - m2|^2 + tr(S1 + S2 - 2 (S1 S2)^(1/2)).
 
-    Args:
-        features: [N, D], N at least 2.
-        others: [M, D], M at least 2.
+    Both are [N, D] of their own N, at least 2.
     """
     first = features.astype(np.float64)
     second = others.astype(np.float64)

@@ -146,11 +146,9 @@ def _download_once(store: Store, folder: str, directory: Path, step: int) -> str
 
 
 def write_note(run_dir: Path, folders: Collection[str] | None) -> None:
-    """Note which checkpoints the store has.
+    """Note the folders of the checkpoints that the store has; None: none need wait for it.
 
-    Args:
-        folders: of their objects: a step that is made again after a rollback is another
-            checkpoint. None: no checkpoint need wait for the store.
+    Not their steps: one that is made again after a rollback is another checkpoint.
     """
     # The run directory of a failed start may be gone.
     with suppress(OSError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 import yaml
@@ -24,9 +25,7 @@ def writer_factory(
 ) -> Callable[[int], list[Writer]]:
     """Return a function that opens the writers of the training at a position.
 
-    Args:
-        task: its first model is drawn; None: there is none to draw.
-        writes: whether this process writes; if not, the function opens none.
+    The first model of `task` is drawn. In a process that does not write, it opens none.
     """
     graph = None
     if task is not None and experiment.summary.graph and experiment.trains:
@@ -79,16 +78,8 @@ def _configuration(run_dir: Path) -> dict[str, str]:
 
 
 _CHOICES = (
-    "model",
-    "dataset",
-    "augment",
-    "task",
-    "optimizer",
-    "schedule",
-    "strategy",
-    "callbacks",
-    "loop",
-)
+    "model", "dataset", "augment", "task", "optimizer", "schedule", "strategy", "callbacks", "loop"
+)  # fmt: skip
 """Groups whose choice is shown besides its values."""
 
 
@@ -98,21 +89,14 @@ def hyperparameters(experiment: Experiment) -> dict[str, bool | int | float | st
     They are the keys that name a run. A null is left out, and so is a `_target_`, because the
     choice is its name.
     """
-    choices = {
+    found: dict[str, Any] = {
         group: choice
         for group, choice in (experiment.choices or {}).items()
         if group in _CHOICES or "." in group  # a node of the task
     }
     values = shown(identity.leaves(experiment))
-    options = {
-        key: value
-        for key, value in values.items()
-        if identity.names_run(key, values) and not key.endswith("._target_")
-    }
-    return {
-        key: value
-        if isinstance(value, bool | int | float | str)
-        else constraints.format_value(value)
-        for key, value in {**choices, **options}.items()
-        if value not in (None, {}, [])
-    }
+    for key, value in values.items():
+        if identity.names_run(key, values) and not key.endswith("._target_"):
+            is_plain = value is None or isinstance(value, bool | int | float | str)
+            found[key] = value if is_plain else value and constraints.format_value(value)
+    return {key: value for key, value in found.items() if value not in (None, {}, [])}

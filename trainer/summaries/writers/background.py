@@ -121,11 +121,7 @@ def open_writers(
     *,
     leave_out: Collection[str] = (),
 ) -> list[Writer]:
-    """Open writers, each in a thread of its own.
-
-    Args:
-        channel: receives a warning when the run continues without a tracker.
-    """
+    """Open writers, each in a thread; `channel` is warned when the run continues without one."""
     opened: list[Writer] = []
     trackers = [name for name, node in nodes.items() if node.get("tracker")]
     if trackers and "jsonl" not in nodes and "jsonl" not in leave_out:

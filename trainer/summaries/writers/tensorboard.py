@@ -34,17 +34,12 @@ def _tag(split: str, name: str) -> str:
 
 
 class TensorBoard(Writer):
-    """Writes events, from the first one on.
+    """Writes events; those of steps after `position` in older files are superseded.
 
-    Attributes:
-        FOLDER: their folder in the run directory; TensorBoard takes each for a run of its own.
-
-    Args:
-        position: events of later steps in older files are superseded; TensorBoard drops them.
+    `FOLDER` is in the run directory; TensorBoard takes each folder for a run of its own.
     """
 
     FOLDER: ClassVar = "events"
-
     network = None
 
     def __init__(self, run_dir: Path, position: int) -> None:
@@ -71,9 +66,7 @@ class TensorBoard(Writer):
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         # The epoch of an evaluation is that of the training at the same step.
-        shown = {
-            name: value for name, value in values.items() if split == "train" or name != "epoch"
-        }
+        shown = {n: value for n, value in values.items() if split == "train" or n != "epoch"}
         if split != "train" and not self._has_layout:
             self._has_layout = True
             self._add_layout(step, shown)
