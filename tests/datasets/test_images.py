@@ -1,3 +1,5 @@
+"""Preprocessing of images: the same in any batch, framing of files, and formats."""
+
 from pathlib import Path
 from typing import Any
 
@@ -6,9 +8,11 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from trainer.datasets.image_folder import image_folder
+from trainer.datasets.images.framing import center_box, random_box, resize_boxes
 from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.images.normalization import Normalization
-from trainer.datasets.operations.augment import Augmentation
+from trainer.datasets.operations.augment import BOX_COLUMNS, Augmentation
 from trainer.datasets.splits.arrays import ArraySplit
 
 RANDOM = np.random.RandomState(0)
@@ -123,3 +127,108 @@ def test_image_files_of_every_format_are_decoded(
     np.testing.assert_allclose(
         small.transform(dict(batch), None)["features"], np.full([1, *shape], 0.8), atol=1 / 255
     )
+
+
+NUMBERS = np.random.RandomState(0).uniform(size=(500, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("image", "size", "share", "box"),
+    [
+        ((480, 640), (224, 224), 0.875, (30, 110, 420, 420)),
+        ((640, 480), (224, 224), 1.0, (80, 0, 480, 480)),
+        ((100, 100), (50, 100), 1.0, (25, 0, 50, 100)),
+        ((1, 1), (8, 8), 0.5, (0, 0, 1, 1)),
+    ],
+)
+def test_center_box_has_the_proportions_of_the_result(
+    image: tuple[int, int], size: tuple[int, int], share: float, box: tuple[int, ...]
+) -> None:
+    found = center_box(tf.constant(image[0]), tf.constant(image[1]), size, share)
+    assert tuple(map(int, found)) == box
+
+
+@pytest.mark.parametrize("size", [(224, 224), (100, 300)])
+def test_random_boxes_are_within_the_image_and_as_large_as_drawn(size: tuple[int, int]) -> None:
+    height, width = 400, 700
+    boxes = random_box(tf.constant(height), tf.constant(width), size, 0.08, tf.constant(NUMBERS))
+    top, left, box_height, box_width = (np.asarray(part) for part in boxes)
+    assert top.min() >= 0
+    assert (top + box_height).max() <= height
+    assert left.min() >= 0
+    assert (left + box_width).max() <= width
+    whole = (box_height < height) & (box_width < width)  # not cut
+    area = (0.08 + 0.92 * NUMBERS[:, 0]) * height * width
+    np.testing.assert_allclose((box_height * box_width)[whole], area[whole], rtol=0.02)
+    ratio = (box_width / box_height)[whole] / (size[1] / size[0])
+    assert 0.74 < ratio.min() < 0.8
+    assert 1.25 < ratio.max() < 1.35
+    # Each offset that is possible is as likely as any other.
+    assert abs(np.mean(top[whole] / (height - box_height[whole])) - 0.5) < 0.05
+
+
+def test_boxes_are_resized_like_single_images() -> None:
+    images = np.random.RandomState(1).uniform(size=(3, 9, 7, 2)).astype(np.float32)
+    boxes = ([0, 2, 8], [1, 0, 6], [9, 4, 1], [5, 7, 1])
+    resized = resize_boxes(tf.constant(images), tuple(tf.constant(part) for part in boxes))
+    for image, result, top, left, height, width in zip(images, resized, *boxes, strict=True):
+        box = image[top : top + height, left : left + width]
+        np.testing.assert_allclose(result, tf.image.resize(box, [9, 7]), atol=1e-6)
+    whole = ([0] * 3, [0] * 3, [9] * 3, [7] * 3)
+    same = resize_boxes(tf.constant(images), tuple(tf.constant(part) for part in whole))
+    np.testing.assert_array_equal(same, images)
+
+
+def test_augmentation_cuts_the_box_of_each_example() -> None:
+    images = tf.constant(np.random.RandomState(2).uniform(size=(4, 8, 8, 3)), tf.float32)
+    augmentation = Augmentation(min_area=0.25)
+    assert augmentation.num_draws == BOX_COLUMNS[-1] + 1
+    draws = np.full((4, augmentation.num_draws), 0.5, np.float32)
+    draws[:, BOX_COLUMNS] = NUMBERS[:4]
+    together = augmentation.apply(images, tf.constant(draws))
+    assert together.shape == images.shape
+    for number in range(4):
+        alone = augmentation.apply(images[number : number + 1], tf.constant(draws[number, None]))
+        np.testing.assert_array_equal(alone[0], together[number])
+        box = random_box(8, 8, (8, 8), 0.25, tf.constant(NUMBERS[number]))
+        top, left, height, width = map(int, box)
+        cut = images[number, top : top + height, left : left + width]
+        np.testing.assert_allclose(together[number], tf.image.resize(cut, [8, 8]), atol=1e-6)
+    np.testing.assert_array_equal(augmentation.apply(images, draws, is_cut=True), images)
+
+
+def write_gradient(path: Path) -> None:
+    """Write an image whose pixel in row y and column x is (y, x, 0)."""
+    path.parent.mkdir(parents=True)
+    rows, columns = np.mgrid[0:60, 0:80]
+    pixels = np.stack([rows, columns, 0 * rows], axis=-1).astype(np.uint8)
+    path.write_bytes(tf.io.encode_png(pixels).numpy())
+
+
+def test_files_are_cut_at_random_in_training_and_in_the_middle_in_evaluation(
+    tmp_path: Path,
+) -> None:
+    for split in ("train", "test"):
+        for label in ("a", "b"):
+            write_gradient(tmp_path / split / label / "0.png")
+    data = image_folder(
+        path=str(tmp_path), image_size=[6, 6], crop=0.5, augment=Augmentation(min_area=0.1)
+    )
+    indices = tf.constant([0, 1], tf.int64)
+    draws = np.zeros((2, data.num_draws), np.float32)
+    draws[:, BOX_COLUMNS] = NUMBERS[:2]
+    fetched = data.train.fetch(indices, tf.constant(draws))["features"].numpy()
+    for features, own in zip(fetched, NUMBERS, strict=False):
+        top, left, height, width = map(int, random_box(60, 80, (6, 6), 0.1, tf.constant(own)))
+        # The middles of the outermost of six pixels in a box.
+        corner = (top + height / 12 - 0.5, left + width / 12 - 0.5)
+        np.testing.assert_allclose(features[0, 0, :2], corner, atol=0.51)
+    batch = {"features": tf.constant(fetched)}
+    transformed = data.transform(batch, tf.constant(draws))["features"]
+    np.testing.assert_allclose(transformed, fetched / 255.0, rtol=1e-6)  # not cut a second time
+    middle = data.test.fetch(indices)["features"].numpy()
+    np.testing.assert_array_equal(data.train.fetch(indices)["features"], middle)
+    np.testing.assert_array_equal(middle[0, :, 0, 0], [17, 22, 27, 32, 37, 42])
+    np.testing.assert_array_equal(middle[0, 0, :, 1], [27, 32, 37, 42, 47, 52])
+    content = tf.constant((tmp_path / "test" / "a" / "0.png").read_bytes())
+    np.testing.assert_array_equal(data.decode(content), middle[0])
