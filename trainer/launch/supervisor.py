@@ -252,9 +252,15 @@ class Supervisor:
         """
         with closing(self._memories):
             try:
-                return self._run_attempts()
+                code = self._run_attempts()
             finally:
                 self._end_standby()
+            is_in_memory = self._memories.newest_step() > self._newest_checkpoint()
+            if code > 128 and is_in_memory and self._context.cluster.is_chief:
+                # Stopped between two attempts: no exit code may say that it has saved.
+                self._console.error(left_without_saving(self._context.directory.path))
+                return CRASHED
+            return code
 
     def _run_attempts(self) -> int:
         while True:
