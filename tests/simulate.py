@@ -176,8 +176,7 @@ class Command(greenlet):
         elif code == DONE:
             assert world.has_left == DONE, "it is not done"
         else:
-            asked = [x.requests.number for x in world.commands.values()]
-            assert code - 128 in asked or (code == 143 and any(asked)), "nobody has asked for that"
+            assert code - 128 in world.asked or (code == 143 and world.asked), "nobody has asked"
             is_chief = self.host == world.ids[0]
             assert not is_chief or self.kept() <= world.saved(), "it has not saved"
 
@@ -237,6 +236,7 @@ class Requests(StopRequests):
         decision = super().decide(request, source)
         if self.number:
             self._command.asked = min(self._command.asked, self._command.world.now)
+            self._command.world.asked.add(self.number)
         return decision
 
     def wait(self, secs):
@@ -631,7 +631,7 @@ class World:
         self.steps, self.is_full, self.has_left = set(), False, None
         self.alive, self.meeting, self.commands = {}, {}, {}
         self._queue, self._numbers = [], itertools.count()
-        self.groups, self.cut_off = [], set()
+        self.groups, self.cut_off, self.asked = [], set(), set()
         self._touches = self._tries = 0
         self._repeats, self._starts = self.random.choice([0, 1, 3]), len(self.hosts)
         self._sudden = {fault.at: fault for fault in faults if isinstance(fault.at, int)}
@@ -760,6 +760,7 @@ class World:
 
 
 def _term(process, secs):
+    process.world.asked.add(signal.SIGTERM)
     process.request(signal.SIGTERM)
     process.report(SignalReceived(signal.SIGTERM))
 
