@@ -104,12 +104,13 @@ class Command(greenlet):
         is_killed: by SIGKILL; its processes end by themselves.
         told: the errors that it has printed.
         asked: when it was first asked to stop.
+        owed: the step in which the training was then; 0: there was none.
     """
 
     def __init__(self, world, host):
         super().__init__(self._supervise)
         self.world, self.host = world, host
-        self.code, self.asked = None, float("inf")
+        self.code, self.asked, self.owed = None, float("inf"), 0
         self.is_killed = self._is_asleep = False
         self.told, self.processes, self.memories = [], [], []
         self.requests = Requests(self, is_attended=world.random.random() < 0.5)
@@ -173,12 +174,16 @@ class Command(greenlet):
         assert code in (DONE, CRASHED, WRONG_INPUT, 130, 143), code
         if code in (CRASHED, WRONG_INPUT):
             assert self.failure or self.told, "nobody knows why"
+            if any("restart.max_restarts" in str(text) for text in self.told):
+                assert self._restarts == world.experiment.restart.max_restarts, "it gave up early"
         elif code == DONE:
             assert world.has_left == DONE, "it is not done"
+            assert self.asked == float("inf") or self.owed >= LAST_STEP - 2, "it does not stop"
         else:
             assert code - 128 in world.asked or (code == 143 and world.asked), "nobody has asked"
             is_chief = self.host == world.ids[0]
-            assert not is_chief or self.kept() <= world.saved(), "it has not saved"
+            unsaved = max(self.kept(), self.owed) if is_chief else 0
+            assert unsaved <= world.saved(), "it has not saved"
 
     def kept(self):
         """Return the newest step in its memories; 0: none."""
@@ -229,10 +234,17 @@ class Requests(StopRequests):
         self._command = command
 
     def put(self, request, source=None):
+        self._note(request)
         super().put(request, source)
         self._command.wake()
 
+    def _note(self, request):
+        command = self._command
+        if request.number not in SAVES:
+            command.owed = command.owed or command.world.step()
+
     def decide(self, request, source=None):
+        self._note(request)
         decision = super().decide(request, source)
         if self.number:
             self._command.asked = min(self._command.asked, self._command.world.now)
@@ -252,6 +264,7 @@ class Inbox:
 
     def __init__(self):
         self.command = getcurrent()
+        self.command.touch()
         self._items = deque()
         self.meeting = {}
 
@@ -632,7 +645,7 @@ class World:
         self.alive, self.meeting, self.commands = {}, {}, {}
         self._queue, self._numbers = [], itertools.count()
         self.groups, self.cut_off, self.asked = [], set(), set()
-        self._touches = self._tries = 0
+        self._touches = self._tries = self._running = 0
         self._repeats, self._starts = self.random.choice([0, 1, 3]), len(self.hosts)
         self._sudden = {fault.at: fault for fault in faults if isinstance(fault.at, int)}
         for fault in faults:
@@ -648,7 +661,7 @@ class World:
 
     def run(self):
         """Play until all commands have ended; return the world."""
-        while any(command.code is None for command in self.commands.values()) or self._starts:
+        while self._starts or self._running:
             assert self._queue, "somebody waits for ever"
             self.now, _, function, arguments = heapq.heappop(self._queue)
             assert self.now < self.most_secs, "it takes too long"
@@ -657,6 +670,13 @@ class World:
 
     def later(self, secs, function, *arguments):
         heapq.heappush(self._queue, (self.now + secs, next(self._numbers), function, arguments))
+
+    def step(self):
+        """Return the step in which the training is; 0: there is none."""
+        if self.has_left == DONE:
+            return LAST_STEP
+        group = self.groups[-1] if self.groups else None
+        return group.step if group and group.has_begun and not group.is_lost else 0
 
     def saved(self):
         """Return the step of the newest checkpoint; 0: none."""
@@ -717,11 +737,13 @@ class World:
                 self._starts -= 1
             return
         self._starts -= 1
+        self._running += 1
         self.commands[host] = Command(self, host)
         self.commands[host].switch()
 
     def end(self, command):
         """Take the end of a command: its processes follow, and the user may repeat it."""
+        self._running -= 1
         for process in self.alive:
             if process.command is command:
                 self.later(self.uniform(0, 1), process.kill_by_anyone)
@@ -783,7 +805,7 @@ ON_PROCESSES = {
     "hang": lambda process, secs: process.freeze("hang"),
     "stop": lambda process, secs: process.freeze("stop", secs),
     "slow": lambda process, secs: process.freeze("slow", secs),
-    "stick": lambda process, secs: process.freeze("stick", 10 * secs),
+    "stick": lambda process, secs: process.freeze("stick", secs if secs < 300 else None),
     "term": _term,
     "late": lambda process, secs: _disturb(process, secs / 20, 1),
     "double": lambda process, secs: _disturb(process, 0, 2),

@@ -178,11 +178,6 @@ class Processes(dict[ProcessId, ManagedProcess]):
         self._context.console.begin(process_id, process.host)
         process.send(messages.Begin(self._memories.newest()))
 
-    def is_usable(self, process_ids: Sequence[ProcessId]) -> bool:
-        """Return whether these are its processes, and all that were started ahead live."""
-        has_lost_one = any(process.has_ended() for process in self.values())
-        return list(self.members) == list(process_ids) and not has_lost_one
-
     def wake(self) -> None:
         """Have the stop requests looked at; called in signal handlers, hence at any moment."""
         self.messages.put(None)
@@ -268,9 +263,7 @@ class Supervisor:
             members = self._members()
             if number := self._stop_requests.drain():  # it may have waited for places
                 return 128 + number
-            processes = self._take_standby([member.process_id for member in members])
-            if processes is None:
-                processes = self._processes(members)
+            processes = self._take_standby() or self._processes(members)
             with self._stop_requests.waking(processes.wake):
                 if number := self._stop_requests.drain():
                     processes.kill()
@@ -324,7 +317,8 @@ class Supervisor:
         return machine.code, machine.failure
 
     def _next(self, machine: Attempt, processes: Processes) -> Event:
-        timeout = None if machine.due_at == NEVER else max(0.0, machine.due_at - time.monotonic())
+        due_at = machine.due_at
+        timeout = None if due_at == NEVER else max(0.0, due_at - time.monotonic())
         try:
             received = processes.messages.get(timeout=timeout)
         except queue.Empty:
@@ -423,9 +417,9 @@ class Supervisor:
         except OSError:  # no process, descriptor or log can be had: a restart goes without
             self._end_standby()
 
-    def _take_standby(self, process_ids: Sequence[ProcessId]) -> Processes | None:
-        """Return the standby for the next attempt, or None if it has other processes."""
-        if self._standby is not None and not self._standby.is_usable(process_ids):
+    def _take_standby(self) -> Processes | None:
+        """Return the standby for the next attempt, or None if it has lost a process."""
+        if self._standby and any(process.has_ended() for process in self._standby.values()):
             self._end_standby()
         standby, self._standby = self._standby, None
         return standby
