@@ -536,6 +536,7 @@ class Group:
         """Restore the newest state when all have built and may begin."""
         if not self.has_begun and all(x.begun is not None and x.has_built for x in self.members):
             self.has_begun = True
+            self.world.training = self
             self._go_on()
 
     def lose(self, lost):
@@ -644,6 +645,7 @@ class World:
         self.steps, self.is_full, self.has_left = set(), False, None
         self.alive, self.meeting, self.commands = {}, {}, {}
         self._queue, self._numbers = [], itertools.count()
+        self.training = None
         self.groups, self.cut_off, self.asked = [], set(), set()
         self._touches = self._tries = self._running = 0
         self._repeats, self._starts = self.random.choice([0, 1, 3]), len(self.hosts)
@@ -675,8 +677,7 @@ class World:
         """Return the step in which the training is; 0: there is none."""
         if self.has_left == DONE:
             return LAST_STEP
-        group = self.groups[-1] if self.groups else None
-        return group.step if group and group.has_begun and not group.is_lost else 0
+        return self.training.step if self.training and not self.training.is_lost else 0
 
     def saved(self):
         """Return the step of the newest checkpoint; 0: none."""
