@@ -414,7 +414,7 @@ class Attempt:
         """Stop now if requested before any process has trained: joining ignores requests."""
         trainers = self._trainers()
         is_joining = not any(map(self._watch.has_begun, trainers))
-        is_early = is_joining if trainers else self._join_wait.is_waiting
+        is_early = is_joining if trainers or self._to_start else self._join_wait.is_waiting
         if self._requests.number and is_early and self._deadline is None:
             self.code = 128 + self._requests.number
             self._deadline = self._now
