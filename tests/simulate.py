@@ -199,6 +199,7 @@ class World:
 
     Attributes:
         events: how many the supervisors have handled.
+        ended: the commands that have ended; the user has repeated some.
     """
 
     def __init__(self, seed, faults, layout=None):
@@ -213,7 +214,7 @@ class World:
         self.steps, self.is_full, self.has_left = set(), False, None
         self.alive, self.meeting, self.commands = {}, {}, {}
         self._queue, self._numbers = [], itertools.count()
-        self.training = None
+        self.training, self.ended = None, []
         self.groups, self.cut_off, self.asked = [], set(), set()
         self._touches = self._tries = self._running = 0
         self._repeats, self._starts = self.random.choice([0, 1, 3]), len(self.hosts)
@@ -313,6 +314,7 @@ class World:
     def end(self, command):
         """Take the end of a command: its processes follow, and the user may repeat it."""
         self._running -= 1
+        self.ended.append(command)
         for process in self.alive:
             if process.command is command:
                 self.later(self.uniform(0, 1), process.kill_by_anyone)
