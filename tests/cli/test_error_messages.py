@@ -190,20 +190,12 @@ def test_resumed_run_is_composed_of_its_overrides(
     experiment, _, config_dir = stand_in.runs[0]
     assert (experiment.train.steps, experiment.train.epochs) == (None, 9)
     assert (experiment.model["width"], config_dir) == (3, str(tmp_path / "theirs"))
-
-
-def test_resumed_run_is_composed_of_last_command(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lineage = [
-        {"overrides": ["seed=2"]},
-        {"overrides": ["seed=3", "resume_allow=[seed]", "jit=true"]},
-    ]
-    (run / "run.json").write_text(json.dumps({"overrides": ["seed=1"], "lineage": lineage}))
-    stand_in = launches(monkeypatch)
-    assert run_here(f"resume={run}", "jit=false").code == 0
-    experiment, _, _ = stand_in.runs[0]
-    assert (experiment.seed, experiment.jit, experiment.resume_allow) == (3, False, [])
+    # The last command counts, without what it allowed.
+    lineage = [{"overrides": ["seed=2"]}, {"overrides": ["seed=3", "resume_allow=[seed]"]}]
+    (run / "run.json").write_text(json.dumps({**record, "lineage": lineage}))
+    assert run_here(f"resume={run}", "jit=true").code == 0
+    experiment, _, _ = stand_in.runs[1]
+    assert (experiment.seed, experiment.jit, experiment.resume_allow) == (3, True, [])
 
 
 def test_resumed_run_needs_its_masked_overrides_again(run: Path) -> None:

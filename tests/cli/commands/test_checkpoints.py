@@ -1,11 +1,11 @@
 """`python train.py checkpoints <run>`: the checkpoints of a run, verified."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.support.command_line import run_apart, run_here
-from trainer import main
+from tests.support.command_line import run_here
 from trainer.cli.compose import compose
 from trainer.runs import checkpoint_marker, provenance
 from trainer.runs.directory import open_run
@@ -23,9 +23,8 @@ def here(tmp_path, monkeypatch):
     for step, accuracy in ((5, 0.9), (10, 0.8), (15, None)):
         for name, size in (("index", 10), ("data-00000-of-00001", 1500)):
             (directory / f"ckpt-{step}.{name}").write_bytes(b"x" * size)
-        checkpoint_marker.commit(
-            directory, step, {"loss": 0.25, "accuracy": accuracy} if accuracy else None
-        )
+        metrics = {"loss": 0.25, "accuracy": accuracy} if accuracy else None
+        checkpoint_marker.commit(directory, step, metrics)
     return run.path
 
 
@@ -35,16 +34,8 @@ def table(path):
     assert done.err == ""
     head, *lines = done.out.splitlines()
     assert head.split() == ["step", "saved", "size", "kept", "as", "metrics", "files"]
-    cells = [
-        [cell for cell in line.split("  ") if cell]
-        for line in lines
-        if not line.startswith("unfinished")
-    ]
-    return (
-        done.code,
-        [[cell.strip() for cell in row if ":" not in cell or "DAMAGED" in cell] for row in cells],
-        lines[len(cells) :],
-    )
+    rows = [re.split(r"  +", line.strip()) for line in lines if not line.startswith("unfinished")]
+    return done.code, [[step, *cells] for step, _, *cells in rows], lines[len(rows) :]
 
 
 def test_table_shows_steps_sizes_reasons_and_metrics(here):
@@ -57,31 +48,20 @@ def test_table_shows_steps_sizes_reasons_and_metrics(here):
         ],
         [],
     )
-
-
-def test_retention_settings_of_last_command_count(here):
-    provenance.add_entry(
-        here,
-        [],
-        None,
-        15,
-        [Change("checkpoint.keep_every_steps", None, 10), Change("checkpoint.keep", 1, 2)],
-    )
+    changes = [Change("checkpoint.keep_every_steps", None, 10), Change("checkpoint.keep", 1, 2)]
+    provenance.add_entry(here, [], None, 15, changes)  # those of the last command count
     assert [row[2] for row in table(here)[1]] == ["best", "newest, every n-th", "newest"]
 
 
 @pytest.mark.parametrize(
-    ("damage", "problem"),
+    ("name", "content", "problem"),
     [
-        (
-            lambda folder: (folder / "ckpt-10.index").write_bytes(b"y" * 10),
-            "the content of ckpt-10.index has changed",
-        ),
-        (lambda folder: (folder / "ckpt-10.json").write_text("{"), "its marker is damaged"),
+        ("ckpt-10.index", "y" * 10, "the content of ckpt-10.index has changed"),
+        ("ckpt-10.json", "{", "its marker is damaged"),
     ],
 )
-def test_damaged_checkpoint_is_reported_with_exit_code_1(here, damage, problem):
-    damage(here / "checkpoints")
+def test_damaged_checkpoint_is_reported_with_exit_code_1(here, name, content, problem):
+    (here / "checkpoints" / name).write_text(content)
     code, rows, _ = table(here)
     assert code == 1
     assert [row[-1] for row in rows] == ["verified", f"DAMAGED: {problem}", "verified"]
@@ -91,10 +71,7 @@ def test_unfinished_files_are_not_damage(here):
     (here / "checkpoints" / "ckpt-20.index").touch()
     code, rows, (line,) = table(here)
     assert (code, len(rows)) == (0, 3)
-    assert line == (
-        "unfinished: ckpt-20.index; being written now, or left by a kill: the next "
-        "save removes them"
-    )
+    assert line.startswith("unfinished: ckpt-20.index; ")
 
 
 def test_checkpoint_removed_meanwhile_is_not_damage(here, monkeypatch):
@@ -108,11 +85,3 @@ def test_checkpoint_removed_meanwhile_is_not_damage(here, monkeypatch):
     monkeypatch.setattr(checkpoint_marker, "verify", slow)
     code, rows, _ = table(here)
     assert (code, [row[0] for row in rows]) == (0, ["10", "15"])
-
-
-def test_command_needs_no_worker_and_no_tensorflow(here):
-    assert not main._will_train(["checkpoints", str(here)])
-    assert main._will_train(["seed=1"])
-    done = run_apart("checkpoints", str(here.absolute()), cwd=here.parent)
-    assert (done.code, done.err) == (0, "")
-    assert len(done.out.splitlines()) == 4

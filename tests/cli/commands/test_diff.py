@@ -12,38 +12,27 @@ from trainer.runs.identity import Change
 
 
 def test_differing_keys_are_aligned(make):
-    a, b = (
-        make("name=a"),
-        make(
-            "name=b",
-            "optimizer.learning_rate=0.5",
-            "train.epochs=null",
-            "train.steps=20",
-            "jit=true",
-        ),
-    )
+    a = make("name=a")
+    b = make("name=b", "optimizer.learning_rate=0.5", "train.epochs=null", "train.steps=20")
     done = run_here("diff", a, b)
     assert (done.code, done.err) == (1, "")
     assert done.out.splitlines() == [
         f"key                      {a}  {b}",
         "name                     'a'                  'b'",
-        "jit                      false                true",
         "train.steps              null                 20",
         "train.epochs             30                   null",
         "optimizer.learning_rate  0.001                0.5",
     ]
+    provenance.add_entry(Path(a), [], None, None, [Change("train.epochs", 30, 7)])
+    assert run_here("diff", a, b).out.splitlines()[3].split() == ["train.epochs", "7", "null"]
 
 
 def test_keys_of_one_command_are_not_compared(make):
     path = make("seed=3", "sweep.jobs=2")
-    same = make("seed=3", "resume=never")
-    assert same == path
+    assert make("seed=3", "resume=never") == path
     done = run_here("diff", path, f"{path}.old-1")
-    assert (done.code, done.out, done.err) == (
-        0,
-        f"{path} and {path}.old-1 have the same configuration.\n",
-        "",
-    )
+    assert (done.code, done.err) == (0, "")
+    assert done.out == f"{path} and {path}.old-1 have the same configuration.\n"
 
 
 def save(run, crc32):
@@ -68,12 +57,6 @@ def test_variables_of_the_last_common_step_are_compared(make):
     assert done.out.splitlines()[-1] == "1 of 1 variables of step 5 differ."
 
 
-def test_changes_of_last_command_count(make, tmp_path):
-    a, b = make("name=a"), make("name=b")
-    provenance.add_entry(tmp_path / a, [], None, None, [Change("checkpoint.keep", 2, 7)])
-    assert run_here("diff", a, b).out.splitlines()[2].split() == ["checkpoint.keep", "7", "2"]
-
-
 def test_newest_two_runs_are_compared_unless_they_are_named(make, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     paths = [make(f"name={name}", "runs_dir=runs", f"seed={name}") for name in "123"]
@@ -81,10 +64,7 @@ def test_newest_two_runs_are_compared_unless_they_are_named(make, tmp_path, monk
         for file in Path(path).iterdir():
             os.utime(file, (position, position))
     assert run_here("diff").out.splitlines()[0].split() == ["key", *paths[1:]]
-    outcome = run_here("diff", paths[0])
-    assert outcome.err == (
-        "error: diff compares two runs, not 1; write diff <run> <run> with two run directories\n"
-    )
+    assert run_here("diff", paths[0]).err.startswith("error: diff compares two runs, not 1; ")
     for path in paths[1:]:
         Path(path, "config.yaml").unlink()
     assert run_here("diff").err.startswith("error: diff needs two runs in runs; ")

@@ -98,24 +98,3 @@ def test_examples_compose(ask: Callable[..., str]) -> None:
                 for word in words
             ]
             assert run_here("--cfg", "job", *points).code == 0, command
-
-
-def test_help_shows_choices_of_config_dir(
-    tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(work)
-    (tmp_path / "theirs" / "model").mkdir(parents=True)
-    (tmp_path / "theirs" / "model" / "mine.yaml").write_text(
-        "# a model of mine\ndefaults: [cnn, _self_]\ndropout: 0.5  # half\n"
-    )
-    page = run_here("--help", "model", f"--config-dir={tmp_path}/theirs").out
-    assert ["mine", "a", "model", "of", "mine"] in [line.split() for line in page.splitlines()]
-    rows = [
-        line.split()
-        for line in run_here(
-            "--help", "model=mine", f"--config-dir={tmp_path}/theirs"
-        ).out.splitlines()
-    ]
-    assert ["model.dropout=0.5", "half"] in rows
-    # The comments of what it builds on are there too.
-    assert any(row[:2] == ["model.width=32", "channels"] for row in rows)

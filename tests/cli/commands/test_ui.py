@@ -54,26 +54,27 @@ def test_folder_that_is_not_there_yet_is_waited_for(listed, folder):
     assert "runs has no run yet" in run_here("ui", *folder).out
 
 
-def test_what_cannot_be_shown_is_refused_in_a_line(listed):
+@pytest.fixture
+def used():
+    """A port in use."""
     with closing(socket.create_server(("127.0.0.1", 0))) as other:
-        used = str(other.getsockname()[1])
-        problems = {
-            ("runz",): "ui (runz): no such run directory; give the path of a run directory",
-            ("--port", used): f"--port ({used}) cannot be used: it is in use; name another one, or "
-            "leave it out",
-            ("--port=70000",): "--port (70000) cannot be used: it must be from 0 to 65535; name "
-            "another one, or leave it out",
-        }
-        for arguments, problem in problems.items():
-            done = run_here("ui", *arguments)
-            assert (done.code, done.out, done.err) == (2, "", f"error: {problem}\n")
+        yield other.getsockname()[1]
 
 
-def test_next_free_port_is_taken(listed, monkeypatch):
-    with closing(socket.create_server(("127.0.0.1", 0))) as other:
-        used = other.getsockname()[1]
-        monkeypatch.setattr(ui, "_PORTS", range(used, used + 20))
-        assert f"127.0.0.1:{used}/" not in (out := run_here("ui").out)
-        assert out.startswith("http://127.0.0.1:")
-        monkeypatch.setattr(ui, "_PORTS", range(used, used + 1))
-        assert run_here("ui").err.startswith(f"error: no port from {used} to {used} is free")
+def test_what_cannot_be_shown_is_refused_in_a_line(listed, used):
+    for arguments, problem in {
+        ("runz",): "ui (runz): no such run directory",
+        ("--port", str(used)): f"--port ({used}) cannot be used: it is in use; ",
+        ("--port=70000",): "--port (70000) cannot be used: it must be from 0 to 65535; ",
+    }.items():
+        done = run_here("ui", *arguments)
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+        assert done.err.startswith(f"error: {problem}")
+
+
+def test_next_free_port_is_taken(listed, used, monkeypatch):
+    monkeypatch.setattr(ui, "_PORTS", range(used, used + 20))
+    assert f"127.0.0.1:{used}/" not in (out := run_here("ui").out)
+    assert out.startswith("http://127.0.0.1:")
+    monkeypatch.setattr(ui, "_PORTS", range(used, used + 1))
+    assert run_here("ui").err.startswith(f"error: no port from {used} to {used} is free")

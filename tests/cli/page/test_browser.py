@@ -152,6 +152,8 @@ def test_runs_are_filtered_and_sorted(opened, report):
     assert labels(page) == ["lr=0.0", "lr=0.1", EVIL]
     page.click("#counts [data-state=failed]")
     assert labels(page) == [EVIL]
+    names = ["lr=0.001 a", "lr=0.01 a", "lr=2e-2 a", "lr=0.1", "lr=0.1 a", "lr=10", "model=cnn"]
+    assert page.evaluate(f"{sorted(names)}.reverse().sort(compareTexts)") == names
 
 
 def test_crosshair_shows_the_values_of_all_runs_in_all_charts(opened, report):
