@@ -41,7 +41,7 @@ def composed_by_hydra(overrides: str) -> Composition:
         "model=softmax optimizer=sgd optimizer.momentum=0.5 hydra.verbose=true seed=${train.steps}",
         "experiment=mnist_tutorial seed=3",
         "callbacks=[early_stopping] ~optimizer.learning_rate model={width:3}",
-        "+fault.mine={action:nan,at:3} ++fault.mine.at=4 seed=3",
+        "+fault.mine={action:freeze,at:3} ++fault.mine.at=4 seed=3",
         "~callbacks strategy={_target_:trainer.strategies.one_device.OneDevice}",
     ],
 )

@@ -34,14 +34,8 @@ def tf_config(jobs, task, **others):
 @pytest.fixture
 def environment(monkeypatch):
     """Return a function that sets variables; none that declares a cluster is set."""
-    for name in (
-        "TF_CONFIG",
-        "SLURM_STEP_ID",
-        "SLURM_STEP_NUM_TASKS",
-        "SLURM_DISTRIBUTION",
-        "JOB_COMPLETION_INDEX",
-    ):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith(("TF_CONFIG", "SLURM_", "JOB_"))]:
+        monkeypatch.delenv(name)
     return monkeypatch.setenv
 
 
@@ -76,19 +70,20 @@ def test_parse_tf_config_names_what_is_wrong(jobs, task, problem):
     assert len(caught.value.problems) == 1
 
 
-def test_parse_tf_config_counts_actors_and_leaves_them_out_of_the_jobs():
-    jobs = {**TWO, "actor": ["e:2222", "f:2222"]}
-    cluster = discovery.parse_tf_config(tf_config(jobs, {"type": "actor", "index": 1}), "TF_CONFIG")
-    assert cluster == Cluster(ProcessId("actor", 1), TWO, "TF_CONFIG", actors=2)
-
-
-@pytest.mark.parametrize("jobs", [TWO, {**TWO, "evaluator": ["e:2222"]}])
-def test_parse_tf_config_leaves_evaluators_out_of_the_jobs(jobs):
-    cluster = discovery.parse_tf_config(
-        tf_config(jobs, {"type": "evaluator", "index": 0}), "TF_CONFIG"
-    )
-    assert cluster == Cluster(ProcessId("evaluator", 0), TWO, "TF_CONFIG")
-    assert list(cluster.others.values()) == TWO["worker"]
+@pytest.mark.parametrize(
+    ("job", "more", "actors"),
+    [
+        ("actor", {"actor": ["e:1", "f:1"]}, 2),
+        ("evaluator", {}, 0),
+        ("evaluator", {"evaluator": ["e:1"]}, 0),
+    ],
+)
+def test_parse_tf_config_leaves_actors_and_evaluators_out_of_the_jobs(job, more, actors):
+    text = tf_config({**TWO, **more}, {"type": job, "index": 0})
+    cluster = discovery.parse_tf_config(text, "TF_CONFIG")
+    assert cluster == Cluster(ProcessId(job, 0), TWO, "TF_CONFIG", actors=actors)
+    if job == "evaluator":
+        assert list(cluster.others.values()) == TWO["worker"]
 
 
 @pytest.mark.parametrize("jobs", [TWO, PS])
@@ -104,12 +99,8 @@ def test_tf_config_is_read_alike_by_tensorflow(jobs, monkeypatch):
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
         assert resolver.cluster_spec().as_dict() == jobs
         assert (resolver.task_type, resolver.task_id) == (task.job, task.index)
-        assert (
-            multi_worker_util.is_chief(
-                resolver.cluster_spec(), resolver.task_type, resolver.task_id
-            )
-            == cluster.is_chief
-        )
+        known = (resolver.cluster_spec(), resolver.task_type, resolver.task_id)
+        assert multi_worker_util.is_chief(*known) == cluster.is_chief
 
 
 @pytest.mark.usefixtures("no_ports")
@@ -121,15 +112,11 @@ def test_declared_cluster_prefers_tf_config_then_slurm_then_kubernetes(environme
         {"worker": [f"train-{n}.peers:2222" for n in range(3)]},
         "Kubernetes",
     )
-    for name, value in {
-        "SLURM_JOB_ID": "7",
-        "SLURM_STEP_ID": "0",
-        "SLURM_STEP_NUM_TASKS": "4",
-        "SLURM_PROCID": "3",
-        "SLURM_STEP_NODELIST": "n[1-4]",
-        "SLURM_STEP_TASKS_PER_NODE": "1(x4)",
-    }.items():
-        environment(name, value)
+    step = {"ID": "0", "NUM_TASKS": "4", "NODELIST": "n[1-4]", "TASKS_PER_NODE": "1(x4)"}
+    for name, value in step.items():
+        environment(f"SLURM_STEP_{name}", value)
+    environment("SLURM_JOB_ID", "7")
+    environment("SLURM_PROCID", "3")
     cluster = discovery.declared_cluster(server_tasks, os.environ)
     assert (cluster.process_id, cluster.source) == (ProcessId("worker", 1), "Slurm")
     hosts = {

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import signal
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -19,9 +20,6 @@ from trainer.config.schema import Fault
 from trainer.errors import ConfigError, NonFiniteError
 from trainer.runs.checkpoint_marker import commit, verify
 
-WITHOUT_MODEL_KEYS = [
-    f"~model.{key}" for key in ("width", "dropout", "batch_norm", "synchronized", "l2")
-]
 JOBS = {"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1"]}
 NO_STEPS = {"evaluator", "ps", "worker"}
 
@@ -50,18 +48,21 @@ def reach_steps(faults):
 
 
 @pytest.mark.parametrize(
-    ("action", "number"),
-    [("kill", signal.SIGKILL), ("terminate", signal.SIGTERM), ("freeze", signal.SIGSTOP)],
+    ("action", "number", "effect"),
+    [
+        ("kill", signal.SIGKILL, "is killed"),
+        ("terminate", signal.SIGTERM, "is asked to stop"),
+        ("freeze", signal.SIGSTOP, "is frozen"),
+    ],
 )
-def test_process_injects_own_fault_once_over_all_attempts(tmp_path, signals, action, number):
+def test_process_injects_own_fault_once_over_all_attempts(
+    tmp_path, signals, action, number, effect
+):
     messages = []
     for _ in range(2):
         reach_steps(faults_of(tmp_path, Fault(action, at=3), messages=messages))
     assert signals == [("self", number)]
-    effects = {"kill": "is killed", "terminate": "is asked to stop", "freeze": "is frozen"}
-    assert [message.text for message in messages] == [
-        f"fault mine: chief {effects[action]} at step 3"
-    ]
+    assert [message.text for message in messages] == [f"fault mine: chief {effect} at step 3"]
     assert json.loads((tmp_path / "faults" / "mine.json").read_text())["moment"] == "at step 3"
 
 
@@ -108,25 +109,15 @@ def test_chief_injects_faults_of_processes_that_count_no_steps(
     assert signals + sent == expected
 
 
-def test_delayed_fault_lets_process_go_on_meanwhile(tmp_path, monkeypatch):
-    timers = []
-
-    class Timer:
-        def __init__(self, secs, action, args):
-            timers.append((secs, action, args))
-
-        def start(self):
-            pass
-
-    acted = []
-    monkeypatch.setattr("trainer.cluster.fault_injection.threading.Timer", Timer)
-    monkeypatch.setattr(os, "kill", lambda process, number: acted.append((process, number)))
+def test_delayed_fault_lets_process_go_on_meanwhile(tmp_path, signals, monkeypatch):
+    timer = MagicMock()
+    monkeypatch.setattr("trainer.cluster.fault_injection.threading.Timer", timer)
     reach_steps(faults_of(tmp_path, Fault(at=2, delay_secs=0.5)))
-    ((secs, action, args),) = timers
-    assert (secs, acted) == (0.5, [])
-    action(*args)
+    secs, action, arguments = timer.call_args.args
+    assert (secs, signals) == (0.5, [])
+    action(*arguments)
     # To the process: the timer's own thread takes no signal.
-    assert acted == [(os.getpid(), signal.SIGKILL)]
+    assert signals == [(os.getpid(), signal.SIGKILL)]
 
 
 def test_full_disk_and_crash_raise_their_errors(tmp_path):
@@ -210,7 +201,14 @@ def test_process_whose_steps_rest_does_not_rest_between_them(tmp_path, signals):
     "options",
     [
         ["precision=mixed_float16"],
-        ["model._target_=tests.support.toy_models.finite", *WITHOUT_MODEL_KEYS],
+        [
+            "model={_target_:tests.support.toy_models.finite}",
+            "~model.width",
+            "~model.dropout",
+            "~model.batch_norm",
+            "~model.synchronized",
+            "~model.l2",
+        ],
         ["strategy=mirrored", "strategy.virtual_devices=2", "batch.accumulate=2"],
     ],
     ids=["float16", "layers that remove NaN", "two replicas"],
@@ -230,11 +228,7 @@ def test_bit_is_flipped_once_by_its_process(tmp_path):
 
 
 def test_fault_is_recorded_before_it_happens(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        signal,
-        "raise_signal",
-        lambda number: recorded.append((tmp_path / "faults" / "mine.json").exists()),
-    )
-    recorded: list[bool] = []
+    record, recorded = tmp_path / "faults" / "mine.json", []
+    monkeypatch.setattr(signal, "raise_signal", lambda number: recorded.append(record.exists()))
     reach_steps(faults_of(tmp_path, Fault(at=1)))
     assert recorded == [True]

@@ -9,18 +9,8 @@ import pytest
 from trainer.cluster import fork_server
 from trainer.cluster.fork_server import Fork, connect, listen, receive, send
 
-MESSAGES = [
-    Fork(
-        "a.module",
-        ["--socket", fork_server.SOCKET],
-        {"HOME": "/home/ada", "EMPTY": ""},
-        [0, 3],
-        "/tmp/scratch",
-        12.5,
-    ),
-    43,
-    -9,
-]
+WORDS, VARIABLES = ["--socket", fork_server.SOCKET], {"HOME": "/home/ada", "EMPTY": ""}
+MESSAGES = [Fork("a.module", WORDS, VARIABLES, [0, 3], "/tmp/scratch", 12.5), 43, -9]
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Each file of a run, damaged in each way: a command goes on, or names the file in one line."""
 
-import contextlib
 import errno
 import json
 import os
@@ -38,20 +37,18 @@ FILES = [
 READERS = [["runs"], ["status"], ["checkpoints"], ["diff"], ["report", "--output=page.html"]]
 
 
-@contextlib.contextmanager
+@pytest.fixture(autouse=True)
 def limit():
-    """End the test, also within a call of the system, if the block takes too long."""
+    """End the test, also within a call of the system, if it takes too long."""
 
     def end(number, frame):
         raise TimeoutError(f"it has not ended in {SECS} s")
 
     before = signal.signal(signal.SIGALRM, end)
     signal.alarm(SECS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(scope="session")
@@ -154,9 +151,8 @@ def test_command_goes_on_or_names_the_file(here, as_worker, name, damage):
     path = run_in(here)
     DAMAGES[damage](path / name)
     kept = shutil.copytree(path, here / "copy", symlinks=True, copy_function=copied)
-    with limit():
-        same = run_here(*OPTIONS)
-        named = run_here(f"resume={kept}", "train.steps=8")
+    same = run_here(*OPTIONS)
+    named = run_here(f"resume={kept}", "train.steps=8")
     assert_goes_on_or_names(same, path / name, 0)
     assert_goes_on_or_names(named, path / name, 0)
     assert same.code == 0, same.err
@@ -175,8 +171,7 @@ def test_readers_show_what_is_left(here, name, damage):
     DAMAGES[damage](path / name)
     for command, *options in READERS:
         words = ["runs"] if command == "runs" else [str(path)] * (1 + (command == "diff"))
-        with limit():
-            outcome = run_here(command, *words, *options)
+        outcome = run_here(command, *words, *options)
         assert_goes_on_or_names(outcome, path / name, 0, *([1] * (command == "checkpoints")))
         if command != "diff":
             assert outcome.code == (command == "checkpoints" and "DAMAGED" in outcome.out)

@@ -38,12 +38,12 @@ def test_open_run_describes_a_new_run_once(here):
     assert sorted(os.listdir(run.path)) == [".lock", "config.yaml", "run.json"]
     assert loading.restore(yaml.safe_load((run.path / "config.yaml").read_text())) == experiment
     described = json.loads((run.path / "run.json").read_text())
-    assert described["overrides"] == ["seed=3"]
-    assert described["config_dir"] == "/own"
-    assert described["argv"] == sys.argv
+    expected = {
+        "overrides": ["seed=3"], "config_dir": "/own", "argv": sys.argv, "lineage": [],
+        "git": None, "devices": None, "num_replicas": None,
+    }  # fmt: skip
+    assert expected.items() <= described.items()
     assert described["versions"].keys() >= {"tensorflow", "tf-keras", "hydra-core", "numpy"}
-    assert [described[name] for name in ("git", "devices", "num_replicas")] == [None] * 3
-    assert described["lineage"] == []
     run.release()
     before = (run.path / "run.json").read_bytes()
     again = open_run(experiment, ["seed=3", "name=null"], None)
@@ -59,11 +59,8 @@ def test_open_run_describes_a_new_run_once(here):
 def test_open_run_rejects_a_run_in_use_with_the_process_id(here):
     run = open_with()
     for options in ([], ["resume=never"]):
-        with pytest.raises(ConfigError) as caught:
+        with pytest.raises(ConfigError, match=rf"^{run.path} is in use .*pid {os.getpid()}"):
             open_with(*options)
-        assert str(caught.value) == (
-            f"{run.path} is in use by another process (pid {os.getpid()}); wait for it, or stop it"
-        )
     assert os.listdir("runs") == [run.path.name]
     run.release()
     open_with().release()
@@ -144,15 +141,11 @@ def lineage(path):
 def test_allowed_change_becomes_part_of_the_run(here):
     run = open_with()
     run.release()
-    assert continue_run(run.path, "seed=2", "resume_allow=[seed]", saved=5) == [
-        "Changed: seed: 0 -> 2"
-    ]
+    allowed = "resume_allow=[seed]"
+    assert continue_run(run.path, "seed=2", allowed, saved=5) == ["Changed: seed: 0 -> 2"]
     (entry,) = lineage(run.path)
-    assert entry["overrides"] == ["seed=2", "resume_allow=[seed]"]
-    assert (entry["checkpoint"], entry["changes"]) == (
-        None,
-        [{"key": "seed", "before": 0, "now": 2}],
-    )
+    assert (entry["overrides"], entry["checkpoint"]) == (["seed=2", allowed], None)
+    assert entry["changes"] == [{"key": "seed", "before": 0, "now": 2}]
     assert continue_run(run.path, "seed=2", saved=6) == []
     assert (lineage(run.path)[1]["checkpoint"], lineage(run.path)[1]["changes"]) == (5, [])
     with pytest.raises(ConfigError, match=r"seed: 2 -> 3\nleave it as it was"):
@@ -160,9 +153,7 @@ def test_allowed_change_becomes_part_of_the_run(here):
     # The first command still finds the directory, and must not undo the change.
     with pytest.raises(ConfigError, match=r"seed: 2 -> 0\ncontinue as it was with resume="):
         open_with()
-    assert continue_run(run.path, "seed=0", "resume_allow=[seed]", saved=7) == [
-        "Changed: seed: 2 -> 0"
-    ]
+    assert continue_run(run.path, "seed=0", allowed, saved=7) == ["Changed: seed: 2 -> 0"]
     open_with().release()
 
 
@@ -210,21 +201,6 @@ def test_run_is_moved_aside_while_it_is_locked(here, monkeypatch):
     again.release()
 
 
-def test_result_counts_for_the_configured_length(here):
-    experiment = compose(["train.steps=6"])
-    run = open_run(experiment, [], None)
-    assert run.result(experiment) is None
-    (run.path / "result.json").write_text(
-        json.dumps({"step": 6, "train": {"steps": 6, "epochs": None}})
-    )
-    assert run.result(experiment)["step"] == 6
-    assert run.result(compose(["train.steps=7"])) is None
-    assert run.result(compose(["train.epochs=6"])) is None
-    (run.path / "result.json").write_text('{"step": 6, "tr')
-    assert run.result(experiment) is None
-    run.release()
-
-
 @pytest.mark.parametrize(
     ("recorded", "asked", "is_finished"),
     [
@@ -239,9 +215,12 @@ def test_result_counts_for_the_configured_length(here):
 )
 def test_result_of_a_longer_training_counts(here, recorded, asked, is_finished):
     run = open_with("train.steps=30")
+    assert run.result(compose([asked])) is None
     provenance.update(run.path, total_steps=30, steps_per_epoch=11.25)
     (run.path / "result.json").write_text(json.dumps({"step": 30, "train": recorded}))
     assert (run.result(compose([asked])) is not None) == is_finished
+    (run.path / "result.json").write_text('{"step": 30, "tr')
+    assert run.result(compose([asked])) is None
     run.release()
 
 

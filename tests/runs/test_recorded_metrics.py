@@ -12,13 +12,8 @@ from trainer.runs.recorded_metrics import epoch_metrics, read_curves, read_evalu
 def test_metrics_of_an_epoch_are_means_over_its_steps(tmp_path: Path) -> None:
     lines = [
         {"step": 2, "split": "train", "epoch": 0, "loss": 9.0, "memory_mib": 1.0},
-        {
-            "step": 2,
-            "split": "train",
-            "epoch": 0,
-            "loss": 4.0,
-            "g_loss": 1.0,
-        },  # again, after a restart
+        # Again, after a restart.
+        {"step": 2, "split": "train", "epoch": 0, "loss": 4.0, "g_loss": 1.0},
         {"step": 3, "split": "train", "epoch": 1, "loss": 1.0, "g_loss": 4.0},
         {"step": 3, "split": "test", "epoch": 1, "loss": 2.5, "accuracy": 0.5},
         {"step": 5, "split": "test", "epoch": 1, "loss": 7.5, "accuracy": 0.1},

@@ -78,15 +78,8 @@ def test_time_and_workers_are_those_of_the_whole_ledger(run):
             step = max(0, step + draw.randint(-2, 5))
             knows_step = phase in ("compile", "step")
             workers = draw.randint(1, 3) if phase == "start" else None
-            lines.append(
-                {
-                    "phase": phase,
-                    "step": step if knows_step else None,
-                    "input_secs": draw.random(),
-                    "time": now,
-                    "workers": workers,
-                }
-            )
+            values = {"input_secs": draw.random(), "time": now, "workers": workers}
+            lines.append({"phase": phase, "step": step if knows_step else None, **values})
         write_lines(run.path / "ledger.jsonl", *lines)
         run.release()
         summary, whole = summarize(run.path), Ledger(run.path, writes=False).summary()

@@ -68,22 +68,17 @@ def test_newest_snapshot_is_read_from_every_mapping(memory, other):
         assert stored(memory) == stored(other) == value
 
 
-def test_tensor_without_elements_or_dimensions_is_kept(memory):
+def test_tensors_without_elements_or_dimensions_and_states_without_tensors_are_kept(memory):
     scalar = np.array(2.5).reshape(-1).view(np.uint8)
-    memory.write(
-        AT,
-        [
-            StoredTensor("empty", "", "float32", [0, 3], np.empty(0, np.uint8)),
-            StoredTensor("scalar", "", "float64", [], scalar),
-        ],
-    )
+    tensors = [
+        StoredTensor("empty", "", "float32", [0, 3], np.empty(0, np.uint8)),
+        StoredTensor("scalar", "", "float64", [], scalar),
+    ]
+    memory.write(AT, tensors)
     empty, read = memory.read(memory.newest())
     assert (len(empty.content), empty.shape) == (0, [0, 3])
     assert (bytes(read.content), read.shape) == (bytes(scalar), [])
     assert memory.newest().position == AT
-
-
-def test_state_without_tensors_is_kept(memory):
     memory.write(AT, [])
     assert memory.read(memory.newest()) == []
 
@@ -203,14 +198,6 @@ def test_cleared_memory_has_no_snapshot_and_can_be_written_again(memory, other):
     assert (memory.newest(), memory.reached) == (None, 7)
     memory.write(AT, tensors(2))
     assert stored(other) == 2
-
-
-def test_state_that_has_grown_gets_larger_slots(memory, other):
-    memory.write(Position(1, 0), tensors(1, size=10))
-    assert len(other.read(other.newest())[0].content) == 40
-    memory.write(Position(2, 0), tensors(2, size=50_000))
-    assert other.newest().position.step == 2
-    assert len(other.read(other.newest())[0].content) == 200_000
 
 
 @pytest.mark.parametrize("stage", ["_extended", "_clear_header", "_checksum", "_write_header"])

@@ -34,14 +34,9 @@ Behavior = Callable[["FakeProcess"], None]
 
 
 class FakeProcess:
-    """Stands for the process of a point.
+    """Stands for the process of a point."""
 
-    Attributes:
-        behaviors: seed -> what the point with this seed does, one item for each start.
-        started: all that were started, in order.
-    """
-
-    behaviors: dict[int, list[Behavior]]
+    behaviors: dict[int, list[Behavior]]  # of the points with a seed, one for each start
     started: list[FakeProcess]
     has_lost_server = False
 
@@ -71,9 +66,10 @@ class FakeProcess:
 
     def send(self, message: Message) -> None:
         number = message.number if isinstance(message, SignalReceived) else None
+        is_first_stop = {*SAVES}.issuperset(self.signals)
         self.signals.append(number)
         if number not in SAVES:
-            self.exit(128 + number if number and len(self.signals) == 1 else 1)
+            self.exit(128 + number if number and is_first_stop else 1)
 
     def kill(self) -> None:
         raise AssertionError("a point must be asked to leave, not killed")
@@ -117,14 +113,6 @@ def crash(process: FakeProcess) -> None:
 def reject_input(process: FakeProcess) -> None:
     process.emit(Problem(["no such file", "nor that"]))
     process.exit(2)
-
-
-def die_of_sigkill(process: FakeProcess) -> None:
-    process.exit(-signal.SIGKILL)
-
-
-def fail_at_import(process: FakeProcess) -> None:
-    process.exit(1, "Traceback ...\nImportError: nothing there")
 
 
 def train_until_stopped(process: FakeProcess) -> None:
@@ -188,8 +176,8 @@ def test_failed_points_do_not_stop_the_others() -> None:
         behaviors={
             1: [crash],
             2: [reject_input],
-            3: [die_of_sigkill],
-            4: [fail_at_import],
+            3: [lambda process: process.exit(-signal.SIGKILL)],
+            4: [lambda process: process.exit(1, "Traceback ...\nImportError: nothing there")],
             5: [lambda process: process.exit(0)],
             6: [lambda process: process.exit(143)],  # stopped by somebody else
         },
@@ -244,15 +232,18 @@ def test_parallel_points_get_different_cores() -> None:
     assert "3 points at a time share 2 cores" in sweep("seed=1,2,3", "sweep.jobs=3").out
 
 
-def test_driver_forwards_a_stop_signal_once() -> None:
-    number = signal.SIGTERM
-    outcome = sweep(
-        "seed=1,2,3",
-        "sweep.jobs=2",
-        behaviors={1: [train_until_stopped], 2: [send_signal_to_driver(number)]},
-    )
-    assert (outcome.code, started_seeds()) == (128 + number, [1, 2])
-    assert [process.signals for process in FakeProcess.started] == [[number], [number]]
+def test_driver_forwards_save_signals_and_a_stop_signal_once() -> None:
+    save, stop = signal.SIGUSR1, signal.SIGTERM
+
+    def send_both(process: FakeProcess) -> None:
+        send_signal_to_driver(save)(process)
+        send_signal_to_driver(stop)(process)
+
+    behaviors: dict[int, list[Behavior]] = {1: [train_until_stopped], 2: [send_both]}
+    outcome = sweep("seed=1,2,3", "sweep.jobs=2", behaviors=behaviors)
+    assert (outcome.code, started_seeds()) == (128 + stop, [1, 2])
+    for process in FakeProcess.started:
+        assert sorted(process.signals) == [save, stop]
     assert states() == {1: "stopped", 2: "stopped", 3: "waiting"}
 
 
@@ -275,21 +266,6 @@ def test_second_ctrl_c_leaves_at_once_with_exit_code_1(monkeypatch: pytest.Monke
     assert messages == [SignalReceived(signal.SIGINT), Leave()]
     assert "SIGINT: the running points save, then leave; once more leaves at once." in outcome.out
     assert states() == {1: "stopped", 2: "waiting"}
-
-
-def test_driver_forwards_a_save_signal() -> None:
-    number = signal.SIGUSR1
-
-    def save_and_succeed(process: FakeProcess) -> None:
-        def send(message: Message) -> None:
-            process.signals.append(message.number)
-            succeed(process)
-
-        process.send = send
-        send_signal_to_driver(number)(process)
-
-    assert sweep("seed=1", behaviors={1: [save_and_succeed]}).code == 0
-    assert FakeProcess.started[0].signals == [number]
 
 
 def test_search_of_the_users_own_prunes_and_records_all_but_stopped_points(
@@ -395,14 +371,9 @@ def test_point_environment_has_threads_and_gpus(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     variables = environment.point_environment(4, ("1", "3"))
-    assert {
-        "TF_CONFIG": "{}",
-        "TF_NUM_INTRAOP_THREADS": "4",
-        "CUDA_VISIBLE_DEVICES": "1,3",
-    }.items() <= variables.items()
-    assert (
-        not {"TF_NUM_INTRAOP_THREADS", "CUDA_VISIBLE_DEVICES"}
-        & environment.point_environment(None, None).keys()
-    )
+    expected = {"TF_CONFIG": "{}", "TF_NUM_INTRAOP_THREADS": "4", "CUDA_VISIBLE_DEVICES": "1,3"}
+    assert expected.items() <= variables.items()
+    alone = environment.point_environment(None, None)
+    assert not {"TF_NUM_INTRAOP_THREADS", "CUDA_VISIBLE_DEVICES"} & alone.keys()
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
     assert environment.point_environment(4, None)["TF_NUM_INTRAOP_THREADS"] == "1"

@@ -44,18 +44,16 @@ def grid(*overrides):
 
 
 def test_every_combination_is_a_point_with_its_own_directory():
-    points, notes = grid(
-        "model=softmax,cnn", "seed=range(1,3)", "train.steps=2", "train.epochs=null"
-    )
-    assert [point.label for point in points] == [
-        "model=softmax seed=1",
-        "model=softmax seed=2",
-        "model=cnn seed=1",
-        "model=cnn seed=2",
+    rest = ["train.steps=2", "train.epochs=null"]
+    points, notes = grid("model=softmax,cnn", "seed=range(1,3)", *rest)
+    assert [(point.number, point.label) for point in points] == [
+        (1, "model=softmax seed=1"),
+        (2, "model=softmax seed=2"),
+        (3, "model=cnn seed=1"),
+        (4, "model=cnn seed=2"),
     ]
-    assert [point.number for point in points] == [1, 2, 3, 4]
     last = points[3]
-    assert last.overrides == ["model=cnn", "seed=2", "train.steps=2", "train.epochs=null"]
+    assert last.overrides == ["model=cnn", "seed=2", *rest]
     assert (last.experiment.choices["model"], last.experiment.seed) == ("cnn", 2)
     assert [point.path for point in points] == [
         Path("runs") / run_name(point.experiment) for point in points
@@ -117,6 +115,10 @@ def test_resume_of_one_run_is_refused_for_several_points(tmp_path):
     with pytest.raises(ConfigError, match=message):
         grid("resume=run", "seed=1,2")
     assert len(grid("resume=run", "seed=1")[0]) == 1
+    base = copy.deepcopy(BASE)
+    base.resume = "runs/x"
+    with pytest.raises(ConfigError, match=r"resume \(runs/x\) is one run, and a search has many"):
+        SearchContext(parse(RATE_RANGE), base, compose, tmp_path).space()
 
 
 @pytest.mark.parametrize(
@@ -146,25 +148,17 @@ def test_ranges_follow_hydras_sweep_syntax(text, values, values_to_check):
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("interval(5,1)", "must have finite bounds, the smaller first; write interval(low,high)"),
-        (
-            "tag(log,interval(0,1))",
-            "must be > 0 to be sampled on a log scale; raise its lower bound",
-        ),
-        (
-            "tag(lgo,interval(1,2))",
-            "must be tagged log, or not at all, got lgo; write tag(log,interval(1e-4,1e-1))",
-        ),
-        (
-            "tag(log,range(1,9))",
-            "must be an interval to be sampled on a log scale; write tag(log,int(interval(1,100)))",
-        ),
+        ("interval(5,1)", "must have finite bounds, the smaller first; "),
+        ("tag(log,interval(0,1))", "must be > 0 to be sampled on a log scale; "),
+        ("tag(lgo,interval(1,2))", "must be tagged log, or not at all, got lgo; "),
+        ("tag(log,range(1,9))", "must be an interval to be sampled on a log scale; "),
     ],
 )
 def test_invalid_ranges_are_refused(text, rule):
     with pytest.raises(ConfigError) as raised:
         parse_search_space(parse("a=interval(2,1)", f"key={text}"))
-    assert raised.value.problems[1:] == (f"key ({text}) {rule}",)
+    (_, problem) = raised.value.problems
+    assert problem.startswith(f"key ({text}) {rule}")
     with pytest.raises(ConfigError, match=r"key=range\(3,3\) matches nothing; list values"):
         parse_search_space(parse("key=range(3,3)"))
 
@@ -215,14 +209,6 @@ def test_key_that_does_not_change_the_run_is_refused_and_so_is_none(tmp_path):
         open_search(tmp_path, "checkpoint.keep=1,2", RATE_RANGE)
     with pytest.raises(ConfigError, match="search needs something to vary; write"):
         open_search(tmp_path, "seed=1")
-
-
-def test_resume_of_one_run_is_refused(tmp_path):
-    base = copy.deepcopy(BASE)
-    base.resume = "runs/x"
-    message = r"resume \(runs/x\) is one run, and a search has many"
-    with pytest.raises(ConfigError, match=message):
-        SearchContext(parse(RATE_RANGE), base, compose, tmp_path).space()
 
 
 @pytest.mark.slow
