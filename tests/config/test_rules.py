@@ -155,13 +155,12 @@ def test_key_of_pair_replaces_the_other(overrides: list[str], first: str, second
     assert (loading.value_at(plain, first), loading.value_at(plain, second)) == (5, None)
 
 
-def test_interpolation_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interpolation_is_resolved_and_a_nested_group_may_be_null_or_a_mapping(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("MY_SEED", "7")
     assert compose(["seed=${oc.env:MY_SEED}"]).seed == 7
     assert compose(["seed=3", "model.width=${seed}"]).model["width"] == 3
-
-
-def test_nested_group_can_be_set_to_null_or_mapping() -> None:
     assert compose(["dataset.normalize=null"]).dataset["normalize"] is None
     assert compose(["dataset.normalize={mean:[1]}"]).dataset["normalize"]["mean"] == [1]
 
@@ -172,11 +171,8 @@ def test_nested_group_of_user_is_checked_under_its_own_key(tmp_path: Path) -> No
     (tmp_path / "dataset" / "mine.yaml").write_text(
         "defaults: [_self_, noise@blur: low]\n_target_: unseen.dataset\n"
     )
-    (line,) = (
-        line
-        for line in problems("dataset=mine", "dataset.blur=2", config_dir=tmp_path)
-        if "_target_" not in line
-    )
+    lines = problems("dataset=mine", "dataset.blur=2", config_dir=tmp_path)
+    (line,) = (line for line in lines if "_target_" not in line)
     assert line.startswith("dataset.blur (2) must be a mapping")
     assert line.endswith("choose one with dataset/noise@dataset.blur=<choice>")
 

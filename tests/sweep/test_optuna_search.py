@@ -2,14 +2,10 @@
 
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
 from random import Random
 
 import pytest
+from sqlalchemy.orm import Session
 
 from tests.sweep.simulated_search import (
     MODEL_CHOICE,
@@ -148,53 +144,30 @@ def test_damaged_study_is_an_error_of_one_line(tmp_path):
         open_search(tmp_path)
 
 
-KILLED_SEARCH = """
-import json, os, signal, sys
-from pathlib import Path
-from sqlalchemy.orm import Session
-from tests.sweep.simulated_search import open_search, run_search
-
-search = open_search(Path(sys.argv[1]), trials=8)
-commit = Session.commit
-num_commits = 0
-
-
-def commit_or_die(self):
-    global num_commits
-    num_commits += 1
-    if num_commits == int(sys.argv[2]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    commit(self)
-
-
-Session.commit = commit_or_die
-print(json.dumps(run_search(search)))
-"""
+class Killed(BaseException):
+    """Ends a search as a kill would."""
 
 
 @pytest.mark.slow
-def test_search_killed_at_any_commit_has_the_same_points(tmp_path):
+def test_search_killed_at_any_commit_has_the_same_points(tmp_path, monkeypatch):
     uninterrupted = run_search(open_search(tmp_path / "uninterrupted", trials=8))
-    folder = tmp_path / "killed"
-    num_kills = 0
-    random = Random(0)
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
-    while True:
-        kill_at_commit = random.randint(1, 40) if num_kills < 3 else 0
-        process = subprocess.run(
-            [sys.executable, "-c", KILLED_SEARCH, str(folder), str(kill_at_commit)],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        if process.returncode == 0:
-            break
-        assert process.returncode == -signal.SIGKILL, process.stderr
-        num_kills += 1
-    assert num_kills == 3
-    assert [tuple(result) for result in json.loads(process.stdout)] == uninterrupted
+    folder, random, commit = tmp_path / "killed", Random(0), Session.commit
+    for _ in range(3):
+        search = open_search(folder, trials=8)
+        left = [random.randint(1, 40)]
+
+        def commit_or_die(session, left=left):
+            left[0] -= 1
+            if not left[0]:
+                raise Killed
+            commit(session)
+
+        monkeypatch.setattr(Session, "commit", commit_or_die)
+        with pytest.raises(Killed):
+            run_search(search)
+        monkeypatch.undo()
+        del search
+    assert run_search(open_search(folder, trials=8)) == uninterrupted
     trials = [trial for trial in load_trials(folder) if "point" in trial.user_attrs]
     assert [trial.user_attrs["point"] for trial in trials] == list(range(1, 9))
     assert {trial.state.name for trial in trials} <= {"COMPLETE", "PRUNED"}

@@ -53,32 +53,21 @@ def summary(directory: Path, name: str = "grid") -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def points(directory: Path, name: str) -> dict[str, dict]:
-    """Return the points of the summary by the value of the last varied key."""
-    return {
-        list(point["varied"].values())[-1]: point
-        for point in json.loads(summary(directory, name)["summary.json"])["points"]
-    }
-
-
 def runs(directory: Path) -> list[Path]:
     return [path for path in sorted((directory / "runs").glob("*")) if path.name != "sweeps"]
 
 
 def finished_runs(directory: Path) -> dict[str, tuple]:
     """Return names and contents of all files of finished runs."""
-    contents = {}
-    for run_dir in runs(directory):
-        if (run_dir / "result.json").exists():
-            files = [
-                path
-                for path in sorted(run_dir.rglob("*"))
-                if path.is_file() and path.name != ".lock"
-            ]
-            contents[run_dir.name] = tuple(
-                (str(path.relative_to(run_dir)), path.read_bytes()) for path in files
-            )
-    return contents
+    return {
+        run_dir.name: tuple(
+            (str(path.relative_to(run_dir)), path.read_bytes())
+            for path in sorted(run_dir.rglob("*"))
+            if path.is_file() and path.name != ".lock"
+        )
+        for run_dir in runs(directory)
+        if (run_dir / "result.json").exists()
+    }
 
 
 def saved_steps(directory: Path) -> int:
@@ -170,10 +159,7 @@ def test_stop_signal_saves_all_running_points(tmp_path: Path) -> None:
     assert (code, err) == (143, "")
     for pid in pids:
         wait_gone(pid)
-    summary_points = points(tmp_path, "long")
-    assert {model: point["state"] for model, point in summary_points.items()} == {
-        "softmax": "stopped",
-        "cnn": "stopped",
-        "mobilenet": "waiting",
-    }
+    points = json.loads(summary(tmp_path, "long")["summary.json"])["points"]
+    states = {point["varied"]["model"]: point["state"] for point in points}
+    assert states == {"softmax": "stopped", "cnn": "stopped", "mobilenet": "waiting"}
     assert "SIGTERM: the running points save, then leave" in out

@@ -132,28 +132,27 @@ def test_valid_options_have_no_problem(options: dict[str, Any]) -> None:
         ({"path": "/x/y.npz"}, "model.path (/x/y.npz): no such file"),
         ({"either": 1.5}, "model.either (1.5) must be an int or a str"),
         ({"quoted": "x"}, "model.quoted ('x') must be an int"),
-        (
-            {"free": {"_target_": "my_pkg.things.Empty", "n": 1}},
-            "unknown key 'model.free.n'; known keys of model.free: none",
-        ),
-        (
-            {"free": [{"a": {"_target_": "no_such"}}]},
-            "model.free[0].a._target_ (no_such) must be a dotted path; write package.module.name",
-        ),
+        ({"free": {"_target_": "my_pkg.things.Empty", "n": 1}},
+         "unknown key 'model.free.n'; known keys of model.free: none"),
+        ({"free": [{"a": {"_target_": "no_such"}}]},
+         "model.free[0].a._target_ (no_such) must be a dotted path; write package.module.name"),
     ],
-)
+)  # fmt: skip
 def test_invalid_option_is_reported(options: dict[str, Any], line: str) -> None:
     assert check("things.build", "model", **options) == [line]
 
 
-def test_missing_package_is_reported() -> None:
-    fix = "install it, or start the command in the directory it lies in"
-    assert targets.check({"_target_": "no_such_pkg.f"}, "model") == [
-        f"model._target_ (no_such_pkg.f): no module named 'no_such_pkg'; {fix}"
-    ]
-    assert targets.check({"_target_": "tf.keras.Model"}, "model") == [
-        "model._target_ (tf.keras.Model): no module named 'tf'; did you mean 'tensorflow'?"
-    ]
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        ("no_such_pkg.f", "(no_such_pkg.f): no module named 'no_such_pkg'; install it, "),
+        ("tf.keras.Model", "(tf.keras.Model): no module named 'tf'; did you mean 'tensorflow'?"),
+        ("my_pkg.wrong.f", "(my_pkg.wrong.f) cannot be read: "),
+    ],
+)
+def test_target_that_cannot_be_read_is_reported(target: str, problem: str) -> None:
+    (line,) = targets.check({"_target_": target}, "model")
+    assert line.startswith(f"model._target_ {problem}")
 
 
 def test_edited_module_is_read_again(package: Path) -> None:
@@ -162,13 +161,6 @@ def test_edited_module_is_read_again(package: Path) -> None:
         module.write_text(f"class Model:\n    def __init__(self, {name}: int) -> None: ...\n")
         os.utime(module, (seconds, seconds))  # two files of one clock tick look the same
         assert targets.check({"_target_": f"{package.name}.edited.Model", name: 1}, "model") == []
-
-
-def test_syntax_error_is_reported(package: Path) -> None:
-    (line,) = check("wrong.f")
-    assert line.startswith(
-        f"model._target_ (my_pkg.wrong.f) cannot be read: {package / 'wrong.py'}:1: "
-    )
 
 
 @pytest.mark.parametrize(
@@ -201,11 +193,8 @@ def test_positional_parameters_after_engine_arguments_are_options() -> None:
         ("plain", {"num_classes": 1}, ["model.num_classes (1) is passed by the engine; remove it"]),
         ("asks", {"units": 2}, []),
         ("asks", {}, ["model.units has no value; add +model.units=<value>"]),
-        (
-            "asks",
-            {"units": 2, "dataset": 1},
-            ["model.dataset (1) is passed by the engine; remove it"],
-        ),
+        ("asks", {"units": 2, "dataset": 1},
+         ["model.dataset (1) is passed by the engine; remove it"]),
         ("needs", {"size": 1, "path": "x"}, ["model.a has no value; add +model.a=<value>"]),
         ("texts", {"dataset": 1}, ["unknown key 'model.dataset'; known keys of model: size"]),
         ("Empty", {}, []),
@@ -219,15 +208,12 @@ def test_model_arguments_are_known_by_name(
 
 
 def test_classes_and_other_forms_are_checked() -> None:
-    for name, line in {
-        "things.Thing": "unknown key 'model.x'; known keys of model: width",
-        "things.Child": "unknown key 'model.x'; known keys of model: width",
-        "things.Empty": "unknown key 'model.x'; known keys of model: none",
-        "things.later": "unknown key 'model.x'; known keys of model: n",
-        "things.conditional": "unknown key 'model.x'; known keys of model: n",
-        "nested.deep.leaf.f": "unknown key 'model.x'; known keys of model: n",
-    }.items():
-        assert check(name, "loop" if "hing" in name and name[-1] in "gd" else "", x=1) == [line]
+    for name, known in {
+        "things.Thing": "width", "things.Child": "width", "things.Empty": "none",
+        "things.later": "n", "things.conditional": "n", "nested.deep.leaf.f": "n",
+    }.items():  # fmt: skip
+        group = "loop" if known == "width" else ""
+        assert check(name, group, x=1) == [f"unknown key 'model.x'; known keys of model: {known}"]
     assert check("things.anything", "loop", x=1) == []
 
 
@@ -242,10 +228,7 @@ def test_fields_of_a_dataclass_that_a_function_takes_are_options() -> None:
 
 def test_parameters_of_the_engine_are_needed() -> None:
     (line,) = check("things.Empty", "fault.action")
-    assert line == (
-        "model._target_ (my_pkg.things.Empty) is called with (run_dir, step), and takes 0 by "
-        "position; add parameters of these names at its start"
-    )
+    assert "is called with (run_dir, step), and takes 0 by position; add" in line
     assert check("things.open_ended", "fault.action") == []
 
 
