@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tensorflow as tf
 
 from trainer.annotations import Exists, Ge, Lt, Semantic
-from trainer.models.layers.backbones import Head, loader_of, set_normalization
+from trainer.models.layers.backbones import loader_of, with_classifier
 from trainer.models.layers.inputs import MIN_SIZE, image_input
 
 Name = Literal[
@@ -68,10 +68,23 @@ def keras_application(
         ValueError: the features are not images or too small, or the weights do not fit or cannot be
             downloaded.
     """
-    build = getattr(tf.keras.applications, name)
     inputs, images = image_input(name, input_shape)
     _check_size(name, input_shape)
     load = loader_of(weights, name, images)
+    backbone, features = build_backbone(name, images, momentum, synchronized)
+    return with_classifier(inputs, features, backbone, num_classes, load, name=name)
+
+
+def build_backbone(
+    name: str, images: tf.Tensor, momentum: float, synchronized: bool, **options: Any
+) -> tuple[tf.keras.Model, tf.Tensor]:
+    """Return a network without its classifier, and what it computes from images, [B, channels].
+
+    Args:
+        images: [B, H, W, 3] float32 in [0, 1].
+        options: further ones of the network.
+    """
+    build = getattr(tf.keras.applications, name)
     family = build.__module__.rpartition(".")[2]
     is_nested = family in _NESTED
     scaled = scale_images(images, family)
@@ -81,10 +94,15 @@ def keras_application(
         include_top=False,
         pooling="avg",
         weights=None,
+        **options,
     )
-    set_normalization(backbone, momentum, synchronized)
-    features = backbone(scaled) if is_nested else backbone.output
-    return Head(num_classes, None, load).attach(name, inputs, backbone, features)
+    for layer in backbone.layers:
+        if isinstance(layer, tf.keras.layers.BatchNormalization):
+            layer.momentum = momentum
+            layer.synchronized = synchronized
+            if synchronized:
+                layer.fused = False  # as its constructor decides it
+    return backbone, backbone(scaled) if is_nested else backbone.output
 
 
 def _check_size(name: str, input_shape: tuple[int, ...]) -> None:

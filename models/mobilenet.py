@@ -7,7 +7,8 @@ from typing import Annotated
 import tensorflow as tf
 
 from trainer.annotations import Exists, Ge, Gt, Lt, Semantic
-from trainer.models.layers.backbones import Head, loader_of, set_normalization
+from trainer.models.keras_application import build_backbone
+from trainer.models.layers.backbones import loader_of, with_classifier
 from trainer.models.layers.inputs import image_input
 
 
@@ -33,18 +34,22 @@ def mobilenet(
     Raises:
         ValueError: the features are not images, or the weights do not fit or cannot be downloaded.
     """
+    num_outputs = num_classes if outputs is None else outputs
+    if num_outputs < num_classes:
+        raise ValueError(
+            f"outputs ({outputs}) must be at least the number of classes, {num_classes}; add "
+            "model.outputs=null"
+        )
     inputs, images = image_input("mobilenet", input_shape)
-    with_classifier = outputs is not None
-    load = loader_of(weights, "MobileNetV2", images, alpha=alpha, include_top=with_classifier)
-    head = Head(num_classes, outputs, load)
-    scaled = tf.keras.layers.Rescaling(2.0, -1.0, dtype="float32", name="scale")(images)
-    backbone = tf.keras.applications.MobileNetV2(
-        input_shape=tuple(scaled.shape[1:]),
-        input_tensor=scaled,
-        alpha=alpha,
-        include_top=False,
-        pooling="avg",
-        weights=None,
+    is_published = outputs is not None
+    load = loader_of(weights, "MobileNetV2", images, alpha=alpha, include_top=is_published)
+    backbone, features = build_backbone("MobileNetV2", images, momentum, synchronized, alpha=alpha)
+    return with_classifier(
+        inputs,
+        features,
+        backbone,
+        num_outputs,
+        load,
+        name="mobilenet",
+        is_published=is_published,
     )
-    set_normalization(backbone, momentum, synchronized)
-    return head.attach("mobilenet", inputs, backbone)

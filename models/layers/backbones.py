@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,56 +21,32 @@ _WITH_TOP = (96, 128, 160, 192, 224)
 """Sizes of images for which MobileNetV2 is published with its classifier."""
 
 
-@dataclass(frozen=True)
-class Head:
-    """The classifier on a backbone, and what is taken from published weights.
+def with_classifier(
+    inputs: tf.Tensor,
+    features: tf.Tensor,
+    backbone: tf.keras.Model,
+    num_outputs: int,
+    load: Callable[[tf.keras.Model], None] | None,
+    *,
+    name: str,
+    is_published: bool = False,
+) -> tf.keras.Model:
+    """Return the model of a backbone and a linear classifier, with the weights that are loaded.
 
-    Attributes:
-        num_classes: how many classes the dataset has.
-        outputs: how many logits; None: as many as classes. If it is given, the weights must have a
-            classifier of this size, which is loaded too.
-        load: loads weights into a network; None: all are random.
+    Args:
+        features: what the backbone computes from the inputs, [B, channels].
+        is_published: whether the classifier's weights are loaded too.
 
     Raises:
-        ValueError: there are fewer outputs than classes.
+        ValueError: the weights do not fit.
     """
-
-    num_classes: int
-    outputs: int | None
-    load: Callable[[tf.keras.Model], None] | None
-
-    def __post_init__(self) -> None:
-        if self.outputs is not None and self.outputs < self.num_classes:
-            raise ValueError(
-                f"outputs ({self.outputs}) must be at least the number of classes, "
-                f"{self.num_classes}; add model.outputs=null"
-            )
-
-    def attach(
-        self,
-        name: str,
-        inputs: tf.Tensor,
-        backbone: tf.keras.Model,
-        features: tf.Tensor | None = None,
-    ) -> tf.keras.Model:
-        """Return the model of a backbone with pooled features.
-
-        Args:
-            features: what it computes from the inputs, [B, channels]; None: its output.
-
-        Raises:
-            ValueError: the weights do not fit.
-        """
-        # The published classifier is a layer called predictions.
-        logits = tf.keras.layers.Dense(
-            self.outputs or self.num_classes,
-            dtype="float32",
-            name="logits" if self.outputs is None else "predictions",
-        )(backbone.output if features is None else features)
-        model = tf.keras.Model(inputs, logits, name=name)
-        if self.load is not None:
-            self.load(backbone if self.outputs is None else model)
-        return model
+    # The published classifier is a layer called predictions.
+    head = "predictions" if is_published else "logits"
+    logits = tf.keras.layers.Dense(num_outputs, dtype="float32", name=head)(features)
+    model = tf.keras.Model(inputs, logits, name=name)
+    if load is not None:
+        load(model if is_published else backbone)
+    return model
 
 
 def loader_of(
@@ -113,16 +88,6 @@ def _published(network: str, shape: tuple[int, ...], options: Mapping[str, Any])
                 f"put the file that it names into {folder}"
             ) from error
     return {layer.name: layer.get_weights() for layer in model.layers if layer.weights}
-
-
-def set_normalization(backbone: tf.keras.Model, momentum: float, synchronized: bool) -> None:
-    """Give all batch normalization of a network this momentum and synchronization."""
-    for layer in backbone.layers:
-        if isinstance(layer, tf.keras.layers.BatchNormalization):
-            layer.momentum = momentum
-            layer.synchronized = synchronized
-            if synchronized:
-                layer.fused = False  # as its constructor decides it
 
 
 def load_weights(backbone: tf.keras.Model, path: Path) -> None:
