@@ -388,7 +388,7 @@ def build_model(
 def _set_policy(precision: str) -> None:
     """Set the precision of Keras 3, if the model's module has imported it."""
     if keras := sys.modules.get("keras"):
-        from trainer.engine.graph.keras3.keras3_checks import refuse_remat
+        from trainer.engine.graph.keras3.keras3_model import refuse_remat
 
         keras.config.set_dtype_policy(precision)
         refuse_remat()

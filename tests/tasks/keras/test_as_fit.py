@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tests.programs import of_batches
 from tests.support.training import recipe
-from trainer.engine.graph.checks.traced_operations import all_graphs
+from trainer.engine.graph.checks.graph_check import all_graphs
 from trainer.engine.graph.step.metric_sums import unpack
 from trainer.errors import ConfigError
 

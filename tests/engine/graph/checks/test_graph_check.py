@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.training import SMALL, lines_of, recipe
-from trainer.engine.graph.checks.graph_check import IN_LOOP, GraphCheck, check_losses
-from trainer.engine.graph.checks.traced_operations import all_graphs
+from trainer.engine.graph.checks.graph_check import IN_LOOP, GraphCheck, all_graphs, check_losses
 from trainer.errors import ConfigError
 
 INPUTS = tf.TensorSpec([4])

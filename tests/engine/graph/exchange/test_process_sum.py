@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.engine.graph.checks.traced_operations import all_graphs
+from trainer.engine.graph.checks.graph_check import all_graphs
 from trainer.engine.graph.exchange import process_sum
 from trainer.engine.graph.exchange.process_sum import Peers, ProcessSum, groups_of_hosts
 from trainer.engine.graph.exchange.shared_rows import SharedRows, Timeouts

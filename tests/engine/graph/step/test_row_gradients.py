@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.layouts import Layout
-from trainer.engine.graph.checks.traced_operations import all_graphs
+from trainer.engine.graph.checks.graph_check import all_graphs
 from trainer.engine.graph.step import row_gradients
 from trainer.engine.graph.step.accumulation import sum_over_shards
 from trainer.engine.graph.step.row_gradients import LEAST_SIZE, SHARE, for_optimizer

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from trainer.engine.graph.checks.traced_operations import called_functions
+from trainer.engine.graph.checks.graph_check import called_functions
 from trainer.engine.graph.input.feed import Feed, Source, block_of
 from trainer.errors import ConfigError
 from trainer.protocols import Batch

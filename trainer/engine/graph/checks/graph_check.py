@@ -9,27 +9,23 @@ from __future__ import annotations
 import functools
 import os
 import re
+import sys
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
 import trainer
-from trainer.engine.graph.checks.traced_operations import (
-    ENGINE,
-    all_graphs,
-    attributes_of,
-    called_functions,
-    frames_of,
-    is_library,
-    place_of,
-    scope_of,
-)
 from trainer.engine.graph.exchange.collectives import UNSAVED
 from trainer.engine.graph.state.variables import parts_of
 from trainer.errors import ConfigError
 
+_ENGINE = tuple(
+    f"{Path(trainer.__file__).parent / name}{os.sep}" for name in ("engine", "own_loop", "worker")
+)
 _PRODUCT = (f"{Path(trainer.__file__).parent}{os.sep}",)
 # It calls the model: what reads a variable below it is a layer.
 _CALLS_MODEL = str(Path(__file__).parents[1] / "keras3" / "keras3_model.py")
@@ -124,7 +120,7 @@ def _may_draw(kind: str) -> bool:
 
     Attributes for two seeds are what all that have a counter in their kernel have in common.
     """
-    if {"seed", "seed2"} <= attributes_of(kind):
+    if {"seed", "seed2"} <= {attribute.name for attribute in _attributes(kind)}:
         return "Dataset" not in kind and kind != "ComputeAccidentalHits"  # which never uses them
     return kind.startswith(("Rng", "Stateful", "NonDeterministicInts")) and "Call" not in kind
 
@@ -204,7 +200,7 @@ def _is_own_read(operation: tf.Operation) -> bool:
             break
         if _OPTIMIZERS in frame.filename:
             return True
-    return _is_made_in(operation, ENGINE)
+    return _is_made_in(operation, _ENGINE)
 
 
 def _is_made_in(operation: tf.Operation, folders: tuple[str, ...]) -> bool:
@@ -274,7 +270,7 @@ def _activation(graph: tf.Graph, tensor: tf.Tensor) -> tuple[str, str] | None:
             continue
         visited.add(id(tensor))
         if operation.type in ("Softmax", "Sigmoid"):
-            source = operation.type.lower(), _scope(operation)
+            source = operation.type.lower(), scope_of(operation)
         elif operation.type == "IdentityN":
             pending.append(operation.inputs[tensor.value_index])
         elif operation.type in _SAME_VALUES:
@@ -294,10 +290,76 @@ def _called_activation(graph: tf.Graph, tensor: tf.Tensor) -> tuple[str, str] | 
         for item in called_functions(tensor.op.node_def):
             inner = getattr(graph._get_function(item.name), "graph", None)
             if inner and (source := _activation(inner, inner.outputs[tensor.value_index])):
-                return source[0], "/".join(filter(None, (_scope(tensor.op), source[1])))
+                return source[0], "/".join(filter(None, (scope_of(tensor.op), source[1])))
     return None
 
 
-def _scope(operation: tf.Operation) -> str:
-    """Return the layers that an operation is in, without the loops around them."""
+def place_of(operation: tf.Operation) -> str:
+    """Return file and line of the innermost code that is neither a library's nor the engine's."""
+    for frame in frames_of(operation):
+        if not is_library(frame.filename) and not frame.filename.startswith(_ENGINE):
+            path = os.path.relpath(frame.filename)
+            path = frame.filename if path.startswith(os.pardir) else path
+            return f"{path}:{frame.lineno}"
+    return ""
+
+
+def scope_of(operation: tf.Operation) -> str:
+    """Return an operation's name scopes, without those of loops and replicas around them."""
     return re.sub(r"^((while|replica)(_\d+)?/)+", "", operation.name).rpartition("/")[0]
+
+
+def frames_of(operation: tf.Operation) -> list[Any]:
+    """Return the stack that an operation was made in, the innermost frame first."""
+    return list(reversed(list(operation.traceback or ())))
+
+
+@functools.cache
+def is_library(filename: str) -> bool:
+    """Return whether a file is one of TensorFlow's, Keras' or Python's own."""
+    libraries = (sys.modules.get(name) for name in ("tensorflow", "tf_keras", "keras"))
+    paths = (Path(str(module.__file__)) for module in libraries if module)
+    folders = tuple(f"{path.parent}{os.sep}" for path in paths)
+    standard = sysconfig.get_paths()["stdlib"]
+    return filename.startswith(folders) or (
+        filename.startswith(standard) and "site-packages" not in filename
+    )
+
+
+def called_functions(node: Any) -> Iterator[Any]:
+    """Yield the functions in the attributes of a node, a NodeDef, each a mutable NameAttrList."""
+    for value in node.attr.values():
+        if value.HasField("func"):
+            yield value.func
+        yield from value.list.func
+
+
+def all_graphs(graph: tf.Graph) -> list[tf.Graph]:
+    """Return a graph and those of all functions that it calls, each once.
+
+    Functions of tf.data are not among them, nor are those that have no graph.
+    """
+    graphs = [graph]
+    visited = {id(graph)}
+    for outer in graphs:
+        for operation in outer.get_operations():
+            if not _calls(operation.type):
+                continue
+            for item in called_functions(operation.node_def):
+                # A function that was loaded from a file has no graph.
+                inner = getattr(outer._get_function(item.name), "graph", None)
+                if inner is not None and id(inner) not in visited:
+                    visited.add(id(inner))
+                    graphs.append(inner)
+    return graphs
+
+
+@functools.cache
+def _calls(kind: str) -> bool:
+    types = {attribute.type for attribute in _attributes(kind)}
+    return bool(types & {"func", "list(func)"}) and "Dataset" not in kind
+
+
+def _attributes(kind: str) -> Any:
+    definition = op_def_registry.get(kind)
+    return definition.attr if definition else ()
