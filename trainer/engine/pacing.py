@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from trainer.cluster.messages import Channel
 from trainer.config.schema import Checkpoint
@@ -53,20 +54,16 @@ class Stopped(Exception):
     """A stop was requested in the middle of a pass over a split."""
 
 
+@dataclass(eq=False)
 class PacedCalls:
     """Divides each pass over a split into graph calls; one pass sets the pace of the next."""
 
-    def __init__(
-        self,
-        num_steps: int,
-        process_group: ProcessGroup,
-        channel: Channel,
-        max_batches: int | None = None,
-    ) -> None:
-        self._num_steps = num_steps
-        self._process_group = process_group
-        self._channel = channel
-        self._max_batches = max_batches or num_steps
+    num_steps: int
+    process_group: ProcessGroup
+    channel: Channel
+    max_batches: int | None = None
+
+    def __post_init__(self) -> None:
         self._pacer = StepPacer("auto")
 
     def batches(
@@ -77,15 +74,15 @@ class PacedCalls:
         Raises:
             Stopped: a stop was requested of some process.
         """
-        while start < self._num_steps:
-            self._channel.beat()
-            stopping, count = self._process_group.all_reduce_sum(
-                stop_requested(), self._pacer.count if self._process_group.is_chief else 0
+        while start < self.num_steps:
+            self.channel.beat()
+            stopping, count = self.process_group.all_reduce_sum(
+                stop_requested(), self._pacer.count if self.process_group.is_chief else 0
             )
             if stopping:
                 raise Stopped
             enter("evaluate" if self._pacer.started else "compile")
-            count = min(count, self._max_batches, self._num_steps - start)
+            count = min(count, self.max_batches or count, self.num_steps - start)
             began = time.monotonic()
             yield start, count
             self._pacer.record(count, time.monotonic() - began)

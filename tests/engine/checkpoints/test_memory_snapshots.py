@@ -70,7 +70,7 @@ def memories():
 def test_state_that_is_held_is_found_by_the_next_attempt_until_it_is_released(memories):
     process = Process(memories)
     process.state.assign(5.0)
-    snapshot = process.snapshots._reader.capture()
+    snapshot = process.snapshots.reader.capture()
     release = process.snapshots.hold(Position(5, 5), {"loss": 0.25}, snapshot)
     for step in (6, 7, 8):
         process.keep(step, force=True)

@@ -126,7 +126,7 @@ def test_predictions_do_not_depend_on_their_start_and_a_stop_restores_the_weight
             {name: value[start:] for name, value in whole.items()}, joined(predictor.predict(start))
         )
     assert list(predictor.predict(360)) == []
-    monkeypatch.setattr(predictor._calls, "_max_batches", 1)
+    monkeypatch.setattr(predictor._calls, "max_batches", 1)
     assert_same_bits(whole, joined(predictor.predict()))
     before = variables(trained)
     requests = []

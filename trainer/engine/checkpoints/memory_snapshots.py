@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -68,6 +68,7 @@ class Restored:
         return f"Continuing from step {self.position.step:,} (memory of {self.process}), {lost}."
 
 
+@dataclass(eq=False)
 class MemorySnapshots:
     """Writes the state to this process's memory, and restores the newest of all processes.
 
@@ -77,30 +78,20 @@ class MemorySnapshots:
         limited: whether little memory is a reason to do without.
     """
 
-    def __init__(
-        self,
-        reader: SnapshotReader,
-        files: MemoryFiles,
-        process_group: ProcessGroup,
-        *,
-        every_steps: int | None = None,
-        limited: bool = True,
-        warn: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        self._reader = reader
-        self._files = files
-        self._group = process_group
-        self._every_steps = every_steps
-        self._limited = limited
-        self._warn = warn
-        self._is_off = False
-        self._written: Position | None = None
-        self._due_at = float("-inf")
+    reader: SnapshotReader
+    files: MemoryFiles
+    process_group: ProcessGroup
+    every_steps: int | None = field(default=None, kw_only=True)
+    limited: bool = field(default=True, kw_only=True)
+    warn: Callable[[str], None] = field(default=lambda text: None, kw_only=True)
+    _is_off: bool = field(default=False, init=False)
+    _written: Position | None = field(default=None, init=False)
+    _due_at: float = field(default=float("-inf"), init=False)
 
     def prepare(self) -> None:
         """Trace what `keep` and `restore` run, without writing anything; collective."""
-        self._reader.capture()
-        self._group.gather(*_Holding(-1, -1, -1, -1, -1))
+        self.reader.capture()
+        self.process_group.gather(*_Holding(-1, -1, -1, -1, -1))
 
     def keep(
         self,
@@ -117,11 +108,11 @@ class MemorySnapshots:
         if self._is_off or position == self._written:
             return
         if not (force or self._is_due(position.step)):
-            self._files.own.note_reached(position.step)
+            self.files.own.note_reached(position.step)
             return
         began = time.monotonic()
         before()
-        self._write(position, self._reader.capture(), self._files.own.write)
+        self._write(position, self.reader.capture(), self.files.own.write)
         now = time.monotonic()
         if self._written is not None:  # the first one traces, and allocates
             self._due_at = now + (now - began) * (1 / _COST - 1)
@@ -136,17 +127,17 @@ class MemorySnapshots:
             What to call when the checkpoint is written; None: the state could not be kept.
         """
         if not self._is_off:
-            hold = partial(self._files.own.hold, metrics=metrics)
+            hold = partial(self.files.own.hold, metrics=metrics)
             self._write(position, snapshot, hold)
         if self._is_off:
             return None
         self._written = position
-        return self._files.own.release
+        return self.files.own.release
 
     def held(self) -> tuple[Snapshot, int, Mapping[str, float] | None] | None:
         """Return what `hold` has kept for an earlier chief whose checkpoint was not written."""
-        self._files.begin()
-        for memory in self._files.by_process.values():  # another process may have been the chief
+        self.files.begin()
+        for memory in self.files.by_process.values():  # another process may have been the chief
             if (held := memory.held()) is not None:
                 entries = [(tensor.key, tensor.slice_spec) for tensor in held.tensors]
                 return Snapshot(entries, [*map(_tensor, held.tensors)]), held.step, held.metrics
@@ -154,7 +145,7 @@ class MemorySnapshots:
 
     def release(self) -> None:
         """Let go of what `held` has returned: its checkpoint is written."""
-        for memory in self._files.by_process.values():
+        for memory in self.files.by_process.values():
             memory.release()
 
     def restore(self, checkpointed: int) -> Restored | None:
@@ -167,8 +158,8 @@ class MemorySnapshots:
         Returns:
             What was restored; None: there is none that is as new.
         """
-        own = self._newest(self._files.begin())
-        rows = self._group.gather(*self._holding(own, checkpointed))
+        own = self._newest(self.files.begin())
+        rows = self.process_group.gather(*self._holding(own, checkpointed))
         holdings = [_Holding(*row) for row in rows]
         newest = max(Position(x.step, x.reported) for x in holdings)
         checkpointed = max(x.checkpointed for x in holdings)
@@ -177,20 +168,20 @@ class MemorySnapshots:
         holders = [n for n, x in enumerate(holdings) if (x.step, x.reported) == newest]
         others = [n for n in holders if holdings[n].digest != holdings[holders[0]].digest]
         if others:
-            self._warn(
+            self.warn(
                 f"warning: the states of step {newest.step:,} in memory differ between worker-"
                 f"{holders[0]} and worker-{others[0]}, so one of them is wrong; neither is used"
             )
             return None
         if len(holders) < len(holdings):
             own = self._receive(own, holders[0])
-            if self._group.any_process(own is None):
+            if self.process_group.any_process(own is None):
                 return None
         assert own is not None
         process, header, tensors = own
-        self._reader.restore({(x.key, x.slice_spec): _tensor(x) for x in tensors})
+        self.reader.restore({(x.key, x.slice_spec): _tensor(x) for x in tensors})
         # What is restored may be of another process, whose memory is not used from now on.
-        kept = self._files.own.newest()
+        kept = self.files.own.newest()
         is_own = kept is not None and kept.checksum == header.checksum
         self._written = header.position if is_own else None
         step = header.position.step
@@ -199,13 +190,13 @@ class MemorySnapshots:
 
     def clear(self) -> None:
         """Forget all snapshots: the state that they hold must not be gone on from."""
-        for memory in self._files.by_process.values():
+        for memory in self.files.by_process.values():
             memory.clear()
         self._written = None
 
     def _is_due(self, step: int) -> bool:
-        if self._every_steps is not None:
-            return step % self._every_steps == 0
+        if self.every_steps is not None:
+            return step % self.every_steps == 0
         return time.monotonic() >= self._due_at
 
     def _write(
@@ -216,8 +207,8 @@ class MemorySnapshots:
     ) -> None:
         tensors = snapshot.stored_tensors()
         size = sum(len(tensor.content) for tensor in tensors)
-        is_new = self._files.own.reached < 0
-        free = available_bytes() if is_new and self._limited else None
+        is_new = self.files.own.reached < 0
+        free = available_bytes() if is_new and self.limited else None
         problem = ""
         if free is not None and 2 * size > _SHARE_OF_MEMORY * free:
             problem = f"two copies take {2 * size:,} bytes of the {free:,} that are free"
@@ -228,7 +219,7 @@ class MemorySnapshots:
                 problem = f"{error.strerror}; two copies take {2 * size:,} bytes"
         if problem:
             self._is_off = True
-            self._warn(
+            self.warn(
                 f"warning: the state is not kept in memory ({problem}): a restart goes on from the "
                 "newest checkpoint"
             )
@@ -236,7 +227,7 @@ class MemorySnapshots:
     def _newest(self, names: Sequence[str]) -> StoredState | None:
         """Return the newest snapshot on this host that verifies."""
         for name in names:
-            memory = self._files.by_process.get(name)  # of very many processes not all are seen
+            memory = self.files.by_process.get(name)  # of very many processes not all are seen
             if (
                 memory
                 and (header := memory.newest())
@@ -251,20 +242,20 @@ class MemorySnapshots:
         if own is not None:
             step, reported = own[1].position
             digest = own[1].checksum & ((1 << _DIGEST_BITS) - 1)
-        reached = max(memory.reached for memory in self._files.by_process.values())
+        reached = max(memory.reached for memory in self.files.by_process.values())
         return _Holding(
-            step, reported, digest, reached, checkpointed if self._group.is_chief else -1
+            step, reported, digest, reached, checkpointed if self.process_group.is_chief else -1
         )
 
     def _receive(self, own: StoredState | None, source: int) -> StoredState | None:
         """Return the newest snapshot of process `source`; None: it does not verify; collective."""
         label, sent = "", None
-        if self._group.index == source:
+        if self.process_group.index == source:
             assert own is not None
             label = json.dumps([own[0], *astuple(own[1])])
-            sent = self._files.by_process[own[0]].content(own[1])
-        label = self._group.broadcast_text(source, label)
-        content = self._group.broadcast_bytes(source, sent)
+            sent = self.files.by_process[own[0]].content(own[1])
+        label = self.process_group.broadcast_text(source, label)
+        content = self.process_group.broadcast_bytes(source, sent)
         name, number, position, *lengths_and_checks = json.loads(label)
         header = Header(number, Position(*position), *lengths_and_checks)
         tensors = unpack(header, content)

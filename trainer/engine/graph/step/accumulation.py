@@ -160,6 +160,7 @@ def forward_parts(
         return of_each_shard(of_shard, hidden, num_shards)
 
 
+@dataclass(eq=False)
 class _Passes:
     """The forward and backward passes of one update: one, or one for each part of the batch.
 
@@ -169,24 +170,18 @@ class _Passes:
         sizes: of the metrics' sums and weights; complete once a pass has been traced.
     """
 
-    def __init__(
-        self,
-        loss_fn: LossFn,
-        batch: Batch,
-        model: tf.keras.Model,
-        options: StepOptions,
-        collectives: Collectives,
-        scale: tf.Tensor | None,
-    ) -> None:
-        self._loss_fn = loss_fn
-        self._batch = batch
-        self._model = model
-        self._options = options
-        self._collectives = collectives
-        self._scale = scale
-        self._num_shards = (options.shards or collectives.num_replicas) // collectives.num_replicas
-        self._num_passes = options.passes(collectives.num_replicas)
-        self.size = int(batch["weight"].shape[0])
+    loss_fn: LossFn
+    batch: Batch
+    model: tf.keras.Model
+    options: StepOptions
+    collectives: Collectives
+    scale: tf.Tensor | None
+
+    def __post_init__(self) -> None:
+        options, num_replicas = self.options, self.collectives.num_replicas
+        self._num_shards = (options.shards or num_replicas) // num_replicas
+        self._num_passes = options.passes(num_replicas)
+        self.size = int(self.batch["weight"].shape[0])
         if self.size % (count := self._num_shards * options.accumulate):
             raise ConfigError(
                 f"task: minimize was given {self.size} of the examples of a replica, but "
@@ -194,9 +189,9 @@ class _Passes:
                 f"({options.accumulate}) cut them into {count} parts; change batch.global_size, or "
                 "into how many parts the task splits a batch"
             )
-        self._notes = notes_updates(model)
+        self._notes = notes_updates(self.model)
         captures = self._notes or options.captures_updates
-        self.moving = moving_variables(model) if captures else []
+        self.moving = moving_variables(self.model) if captures else []
         self.updated: set[int] = set()
         self.sizes: Sizes = {}
         self._lookups: list[int] = []  # of a pass, for each weight
@@ -206,9 +201,9 @@ class _Passes:
 
         It is that of the lookups, of which some may have been of the same row.
         """
-        if self._collectives.num_replicas == 1:
+        if self.collectives.num_replicas == 1:
             return gradients
-        passes = self._num_shards * self._options.accumulate
+        passes = self._num_shards * self.options.accumulate
         return [
             of_static_size(x, count * passes) if isinstance(x, tf.IndexedSlices) else x
             for x, count in zip(gradients, self._lookups, strict=True)
@@ -216,17 +211,17 @@ class _Passes:
 
     def add_up(self) -> list[Gradient]:
         """Add up what `_pass` returns for each part: over shards in the order of a tree."""
-        if self._options.shards is None:
-            return self._over_micro_batches(self._batch)
+        if self.options.shards is None:
+            return self._over_micro_batches(self.batch)
         count = self._num_shards
-        shards = cut(self._batch, count)
+        shards = cut(self.batch, count)
         enter = randomness.split_part(count)
 
         def compute_shard(number: int | tf.Tensor) -> list[Gradient]:
             with enter(number):
                 return self._over_micro_batches(shards(number))
 
-        if self._options.overlap:
+        if self.options.overlap:
             # Each is traced by itself, so that none waits for another.
             return tree_sum([compute_shard(number) for number in range(count)], add_all)
         return sum_over_shards(compute_shard, count, self._specs())
@@ -237,15 +232,15 @@ class _Passes:
         The size of the metrics is known when a pass has been traced.
         """
         specs = []
-        for weight in self._model.trainable_variables:
-            may_vary = self._options.rows and may_have_rows(weight.shape)
+        for weight in self.model.trainable_variables:
+            may_vary = self.options.rows and may_have_rows(weight.shape)
             shape = [None, *weight.shape[1:]] if may_vary else weight.shape
             specs.append(tf.TensorSpec(shape, tf.float32))
         specs += [tf.TensorSpec(variable.shape, tf.float32) for variable in self.moving]
         return [*specs, tf.TensorSpec([None], tf.float32)]
 
     def _over_micro_batches(self, batch: Batch) -> list[Gradient]:
-        count = self._options.accumulate
+        count = self.options.accumulate
         if count == 1:
             return self._pass(batch)
         micro = cut(batch, count)
@@ -255,7 +250,7 @@ class _Passes:
             with enter(part):
                 return self._pass(micro(part))
 
-        if self._options.overlap:
+        if self.options.overlap:
             return reduce(add_all, [compute_part(part) for part in range(count)])
 
         # The first one outside of the loop: XLA must know all shapes when the loop begins.
@@ -277,12 +272,12 @@ class _Passes:
 
     def _pass(self, batch: Batch) -> list[Gradient]:
         """Return the gradients, the captured updates and the metric sums of one pass."""
-        values = self._model.read_values() if self._notes else []
+        values = self.model.read_values() if self._notes else []
         compute = self._gradients
-        if self._options.jit:
+        if self.options.jit:
             # A new function for each trace: replicas have different variables and cannot share one.
             compute = tf.function(self._gradients, jit_compile=True, autograph=False)
-        results = compute(batch, self._scale, values)
+        results = compute(batch, self.scale, values)
         if self._num_passes == 1:
             return list(results)
         return [on_own_device(combine, x) for x in results]
@@ -290,14 +285,14 @@ class _Passes:
     def _gradients(
         self, batch: Batch, scale: tf.Tensor | None, values: list[tf.Tensor]
     ) -> list[Gradient]:
-        trained = self._model.trainable_variables
+        trained = self.model.trainable_variables
         with (
             randomness.traced_here(),
             tf.GradientTape() as tape,
-            self._model.computed_from(values) if values else nullcontext(),
+            self.model.computed_from(values) if values else nullcontext(),
         ):
             tape.watch(values[: len(trained)])
-            with pass_values(self._model, self.moving) as assigned:
+            with pass_values(self.model, self.moving) as assigned:
                 objective, sums = self._loss(batch, scale)
         graph = tf.compat.v1.get_default_graph()
         with backward_pass(), gradients_added_by(add):
@@ -307,12 +302,12 @@ class _Passes:
                 values[: len(trained)] or trained,
                 unconnected_gradients=tf.UnconnectedGradients.ZERO,
             )
-            if self._options.shards is not None:
+            if self.options.shards is not None:
                 keep_apart(graph.get_operations()[num_before:])
             gradients = self._in_rows_or_dense(gradients, trained, batch)
         self.updated.update(i for i, v in enumerate(self.moving) if id(v) in assigned)
         self.sizes |= sizes_of(sums)
-        differences = self._options.adds_differences
+        differences = self.options.adds_differences
         moved = [
             value_to_sum(v, assigned.get(id(v)), notes=self._notes, differences=differences)
             for v in self.moving
@@ -320,14 +315,14 @@ class _Passes:
         return [*gradients, *moved, flat_sums(sums)]
 
     def _loss(self, batch: Batch, scale: tf.Tensor | None) -> tuple[tf.Tensor, Sums]:
-        with self._collectives.on_part(int(batch["weight"].shape[0]) < self.size):
-            result = self._loss_fn(batch)
+        with self.collectives.on_part(int(batch["weight"].shape[0]) < self.size):
+            result = self.loss_fn(batch)
         if isinstance(result, PartLoss):
             return result.loss if scale is None else result.loss * scale, dict(result.sums)
         losses, metrics = result
         loss_sum = tf.reduce_sum(tf.cast(losses, tf.float32) * batch["weight"])
-        objective = loss_sum / (self.size * self._collectives.num_replicas)
-        if regularization := self._model.losses:
+        objective = loss_sum / (self.size * self.collectives.num_replicas)
+        if regularization := self.model.losses:
             objective += tf.add_n(regularization) / self._num_passes
         if scale is not None:
             objective *= scale
@@ -352,10 +347,10 @@ class _Passes:
 
     def _lookups_of(self, gradient: Gradient, batch: Batch) -> int:
         """Return how many rows a pass looks up; 0 if its gradient cannot stay in rows."""
-        if not self._options.rows or not isinstance(gradient, tf.IndexedSlices):
+        if not self.options.rows or not isinstance(gradient, tf.IndexedSlices):
             return 0
         count = gradient.indices.shape.num_elements()
-        if count is None and self._collectives.num_replicas == 1:
+        if count is None and self.collectives.num_replicas == 1:
             # A part of a table that servers divide among them: at most all integers of the batch.
             tensors = tf.nest.flatten(batch, expand_composites=True)
             count = sum(x.shape.num_elements() or 0 for x in tensors if x.dtype.is_integer)
