@@ -127,16 +127,6 @@ def test_subclassed_model_trains_in_tasks_that_ask_for_its_shape(tmp_path, task,
     assert all((before[name] != after[name]).any() for name in names)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("task", "needed"),
-    [(TEXTS, "of each token"), (SHAPES, "a logit of each class for each pixel")],
-)
-def test_subclassed_model_of_another_shape_is_refused(tmp_path, task, needed):
-    with pytest.raises(ConfigError, match=needed):
-        train(tmp_path, "flat", *task)
-
-
 def test_forward_pass_notes_its_statistics_as_values_or_differences():
     model = Keras3Model(keras3_models.conv_net((8, 8, 1), 10))
     features = np.random.default_rng(0).normal(size=(4, 8, 8, 1)).astype(np.float32)
@@ -212,6 +202,8 @@ def test_export_of_adapters_predicts_what_the_run_predicts(tmp_path):
         ("conv_net", ("strategy=mirrored", "strategy.devices_per_replica=2",
                       "strategy.virtual_devices=2"), "divides models of tf_keras alone"),
         ("conv_net", ("+model.synchronized=true", "jit=true"), "jit cannot be used with Keras 3's"),
+        ("flat", TEXTS, "of each token"),
+        ("flat", SHAPES, "a logit of each class for each pixel"),
         ("conv_net", ("train.lora.rank=2", "train.lora.layers=[covn]"), "covn.* matches no weight"),
         ("conv_net", ("train.lora.rank=2",), "train.lora.layers .'.'.: dense.* constraints"),
         ("conv_net", ("train.lora.rank=2", "model._target_=trainer.models.softmax.softmax"),
