@@ -20,7 +20,7 @@ from tests.support.object_stores import MemoryStore
 from trainer.cli.choices import first_comment, key_comments
 from trainer.cli.compose import compose
 from trainer.cli.overrides import rewrite
-from trainer.config import addresses, loading, validation
+from trainer.config import addresses, loading
 from trainer.config.options import signatures
 from trainer.config.removed import REMOVED
 from trainer.config.rules import augmented
@@ -215,7 +215,7 @@ def test_unwritable_runs_dir_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def text_keys(section: type, path: str = "") -> Iterator[str]:
-    for name, kind in validation.hints_of(section).items():
+    for name, kind in loading.hints_of(section).items():
         if dataclasses.is_dataclass(kind):
             yield from text_keys(cast(type, kind), f"{path}{name}.")
         elif "str" in str(kind) and name != "fault":

@@ -1,20 +1,27 @@
 """The run directory: found by identity, described once, locked by one process at a time."""
 
+import fcntl
 import json
 import os
+import socket
 import sys
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 import yaml
 
 from trainer.cli.compose import compose
+from trainer.cluster.messages import Channel
 from trainer.config import loading
+from trainer.config.directions import Directions
 from trainer.errors import ConfigError, DamagedError
 from trainer.files import is_locked
 from trainer.runs import directory, provenance
-from trainer.runs.directory import open_run
+from trainer.runs.directory import join_run, lock_file, open_run
 from trainer.runs.identity import run_name, run_path
+from trainer.worker.run import SavedRun
+from trainer.worker.run_checkpointer import RunCheckpointer
 
 
 @pytest.fixture
@@ -192,7 +199,7 @@ def test_run_is_moved_aside_while_it_is_locked(here, monkeypatch):
     rename = Path.rename
 
     def watched(self, target):
-        locked.append(is_locked(directory.lock_file(self)))
+        locked.append(is_locked(lock_file(self)))
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", watched)
@@ -244,3 +251,35 @@ def test_open_run_accepts_the_same_global_batch(here):
     open_with(f"resume={run.path}", "batch.global_size=48", "batch.per_replica=null").release()
     with pytest.raises(ConfigError, match=r"batch.global_size"):
         open_with(f"resume={run.path}", "batch.global_size=32", "batch.per_replica=null")
+
+
+def test_command_notices_a_holder_of_the_same_host_name_and_process_id(here):
+    run = open_with()
+    fcntl.flock(run.lock, fcntl.LOCK_UN)  # another host sees no lock
+    other = open_with()
+    pid_and_host = [str(os.getpid()), socket.gethostname()]
+    assert lock_file(run.path).read_text().split()[:2] == pid_and_host
+    other.check_lock()
+    with pytest.raises(ConfigError, match="was taken over by another process"):
+        run.check_lock()
+    other.release()
+    run.release()
+
+
+def test_command_saves_removes_and_withdraws_nothing_of_another_host(here):
+    run = open_with()
+    run.record_continuation([], None)
+    saved = SavedRun(compose([]), run.path, Channel(lambda message: None))
+    commit = RunCheckpointer(saved, {"a": tf.Variable(1.0)}, Directions()).before_commit
+    commit()
+    run.check_lock()
+    lock_file(run.path).write_text("7 elsewhere 0123")  # whose holder is another host
+    for check in (run.check_lock, commit):
+        with pytest.raises(ConfigError, match=r"by another process \(pid 7 on elsewhere\)"):
+            check()
+    join_run(compose([]), "worker-1").check_lock()  # which has no lock
+    before = {path.name: path.read_bytes() for path in run.path.iterdir()}
+    run.withdraw()
+    run.discard()
+    assert {path.name: path.read_bytes() for path in run.path.iterdir()} == before
+    run.release()

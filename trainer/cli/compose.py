@@ -36,13 +36,13 @@ from trainer.cli.overrides import OURS, override_key, rewrite
 from trainer.cli.overrides import section as section_of
 from trainer.config import loading, yaml_text
 from trainer.config.options import targets
+from trainer.config.options.constraints import unknown_name
 from trainer.config.rules import TARGET_GROUPS
 from trainer.config.schema import ENGINE_KEYS, ONE_CHOICE, Experiment
-from trainer.config.validation import unknown_name
 from trainer.errors import ConfigError
 from trainer.text import did_you_mean
 
-# As plain values: `trainer.config.validation` checks them, not Hydra.
+# As plain values: `trainer.config.loading` checks them, not Hydra.
 ConfigStore.instance().store(
     group="schema", name="experiment", node=loading.plain(Experiment()), provider="steadfast"
 )

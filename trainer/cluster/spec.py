@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -117,15 +118,11 @@ class Cluster:
 
     @property
     def others(self) -> dict[ProcessId, str]:
-        """The addresses of all processes but this one and evaluators."""
-        addresses = {
-            ProcessId(job, index): address
-            for job, job_addresses in self.jobs.items()
-            for index, address in enumerate(job_addresses)
-        }
+        """The addresses of all processes but this one and those beside."""
+        addresses = itertools.chain(*self.jobs.values())
         return {
             process_id: address
-            for process_id, address in addresses.items()
+            for process_id, address in zip(self.process_ids, addresses, strict=True)
             if process_id != self.process_id and not process_id.is_beside
         }
 

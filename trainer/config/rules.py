@@ -18,9 +18,8 @@ from trainer.config import addresses, directions
 from trainer.config.faults import ACTIONS, action_of
 from trainer.config.modes import MODES
 from trainer.config.options import constraints, targets
-from trainer.config.options.constraints import format_value
+from trainer.config.options.constraints import format_value, unknown_name
 from trainer.config.schema import GROUPS, NAMED_GROUPS, ONE_CHOICE, PAIRS, Experiment
-from trainer.config.validation import unknown_name
 from trainer.files import component
 
 TARGET_GROUPS = (

@@ -20,9 +20,8 @@ from trainer.cli.choices import Choices
 from trainer.cli.command_table import COMMANDS
 from trainer.cli.compose import compose_config
 from trainer.cli.overrides import override_key, rewrite
-from trainer.config.options.constraints import format_plain
+from trainer.config.options.constraints import format_plain, unknown_name
 from trainer.config.schema import ENGINE_KEYS, GROUPS, ONE_CHOICE, Experiment, Fault
-from trainer.config.validation import unknown_name
 from trainer.errors import DONE, ConfigError
 from trainer.text import printable_lines
 

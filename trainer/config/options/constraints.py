@@ -157,6 +157,18 @@ def unknown_key(key: str, siblings: Iterable[str], root: Mapping[str, Any]) -> s
     return f"unknown key '{key}'{hint or '; see --help all'}"
 
 
+def unknown_name(name: str, root: Mapping[str, Any]) -> str | None:
+    """Return an error line if the dotted key `name` does not exist in `root`, else None."""
+    node: Any = root
+    parts = name.split(".")
+    for length, part in enumerate(parts, 1):
+        if not isinstance(node, Mapping) or part not in node:
+            key = ".".join(parts[:length])
+            return unknown_key(key, node if isinstance(node, Mapping) else (), root)
+        node = node[part]
+    return None
+
+
 def _near_elsewhere(word: str, root: Mapping[str, Any]) -> str:
     """Return a suggestion of a key whose last part is much like a word, or ""."""
     names = (key for key in sorted(_dotted(root), key=len, reverse=True) if key != word)
