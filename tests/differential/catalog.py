@@ -29,22 +29,13 @@ DTYPES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Choice:
-    """Something that a program may be compiled with.
+    """Something that a program may be compiled with, and the labels and outputs that it takes."""
 
-    Attributes:
-        source: its source; `{options}` stands where options are added, `{logits}` for True or
-            False.
-        targets: the labels that it takes.
-        shapes: the outputs that it takes.
-        libraries: where it is.
-        helper: the definition that it uses, a key of `HELPERS`; empty: none.
-    """
-
-    source: str
+    source: str  # `{options}` stands where options are added, `{logits}` for True or False
     targets: tuple[str, ...]
     shapes: tuple[str, ...] = SHAPES
     libraries: tuple[str, ...] = BOTH
-    helper: str = ""
+    helper: str = ""  # the definition that it uses, a key of `HELPERS`
 
 
 def _own(name: str, *targets: str, shapes: tuple[str, ...] = SHAPES) -> Choice:

@@ -46,13 +46,7 @@ Train = Callable[[Program, ModuleType, str], Results]
 def compare(
     program: Program, layouts: Sequence[str], train: Train = steadfast_run.train
 ) -> Outcome:
-    """Run a program everywhere, and compare.
-
-    Args:
-        program: the program.
-        layouts: those of `steadfast_run.LAYOUTS` besides one device.
-        train: what trains it.
-    """
+    """Run a program with `fit`, on one device and on layouts, and compare."""
     began = time.monotonic()
     try:
         with _limited():

@@ -39,12 +39,7 @@ RATES = {
 
 
 def draw(seed: int, number: int) -> Program:
-    """Return a program.
-
-    Args:
-        seed: of all programs of a run.
-        number: the program's.
-    """
+    """Return a program of all those of a seed."""
     # A text is hashed alike by every Python.
     return _Drawing(random.Random(f"{seed}/{number}")).program()
 

@@ -48,8 +48,6 @@ def fit(
     """Train a program with `fit`.
 
     Args:
-        program: the program.
-        module: its source, imported.
         shift: how far the weights are moved before, relative to their size: what rounding could do.
         eagerly: without a graph, which takes a tenth of the time; Nadam of tf_keras, which counts
             in Python, makes other updates then.

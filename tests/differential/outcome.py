@@ -11,22 +11,13 @@ DIFFERENT, CRASHED = "different", "crashed"
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a program compares.
-
-    Attributes:
-        kind: equal, refused, Keras refuses, different or crashed.
-        layout: where; of several the first that is not equal.
-        detail: why.
-        signature: what stays the same while the program is made smaller.
-        refusals: the layouts that were refused although one device was not, and why.
-        secs: how long it took.
-    """
+    """How a program compares."""
 
     kind: str
-    layout: str = ""
+    layout: str = ""  # of several the first that is not equal
     detail: str = ""
-    signature: str = ""
-    refusals: dict[str, str] = field(default_factory=dict)
+    signature: str = ""  # what stays the same while the program is made smaller
+    refusals: dict[str, str] = field(default_factory=dict)  # layouts, where one device was not
     secs: float = 0.0
 
     @property
@@ -37,17 +28,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Report:
-    """What came out of a program.
-
-    Attributes:
-        number: the program's.
-        outcome: how it compares.
-        text: the script that shows a defect, and what is wrong.
-    """
+    """What came out of a program."""
 
     number: int
     outcome: Outcome
-    text: str = ""
+    text: str = ""  # the script that shows a defect, and what is wrong
 
     def line(self) -> str:
         """Return the program's line of progress."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 BATCH = 8
 """Examples in one step."""
@@ -11,47 +11,27 @@ BATCH = 8
 
 @dataclass(frozen=True)
 class Input:
-    """An input of the model.
-
-    Attributes:
-        kind: vector [N, C], scalar [N], column [N, 1], sequence [N, T, C], image [N, H, W, C],
-            tokens [N, T] of integers, text [N] of strings.
-        wide: the layer that keeps the positions of a sequence or an image; empty: none.
-        flat: the layer that makes a vector of it.
-        masked: whether positions are masked.
-    """
+    """An input: vector [N, C], scalar [N], column [N, 1], sequence [N, T, C], image [N, H, W, C],
+    tokens [N, T] of integers, or text [N] of strings."""
 
     kind: str = "vector"
-    wide: str = ""
-    flat: str = ""
+    wide: str = ""  # the layer that keeps the positions of a sequence or an image
+    flat: str = ""  # the layer that makes a vector of it
     masked: bool = False
 
 
 @dataclass(frozen=True)
 class Output:
-    """An output of the model, with its labels, loss and metrics.
-
-    Attributes:
-        shape: scalar [N], column [N, 1], vector [N, C], sequence [N, T, C], image [N, H, W, C].
-        target: what the labels are: number, flag, class or one_hot.
-        dtype: the NumPy type of the labels.
-        squeezed: whether the labels lack the last axis of the outputs, which is 1; labels that are
-            classes have one more if not.
-        logits: whether the outputs are logits.
-        loss: a name in `catalog.LOSSES`.
-        reduction: of a loss that is a class; empty: its default.
-        loss_weight: how much it counts; None: not said.
-        metrics: names in `catalog.METRICS`.
-        weighted_metrics: the same.
-    """
+    """An output: scalar [N], column [N, 1], vector [N, C], sequence [N, T, C] or image
+    [N, H, W, C]; with its labels, loss and metrics, which are names in the catalog."""
 
     shape: str = "column"
-    target: str = "number"
+    target: str = "number"  # the labels: number, flag, class or one_hot
     dtype: str = "float32"
-    squeezed: bool = False
+    squeezed: bool = False  # labels lack the last axis of 1; classes have one more if not
     logits: bool = False
     loss: str = "mse"
-    reduction: str = ""
+    reduction: str = ""  # of a loss that is a class
     loss_weight: float | None = None
     metrics: tuple[str, ...] = ()
     weighted_metrics: tuple[str, ...] = ()
@@ -59,82 +39,44 @@ class Output:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """An optimizer.
-
-    Attributes:
-        name: its class.
-        rate: the learning rate.
-        options: name and source of further arguments.
-        schedule: a name in `catalog.SCHEDULES`; empty: the rate is constant.
-        by_key: whether Steadfast gets it by keys instead of the compiled one.
-    """
+    """The class of an optimizer, and its options."""
 
     name: str = "SGD"
     rate: float = 0.1
-    options: tuple[tuple[str, str], ...] = ()
-    schedule: str = ""
-    by_key: bool = False
+    options: tuple[tuple[str, str], ...] = ()  # names and sources
+    schedule: str = ""  # a name in the catalog
+    by_key: bool = False  # Steadfast gets it by keys instead of the compiled one
 
 
 @dataclass(frozen=True)
 class Data:
-    """The examples.
-
-    Attributes:
-        source: arrays, dataset (of batches), examples (a dataset of single ones), generator or
-            sequence (of Keras; both of batches).
-        train: examples to train on.
-        test: examples to evaluate on.
-        weights: sample weights: none, example, element (one for each position) or output.
-        class_weights: whether classes are weighted in training.
-        container: what holds several inputs or outputs: dict or list.
-        special: what is unusual: none, empty_class (the test has none of it), nan (in a label).
-    """
+    """The examples: arrays, a dataset (of batches), examples (a dataset of single ones), a
+    generator or a sequence of Keras (both of batches)."""
 
     source: str = "arrays"
     train: int = 24
     test: int = 8
-    weights: str = "none"
+    weights: str = "none"  # or example, element (one for each position) or output
     class_weights: bool = False
-    container: str = "dict"
-    special: str = "none"
+    container: str = "dict"  # or list, of several inputs or outputs
+    special: str = "none"  # or empty_class (the test has none of it), nan (in a label)
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program.
-
-    Attributes:
-        library: tf_keras or keras.
-        form: functional, sequential or subclassed.
-        inputs: its inputs.
-        outputs: its outputs.
-        layers: names in `catalog.LAYERS`, between the inputs and the outputs.
-        step: a name in `steps.STEPS`: which of the model's methods are its own; empty: none.
-        built: whether the model has its variables before it is trained.
-        optimizer: the optimizer.
-        data: the examples.
-        steps: the number of steps of an epoch.
-        epochs: the number of epochs.
-    """
+    """A program; the layers, which are between inputs and outputs, and step are names."""
 
     library: str = "tf_keras"
-    form: str = "functional"
+    form: str = "functional"  # or sequential or subclassed
     inputs: tuple[Input, ...] = (Input(),)
     outputs: tuple[Output, ...] = (Output(),)
     layers: tuple[str, ...] = ()
     step: str = ""
-    built: bool = True
+    built: bool = True  # has its variables before it is trained
     optimizer: Optimizer = Optimizer()
     data: Data = Data()
-    steps: int = 3
+    steps: int = 1
     epochs: int = 1
-
-    def with_output(self, number: int, output: Output) -> Program:
-        """Return the program with another output in place of one."""
-        outputs = list(self.outputs)
-        outputs[number] = output
-        return replace(self, outputs=tuple(outputs))
 
 
 def names(letter: str, count: int) -> Iterator[str]:

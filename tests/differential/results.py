@@ -30,19 +30,12 @@ kink of ReLU that is crossed, the sign of a gradient that is nearly 0, a thresho
 
 @dataclass(frozen=True)
 class Results:
-    """The results of a training.
+    """The results of a training."""
 
-    Attributes:
-        history: the metrics of each epoch under `fit`'s names, those of the evaluation too.
-        weights: every weight of the model after the last step.
-        predictions: the outputs of the trained model for the examples of the evaluation.
-        start: every weight before the first step; empty: not known.
-    """
-
-    history: Mapping[str, Sequence[float]]
+    history: Mapping[str, Sequence[float]]  # of each epoch, as `fit` returns it
     weights: Sequence[np.ndarray]
-    predictions: Sequence[np.ndarray]
-    start: Sequence[np.ndarray] = ()
+    predictions: Sequence[np.ndarray]  # for the examples of the evaluation
+    start: Sequence[np.ndarray] = ()  # the weights before the first step; empty: not known
 
     def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
         """Yield each number or array by name, the metrics first."""
@@ -69,13 +62,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs first between two results.
-
-    Attributes:
-        name: what it is of.
-        expected: what it should be.
-        got: what it is.
-    """
+    """What differs first between two results."""
 
     name: str
     expected: str
@@ -96,10 +83,7 @@ def difference(
 ) -> Difference | None:
     """Return what differs most between two results, the weights first; None: they are the same.
 
-    Args:
-        expected: the results as they should be.
-        got: the results as they are.
-        tolerances: by name; None: they must be equal to the bit.
+    Without tolerances they must be equal to the bit.
     """
     wanted, found = dict(expected.arrays()), dict(got.arrays())
     # A line of the log says that training leaves out what cannot be added up over steps.

@@ -77,13 +77,7 @@ def channels(output: Output) -> int:
 
 
 def script(program: Program, title: str, command: str = "") -> str:
-    """Return a program as a script, which trains it with `fit` where it is run.
-
-    Args:
-        program: the program.
-        title: its first line.
-        command: what trains it with Steadfast, as a comment.
-    """
+    """Return a program as a script, with the command that trains it as a comment."""
     body = "\n\n\n".join(
         part.strip("\n")
         for part in (*_helpers(program), _data(program), _model_class(program), _make(program))

@@ -11,19 +11,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Step:
-    """Methods that a model overrides.
-
-    Attributes:
-        source: the methods.
-        targets: the labels that they take; empty: all, also of several outputs.
-        compiles: whether the compiled loss is used.
-        divides: whether the loss is that of one device on parts of a batch: a mean or a sum.
-    """
+    """Methods that a model overrides."""
 
     source: str
-    targets: tuple[str, ...] = ()
-    compiles: bool = True
-    divides: bool = True
+    targets: tuple[str, ...] = ()  # the labels that they take; empty: all
+    compiles: bool = True  # the compiled loss is used
 
 
 _UNPACK = """
@@ -111,9 +103,7 @@ STEPS: Mapping[str, Step] = {
     "mean": Step(_own("tf.reduce_mean(tf.square(y - outputs))"), _NUMBERS, False),
     "vector": Step(_own("tf.square(y - outputs)"), _NUMBERS, False),
     "sum": Step(_own("tf.reduce_sum(tf.square(y - outputs)) / 4.0"), _NUMBERS, False),
-    "root": Step(
-        _own("tf.sqrt(tf.reduce_mean(tf.square(y - outputs)))"), _NUMBERS, False, divides=False
-    ),
+    "root": Step(_own("tf.sqrt(tf.reduce_mean(tf.square(y - outputs)))"), _NUMBERS, False),
     "twice": Step(
         _own(
             "tf.reduce_mean(tf.square(y - outputs))",
