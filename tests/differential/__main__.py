@@ -7,7 +7,7 @@ import multiprocessing
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 
@@ -62,33 +62,18 @@ def main() -> int:
 
 def _reports(task: partial[Report], numbers: Sequence[int], jobs: int) -> Iterator[Report]:
     """Yield the report of each program as it is done, also if its process dies."""
-    waiting = list(numbers)
-    suspects: list[int] = []  # one of them has ended its process
-    while waiting or suspects:
-        count = 1 if suspects else jobs
-        queue = [suspects.pop()] if suspects else waiting
-        with ProcessPoolExecutor(
-            count,
-            multiprocessing.get_context("spawn"),
-            initializer=prepare,
-            max_tasks_per_child=PER_WORKER,
-        ) as pool:
-            running: dict[Future[Report], int] = {}
+    with ProcessPoolExecutor(
+        jobs,
+        multiprocessing.get_context("spawn"),
+        initializer=prepare,
+        max_tasks_per_child=PER_WORKER,
+    ) as pool:
+        running = {pool.submit(task, number): number for number in numbers}
+        for done in as_completed(running):
             try:
-                while queue or running:
-                    while queue and len(running) < count:
-                        number = queue.pop(0)
-                        running[pool.submit(task, number)] = number
-                    for done in wait(running, return_when=FIRST_COMPLETED).done:
-                        yield done.result()
-                        del running[done]
-            except BrokenProcessPool:
-                if count > 1:
-                    suspects += running.values()
-                    continue
-                for number in running.values():
-                    dead = Outcome(CRASHED, "one_device", "the process died", "the process died")
-                    yield Report(number, dead)
+                yield done.result()
+            except BrokenProcessPool:  # whichever it was: --first and --jobs 1 tell
+                yield Report(running[done], Outcome(CRASHED, detail="a process died"))
 
 
 def summarize(reports: list[Report]) -> int:

@@ -70,8 +70,8 @@ def test_loss_that_a_layer_alone_adds_is_trained_as_fit_trains_it(
     library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(LOSSES, "none", Choice("None", ("number",)))
-    outputs = (Output(loss="none"),)
-    program = Program(library=library, outputs=outputs, layers=("penalty",), steps=3)
+    parts = {"inputs": (Input(flat="dense"),), "outputs": (Output(loss="none"),)}
+    program = Program(library=library, **parts, layers=("penalty",), steps=3)
     outcome = compare(program, ["mirrored", "shards", "accumulate"])
     assert (outcome.kind, outcome.refusals) == ("equal", {}), outcome.detail
 

@@ -30,11 +30,7 @@ from trainer.worker.run_checkpointer import RunCheckpointer
 
 
 class Stop:
-    """A stop request that comes at one of the waits for the store.
-
-    Args:
-        at: which; 0: before the first.
-    """
+    """A stop request that comes at one of the waits for the store; 0: before the first."""
 
     def __init__(self, at):
         self.waits = 0
@@ -60,10 +56,14 @@ def folder_of(run_dir, step):
     return checkpoint_folder(run_dir / "checkpoints", step)
 
 
-@pytest.mark.parametrize("at", [0, 3])
-def test_stop_request_ends_the_wait_for_the_upload(tmp_path, monkeypatch, at):
+OTHER = "ckpt-2-0123456789abcdef"
+"""The folder of a checkpoint of step 2 that was made before."""
+
+
+@pytest.mark.parametrize(("uploaded", "at"), [((), 0), ((), 3), ((OTHER,), 1)])
+def test_commit_waits_for_the_upload_until_a_stop(tmp_path, monkeypatch, uploaded, at):
     write_checkpoint(tmp_path, 2)
-    write_note(tmp_path, ())
+    write_note(tmp_path, uploaded)
     stop = Stop(at)
     monkeypatch.setattr(remote_files.time, "sleep", stop.wait)
     call_of(tmp_path, stop)()
@@ -73,36 +73,24 @@ def test_stop_request_ends_the_wait_for_the_upload(tmp_path, monkeypatch, at):
 def test_commit_waits_for_the_upload_of_the_checkpoint_before(tmp_path, monkeypatch):
     write_checkpoint(tmp_path, 2)
     write_note(tmp_path, ())
-    folder = folder_of(tmp_path, 2)
-    waits = []
+    stop = Stop(99)
 
     def upload(secs):
-        waits.append(secs)
-        write_note(tmp_path, [folder])
+        stop.wait(secs)
+        write_note(tmp_path, [folder_of(tmp_path, 2)])
 
     monkeypatch.setattr(remote_files.time, "sleep", upload)
-    call_of(tmp_path, Stop(99))()
-    assert len(waits) == 1
+    call_of(tmp_path, stop)()
+    assert stop.waits == 1
 
 
 def test_rollback_past_a_checkpoint_that_the_store_has_awaits_nothing(tmp_path, monkeypatch):
-    write_checkpoint(tmp_path, 2)
-    write_checkpoint(tmp_path, 4)
+    for step in (2, 4):
+        write_checkpoint(tmp_path, step)
     write_note(tmp_path, [folder_of(tmp_path, step) for step in (2, 4)])
     checkpoint_marker.remove(tmp_path / "checkpoints", 4)
-    stop = Stop(0)
-    monkeypatch.setattr(remote_files.time, "sleep", stop.wait)
+    monkeypatch.setattr(remote_files.time, "sleep", Stop(0).wait)
     wait_for_upload(tmp_path, lambda: None)
-    assert stop.waits == 0
-
-
-def test_checkpoint_of_a_step_that_was_made_again_is_awaited(tmp_path, monkeypatch):
-    write_checkpoint(tmp_path, 2)
-    write_note(tmp_path, ["ckpt-2-0123456789abcdef"])
-    stop = Stop(1)
-    monkeypatch.setattr(remote_files.time, "sleep", stop.wait)
-    call_of(tmp_path, stop)()
-    assert stop.waits == 1
 
 
 @pytest.mark.parametrize(("phase", "beats"), [("save", 60), ("train", 0)])
@@ -177,6 +165,18 @@ class Chief:
             lambda manifest: replace(manifest, checkpoints={**manifest.checkpoints, step: folder})
         )
 
+    def upload_late(self, monkeypatch, step):
+        """Upload when it was waited for three times; return the waits."""
+        waits = []
+
+        def sleep(secs):
+            waits.append(secs)
+            if len(waits) == 3:
+                self.upload(step)
+
+        monkeypatch.setattr(run_checkpointer.time, "sleep", sleep)
+        return waits
+
 
 @pytest.fixture
 def chief(tmp_path, store):
@@ -225,14 +225,7 @@ def test_upload_that_is_not_finished_is_waited_for(tmp_path, monkeypatch, chief)
     save(chief.directory, 4, b"of another attempt")
     chief.upload(4)
     digest = save(chief.directory, 4, b"right")
-    waits = []
-
-    def sleep(secs):
-        waits.append(secs)
-        if len(waits) == 3:
-            chief.upload(4)
-
-    monkeypatch.setattr(run_checkpointer.time, "sleep", sleep)
+    waits = chief.upload_late(monkeypatch, 4)
     fetch(4, digest)
     assert len(waits) == 3
     assert (directory / "ckpt-4.index").read_bytes() == b"right"
@@ -281,14 +274,7 @@ def test_chief_waits_until_others_can_bring_its_checkpoint(tmp_path, monkeypatch
     save(chief.directory, 4, b"of another attempt")
     chief.upload(4)
     save(chief.directory, 4, b"right")
-    waits = []
-
-    def sleep(secs):
-        waits.append(secs)
-        if len(waits) == 3:
-            chief.upload(4)
-
-    monkeypatch.setattr(run_checkpointer.time, "sleep", sleep)
+    waits = chief.upload_late(monkeypatch, 4)
     assert checkpointer.before_offer(4) == ""
     assert len(waits) == 3
 

@@ -50,20 +50,14 @@ def trained(run_dir, *overrides, stop=lambda engine: False):
     ("library", "name", "options", "updates", "decays"),
     [
         ("keras", "Nadam", {}, 2, True),
-        ("tf_keras", "Adam", {"use_ema": True, "ema_momentum": 0.5}, 0, False),
-        ("keras", "Adam", {"use_ema": True, "ema_momentum": 0.5}, 0, False),
-        ("tf_keras", "Nadam", {}, 0, True),
         ("tf_keras", "AdamW", {"weight_decay": 0.3}, 2, True),
         ("keras", "AdamW", {"weight_decay": 0.3}, 3, True),
-        ("keras", "Adam", {"gradient_accumulation_steps": 3}, 0, False),
-        ("keras", "Muon", {}, 0, True),
         ("keras", "Adafactor", {}, 2, False),
-        ("tf_keras", "RMSprop", {"clipnorm": 0.01}, 0, True),
         ("keras", "Halving", {}, 2, True),
         ("tf_keras", "OldHalving", {}, 2, True),
     ],
 )
-def test_weights_are_those_of_fit(tmp_path, library, name, options, updates, decays):
+def test_updates_of_an_own_step_are_those_of_fit(tmp_path, library, name, options, updates, decays):
     program = overrides(library, name, str(options).replace("'", ""), updates, decays)
     before, engine = trained(tmp_path, *program, "summary.every_steps=1")
     model = compiled_optimizers.net(
@@ -76,11 +70,10 @@ def test_weights_are_those_of_fit(tmp_path, library, name, options, updates, dec
     for actual, expected, first in zip(after, model.get_weights(), before, strict=True):
         moved = np.abs(expected - first).max()
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-4 * moved)
-    if updates:
-        lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
-        logged = [line for line in lines if line["split"] == "train"]
-        assert [line["count"] for line in logged] == history["count"]
-        np.testing.assert_allclose([line["rate"] for line in logged], history["rate"], rtol=1e-6)
+    lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    logged = [line for line in lines if line["split"] == "train"]
+    assert [line["count"] for line in logged] == history["count"]
+    np.testing.assert_allclose([line["rate"] for line in logged], history["rate"], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
