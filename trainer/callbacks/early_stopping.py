@@ -16,12 +16,7 @@ class Patience:
     """Counts evaluations without improvement of a metric.
 
     Attributes:
-        best: the best value so far, negated where smaller is better, float64.
-        waited: evaluations since then, int64.
         directions: which direction of each metric is better; the engine sets it.
-
-    Args:
-        name: name of the callback, for messages.
     """
 
     def __init__(

@@ -50,7 +50,6 @@ class KerasCallback:
     `model.stop_training` is set.
 
     Args:
-        callback: the callback of Keras.
         every: number of steps from one `on_train_batch_end` to the next; 1: each, as `fit` calls
             it. Each call ends a graph call. None: the callback has no such method.
     """
@@ -183,9 +182,6 @@ def _check(callback: Any, every: int | None) -> None:
 
 class _ShownOptimizer:
     """An optimizer of a model as a callback sees it.
-
-    Attributes:
-        learning_rate: that of the last step; `lr` is the same.
 
     Args:
         optimizer: what the model has; None: it was not compiled.

@@ -24,14 +24,6 @@ def adafactor(
 
     The squared gradients of a matrix are kept as means of its rows and of its columns; of a kernel
     of more dimensions, those of the last two.
-
-    Args:
-        learning_rate: in proportion to the size of a variable's values.
-        decay_power: the running mean of squared gradients decays by 1 - step ** -decay_power.
-        clip_threshold: greatest root mean square of an update, before the learning rate.
-        smallest_scale: a variable's values count as at least so large.
-        epsilon: added to the squared gradients.
-        weight_decay: decoupled, and of matrices and kernels alone.
     """
 
     def change(

@@ -17,14 +17,7 @@ def adagrad(
     epsilon: Annotated[float, Gt(0)] = 1e-7,
     weight_decay: Annotated[float, Ge(0)] = 0.0,
 ) -> tf.keras.optimizers.legacy.Optimizer:
-    """Adaptive gradients (Duchi, Hazan and Singer 2011): for rare features.
-
-    Args:
-        learning_rate: the learning rate before any gradient.
-        initial_accumulator: the first sum of squared gradients.
-        epsilon: keeps the division finite.
-        weight_decay: decoupled, and of matrices and kernels alone.
-    """
+    """Adaptive gradients (Duchi, Hazan and Singer 2011): for rare features."""
     return Adagrad(
         learning_rate,
         initial_accumulator_value=initial_accumulator,

@@ -27,13 +27,6 @@ def lamb(
     """Layer-wise adaptive moments (You et al. 2020).
 
     u = Adam's direction + decay * w; w -= rate * |w| / |u| * u.
-
-    Args:
-        learning_rate: the global learning rate.
-        beta_1: decay of the running mean of gradients.
-        beta_2: decay of the running mean of squared gradients.
-        epsilon: keeps the division finite.
-        weight_decay: decoupled; of matrices and kernels alone, as is the scaling.
     """
 
     def change(

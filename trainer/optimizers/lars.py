@@ -21,12 +21,6 @@ def lars(
     """Layer-wise adaptive rate scaling (You, Gitman and Ginsburg 2017).
 
     v = momentum * v + rate * trust * |w| / |g + decay * w| * (g + decay * w); w -= v.
-
-    Args:
-        learning_rate: the global learning rate.
-        momentum: share of the last update that is kept.
-        trust_coefficient: size of a layer's update in proportion to its weights.
-        weight_decay: added to the gradient; of matrices and kernels alone, as is the scaling.
     """
 
     def change(

@@ -17,14 +17,7 @@ def lion(
     beta_2: Annotated[float, Ge(0), Lt(1)] = 0.99,
     weight_decay: Annotated[float, Ge(0)] = 0.0,
 ) -> tf.keras.optimizers.legacy.Optimizer:
-    """Evolved sign momentum (Chen et al. 2023): w -= rate * sign(beta_1 * m + (1 - beta_1) * g).
-
-    Args:
-        learning_rate: a third to a tenth of Adam's.
-        beta_1: share of the running mean in the update's direction.
-        beta_2: decay of the running mean of gradients.
-        weight_decay: decoupled, and of matrices and kernels alone; three to ten times Adam's.
-    """
+    """Evolved sign momentum (Chen et al. 2023): w -= rate * sign(beta_1 * m + (1 - beta_1) * g)."""
 
     def change(grad: tf.Tensor, slots: Slots, rate: tf.Tensor, **_: Any) -> tuple[tf.Tensor, Slots]:
         direction = tf.sign(beta_1 * slots["m"] + (1.0 - beta_1) * grad)

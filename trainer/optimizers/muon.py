@@ -29,16 +29,6 @@ def muon(  # noqa: PLR0913 - every option is a key of the configuration
     A kernel counts as the matrix of its last dimension by all others. Vectors, scalars and tables
     are updated by Adam. An update has the size of Adam's (Liu et al. 2025), so one learning rate
     fits both.
-
-    Args:
-        learning_rate: as Adam's for large networks, more for small ones.
-        momentum: share of the last update that is kept (Nesterov 1983).
-        iterations: of Newton-Schulz.
-        beta_1: of Adam: decay of the running mean of gradients.
-        beta_2: of Adam: decay of the running mean of squared gradients.
-        epsilon: of Adam: keeps the division finite.
-        weight_decay: decoupled, and of matrices and kernels alone.
-        adam: parts of the names of weights that Adam updates.
     """
 
     def shapes(variable: tf.Variable) -> dict[str, tf.TensorShape]:

@@ -34,10 +34,6 @@ class SlotOptimizer(RowUpdates, tf.keras.optimizers.legacy.Optimizer):
         decays: returns whether a variable is decayed.
 
     Args:
-        name: name of the optimizer.
-        learning_rate: a number or a schedule.
-        change: computes the change of a variable.
-        slots: the names of all that is kept beside a variable.
         weight_decay: decoupled, of matrices and kernels alone.
         shapes: returns the shapes of a variable's slots by name, of all or of some; None: all are
             as large as the variable.

@@ -23,11 +23,6 @@ class WeightDecay(RowUpdates):
 
     Attributes:
         decays: returns whether a variable is decayed.
-
-    Args:
-        learning_rate: a number or a schedule; the decay follows it.
-        weight_decay: the share of the learning rate by which a weight shrinks at each update.
-        options: the optimizer's own.
     """
 
     def __init__(self, learning_rate: Any, *, weight_decay: float, **options: Any) -> None:

@@ -40,9 +40,6 @@ _POLL_SECS = 0.25
 class PublishedPolicy:
     """A task's policy with weights of its own: the newest that were assigned.
 
-    Args:
-        task: has been built.
-
     Raises:
         ConfigError: the task does not act.
     """
@@ -85,13 +82,7 @@ class _Stopped(Exception):
 
 
 class Actor:
-    """Steps the environments of one process.
-
-    Args:
-        policy: the task's, with the weights that the learner sends.
-        cluster: as this process sees it.
-        stop: whether a stop was requested of this process.
-    """
+    """Steps the environments of one process."""
 
     def __init__(
         self,

@@ -61,8 +61,6 @@ class LearnerServer:
 
     Args:
         names: the arrays in a batch, in order; `staleness` is made here.
-        length: frames in an unroll.
-        num_replicas: replicas of all processes.
         per_replica: unrolls on each.
         host: the address to listen at, by which other processes reach this one.
     """
@@ -126,10 +124,6 @@ class LearnerServer:
 
     def shard(self, step: int, replica: int, on_wait: Callable[[], None] = lambda: None) -> Shard:
         """Return one replica's shard of the batch of a step, once; wait until there is one.
-
-        Args:
-            replica: its number among all.
-            on_wait: called from time to time while there are not enough unrolls.
 
         Raises:
             Closed: the training is over.

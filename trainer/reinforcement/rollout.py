@@ -74,9 +74,6 @@ def policy_signature(spec: EnvSpec) -> tuple[tf.TensorSpec, tf.TensorSpec, tf.Te
 class EnvironmentGroup:
     """Steps several environments; one whose episode has ended is reset in the next step.
 
-    Attributes:
-        observations: the newest of each environment, [E, ...].
-
     Args:
         seed: of the first episodes; the environments go on from there.
     """

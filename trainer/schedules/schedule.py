@@ -16,8 +16,6 @@ class Schedule(tf.keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up from peak / warmup_steps, then `peak * decay(step)`.
 
     Args:
-        peak: the largest learning rate.
-        warmup_steps: number of steps of the warm-up.
         decay: returns a fraction of the peak, a float32 scalar; None: 1.0.
     """
 

@@ -48,9 +48,6 @@ class Gan:
     A step makes `discriminator_steps` updates of the discriminator, each on its own part of the
     batch, and then one of the generator, with as many latent vectors as such a part has examples.
 
-    Attributes:
-        latent_size: numbers in a latent vector.
-
     Args:
         generator: a model from latent vectors [B, latent_size] to examples.
         discriminator: a model from examples to scores [B, 1].

@@ -17,9 +17,6 @@ class Multilabel(Supervised):
 
     The loss is the mean over the labels of the cross-entropy; the accuracy is the share of the
     examples of which all labels are predicted right. An evaluation's loss is without weights.
-
-    Attributes:
-        threshold: probability from which an example is predicted to have a label.
     """
 
     metrics = ("loss", "accuracy")

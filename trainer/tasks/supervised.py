@@ -13,12 +13,7 @@ from trainer.protocols import Batch, Metrics, PerExample, StepContext, TaskParts
 
 
 class OneModel(ABC):
-    """Trains one model with one optimizer.
-
-    Attributes:
-        models: `model`.
-        optimizers: `model`.
-    """
+    """Trains one model with one optimizer."""
 
     def __init__(self) -> None:
         self.models: dict[str, tf.keras.Model] = {}
@@ -49,7 +44,6 @@ class OneModel(ABC):
         """Return what the model makes of features, [B, *shape] float32.
 
         Args:
-            features: [B, ...].
             shape: shape of the outputs of one example; None: any.
             fix: what to do about a model of other outputs, for the message.
         """
@@ -63,11 +57,7 @@ class OneModel(ABC):
 
 
 class Supervised(OneModel):
-    """Trains `model(features)` on a label for each example.
-
-    Attributes:
-        num_outputs: how many outputs of the model are used: one for each class, target or label.
-    """
+    """Trains `model(features)` on a label for each example."""
 
     def __init__(self) -> None:
         super().__init__()

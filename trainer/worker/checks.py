@@ -237,7 +237,6 @@ class _Outputs(NamedTuple):
     """What labels are compared with.
 
     Attributes:
-        shape: of a batch of outputs, whose last dimension counts the classes.
         ignored: a label that the loss leaves out; or None if it is not set.
     """
 
@@ -271,7 +270,6 @@ def check_classes(task: Task, dataset: Dataset, loss: Any = None) -> None:
     """Check that labels in memory are classes that the model can predict.
 
     Args:
-        task: the task, built; unless it learns classes, its loss must tell.
         loss: the configured loss of a Keras model; None: that it was compiled with.
 
     Raises:

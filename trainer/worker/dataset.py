@@ -50,8 +50,6 @@ def build_dataset(
 
     Args:
         run_dir: the run directory; if it does not exist, nothing is kept there.
-        group: the processes that run every step together.
-        is_chief: whether this process writes the files of the run.
 
     Raises:
         ConfigError: an option or a file is wrong, or the dataset lacks a member.
@@ -184,11 +182,7 @@ def add_validation(
 ) -> None:
     """Give a dataset the split `validation`, also instead of its own one.
 
-    A fraction leaves the training split.
-
-    Args:
-        validation: the fraction of the training split, the path of other files, or None.
-        reopen: returns the dataset with a path as its test split.
+    A fraction leaves the training split; a path is of other files.
 
     Raises:
         ConfigError: the dataset cannot be divided, or the files have other classes.
@@ -269,10 +263,6 @@ def _check_same(dataset: Dataset, other: Dataset, path: str) -> None:
 
 class ChosenExamples:
     """Examples of a split that were chosen by their numbers.
-
-    Attributes:
-        labels: the labels of these examples, [N, ...]; None: the split does not know them.
-        parts: those of the split, with the number of chosen examples.
 
     Args:
         rows: the numbers of the examples, [N] int64, ascending.

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 def measure(experiment: Experiment, num_replicas: int) -> dict[str, Any]:
     """Build the models on one device, and measure them.
 
-    Args:
-        num_replicas: how many replicas share a batch, wherever.
-
     Returns:
         `length` in words; `models`: name -> number of `trainable` and `fixed` parameters; `bytes`
         on a replica: weights, optimizer, averages, gradients, and the activations of one forward

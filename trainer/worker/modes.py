@@ -28,11 +28,7 @@ from trainer.worker.training import TrainingRun
 
 
 def execute(run: TrainingRun, began: float) -> bool:
-    """Do this process's part of the command; return False if it was stopped on request.
-
-    Args:
-        began: Unix time when the process was started.
-    """
+    """Do this process's part of the command; return False if it was stopped on request."""
     experiment, cluster = run.experiment, run.cluster
     devices.limit_gpus(experiment.devices.gpus)
     process = (experiment, run.run_dir, run.channel, cluster, run.stop_requested)

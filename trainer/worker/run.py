@@ -78,12 +78,7 @@ class Run:
     """One process of a run.
 
     Attributes:
-        experiment: the effective configuration.
         run_dir: the run directory; if it does not exist, nothing is kept there.
-        channel: messages to the supervisor.
-        cluster: the cluster as this process sees it; by default it is alone.
-        stop_requested: whether this process was asked to save and leave.
-        save_requested: whether it was asked to save, since the last call.
         memory_files: where its state outlives it; None: nowhere.
         stand_by: waits until this process takes part in the run; until then another attempt does,
             and it must leave the run directory alone. None: it takes part from its start.

@@ -33,12 +33,7 @@ _POLL_SECS = 0.5
 
 
 class RunCheckpointer(Checkpointer):
-    """Saves and restores a training; without a folder that all hosts share, through the store.
-
-    Args:
-        objects: what is saved, by name.
-        also: what is kept besides what the configuration asks for.
-    """
+    """Saves and restores a training; without a folder that all hosts share, through the store."""
 
     def __init__(
         self,

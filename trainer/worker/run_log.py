@@ -32,11 +32,7 @@ class LogCopy(JsonLines):
 
 
 def writers_opener(run: Run, task: Task | None) -> Callable[[int], list[Writer]]:
-    """Return what opens the writers of this process at a position; collective.
-
-    Args:
-        task: its first model is drawn; None: there is none to draw.
-    """
+    """Return what opens the writers of this process at a position; collective."""
     experiment, run_dir, channel, group = run.experiment, run.run_dir, run.channel, run.group
     is_chief = group.is_chief
     open_at = writer_factory(experiment, run_dir, task, channel, writes=is_chief)

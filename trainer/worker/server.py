@@ -27,12 +27,7 @@ _STOPPED = "stopped"
 
 
 class ParameterServerControl:
-    """The chief's side of the servers of a declared cluster; in any other there is nothing to do.
-
-    Args:
-        cluster: the cluster as the chief sees it.
-        jobs: the jobs of the processes that serve.
-    """
+    """The chief's side of the servers of a declared cluster; elsewhere it does nothing."""
 
     def __init__(self, cluster: Cluster, jobs: Collection[str], run_dir: Path) -> None:
         process_ids = [

@@ -63,13 +63,6 @@ class Parts:
 
     Attributes:
         learning_rates: the learning rate of each optimizer that was built, by its name in the log.
-        worker: number of this process.
-        num_workers: processes that run every step together.
-        is_chief: whether this process writes the files of the run.
-
-    Args:
-        callbacks: some may adjust learning rates.
-        adapted: what the layers of the run were adapted to.
     """
 
     def __init__(

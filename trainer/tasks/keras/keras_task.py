@@ -295,7 +295,6 @@ class Keras:
         """Return what a fraction (`share`) of a batch adds to the metrics.
 
         Args:
-            count: its examples.
             number: 0: they were trained on, 1: they were evaluated.
         """
         weight = tf.constant(float(count))

@@ -65,8 +65,6 @@ def build(
     """Build the configured optimizer; without one that which does what the model's does.
 
     Args:
-        optimizer: the model's, of either Keras, or None.
-        name: its name in the log.
         updates: updates that it makes in a step.
         weights: the model's trainable variables, of its own Keras.
     """
@@ -199,7 +197,6 @@ class KerasOptimizer:
     scope); tests/tasks/keras/test_compiled_optimizer.py fails when they move.
 
     Args:
-        optimizer: the optimizer, of either Keras.
         rate: returns the learning rate of an update, from its number.
         weights: the trainable variables, of the optimizer's Keras.
     """
@@ -395,15 +392,7 @@ def traced_step(index: tf.Tensor) -> Iterator[None]:
 
 
 class OptimizerProxy:
-    """Stands for an optimizer in a model's own step: its updates go through the engine's.
-
-    Attributes:
-        original: the optimizer that the model was compiled with.
-        updating: the optimizer of the engine that makes the updates; None: it is not built yet.
-
-    Args:
-        name: the attribute of the model.
-    """
+    """Stands for an optimizer in a model's own step: its updates go through the engine's."""
 
     def __init__(self, name: str, original: Any) -> None:
         self._steadfast_name = name

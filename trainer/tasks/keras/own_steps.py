@@ -68,11 +68,7 @@ class OwnSteps:
     Its optimizers are replaced by proxies, so that an update is made once, with the gradients of
     all shards.
 
-    Attributes:
-        proxies: what stands for its optimizers, by the attribute of the model.
-
     Args:
-        optimizer: what it was compiled with; None: the group `optimizer` decides.
         weighted: returns a batch with the weights of its classes.
     """
 
@@ -130,12 +126,7 @@ class OwnSteps:
         return made, updates
 
     def train(self, batch: Batch, step: Any, optimizers: Mapping[str, Any], kinds: Kinds) -> Pass:
-        """Run `train_step` on this replica's batch; return what the global batch has made.
-
-        Args:
-            step: a `trainer.engine.graph.step.train_step.Step`.
-            optimizers: by the attribute of the model.
-        """
+        """Run `train_step` on this replica's batch; return what the global batch has made."""
         options = step.options
         _refuse(options)
         model = self._program.model

@@ -210,7 +210,6 @@ class Program:
         steps: the steps that its class does not inherit from Keras: name -> class.
 
     Args:
-        library: the Keras that it is of.
         specs: of a batch; of the loss and the metrics the variables are created for such.
         evaluates: whether there are examples to evaluate.
 
@@ -260,11 +259,7 @@ class Program:
             return outputs, self._added()
 
     def of_outputs(self, batch: Batch, outputs: Any, added: tf.Tensor, *, training: bool) -> Pass:
-        """Compute loss and metrics of a whole batch from the outputs that its shards have had.
-
-        Args:
-            added: what the layers add to the loss.
-        """
+        """Compute loss and metrics of a whole batch from the outputs that its shards have had."""
         with self._called() as assigned:
             return self._of_outputs(batch, outputs, assigned, added, training=training)
 

@@ -22,15 +22,7 @@ STEPS = ("train_step", "test_step", "compute_loss", "compute_metrics")
 
 @dataclass(frozen=True)
 class Compiled:
-    """The arguments of `model.compile`, as they were given.
-
-    Attributes:
-        loss: one loss, or several by output.
-        loss_weights: how much each counts.
-        metrics: one metric, several, or several by output.
-        weighted_metrics: the same, of those that sample weights count in.
-        optimizer: the optimizer; None: the model was not compiled.
-    """
+    """The arguments of `model.compile`, as they were given."""
 
     loss: Any = None
     loss_weights: Any = None
@@ -102,11 +94,7 @@ _LIBRARIES = ("tensorflow", "tf_keras", "keras")
 
 
 def converted(function: Callable[..., Any], library: Any) -> Callable[..., Any]:
-    """Return a function of the user's as its Keras calls it: of tf_keras, with AutoGraph.
-
-    Args:
-        function: a function or a bound method.
-    """
+    """Return a function of the user's as its Keras calls it: of tf_keras, with AutoGraph."""
     module = getattr(function, "__module__", None) or ""
     if library is not tf.keras or module.partition(".")[0] in _LIBRARIES:
         return function

@@ -45,11 +45,7 @@ def text(
     *,
     parameters: Mapping[str, int],
 ) -> str:
-    """Return the card, in Markdown.
-
-    Args:
-        parameters: number of parameters of the exported model, by its name in the task.
-    """
+    """Return the card, in Markdown."""
     ((name, count),) = parameters.items()
     choices = experiment.choices or {}
     trained = identity.trained_choice(experiment)
