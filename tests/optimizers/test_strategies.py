@@ -51,18 +51,13 @@ def test_optimizers_of_whole_layers_exclude_partitioned_variables(optimizer):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("optimizer", "strategy"), [("adafactor", "parameter_server"), ("muon", "multi_worker")]
-)
-def test_workers_train_and_save_all_slots(tmp_path, optimizer, strategy):
-    code, out, err = run(
-        tmp_path, *SHORT, "train.steps=4", f"optimizer={optimizer}", f"strategy={strategy}"
-    )
+def test_workers_of_parameter_servers_train_and_save_all_slots(tmp_path):
+    chosen = ["optimizer=adafactor", "strategy=parameter_server"]
+    code, out, err = run(tmp_path, *SHORT, "train.steps=4", *chosen)
     assert code == 0, out + err
     run_dir = only_run(tmp_path)
     assert json.loads((run_dir / "result.json").read_text())["step"] == 4
     saved = tf.train.load_checkpoint(str(run_dir / "checkpoints" / "ckpt-4"))
     slots = [name for name in saved.get_variable_to_shape_map() if "/slots/" in name]
-    # adafactor: a row, a column, and the bias; muon: the kernel, and two of the bias.
-    assert len(slots) == 3
+    assert len(slots) == 3  # a row, a column, and the bias
     assert all(np.abs(saved.get_tensor(name)).max() > 0 for name in slots)

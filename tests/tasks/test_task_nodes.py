@@ -1,14 +1,10 @@
-"""A task whose models and optimizers are nodes: built, trained, stopped and continued."""
-
-import shutil
+"""A task whose models and optimizers are nodes: built and trained."""
 
 import numpy as np
 import pytest
 
 from tests.support import toy_gan
 from tests.support.choices import GAN_CONF as CONF
-from tests.support.command_line import ROOT
-from tests.support.processes import OPTIONS, run
 from tests.support.training import ROUNDING, SMALL, assert_same_bits, distance, finish, variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
@@ -96,15 +92,3 @@ def test_model_created_before_the_strategy_is_refused(tmp_path, monkeypatch):
     (problem,) = raised.value.problems
     assert problem.startswith("task: models has discriminator, whose variable dense")
     assert "was created outside of the strategy; create the model within its function" in problem
-
-
-@pytest.mark.slow
-def test_killed_run_with_two_optimizers_ends_with_the_same_bits(tmp_path):
-    shutil.copytree(ROOT / "tests" / "support", tmp_path / "tests" / "support")
-    options = [item for item in OPTIONS if not item.startswith(("model", "train.steps"))]
-    verify = ["mode=verify", "verify.steps=8", "verify.kills=1", "verify.seed=1"]
-    code, out, err = run(
-        tmp_path, f"--config-dir={CONF}", "task=toy_gan", *options, "train.steps=8", *verify
-    )
-    assert code == 0, err + out
-    assert "toy_gan-digits-" in out

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.support.command_line import run_here
-from tests.support.processes import run
 from tests.support.training import SMALL, engine
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
@@ -47,14 +46,9 @@ def test_init_from_a_damaged_checkpoint_is_one_line(work, source):
     assert not (work / "runs").exists()
 
 
-@pytest.mark.slow
-def test_wrong_init_from_ends_worker_processes_with_one_line(tmp_path, source):
-    options = ["strategy=multi_worker", "model.width=8", f"init_from={source}"]
-    code, out, err = run(tmp_path, *SMALL, *options)
-    assert code == 2, out + err
-    assert err.count("error: ") == 1
-    assert "does not fit this model" in err
-    assert list(tmp_path.iterdir()) == []
+def test_weights_of_another_model_are_one_line(work, source):
+    outcome = run_here(*INLINE, "model.width=8", f"init_from={source}")
+    assert_one_line(outcome, "does not fit this model")
 
 
 @pytest.mark.parametrize("mode", ["train", "export"])

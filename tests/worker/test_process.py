@@ -8,7 +8,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from tests.support.processes import OPTIONS, ROOT, finish, run, start
+from tests.support.processes import OPTIONS, ROOT, finish, start
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel, Crash, Line
 from trainer.errors import CRASHED, RESTARTABLE
@@ -105,37 +105,3 @@ def test_warnings_are_shown_but_not_those_about_sending():
         logger.info("no warning")
         logger.removeHandler(handler)
     assert messages == [Line("warning: skipped a.jpg")]
-
-
-LEAVER = """
-import os, sys
-
-
-class Leaver:
-    def __init__(self, *, how: str) -> None:
-        self.how = how
-
-    def on_evaluate(self, step, metrics):
-        eval(self.how)
-        return False
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("how", "options", "cause"),
-    [
-        ("sys.exit(0)", ["launch=inline"], "your code called sys.exit(0)"),
-        ("sys.exit(0)", ["strategy=multi_worker"], "your code called sys.exit(0)"),
-        ("os._exit(0)", [], "worker-0 left with exit code 0 in the middle of its work"),
-    ],
-)
-def test_run_that_users_code_leaves_has_crashed(tmp_path, how, options, cause):
-    (tmp_path / "leaver.py").write_text(LEAVER)
-    leaver = f'+callbacks.leaver={{_target_:leaver.Leaver,how:"{how}"}}'
-    code, out, err = run(tmp_path, *OPTIONS, *options, leaver)
-    assert code == CRASHED, out + err
-    assert cause in err
-    assert "the whole log is" in err
-    (run_dir,) = (tmp_path / "runs").iterdir()
-    assert not (run_dir / "result.json").exists()

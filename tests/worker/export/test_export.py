@@ -114,37 +114,6 @@ def write_inputs(dataset, folder: Path) -> list[Path]:
     return files
 
 
-def in_plain_tensorflow(
-    directory: Path, inputs: Path, batch_size: int, tmp_path: Path
-) -> dict[str, np.ndarray]:
-    """Predict in a fresh, isolated process; see `PLAIN`."""
-    program = tmp_path / "plain.py"
-    predictions_file = tmp_path / "predictions.npz"
-    program.write_text(PLAIN)
-    arguments = [
-        sys.executable,
-        "-I",
-        program,
-        directory / "saved_model",
-        inputs,
-        str(batch_size),
-        predictions_file,
-    ]
-    # Of this environment it keeps what selects kernels: others round otherwise.
-    kernels = {name: value for name, value in os.environ.items() if "ONEDNN" in name}
-    done = subprocess.run(
-        arguments,
-        cwd=tmp_path,
-        env={"PATH": os.defpath, **kernels},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(np.load(predictions_file))
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     """A trained and exported run, with its own predictions."""
@@ -180,7 +149,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 @pytest.mark.slow
 def test_plain_tensorflow_predicts_the_same_bits(trained: SimpleNamespace, tmp_path: Path) -> None:
-    results = in_plain_tensorflow(trained.directory, trained.inputs, 16, tmp_path)
+    program, predictions_file = tmp_path / "plain.py", tmp_path / "predictions.npz"
+    program.write_text(PLAIN)
+    saved = trained.directory / "saved_model"
+    arguments = [sys.executable, "-I", program, saved, trained.inputs, "16", predictions_file]
+    # Of this environment it keeps what selects kernels: others round otherwise.
+    kernels = {name: value for name, value in os.environ.items() if "ONEDNN" in name}
+    env = {"PATH": os.defpath, **kernels}
+    done = subprocess.run(arguments, cwd=tmp_path, env=env, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    results = np.load(predictions_file)
     for name in ("features", "images"):
         assert results[f"{name}_probabilities"].tobytes() == trained.predicted[name].tobytes(), name
         np.testing.assert_array_equal(
@@ -353,22 +331,3 @@ def test_list_of_one_input_is_one_input_and_a_dict_of_outputs_keeps_its_names():
     results = function["serving_default"](features=tf.constant([[5.0, 3.0]]))
     assert results["double"].numpy().tolist() == [[10.0, 6.0]]
     assert sorted(results) == ["double", "same"]
-
-
-@pytest.mark.slow
-def test_run_of_two_replicas_is_exported_on_one_device(tmp_path: Path) -> None:
-    mirrored = [
-        "strategy=mirrored",
-        "strategy.virtual_devices=2",
-        "train.steps=2",
-        "model.batch_norm=true",
-    ]
-    trained = engine(tmp_path / "run", *mirrored)
-    trained.train(lambda: False)
-    predicted = predictions(trained.predictor)
-    directory = exported(tmp_path / "run", *mirrored)
-    write_inputs(instantiate(compose(list(SMALL)).dataset, "dataset"), tmp_path)
-    results = in_plain_tensorflow(
-        directory, tmp_path / "inputs.npz", 8, tmp_path
-    )  # 16 over two replicas
-    assert results["features_probabilities"].tobytes() == predicted.tobytes()
