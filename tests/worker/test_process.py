@@ -2,13 +2,12 @@
 
 import logging
 import os
-import re
 import sys
 
 import pytest
 import tensorflow as tf
 
-from tests.support.processes import OPTIONS, ROOT, finish, start
+from tests.support.processes import OPTIONS, finish, start
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel, Crash, Line
 from trainer.errors import CRASHED, RESTARTABLE
@@ -24,15 +23,6 @@ class Named(Classification):
         super().__init__()
         print("task of", "{folder}", flush=True)
 """
-
-
-def test_import_path_is_changed_in_one_place():
-    files = {
-        str(path.relative_to(ROOT))
-        for path in (ROOT / "trainer").rglob("*.py")
-        if re.search(r"sys\.path(\.|\[| =| \+=)", path.read_text())
-    }
-    assert files == {"trainer/cluster/environment.py"}
 
 
 @pytest.mark.slow
