@@ -46,7 +46,7 @@ class Command(greenlet):
         self.is_killed = self._is_asleep = False
         self.told, self.processes, self.memories = [], [], []
         self.requests = Requests(self, is_attended=world.random.random() < 0.5)
-        self._naps = 0
+        self._naps = self._refused = 0
         self._restarts, self._newest = -1, self.newest()
 
     def _supervise(self):
@@ -84,6 +84,7 @@ class Command(greenlet):
         self.touch()
         if self.world.refusals:
             self.world.refusals -= 1
+            self._refused += 1
             raise OSError("no memory")
         self.processes.append(Process(self, process_id))
         return self.processes[-1]
@@ -107,7 +108,8 @@ class Command(greenlet):
         if code in (CRASHED, WRONG_INPUT):
             assert self.failure or self.told, "nobody knows why"
             if any("restart.max_restarts" in str(text) for text in self.told):
-                assert self._restarts == world.experiment.restart.max_restarts, "it gave up early"
+                counted = self._restarts + self._refused  # a process that was not started, too
+                assert counted >= world.experiment.restart.max_restarts, "it gave up early"
         elif code == DONE:
             assert world.has_left == DONE, "it is not done"
             assert self.asked == float("inf") or self.owed >= LAST_STEP - 2, "it does not stop"
