@@ -75,6 +75,11 @@ OPTIONS = (
 )
 
 
+def _parts(name):
+    job, _, index = name.rpartition("-")
+    return job, int(index)
+
+
 class Fault(NamedTuple):
     """What goes wrong.
 
@@ -199,6 +204,7 @@ class World:
 
     Attributes:
         events: how many the supervisors have handled.
+        probes: how often they have tried to connect to a process of another host.
         ended: the commands that have ended; the user has repeated some.
     """
 
@@ -207,14 +213,15 @@ class World:
         self.uniform = self.random.uniform
         self.layout = layout or self.random.choice(LAYOUTS)
         self.experiment = composed(*self.layout.options, *self.random.choice(OPTIONS))
-        self.ids = [ProcessId(name[:-2], int(name[-1])) for name in self.layout.names]
+        self.ids = [ProcessId(*_parts(name)) for name in self.layout.names]
         strategy = self.layout.strategy
         self.servers = {x for x in self.ids if x.is_beside or x.job in strategy.service_jobs}
-        self.now, self.events, self.refusals = 0.0, 0, 0
+        self.now, self.events, self.probes, self.refusals = 0.0, 0, 0, 0
         self.steps, self.is_full, self.has_left = set(), False, None
         self.alive, self.meeting, self.commands = {}, {}, {}
         self._queue, self._numbers = [], itertools.count()
-        self.training, self.ended = None, []
+        self.training, self.ended, self.listening = None, [], {}
+        self.jobs = {"worker": [f"{x}:1" for x in self.hosts]}
         self.groups, self.cut_off, self.asked = [], set(), set()
         self._touches = self._tries = self._running = 0
         self._repeats, self._starts = self.random.choice([0, 1, 3]), len(self.hosts)
@@ -256,8 +263,7 @@ class World:
         """Return the processes of an attempt on a host."""
         if self.layout.are_apart:
             beside = [x for x in self.ids if x.is_beside and host == self.ids[0]]
-            jobs = {"worker": [f"{x}:1" for x in self.hosts]}
-            return [Cluster(host, jobs, TF_CONFIG), *map(Cluster, beside)]
+            return [Cluster(host, self.jobs, TF_CONFIG), *map(Cluster, beside)]
         count = len(self.ids)
         return self.clusters(self.ids[: self.random.randint(self.layout.least or count, count)])
 
@@ -274,12 +280,14 @@ class World:
         return all(x in serving or x.is_beside for x in self.servers)
 
     def are_connected(self, one, other):
-        return (one.command.host in self.cut_off) == (other.command.host in self.cut_off)
+        """Return whether the hosts of two commands reach each other."""
+        return (one.host in self.cut_off) == (other.host in self.cut_off)
 
     def meet(self, process):
         """Let processes train together when all have come."""
         found = [process.meeting.get(x) for x in process.needed]
-        are_here = all(x and self.are_connected(x, process) for x in found)
+        command = process.command
+        are_here = all(x and self.are_connected(x.command, command) for x in found)
         if are_here and self.are_served(process.attempt):
             for other in found:
                 del process.meeting[other.id]
@@ -287,12 +295,9 @@ class World:
 
     def is_listening(self, asking, address):
         """Return whether the process of an address accepts connections from a command."""
-        is_cut_off = asking.host in self.cut_off
-        return any(
-            f"{x.id}:1" == address and (x.command.host in self.cut_off) == is_cut_off
-            for x in (*self.meeting.values(), *(y for z in self.groups for y in z.members))
-            if x.is_alive
-        )
+        self.probes += 1
+        process = self.listening.get(address)
+        return process is not None and self.are_connected(process.command, asking)
 
     def _start(self, host):
         """Let the user type the command, again if the run is still in use."""
@@ -348,7 +353,8 @@ class World:
 
     def _lose_contact(self):
         for group in self.groups:
-            if any(not self.are_connected(x, group.members[0]) for x in group.members):
+            first = group.members[0].command
+            if any(not self.are_connected(x.command, first) for x in group.members):
                 group.part()
 
 
@@ -401,7 +407,7 @@ def drawn(seed):
     draw = random.Random(seed + (1 << 40))
     faults = []
     for _ in range(draw.choice([0, 1, 1, 2, 2, 3, 5])):
-        at = draw.randrange(200) if draw.random() < 0.3 else draw.uniform(0, 300)
+        at = int(200 * draw.random() ** 2) if draw.random() < 0.3 else draw.uniform(0, 300)
         faults.append(Fault(draw.choice(KINDS), at, draw.randrange(12)))
     return faults
 

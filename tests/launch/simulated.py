@@ -238,14 +238,10 @@ class Console:
         if isinstance(message, messages.Problem | messages.Crash | messages.ErrorLine):
             self._command.told.append(message)
 
-    def begin(self, process_id, host):
+    def _ignore(self, *arguments):
         pass
 
-    def end(self, process_id, *state):
-        pass
-
-    def update(self, process_id, message):
-        pass
+    begin = end = update = _ignore
 
 
 class Memory:
@@ -396,6 +392,8 @@ class Process:
         self.report(Exit(code))
         if self.attempt and self.meeting.get(self.id) is self:
             del self.meeting[self.id]
+        if self.world.listening.get(f"{self.id}:1") is self:
+            del self.world.listening[f"{self.id}:1"]
         if self.group:
             self.group.lose(self)
         self.command.wake()
@@ -434,6 +432,7 @@ class Process:
         if len(world.ids) > 1:
             self.report(Phase("join", 0))
         self.meeting[self.id] = self
+        world.listening[f"{self.id}:1"] = self
         world.meet(self)
         while not self.group:
             yield 1

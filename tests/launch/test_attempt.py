@@ -30,7 +30,6 @@ from trainer.launch.attempt import (
     Examine,
     Examined,
     Listening,
-    NotStarted,
     Probe,
     Received,
     Refused,
@@ -40,7 +39,6 @@ from trainer.launch.attempt import (
     Show,
     ShowStalled,
     ShowUnsaved,
-    Start,
     StartStandby,
     Stopped,
     Tick,
@@ -142,17 +140,6 @@ TWO = ("worker-0", "worker-1")
 CRASHING = [Crash("Traceback ...\nthe floor has gone", "the floor has gone"), Exit(1)]
 
 
-def test_processes_are_started_one_by_one_and_those_started_ahead_at_once():
-    play = Play("worker-0", "evaluator-0")
-    assert play.actions == [Start(process("worker-0")), Start(process("evaluator-0"))]
-    members = [Cluster(process(name)) for name in TWO]
-    attempt = Attempt(composed(), Strategy(), members, StopRequests(), Path())
-    assert attempt.handle(Begin([process("worker-1")]), 0) == [Start(process("worker-1"))]
-    stop = Received(None, SignalReceived(signal.SIGTERM))
-    attempt.handle(stop, 0)
-    assert (attempt.is_over, attempt.code) == (True, 143)
-
-
 @pytest.mark.parametrize(
     ("ends", "blamed", "how", "code"),
     [
@@ -236,14 +223,6 @@ def test_server_that_does_not_end_when_it_is_killed_ends_the_attempt():
     assert play.blamed == ("ps-0", "was killed but does not end")
 
 
-def test_process_that_cannot_be_started_ends_the_attempt():
-    play = serving()
-    play.answers[Restart] = lambda action: NotStarted(action.process_id, "no memory")
-    play.send("ps-0", Exit(-9))
-    assert (play.attempt.is_over, play.attempt.code) == (True, RESTARTABLE)
-    assert play.blamed == ("ps-0", "could not be started: no memory")
-
-
 def test_crashed_actor_is_replaced_and_its_traceback_told():
     play = Play("worker-0", "actor-0").train("worker-0")
     play.send("actor-0", *CRASHING)
@@ -296,14 +275,6 @@ def test_second_ctrl_c_leaves_at_once():
     assert play.lines == ["SIGINT: saving, then leaving; once more leaves at once."]
     assert play.signal(signal.SIGINT) == [ShowUnsaved("a second SIGINT")]
     assert (play.attempt.is_over, play.attempt.code) == (True, 1)
-
-
-def test_attempt_leaves_when_the_grace_period_is_over():
-    play = Play(*TWO, options=["preemption.grace_secs=7"]).train(*TWO)
-    play.send("worker-1", SignalReceived(signal.SIGTERM))
-    assert play.lines == ["SIGTERM to worker-1: saving, then leaving."]
-    assert play.wait() == [ShowUnsaved("preemption.grace_secs (7) are over")]
-    assert (play.now, play.attempt.is_over, play.attempt.code) == (107, True, 1)
 
 
 @pytest.mark.parametrize("phases", [[], ["join"]])

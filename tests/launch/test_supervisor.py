@@ -169,26 +169,10 @@ def test_restarts_of_other_hours_are_not_counted_as_frequent():
     assert [(budget.spend(), budget.warning()) for _ in range(9)] == [(True, "")] * 9
 
 
-def test_checkpoints_of_earlier_commands_do_not_renew_the_budget(run):
-    run.save(9)
-    assert run.supervise([run.ending(-9), run.ending(-9)], "restart.max_restarts=1") == 1
-    assert run.waits == [0.0]
-
-
 @pytest.mark.parametrize("code", [0, 1, 2, 130, 143])
 def test_attempt_that_was_neither_killed_nor_lost_peers_is_not_restarted(run, code):
     assert run.supervise([run.ending(code)]) == code
     assert (run.waits, run.lines) == ([], [])
-
-
-def test_stop_that_could_not_save_is_an_error(run):
-    def behave(process):
-        run.save(4)
-        process.put(Exit(-9))
-        run.stop_requests.request(signal.SIGTERM)
-
-    assert run.supervise([behave]) == 1
-    assert run.lines[-1] == "left without saving; the newest checkpoint is that of step 4"
 
 
 def test_requests_of_a_sweep_and_signals_of_the_user_reach_the_process_once(run):
@@ -202,17 +186,6 @@ def test_requests_of_a_sweep_and_signals_of_the_user_reach_the_process_once(run)
         assert run.supervise([behave]) == 143
     assert run.lines == ["SIGTERM to sweep-0: saving, then leaving."]
     assert run.processes[0].sent[1:] == [SignalReceived(signal.SIGTERM)]
-
-
-def test_stop_request_is_answered_while_processes_are_being_started(run):
-    def stop(process):
-        run.stop_requests.request(signal.SIGTERM)
-
-    members = [Cluster(ProcessId("worker", number)) for number in range(257)]
-    behaviors = [*[lambda process: None] * 3, stop]
-    assert run.supervise(behaviors, members=members) == 143
-    assert len(run.processes) == 4
-    assert all(process.is_killed for process in run.processes)
 
 
 def test_stop_request_ends_the_wait_before_a_restart(run):
@@ -232,15 +205,6 @@ def test_pauses_end_at_a_limit_of_five_minutes(run):
     longer = ("restart.max_restarts=2", "restart.backoff_secs=400")
     run.supervise([run.ending(-9)] * 3, *longer)
     assert run.waits == [0.0, 400.0]
-
-
-def test_process_that_cannot_be_started_is_tried_again(run):
-    def refuse(process):
-        raise OSError(12, "Cannot allocate memory")
-
-    assert run.supervise([refuse, run.ending(0)]) == 0
-    assert "could not be started: [Errno 12] Cannot allocate memory" in run.lines[0]
-    assert run.processes[0].is_killed
 
 
 def test_process_that_does_not_end_when_it_is_killed_is_named_and_left(run):
