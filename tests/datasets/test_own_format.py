@@ -9,7 +9,6 @@ from tests.support.dataset_contract import arrays
 from trainer.annotations import Free
 from trainer.cli.compose import compose
 from trainer.config.instantiate import instantiate
-from trainer.datasets.cache import example_cache
 from trainer.runs.identity import changes, leaves, run_name
 
 FORMAT = """
@@ -42,26 +41,23 @@ FORMAT = """
 """
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(example_cache, "FOLDER", tmp_path / "cache")
-    (tmp_path / "own_format.py").write_text(textwrap.dedent(FORMAT))
-    (tmp_path / "dataset").mkdir()
-    (tmp_path / "dataset" / "lines.yaml").write_text(
-        "_target_: own_format.lines\npath: null\ntest_path: null\ncache: none\n"
-    )
-    (tmp_path / "a.txt").write_text("1,2,0\n3,4,1\n5,6,1\n7,8,0\n")
-    return tmp_path
+NODE = "_target_: own_format.lines\npath: null\ntest_path: null\ncache: none\n"
 
 
 @pytest.mark.slow
-def test_own_format_has_paths_cache_and_identity_without_an_edit(project: Path) -> None:
-    file, moved = project / "a.txt", project / "b.txt"
+def test_own_format_has_paths_cache_and_identity_without_an_edit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_format.py").write_text(textwrap.dedent(FORMAT))
+    (tmp_path / "dataset").mkdir()
+    (tmp_path / "dataset" / "lines.yaml").write_text(NODE)
+    file, moved = tmp_path / "a.txt", tmp_path / "b.txt"
+    file.write_text("1,2,0\n3,4,1\n5,6,1\n7,8,0\n")
 
     def composed(path: Path, *more: str):
         paths = [f"dataset.path={path}", f"dataset.test_path={path}"]
-        return compose(["dataset=lines", "model=mlp", *paths, *more], project)
+        return compose(["dataset=lines", "model=mlp", *paths, *more], tmp_path)
 
     plain = composed(file)
     assert run_name(composed(moved)) != run_name(plain)

@@ -32,9 +32,8 @@ def test_judge_has_the_averaged_weights_and_the_last_layers_inputs(tmp_path, kin
     model = engine.state.task.models["model"]
     features = np.random.default_rng(0).normal(size=(5, *dataset.input_shape)).astype(np.float32)
     plain = tf.nn.softmax(model(features, training=False)).numpy()
-    for variable, average in zip(
-        model.trainable_variables, engine.state.averages["model"], strict=True
-    ):
+    averages = engine.state.averages["model"]
+    for variable, average in zip(model.trainable_variables, averages, strict=True):
         variable.assign(average)
     averaged = tf.nn.softmax(model(features, training=False)).numpy()
     tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")

@@ -98,14 +98,11 @@ def test_answer_of_s3_to_an_upload_says_whether_it_is_repeated(
             store.upload(file, "a")
     assert refused.value.is_temporary is is_temporary
 
-    class Client:
-        """Answers with success, but has not deleted the object."""
-
-        def delete_objects(self, **request):
-            assert request["Delete"]["Objects"] == [{"Key": "runs/a"}]
-            return {"Errors": [{"Key": "runs/a", "Code": "SlowDown", "Message": "no"}]}
-
-    monkeypatch.setattr(store, "_client", Client())
+    # It answers with success, but has not deleted the object.
+    errors = [{"Key": "runs/a", "Code": "SlowDown", "Message": "no"}]
+    monkeypatch.setattr(
+        store, "_client", Mock(**{"delete_objects.return_value": {"Errors": errors}})
+    )
     with pytest.raises(StoreError, match="SlowDown") as refused:
         store.delete(["a"])
     assert refused.value.is_temporary
