@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -46,7 +47,7 @@ class FakeProcess:
         share: ResourceShare,
         config_dir: str | None,
         messages: Any,
-        server: FakeServer,
+        server: Any,
     ) -> None:
         self.point = point
         self.share = share
@@ -73,22 +74,6 @@ class FakeProcess:
 
     def kill(self) -> None:
         raise AssertionError("a point must be asked to leave, not killed")
-
-
-class FakeServer:
-    """Stands for the fork server, which no simulated process needs."""
-
-    directory = Path("server")
-
-    @classmethod
-    def acquire(cls) -> FakeServer:
-        return cls()
-
-    def keep(self, secs: float) -> None:
-        assert secs == 0
-
-    def release(self) -> None:
-        """Do nothing."""
 
 
 def succeed(process: FakeProcess) -> None:
@@ -131,7 +116,7 @@ def send_signal_to_driver(number: int, times: int = 1) -> Behavior:
 def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(driver, "PointProcess", FakeProcess)
-    monkeypatch.setattr(driver, "ForkServer", FakeServer)
+    monkeypatch.setattr(driver, "ForkServer", MagicMock())  # no point needs one
     monkeypatch.setattr(driver, "available_cores", lambda: [0, 1])
     FakeProcess.behaviors = {}
     FakeProcess.started = []
