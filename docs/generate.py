@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))  # it is started as a script
 
 from trainer.annotations import Free, Semantic, Structural  # noqa: E402
 from trainer.cli.choices import first_comment, key_comments  # noqa: E402
-from trainer.config.options import option_types, signatures, targets  # noqa: E402
+from trainer.config.options import constraints, signatures, targets  # noqa: E402
 from trainer.config.schema import ENGINE_KEYS, GROUPS, ONE_CHOICE, Experiment, Fault  # noqa: E402
 from trainer.runs import identity  # noqa: E402
 
@@ -127,7 +127,7 @@ def _table(schema: Any, path: str) -> str:
         if item.name not in (*inner, *GROUPS, "choices"):
             default = item.default if item.default_factory is MISSING else item.default_factory()
             key = f"{path}{item.name}"
-            value = option_types.describe(option_types.of_field(item))
+            value = constraints.describe(constraints.of_field(item))
             rows.append(_row(key, default, value, item.metadata["help"]))
     return _HEAD + "\n".join(rows) + "\n"
 
@@ -209,9 +209,9 @@ def _target(path: str, node: Mapping[str, Any], comments: Mapping[str, str]) -> 
         # The options of TensorFlow's own cannot be read without importing it.
         value = ""
         if name in own:
-            value = option_types.describe(option_types.of_field(own[name]))
+            value = constraints.describe(constraints.of_field(own[name]))
         elif name in options and options[name].annotation is not Parameter.empty:
-            value = option_types.describe(options[name].annotation)
+            value = constraints.describe(options[name].annotation)
         # In a file of callbacks the keys are below the callback's name.
         comment = comments.get(name) or comments.get(f"{path.rpartition('.')[2]}.{name}")
         rows.append(_row(key, default, value, comment or own[name].metadata["help"], target))

@@ -13,8 +13,7 @@ from typing import Any
 import hydra
 
 from trainer.config.options import targets
-from trainer.config.options.constraints import unknown_key
-from trainer.config.options.option_types import NODES
+from trainer.config.options.constraints import NODES, unknown_key
 from trainer.errors import ConfigError
 from trainer.protocols import Node
 from trainer.text import first_line

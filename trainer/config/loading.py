@@ -16,7 +16,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from omegaconf import DictConfig, OmegaConf
 
 from trainer.config import rules
-from trainer.config.options import constraints, option_types
+from trainer.config.options import constraints
 from trainer.config.schema import GROUPS, NAMED_GROUPS, Experiment
 from trainer.errors import ConfigError
 
@@ -154,7 +154,7 @@ class _Reader:
     def section(self, schema: type, values: Any, key: str = "") -> Any:
         """Return a dataclass of the schema; absent and wrong values have their defaults."""
         if not isinstance(values, Mapping):
-            line = option_types.problem(key, values, Mapping)
+            line = constraints.problem(key, values, Mapping)
             self.wrong.append(f"{line}; set a key in it, {key}.<key>=<value>")
             return schema()
         hints = hints_of(schema)
@@ -165,21 +165,21 @@ class _Reader:
                 self.unknown.append(constraints.unknown_key(path, hints, self._root))
             elif value != "???":  # it is reported as missing
                 converted = self._value(hints[name], value, path)
-                nullable = option_types.accepts(None, hints[name])
+                nullable = constraints.accepts(None, hints[name])
                 if line := constraints.check_empty(path, value, nullable=nullable):
                     self.wrong.append(line)
-                elif option_types.accepts(converted, hints[name]):
+                elif constraints.accepts(converted, hints[name]):
                     arguments[name] = converted
                     self._read.append((path, converted, hints[name]))
                 else:
-                    self.wrong += filter(None, [option_types.problem(path, value, hints[name])])
+                    self.wrong += filter(None, [constraints.problem(path, value, hints[name])])
         return schema(**arguments)
 
     def check(self) -> Iterator[str]:
         """Yield a line for each value that violates a rule of its key."""
         for key, value, hint in self._read:
             is_value = not (isinstance(value, Mapping) or dataclasses.is_dataclass(value))
-            if is_value and (line := option_types.problem(key, value, hint)):
+            if is_value and (line := constraints.problem(key, value, hint)):
                 yield line
 
     def _value(self, hint: Any, value: Any, key: str) -> Any:

@@ -18,7 +18,7 @@ from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any
 
-from trainer.config.options.option_types import Names, evaluate
+from trainer.config.options.constraints import Names, evaluate
 from trainer.text import did_you_mean
 
 # They create their names at import, so that their source does not show them. The worker checks
@@ -68,7 +68,7 @@ class _Module:
 
 
 def read(target: str) -> Signature | None:
-    """Return the signature of `target`, its annotations as type hints (`option_types.evaluate`).
+    """Return the signature of `target`, its annotations as type hints (`constraints.evaluate`).
 
     A default that is more than a literal is `...`. The signature is None if only an import could
     tell it: C code, re-exports, decorators.

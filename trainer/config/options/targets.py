@@ -14,7 +14,7 @@ from inspect import Parameter, Signature
 from typing import Any
 
 from trainer.annotations import Effect
-from trainer.config.options import constraints, option_types, signatures
+from trainer.config.options import constraints, signatures
 from trainer.config.schema import ENGINE_KEYS
 
 MODEL_ARGUMENTS = ("input_shape", "num_classes", "dataset", "features")
@@ -61,7 +61,7 @@ def check(node: Any, path: str, group: str = "") -> list[str]:
     problems = []
     for name, item in engine_keys.items():
         if name in values:
-            problems += _value(f"{path}.{name}", values[name], option_types.of_field(item))
+            problems += _value(f"{path}.{name}", values[name], constraints.of_field(item))
         elif item.default is MISSING:
             problems.append(f"{path}.{name} has no value; add it")
     if signature is None:
@@ -192,13 +192,13 @@ def defaults(target: Any) -> Mapping[str, Any]:
 def effect(target: Any, option: str) -> Effect | None:
     """Return the effect that a target states for a change of an option, or None if it does not."""
     options = _options(target)
-    return option_types.effect_of(options[option].annotation) if option in options else None
+    return constraints.effect_of(options[option].annotation) if option in options else None
 
 
 def node_groups(target: Any) -> dict[str, str]:
     """Return the options of a target that are nodes of a task: name -> group of their choices."""
     groups = {
-        name: option_types.node_group(item.annotation) for name, item in _options(target).items()
+        name: constraints.node_group(item.annotation) for name, item in _options(target).items()
     }
     return {name: group for name, group in groups.items() if group is not None}
 
@@ -221,20 +221,20 @@ def _read(target: str, path: str) -> tuple[Signature | None, str | None]:
 
 def _addition(key: str, hint: Any) -> str:
     """Return the override that gives an option a value."""
-    if group := option_types.node_group(hint):
+    if group := constraints.node_group(hint):
         return f"+{group}@{key}=<choice>"
-    kind = "value" if hint is Parameter.empty else option_types.in_words(hint)
+    kind = "value" if hint is Parameter.empty else constraints.in_words(hint)
     return f"+{key}=<{kind.removeprefix('a ').removeprefix('an ')}>"
 
 
 def _option(key: str, value: Any, hint: Any) -> list[str]:
     """Check the value of an option, which may be a node of a task."""
-    group = option_types.node_group(hint)
+    group = constraints.node_group(hint)
     if group is None:
         return [*_nested(value, key), *_value(key, value, hint)]
     if isinstance(value, Mapping):
         return check(value, key, group)
-    if option_types.accepts(value, hint):
+    if constraints.accepts(value, hint):
         return []
     shown = constraints.format_value(value)
     return [f"{key} ({shown}) must be a choice; write {group}@{key}=<choice>"]
@@ -264,5 +264,5 @@ def _value(key: str, value: Any, hint: Any) -> list[str]:
     is_node = isinstance(value, Mapping) and "_target_" in value
     if hint is Parameter.empty or value == "???" or is_node:
         return []
-    line = option_types.problem(key, value, hint)
+    line = constraints.problem(key, value, hint)
     return [line] if line else []
