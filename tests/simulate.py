@@ -1,6 +1,7 @@
 """A simulation of failures: the real supervisor in a world of processes, hosts and a clock.
 
     python -m tests.simulate --schedules 100000 --seed 0
+    python -m tests.simulate --hosts 1 2 16 1000
 
 Each host has a command, which is the real `Supervisor` with its `Attempt`; what it starts, waits
 for, reads and prints is simulated here. A seed draws the layout, how long everything takes, and a
@@ -110,6 +111,7 @@ class Group:
         if not self.has_begun and all(x.begun is not None and x.has_built for x in self.members):
             self.has_begun = True
             self.world.training = self
+            self.world.note()
             self._go_on()
 
     def lose(self, lost):
@@ -206,13 +208,16 @@ class World:
         events: how many the supervisors have handled.
         probes: how often they have tried to connect to a process of another host.
         ended: the commands that have ended; the user has repeated some.
+        notes: the time, events and probes at each fault, and when training has begun or goes on.
     """
 
-    def __init__(self, seed, faults, layout=None):
+    def __init__(self, seed, faults, layout=None, options=None):
         self.random = random.Random(seed)
         self.uniform = self.random.uniform
         self.layout = layout or self.random.choice(LAYOUTS)
-        self.experiment = composed(*self.layout.options, *self.random.choice(OPTIONS))
+        drawn_options = self.random.choice(OPTIONS)
+        options = drawn_options if options is None else options
+        self.experiment = composed(*self.layout.options, *options)
         self.ids = [ProcessId(*_parts(name)) for name in self.layout.names]
         strategy = self.layout.strategy
         self.servers = {x for x in self.ids if x.is_beside or x.job in strategy.service_jobs}
@@ -220,7 +225,7 @@ class World:
         self.steps, self.is_full, self.has_left = set(), False, None
         self.alive, self.meeting, self.commands = {}, {}, {}
         self._queue, self._numbers = [], itertools.count()
-        self.training, self.ended, self.listening = None, [], {}
+        self.training, self.ended, self.listening, self.notes = None, [], {}, []
         self.jobs = {"worker": [f"{x}:1" for x in self.hosts]}
         self.groups, self.cut_off, self.asked = [], set(), set()
         self._touches = self._tries = self._running = 0
@@ -334,7 +339,12 @@ class World:
         if fault := self._sudden.pop(self._touches, None):
             self.inflict(fault)
 
+    def note(self):
+        """Note the time and what has happened so far."""
+        self.notes.append((self.now, self.events, self.probes))
+
     def inflict(self, fault):
+        self.note()
         running = [x for x in self.alive if x.is_running]
         commands = [x for x in self.commands.values() if x.code is None and not x.is_killed]
         if fault.kind in ON_PROCESSES and running:
@@ -439,11 +449,28 @@ def play(seeds):
                 raise AssertionError(f"World({seed}, {shrunk(seed, faults)}): {error!r}") from error
 
 
+def print_restart(num_hosts):
+    """Print a row of a table: what the loss of a worker costs with so many hosts."""
+    names = tuple(f"worker-{index}" for index in range(num_hosts))
+    layout = Layout(names, are_apart=True, options=("restart.standby=never",))
+    with simulated():
+        world = World(0, [Fault("kill", 100.0, num_hosts // 2)], layout, options=()).run()
+    _, (lost_at, events, probes), (trains_at, all_events, all_probes) = world.notes
+    num_messages = (all_events - events) / num_hosts
+    secs = trains_at - lost_at
+    print(f"| {num_hosts:,} | {num_messages:.0f} | {all_probes - probes:,} | {secs:.0f} s |")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--schedules", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0, help="of the first")
+    parser.add_argument("--hosts", type=int, nargs="+", help="print what grows with the hosts")
     arguments = parser.parse_args()
+    if arguments.hosts:
+        for num_hosts in arguments.hosts:
+            print_restart(num_hosts)
+        return
     began = time.perf_counter()
     play(range(arguments.seed, arguments.seed + arguments.schedules))
     rate = arguments.schedules / (time.perf_counter() - began)
