@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -50,6 +51,12 @@ def found(theirs: Path) -> Path:
     return theirs.rename(Path("conf").absolute())
 
 
+def model(*words: str) -> dict[str, Any]:
+    """Return the model that a command line composes."""
+    content: dict[str, Any] = yaml.safe_load(run_here(*words, "--cfg", "job").out)["model"]
+    return content
+
+
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
     """The commands that would have been run."""
@@ -60,7 +67,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
 
 def test_config_dir_is_used_by_every_command(theirs: Path, runs: list[Command]) -> None:
     flag = f"--config-dir=../{theirs.name}"
-    assert yaml.safe_load(run_here(flag, "--cfg", "job").out)["model"]["width"] == 99
+    assert model(flag)["width"] == 99
     assert run_here(flag).err == ""
     assert (runs[0].experiment.model["width"], runs[0].config_dir) == (99, str(theirs))
 
@@ -77,14 +84,13 @@ def test_conf_is_found_where_the_command_starts(
     assert (outcome.code, outcome.out, outcome.err) == (0, "Choices of your own: conf\n", "")
     assert (runs[0].experiment.model["l2"], runs[0].config_dir) == (0.5, str(found))
     (tmp_path / "empty").mkdir()  # takes its place
-    text = run_here(f"--config-dir={tmp_path}/empty", "--cfg", "job").out
-    assert yaml.safe_load(text)["model"]["width"] == 32
+    assert model(f"--config-dir={tmp_path}/empty")["width"] == 32
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "schema"])
 def test_conf_of_another_program_is_not_taken(name: str, found: Path) -> None:
     (found / name).mkdir()
-    assert yaml.safe_load(run_here("--cfg", "job").out)["model"]["width"] == 32
+    assert model()["width"] == 32
 
 
 def test_conf_without_a_group_is_not_taken(theirs: Path) -> None:
@@ -100,12 +106,11 @@ def test_resumed_run_prefers_its_own_choices_to_conf(theirs: Path, tmp_path: Pat
     record.write_text(json.dumps({"overrides": ["model=mine"], "config_dir": str(theirs)}))
     Path("conf/model").mkdir(parents=True)
     resume = f"resume={run_dir}"
-    assert yaml.safe_load(run_here(resume, "--cfg", "job").out)["model"]["l2"] == 0.5
+    assert model(resume)["l2"] == 0.5
     moved = theirs / "model/mine.yaml"
     moved.rename("conf/model/mine.yaml")
     theirs.rename(tmp_path / "gone")
-    text = run_here(resume, "--cfg", "job").out
-    assert yaml.safe_load(text)["model"]["l2"] == 0.5, "of conf, for the recorded one is gone"
+    assert model(resume)["l2"] == 0.5, "of conf, for the recorded one is gone"
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "schema"])
@@ -129,8 +134,6 @@ def test_file_whose_aliases_multiply_is_refused(theirs: Path) -> None:
 
 
 def test_aliases_of_a_choice_stand_for_their_values(theirs: Path) -> None:
-    text = "_target_: trainer.models.cnn.cnn\nwidth: &width 32\nhidden: *width\n"
+    text = "_target_: trainer.models.cnn.cnn\nwidth: &width 40\nl2: *width\n"
     (theirs / "model" / "alias.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=r"hidden"):
-        compose.compose(["model=alias"], theirs)
-    (theirs / "model" / "alias.yaml").write_text(text.replace("hidden: *", "batch_norm: *"))
+    assert compose.compose(["model=alias"], theirs).model["l2"] == 40

@@ -21,7 +21,7 @@ from trainer.runs.ledger import Ledger
 from trainer.runs.process_status import HostStatus, ProcessStatus
 from trainer.summaries.writers.jsonl import JsonLines
 
-SECS = 60
+SECS = 180
 OPTIONS = [
     "model=softmax", "train.steps=8", "batch.global_size=16", "checkpoint.every_steps=2",
     "checkpoint.every_epochs=null", "checkpoint.keep=9", "evaluate.every_steps=2",

@@ -2,11 +2,11 @@
 
 import json
 import shutil
-import threading
 
 import pytest
 
 from tests.support.fake_runs import FakeRun, config_text, make_runs
+from tests.support.http_servers import running
 from trainer.cli.page.page_server import PageServer, report_page
 from trainer.cli.page.run_data import Summaries
 
@@ -292,12 +292,8 @@ def live(tmp_path):
     run = FakeRun(tmp_path, 2, 1000, config_text())
     run.train(40)
     listing = lambda: {path.name: path for path in sorted(tmp_path.iterdir())}  # noqa: E731
-    with PageServer(0, Summaries("runs", listing)) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
+    with running(PageServer(0, Summaries("runs", listing))) as server:
         yield server.url, run
-        server.shutdown()
-        thread.join(TIMEOUT_MILLISECS)
 
 
 def test_live_page_follows_a_run_and_survives_its_server(opened, live):

@@ -4,7 +4,6 @@ import http.client
 import json
 import re
 import socket
-import threading
 from contextlib import ExitStack, closing
 from urllib.parse import quote
 
@@ -23,12 +22,8 @@ TIMEOUT_SECS = 20
 def server(tmp_path_factory):
     """A server of two runs."""
     runs = {run.path.name: run.path for run in make_runs(tmp_path_factory.mktemp("runs"), 2, 40)}
-    with PageServer(0, Summaries("runs", lambda: runs)) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
+    with running(PageServer(0, Summaries("runs", lambda: runs))) as server:
         yield server
-        server.shutdown()
-        thread.join(TIMEOUT_SECS)
 
 
 def ask(server, path, method="GET", **headers):
