@@ -248,7 +248,9 @@ def warn_of_missing_numbers(dataset: Dataset) -> None:
     """Warn of numbers in memory that are not finite: the first loss will not be either."""
     for name, split in _splits(dataset):
         for part, nest in (with_defaults(split, SplitDefaults).arrays or {}).items():
-            for array in filter(_is_array, tf.nest.flatten(nest)):
+            for array in tf.nest.flatten(nest):
+                if not isinstance(array, np.ndarray):  # rows of several sizes
+                    continue
                 # The sum is fast, and finite only if all is; it may overflow.
                 with np.errstate(over="ignore", invalid="ignore"):
                     if array.dtype.kind != "f" or np.isfinite(array.sum()):
@@ -260,10 +262,6 @@ def warn_of_missing_numbers(dataset: Dataset) -> None:
                         "the first is number %d; remove or fill them in",
                         *(wrong.sum(), len(array), name, part, wrong.argmax()),
                     )
-
-
-def _is_array(column: Any) -> bool:
-    return isinstance(column, np.ndarray)  # not rows of several sizes
 
 
 def check_classes(task: Task, dataset: Dataset, loss: Any = None) -> None:

@@ -103,8 +103,11 @@ def _run_engine(run: TrainingRun) -> bool:
 
 def _train(run: TrainingRun, stop: Callable[[], bool]) -> bool:
     engine, channel = run.engine, run.channel
-    if run.experiment.init_from and not _has_checkpoint(run):
-        _load_initial_weights(run, run.experiment.init_from)
+    if source := run.experiment.init_from:
+        # The chief's, which the others need not see.
+        (num_checkpoints,) = run.group.broadcast_from_chief(len(run.checkpointer.steps()))
+        if not num_checkpoints:
+            _load_initial_weights(run, source)
     for line in engine.loop.first_lines():
         channel.line(line)
     if run.stand_by is not None:
@@ -133,12 +136,6 @@ def _stand_by(run: TrainingRun, wait: Callable[[], object]) -> None:
 
 def _num_workers(cluster: Cluster) -> int:
     return max(1, len(cluster.trainers))
-
-
-def _has_checkpoint(run: TrainingRun) -> bool:
-    """Return whether the chief has a checkpoint, which the others need not see; collective."""
-    (num_steps,) = run.group.broadcast_from_chief(len(run.checkpointer.steps()))
-    return num_steps > 0
 
 
 def _load_initial_weights(run: TrainingRun, source: str) -> None:
@@ -172,11 +169,6 @@ def _evaluate(run: TrainingRun, stop: Callable[[], bool]) -> bool:
     return True
 
 
-def _predict(run: TrainingRun, stop: Callable[[], bool]) -> bool:
-    step = restore(run)
-    return predict(run, step, stop)
-
-
 def restore(run: TrainingRun) -> int:
     """Restore the checkpoint that the command names, in every process; return its step."""
     # The chief decides: a shared file system may show the others something older.
@@ -191,6 +183,6 @@ def restore(run: TrainingRun) -> int:
 _MODES: dict[str, Callable[[TrainingRun, Callable[[], bool]], bool]] = {
     "train": _train,
     "evaluate": _evaluate,
-    "predict": _predict,
+    "predict": lambda run, stop: predict(run, restore(run), stop),
 }
 """The modes that need an engine; each returns whether it was finished."""

@@ -214,7 +214,13 @@ def _run(
     With metrics of the user's classes also what it makes of the second half after the first.
     """
     strategy = tf.distribute.get_strategy()
-    layers = [x for x in _layers(model) if _is_batch_normalization(x) and x.trainable]
+    own = getattr(model, "keras_model", model)  # of Keras 3
+    layers = [
+        layer
+        for layer in own._flatten_layers()
+        if layer.trainable
+        and any("BatchNormalization" in base.__name__ for base in type(layer).__mro__)
+    ]
     size = num_examples(batches[0])
 
     def in_replica(examples: Batch, halves: Sequence[Batch]) -> list[dict[str, Any]]:
@@ -255,15 +261,6 @@ def _run(
         for layer in layers:
             layer.trainable = True
     return results
-
-
-def _layers(model: Any) -> Sequence[Any]:
-    own = getattr(model, "keras_model", model)  # of Keras 3
-    return list(own._flatten_layers())
-
-
-def _is_batch_normalization(layer: Any) -> bool:
-    return any("BatchNormalization" in base.__name__ for base in type(layer).__mro__)
 
 
 def _kind(numbers: Sequence[np.ndarray], default: Kind) -> Kind:
