@@ -45,8 +45,14 @@ def run_own_loop(run: TrainingRun) -> bool:
     )
     replicator = Replicator(strategy, options, session, run.experiment.seed)
     announce_loop(run)
+    is_finished = False
     try:
-        is_finished = _call(run, replicator, session)
+        # Called here, not by Hydra: a ValueError of a step is no mistake in the configuration.
+        main = instantiate(run.experiment.loop, "loop", _partial_=True)
+        with suppress(Stopped):
+            main(replicator)
+            session.save()
+            is_finished = True
     finally:
         session.close()
     if is_finished and group.is_chief:
@@ -54,17 +60,6 @@ def run_own_loop(run: TrainingRun) -> bool:
     run.ledger.mark("end", session.step)
     group.leave()
     return is_finished
-
-
-def _call(run: TrainingRun, replicator: Replicator, session: Session) -> bool:
-    """Run the user's function to its end, and save; return False if it was stopped."""
-    # Called here, not by Hydra: a ValueError of a step is no mistake in the configuration.
-    main = instantiate(run.experiment.loop, "loop", _partial_=True)
-    with suppress(Stopped):
-        main(replicator)
-        session.save()
-        return True
-    return False
 
 
 def _check_replicas(run: TrainingRun, now: int) -> None:
