@@ -394,7 +394,8 @@ ON_PROCESSES = {
     "slow": lambda process, secs: process.freeze("slow", secs),
     "stick": lambda process, secs: process.freeze("stick", secs if secs < 300 else None),
     "term": _term,
-    "late": lambda process, secs: _disturb(process, secs / 20, 1),
+    # Within the least time from its first message to its first step: it is a local socket.
+    "late": lambda process, secs: _disturb(process, secs / 300, 1),
     "double": lambda process, secs: _disturb(process, 0, 2),
 }
 ON_COMMANDS = {
