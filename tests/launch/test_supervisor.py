@@ -163,9 +163,11 @@ def test_frequent_restarts_of_a_run_that_advances_are_counted_in_a_warning(run):
     ]
 
 
-def test_restarts_of_other_hours_are_not_counted_as_frequent():
+def test_restarts_of_other_hours_are_not_counted_as_frequent(monkeypatch):
     hours = itertools.count()
-    budget = RestartBudget(itertools.count().__next__, 3, clock=lambda: 3600.0 * next(hours))
+    clock = SimpleNamespace(monotonic=lambda: 3600.0 * next(hours))
+    monkeypatch.setattr(supervisor, "time", clock)
+    budget = RestartBudget(itertools.count().__next__, 3)
     assert [(budget.spend(), budget.warning()) for _ in range(9)] == [(True, "")] * 9
 
 

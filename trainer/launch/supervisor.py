@@ -50,17 +50,10 @@ class RestartBudget:
 
     Args:
         newest_step: returns the newest step that a restart can resume from, or 0.
-        clock: seconds, monotonic.
     """
 
-    def __init__(
-        self,
-        newest_step: Callable[[], int],
-        max_restarts: int,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, newest_step: Callable[[], int], max_restarts: int) -> None:
         self.spent = 0
-        self._clock = clock
         self._times: list[float] = []
         self._newest_step = newest_step
         self._max_restarts = max_restarts
@@ -72,12 +65,12 @@ class RestartBudget:
             self._newest = newest
             self.spent = 0
         self.spent += 1
-        self._times.append(self._clock())
+        self._times.append(time.monotonic())
         return self.spent <= self._max_restarts
 
     def warning(self) -> str:
         """Return a line if newer state hides that restarts are frequent; empty if they are not."""
-        last_hour = sum(self._clock() - at < 3600 for at in self._times)
+        last_hour = sum(time.monotonic() - at < 3600 for at in self._times)
         if last_hour <= max(1, self._max_restarts):
             return ""
         return (
