@@ -1,14 +1,11 @@
 """The messages of a worker, as they go over the socket."""
 
-import logging
 import socket
 
 from trainer.cluster.messages import (
     Channel,
-    Crash,
     Evaluated,
     Line,
-    Opening,
     Phase,
     Progress,
     decode,
@@ -25,30 +22,6 @@ def test_decode_ignores_a_line_that_was_cut_off():
 def test_metrics_that_are_nan_are_decoded_as_nan():
     message = decode(encode(Evaluated(1, {"loss": float("nan")}, "")).decode())
     assert message.metrics["loss"] != message.metrics["loss"]
-
-
-def test_channel_sends_a_message_for_each_call(caplog):
-    messages = []
-    channel = Channel(messages.append)
-    with caplog.at_level(logging.INFO, "trainer.cluster.messages"):
-        channel.line("a line")
-        channel.log("Epoch: 0")
-        channel.opening("cnn on digits")
-        channel.evaluated(4, {"loss": 0.5}, "test", "step 4  test 0.5000")
-    channel.phase("compile", 3)
-    channel.progress(4, 10, 12.5, None, {"loss": 0.5}, "1/3")
-    channel.crash("boom", "ValueError: boom")
-    assert messages == [
-        Line("a line"),
-        Opening("cnn on digits"),
-        Evaluated(4, {"loss": 0.5}, "step 4  test 0.5000"),
-        Phase("compile", 3),
-        Progress(4, 10, 12.5, None, {"loss": 0.5}, "1/3"),
-        Crash("boom", "ValueError: boom"),
-    ]
-    assert caplog.messages == [
-        "a line", "Epoch: 0", "cnn on digits", "step 4: test loss 0.5000"
-    ]  # fmt: skip
 
 
 def test_channel_thins_out_frequent_messages_but_no_change_of_phase():

@@ -209,7 +209,6 @@ def test_long_phase_is_marked_again_after_some_seconds(run):
     marks = [json.loads(line) for line in (run.run_dir / "ledger.jsonl").read_text().splitlines()]
     phases = ["begin", "start", "compile", "step", "step", "end", "exit"]
     assert [mark["phase"] for mark in marks] == phases
-    assert [list(mark) for mark in marks] == [["phase", "step", "input_secs", "time"]] * 7
 
 
 @pytest.mark.parametrize(
