@@ -50,7 +50,7 @@ from trainer.sweep.search import (
     PointResult,
     Search,
     SearchContext,
-    compose_first,
+    combinations,
     compose_point,
     create_search,
     expand,
@@ -111,14 +111,19 @@ def prepare(overrides: list[str], config_dir: str | None) -> tuple[Experiment, S
 
 
 def _compose_first(parsed: Sequence[Override], compose: Compose) -> Experiment:
-    """Return the first point, which has all settings of the sweep, its metric and mode resolved."""
+    """Return the first point, which has all settings of the sweep, its metric and mode resolved.
+
+    It is without continuous ranges.
+    """
+    ranges = [item for item in parsed if item.is_sweep_override() and not item.is_discrete_sweep()]
     try:
-        first = compose_first(parsed, compose)
+        _, overrides = next(combinations([item for item in parsed if item not in ranges]))
+        first = compose(overrides)
         sweep, problem = directions.resolved(first.sweep, first)
         if problem:
             raise ConfigError(problem)
     except ConfigError:
-        if all(item.is_discrete_sweep() for item in parsed if item.is_sweep_override()):
+        if not ranges:
             expand(parsed, compose)
         raise
     if address := run_address(first):

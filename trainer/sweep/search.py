@@ -459,17 +459,6 @@ def combinations(parsed: Sequence[Override]) -> Iterator[tuple[dict[str, str], l
         yield varied, [f"{override.get_key_element()}={value}" for override, value in combination]
 
 
-def compose_first(parsed: Sequence[Override], compose: Compose) -> Experiment:
-    """Return the first combination, without continuous ranges; it has all settings of the sweep."""
-    listed = [
-        override
-        for override in parsed
-        if not override.is_sweep_override() or override.is_discrete_sweep()
-    ]
-    _, overrides = next(combinations(listed))
-    return compose(overrides)
-
-
 def expand(parsed: Sequence[Override], compose: Compose) -> tuple[list[Point], list[str]]:
     """Compose and check every combination.
 
