@@ -124,10 +124,10 @@ class Inference:
                 of a replica's batch.
         """
         part_size = part_size or source.per_replica
-        parts = max(1, source.per_replica // part_size)
+        num_parts = max(1, source.per_replica // part_size)
         return SplitEvaluator(
             self.state,
-            self.loops.evaluate(self.state.task, self.dataset, self.loops.feed(source), parts),
+            self.loops.evaluate(self.state.task, self.dataset, self.loops.feed(source), num_parts),
             source,
             self.process_group,
             self.channel,

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from trainer.config.instantiate import instantiate
 from trainer.engine.graph.library_patches import targets_noted
-from trainer.engine.graph.state.variables import parts_of
+from trainer.engine.graph.state.variables import pieces_of
 from trainer.engine.graph.step import lockstep
 from trainer.engine.graph.step.assignments import shared_values
 from trainer.engine.graph.step.update_check import Clip
@@ -420,7 +420,7 @@ class OptimizerProxy:
                 "loss from the variables within the tape"
             )
         variables = [getattr(v, "value", v) if is_of_keras3(v) else v for _, v in pairs]
-        split = next((v for v in variables if parts_of(v) != [v]), None)
+        split = next((v for v in variables if pieces_of(v) != [v]), None)
         if split is not None:
             raise ConfigError(
                 f"model: its own train_step updates {split.name}, which parameter servers hold in "

@@ -20,7 +20,7 @@ from tensorflow.python.framework import op_def_registry
 
 import trainer
 from trainer.engine.graph.exchange.collectives import UNSAVED
-from trainer.engine.graph.state.variables import parts_of
+from trainer.engine.graph.state.variables import pieces_of
 from trainer.errors import ConfigError
 
 _ENGINE = tuple(
@@ -153,8 +153,8 @@ def _strangers(
     checkpoint = tf.train.Checkpoint(**saved)  # of which a view holds no reference
     for node in tf.train.TrackableView(checkpoint).descendants():
         if isinstance(node, tf.Variable) or hasattr(node, "is_sharded_variable"):
-            for part in parts_of(node):
-                for variable in getattr(part, "values", None) or [part]:  # of each replica
+            for piece in pieces_of(node):
+                for variable in getattr(piece, "values", None) or [piece]:  # of each replica
                     captured.pop(id(variable.handle), None)
     if not captured:
         return

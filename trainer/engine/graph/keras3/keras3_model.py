@@ -25,7 +25,7 @@ from keras.src.backend import core as backend
 from tensorflow.python.autograph.core.ag_ctx import ControlStatusCtx, Status
 
 from trainer.engine.graph.keras3 import keras3_random
-from trainer.engine.graph.state.variables import parts_of
+from trainer.engine.graph.state.variables import pieces_of
 from trainer.engine.graph.state.weight_paths import select, shown, weights_of
 from trainer.engine.graph.step.assignments import note_update
 from trainer.errors import ConfigError
@@ -140,14 +140,14 @@ class Keras3Model(tf.Module):
     @property
     def trainable_variables(self) -> list[tf.Variable]:
         """The trainable variables, those in pieces piece by piece."""
-        return [part for v in self._model.trainable_variables for part in parts_of(v.value)]
+        return [piece for v in self._model.trainable_variables for piece in pieces_of(v.value)]
 
     @property
     def non_trainable_variables(self) -> list[tf.Variable]:
         """The other variables: moving statistics, and weights of frozen layers."""
         trained = {id(v) for v in self._model.trainable_variables}
         others = (v for v in self._model.weights if id(v) not in trained)
-        return [part for v in others for part in parts_of(v.value)]
+        return [piece for v in others for piece in pieces_of(v.value)]
 
     @property
     def variables(self) -> list[tf.Variable]:
@@ -230,8 +230,8 @@ class Keras3Model(tf.Module):
         self._model.save(path)
 
     def _value(self, variable: keras.Variable) -> tf.Tensor:
-        parts = [self.value_of(part) for part in parts_of(variable.value)]
-        return parts[0] if len(parts) == 1 else tf.concat(parts, axis=0)
+        pieces = [self.value_of(piece) for piece in pieces_of(variable.value)]
+        return pieces[0] if len(pieces) == 1 else tf.concat(pieces, axis=0)
 
     def _note(self, variable: keras.Variable, value: tf.Tensor, old: tf.Tensor) -> None:
         if variable.trainable:
@@ -261,7 +261,7 @@ def _leave_no_function(layer: keras.Layer) -> None:
 
 def _give_constraint(weight: Any) -> None:
     """Have optimizers of tf_keras apply a weight's constraint, which its variable does not know."""
-    if parts_of(weight.value) != [weight.value]:
+    if pieces_of(weight.value) != [weight.value]:
         raise ConfigError(
             f"model: the weight {weight.path} has a constraint, which cannot be applied to its "
             "pieces; add strategy.partitioner=none"

@@ -72,8 +72,8 @@ class EvalLoop(SplitLoop):
     Args:
         in_order: whether the replicas' batches are added one after the other in the order of the
             split, so that the sum does not depend on the number of replicas.
-        parts: in how many parts a replica evaluates its batch, one after the other; of a task with
-            `eval_part`.
+        num_parts: in how many parts a replica evaluates its batch, one after the other; of a task
+            with `eval_part`.
     """
 
     def __init__(
@@ -84,12 +84,12 @@ class EvalLoop(SplitLoop):
         feed: Feed,
         *,
         in_order: bool = False,
-        parts: int = 1,
+        num_parts: int = 1,
     ) -> None:
         super().__init__(strategy, dataset.transform, feed)
         self._task = task
         self._in_order = in_order
-        self._parts = parts
+        self._num_parts = num_parts
         self._eval_part = with_defaults(task, TaskDefaults).eval_part
 
     @tf.function(autograph=False, reduce_retracing=False)
@@ -166,21 +166,21 @@ class EvalLoop(SplitLoop):
         return context.all_reduce(tf.distribute.ReduceOp.SUM, sums)
 
     def _sums_of_parts(self, batch: Batch, index: tf.Tensor, states: tf.Tensor) -> tf.Tensor:
-        """Return what each part of this replica's batch adds, [parts, num_sums]."""
+        """Return what each part of this replica's batch adds, [num_parts, num_sums]."""
         evaluate: Any = self._eval_part
         step = Step(index, StepOptions(), self._log, evaluates=True)
-        share = 1.0 / (self._parts * step.num_replicas)
-        if self._parts == 1:
+        share = 1.0 / (self._num_parts * step.num_replicas)
+        if self._num_parts == 1:
             sums = pack(self._task, evaluate(batch, step, share, states))[None]
         else:
-            part, enter = cut(batch, self._parts), split_part(self._parts)
+            part, enter = cut(batch, self._num_parts), split_part(self._num_parts)
 
             def one(number: tf.Tensor) -> tf.Tensor:
                 with enter(number), step.on_part(True):
                     return pack(self._task, evaluate(part(number), step, share, states))
 
             spec = tf.TensorSpec([num_sums(self._task)], tf.float32)
-            sums = tf.map_fn(one, tf.range(self._parts), fn_output_signature=spec)
+            sums = tf.map_fn(one, tf.range(self._num_parts), fn_output_signature=spec)
         step.end()
         return sums
 
@@ -318,11 +318,13 @@ class Loops:
         """Create the loop over training steps; `parts` are those of `TrainLoop`."""
         return self.checked(self._train(self._strategy, dataset, feed, **parts))
 
-    def evaluate(self, task: Task, dataset: Dataset, feed: Feed, parts: int = 1) -> EvalLoop:
-        """Create the loop that evaluates the batches of a split; `parts` is that of `EvalLoop`."""
+    def evaluate(self, task: Task, dataset: Dataset, feed: Feed, num_parts: int = 1) -> EvalLoop:
+        """Create the loop that evaluates the batches of a split, as `EvalLoop` does."""
         in_order = self._in_order
         return self.checked(
-            self._evaluate(self._strategy, task, dataset, feed, in_order=in_order, parts=parts)
+            self._evaluate(
+                self._strategy, task, dataset, feed, in_order=in_order, num_parts=num_parts
+            )
         )
 
     def predict(self, predict: Predict, transform: Transform | None, feed: Feed) -> PredictLoop:

@@ -201,7 +201,7 @@ class TrainLoop:
             lambda: randomness.fold_seed(self._seed, index),
             size=int(draws.shape[0]),
             number=number,
-            parts=num_replicas,
+            num_parts=num_replicas,
         )
         with randomness.batch_part(part):
             num_shards = (self.options.shards or num_replicas) // num_replicas

@@ -119,10 +119,10 @@ def _multinomial(
 
 def _shuffle(value: tf.Tensor, **_: Any) -> tf.Tensor:
     part = current_part()
-    if part is not None and part.parts > 1 and value.shape[:1] == [part.size]:
+    if part is not None and part.num_parts > 1 and value.shape[:1] == [part.size]:
         raise ConfigError(
-            f"tf.random.shuffle of a batch ({part.size} of its {part.size * part.parts} examples "
-            "are here) would not exchange examples between replicas or shards; use "
+            f"tf.random.shuffle of a batch ({part.size} of its {part.size * part.num_parts} "
+            "examples are here) would not exchange examples between replicas or shards; use "
             "strategy=one_device without batch.shards and batch.accumulate"
         )
     keys = _integers(tf.shape(value)[:1], 0, tf.int32.max)
@@ -231,7 +231,7 @@ def _has_own_numbers(static: list[int] | None, part: BatchPart) -> bool:
     """Return whether a draw may belong to the examples otherwise than by its first dimension."""
     if static is None or part.size == 0:
         return True
-    return part.parts > 1 and part.size > 1 and part.size in static[1:]
+    return part.num_parts > 1 and part.size > 1 and part.size in static[1:]
 
 
 def static_shape(shape: Any) -> list[int] | None:

@@ -38,7 +38,7 @@ class BatchPart:
         size: examples in the part; all parts of the batch have as many. 0: they are of no global
             batch, as in a loop of the user's own.
         number: how many such parts of the global batch come before this one.
-        parts: how many such parts the global batch has.
+        num_parts: how many such parts the global batch has.
         num_draws: how many draws have been traced in this step.
         place: the graph that was traced when the part was entered, and its name scope.
     """
@@ -46,7 +46,7 @@ class BatchPart:
     seed: Callable[[], tf.Tensor]
     size: int
     number: int | tf.Tensor
-    parts: int = 1
+    num_parts: int = 1
     num_draws: int = 0
     place: tuple[Any, str] = field(default_factory=lambda: _place())
 
@@ -140,7 +140,7 @@ def evaluated_part(
     count = context.num_replicas_in_sync
     number = _plus(_times(batch, count), tf.cast(context.replica_id_in_sync_group, tf.int64))
     seed = tf.zeros([2], tf.int64)
-    return batch_part(BatchPart(lambda: seed, size, number, parts=count))
+    return batch_part(BatchPart(lambda: seed, size, number, num_parts=count))
 
 
 def _place() -> tuple[Any, str]:
@@ -203,7 +203,7 @@ def split_part(count: int) -> Callable[[int | tf.Tensor], AbstractContextManager
             outer,
             size=outer.size // count,
             number=_plus(_times(outer.number, count), number),
-            parts=outer.parts * count,
+            num_parts=outer.num_parts * count,
             num_draws=num_draws,
         )
         with batch_part(part):

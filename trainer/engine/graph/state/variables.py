@@ -55,7 +55,7 @@ def whole(variables: Sequence[tf.Variable]) -> list[Any]:
     return list({id(variable): variable for variable in containers}.values())
 
 
-def parts_of(variable: Any) -> list[tf.Variable]:
+def pieces_of(variable: Any) -> list[tf.Variable]:
     """Return the pieces of a variable that parameter servers divide among them, or itself."""
     return list(getattr(variable, "variables", [variable]))
 

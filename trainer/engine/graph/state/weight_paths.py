@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.engine.graph.placement.layer_placement import layers_within, own_variables
-from trainer.engine.graph.state.variables import parts_of, whole
+from trainer.engine.graph.state.variables import pieces_of, whole
 from trainer.errors import ConfigError
 
 _SHOWN = 5  # paths in a message
@@ -108,9 +108,9 @@ def near(pattern: str, paths: Sequence[str]) -> str:
 
 def _within(layer: Any, prefix: str) -> Iterator[Weight]:
     for number, container in enumerate(whole(_own(layer))):
-        parts = tuple(parts_of(container))
-        leaf = scope_name(parts[0]).rpartition("/")[2]
-        yield Weight(f"{prefix}{leaf}", number, layer, parts, container)
+        pieces = tuple(pieces_of(container))
+        leaf = scope_name(pieces[0]).rpartition("/")[2]
+        yield Weight(f"{prefix}{leaf}", number, layer, pieces, container)
     for inner in layers_within(layer):
         yield from _within(inner, f"{prefix}{inner.name}/")
 

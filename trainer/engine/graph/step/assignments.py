@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from trainer.engine.graph.state.variables import parts_of
+from trainer.engine.graph.state.variables import pieces_of
 from trainer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -394,7 +394,7 @@ def _variables(model: tf.keras.Model) -> list[tf.Variable]:
     saved = getattr(model, "saved", None)  # a model of Keras 3
     if saved is None:
         return list(model.variables)
-    return [part for variable in saved.values() for part in parts_of(variable)]
+    return [piece for variable in saved.values() for piece in pieces_of(variable)]
 
 
 def _kind(variable: tf.Variable) -> str:
