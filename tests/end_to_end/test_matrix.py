@@ -86,6 +86,10 @@ FEATURES = {
         *SOFTMAX, "task._target_=tests.support.toy_targets.WithTarget", "~task.label_smoothing",
         "~task.class_weights", "~task.focal_gamma",
     ),
+    "normalization of each shard": (
+        "model=cnn", "model.width=4", "model.batch_norm=true", "model.synchronized=false",
+        "dataset=digits",
+    ),
     "own transform": (
         "dataset._target_=tests.support.toy_datasets.waves", "augment.brightness=0.2",
         "batch.global_size=36",
@@ -142,6 +146,7 @@ SLOW = {
     (BATCH, "killed"),
     (BATCH, "ring"),
     (BATCH, "central"),
+    ("normalization of each shard", "ring"),
     ("Keras 3", "killed"),
     ("language model", "killed"),
     ("large table", "ring"),

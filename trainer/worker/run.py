@@ -127,6 +127,8 @@ class Run:
         tf.keras.utils.set_random_seed(experiment.seed)
         if experiment.deterministic:
             tf.config.experimental.enable_op_determinism()
+        # What the remapper fuses depends on what is around it, such as the collectives of a layout.
+        tf.config.optimizer.set_experimental_options({"remapping": experiment.batch.shards is None})
         devices.set_threads(self.num_threads)
         strategy.warn_secs = experiment.watchdog.stall_secs / 2  # before it is stopped for a stall
         # Both ways: of several runs in one process each has its own setting.
