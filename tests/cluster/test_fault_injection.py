@@ -1,6 +1,6 @@
 """Fault injection: which process, what, when, and only once.
 
-Real runs survive faults in test_chaos.py and docs/how-to/failures.md.
+Real runs survive faults in tests/end_to_end/ and docs/how-to/failures.md.
 """
 
 import errno

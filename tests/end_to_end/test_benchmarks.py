@@ -34,23 +34,6 @@ def test_ratios_are_of_turns_of_one_round():
     ]
 
 
-@pytest.mark.long
-def test_contenders_of_scaling_are_measured():
-    command = [sys.executable, "-m", "benchmarks.scaling", "--rounds", "1", "--steps", "12", "40"]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=900, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    rows = [line.split("|") for line in done.stdout.splitlines() if line.startswith("| ")][2:]
-    assert [row[1].strip() for row in rows] == [
-        "Steadfast",
-        "Steadfast, TensorFlow's ring",
-        "no exchange (ceiling)",
-        "tutorial's loop",
-    ]
-    assert all(float(row[2]) > 0 for row in rows)
-
-
 def test_replay_counts_the_last_record_of_each_step(tmp_path):
     job = Job(str(tmp_path), "", epochs=1, steps_per_epoch=3, batch_size=4, save_every=None)
     lost, kept = [(0, 0, 1), (1, 2, 3), (2, 0, 5)], [(1, 4, 5), (2, 0, 1)]

@@ -9,14 +9,12 @@ from tests.support.processes import ROOT, only_run, run
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "layout", [[], ["strategy=mirrored", "strategy.virtual_devices=2"]], ids=["one", "mirrored"]
-)
-def test_features_are_learned_and_found_by_neighbors(tmp_path, layout):
+def test_features_are_learned_and_found_by_neighbors(tmp_path):
     shutil.copytree(ROOT / "docs" / "examples" / "contrastive", tmp_path, dirs_exist_ok=True)
     code, out, err = run(
         tmp_path, "experiment=contrastive_digits", "train.steps=20", "evaluate.every_steps=10",
-        "checkpoint.every_steps=20", "batch.global_size=64", *layout,
+        "checkpoint.every_steps=20", "batch.global_size=64",
+        "strategy=mirrored", "strategy.virtual_devices=2",
     )  # fmt: skip
     assert code == 0, out + err
     lines = (only_run(tmp_path) / "metrics.jsonl").read_text().splitlines()

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.doc_pages import ROOT
-from trainer.runs.status import RunStatus, State, run_status
 
 SCRIPT = """
 import json
@@ -158,30 +155,3 @@ def test_objects_of_tf_keras_train_as_they_are(tmp_path: Path) -> None:
     assert built["directory"] != given["directory"]
     assert built["history"] == given["history"]  # the seed of the run draws the weights
     assert built["loss"] == given["loss"]
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_killed_script_continues_with_the_same_call(tmp_path: Path) -> None:
-    keys = {"epochs": 600, "summary__every_epochs": 200, "evaluate__every_epochs": 200}
-    directory, status = kill(tmp_path, keys, AS_IT_IS)
-    again = result_of(start(tmp_path, keys, AS_IT_IS))
-    assert tmp_path / again["directory"] == directory
-    assert status.step < 6000
-    assert "Continuing from the checkpoint of step" in again["output"]
-
-
-def kill(folder: Path, keys: dict[str, Any], text: str = SCRIPT) -> tuple[Path, RunStatus]:
-    """Kill a script that trains; return the directory of its run, and how far it has come."""
-    process = start(folder, keys, text)
-    deadline = time.monotonic() + 120
-    while not list(folder.glob("runs/*/checkpoints/*.json")):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    (directory,) = folder.glob("runs/*-*")
-    while (status := run_status(directory)).state is State.RUNNING:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    return directory, status

@@ -1,10 +1,8 @@
 """Runs from a fork server: the same bits as from fresh processes, and nothing is left behind."""
 
-import json
 import os
 import random
 import signal
-import sys
 import time
 from contextlib import suppress
 
@@ -12,28 +10,20 @@ import pytest
 
 from tests.support.marks import first_only
 from tests.support.processes import (
-    OPTIONS,
     OWN_SERVER,
-    ROOT,
     descendants,
-    final_variables,
     finish,
-    log,
-    only_run,
     run,
     start,
     wait_gone,
     worker_pids,
 )
-from tests.support.training import assert_same_bits
 from trainer.cluster.fork_server import ForkServer
 
 pytestmark = pytest.mark.slow
 
 NUM_KILLS = int(os.environ.get("STEADFAST_KILLS", "2"))
 SHORT = ["model=softmax", "train.steps=4", "batch.global_size=16", "train.steps_per_loop=1"]
-
-COLD = {"TF_STEADFAST_TEST": "read at import, as far as anybody knows"}
 USER_CODE = '''
 """Changes what all code of a process shares, and prints how it finds it."""
 import os
@@ -62,18 +52,6 @@ class Changes:
 
 VERSION = 1
 '''
-SHOWS = """
-import json
-import sys
-
-
-class Shows:
-    def __init__(self) -> None:
-        print("shows", json.dumps([sys.executable, sys.argv[0], sys.flags.safe_path]))
-
-    def on_evaluate(self, step, metrics):
-        return False
-"""
 CHANGES = "+callbacks.changes={_target_:changes.Changes}"
 
 
@@ -85,28 +63,6 @@ def server(monkeypatch):
     monkeypatch.setenv("STEADFAST_FORK_SERVER", str(own.directory))
     yield own
     own.release()
-
-
-def test_run_of_forked_workers_has_the_bits_of_fresh_ones(tmp_path):
-    outcomes = {}
-    for name, variables in {"fresh": COLD, "forked": {}}.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "shows.py").write_text(SHOWS)
-        process = start(
-            tmp_path / name, *OPTIONS, "train.steps=12", "strategy=multi_worker",
-            "+callbacks.shows={_target_:shows.Shows}", **variables,
-        )  # fmt: skip
-        code, out, err = finish(process)
-        assert code == 0, out + err
-        run_dir = only_run(tmp_path / name)
-        shown = {line for line in out.splitlines() if line.startswith("shows ")}
-        outcomes[name] = (final_variables(run_dir), log(run_dir), shown)
-    assert_same_bits(outcomes["forked"][0], outcomes["fresh"][0])
-    assert outcomes["forked"][1:] == outcomes["fresh"][1:]
-    (line,) = shown
-    interpreter, program, _ = json.loads(line.removeprefix("shows "))
-    assert interpreter == sys.executable
-    assert program == str(ROOT / "trainer" / "worker" / "process.py")
 
 
 def test_child_is_new_whatever_those_before_it_have_changed(server, tmp_path):

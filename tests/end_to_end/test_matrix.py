@@ -140,21 +140,24 @@ FEATURES = {
         "model.synchronized=false",
     ),
 }  # fmt: skip
-SHOWN_BY_THE_OTHER_KERAS = {"functional of keras", "subclassed of tf_keras", "averaging of keras"}
 QUICK = {"optimizer muon"}
+SHOWN_BY_OTHERS = {
+    "functional of keras", "subclassed of tf_keras", "averaging of keras", "compiled of tf_keras",
+    "vae of tf_keras", "gan of tf_keras", "random draws by function",
+    *(feature for feature in FEATURES if feature.startswith("optimizer ")),
+} - {"optimizer adam", *QUICK}  # fmt: skip
+"""By the other Keras, and by tests of every optimizer."""
 SLOW = {
     (BATCH, "killed"),
     (BATCH, "ring"),
     (BATCH, "central"),
     ("normalization of each shard", "ring"),
-    ("Keras 3", "killed"),
-    ("language model", "killed"),
     ("large table", "ring"),
 }
 
 
 def marks(feature: str, layout: str) -> list[pytest.MarkDecorator]:
-    if layout == "stopped" and feature not in SHOWN_BY_THE_OTHER_KERAS:
+    if layout == "stopped" and feature not in SHOWN_BY_OTHERS:
         return [] if feature in QUICK else [pytest.mark.slow]
     return [pytest.mark.slow] if (feature, layout) in SLOW else [pytest.mark.long]
 

@@ -143,22 +143,6 @@ def reach_time_limit(cluster, job):
     cluster.update(job, "timelimit=60")
 
 
-@pytest.mark.long
-def test_job_over_its_time_limit_requeued_and_cancelled_ends_the_same(cluster, straight, tmp_path):
-    pause_only_at(tmp_path, 4, 16, 20)
-    job = submit(cluster, tmp_path, "--time=60")
-    wait_for(tmp_path / "reached-4", cluster, job)
-    reach_time_limit(cluster, job)
-    wait_for(tmp_path / "reached-16", cluster, job)
-    assert "TIME LIMIT" not in output(tmp_path)
-    requeued(cluster, job, lambda: cluster.run("n1", "scontrol", "requeue", job))
-    wait_for(tmp_path / "reached-20", cluster, job)
-    cluster.run("n1", "scancel", job)
-    assert cluster.wait(job, ENDED.__contains__, SECS) == "CANCELLED", output(tmp_path)
-    check_same_end(cluster, submit_again(cluster, tmp_path), tmp_path, straight)
-    check_continued(tmp_path, 4, 16, 20)
-
-
 def preempt(cluster, job):
     """Have a job of a partition of higher priority take the nodes, until it is done."""
     urgent = ["--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null"]
@@ -231,26 +215,6 @@ def test_job_with_a_schedule_of_faults_ends_the_same(cluster, straight, tmp_path
     if cluster.wait(job, ENDED.__contains__, SECS) != "COMPLETED":
         job = submit_again(cluster, tmp_path)
     check_same_end(cluster, job, tmp_path, straight)
-
-
-@pytest.mark.long
-def test_job_of_a_node_cut_off_and_back_ends_the_same(cluster, straight, tmp_path):
-    pause_only_at(tmp_path, 8)
-    job = submit(cluster, tmp_path, "checkpoint.every_steps=3")
-    wait_for(tmp_path / "reached-8", cluster, job)
-    cluster.cut("n2")
-    try:
-        requeued(cluster, job, lambda: cluster.declare("n2", "down"))
-        # The chief cannot save alone, and is killed at last. The other goes on.
-        until(lambda: not cluster.orphans(["n1"]), problem="Slurm does not end its part")
-        assert cluster.orphans(["n2"])
-    finally:
-        cluster.connect("n2")
-    # Slurm now kills what it finds there. It lets a requeued job wait two minutes for that (the
-    # lifetime of a credential), which `wait` cuts short.
-    until(lambda: not cluster.orphans(), problem="orphans")
-    check_same_end(cluster, job, tmp_path, straight)
-    check_continued(tmp_path, 6)
 
 
 @pytest.mark.long

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import re
 import shutil
 import signal
@@ -24,11 +22,7 @@ from tests.support.processes import (
     assert_same_run,
     finish,
     finished,
-    wait_until,
 )
-from trainer.runs.recorded_metrics import read_lines
-
-SEED = int(os.environ.get("STEADFAST_CHAOS_SEED", "4"))
 
 ADDRESSES = ("10.78.0.10", "10.78.0.11")
 PORT = 23456
@@ -161,44 +155,4 @@ def test_hosts_without_a_shared_folder_are_lost_and_train_to_the_same_bits(tmp_p
         assert "Already finished" in out
         (ended,) = {path.parent for path in job.disk(0).rglob("metrics.jsonl")}
         undisturbed = finished(*TRAINING, "strategy.workers=2")
-        assert_same_run(ended, undisturbed)
-
-
-@pytest.mark.long
-def test_run_whose_hosts_are_wiped_ten_times_ends_with_the_same_bits(tmp_path: Path) -> None:
-    command = [*TRAINING, "train.steps=240", "checkpoint.every_steps=50"]
-    draws = random.Random(SEED)
-    moments = [
-        (20 * number + draws.randrange(1, 18), draws.randrange(2)) for number in range(1, 11)
-    ]
-    print(f"STEADFAST_CHAOS_SEED={SEED}: {moments}")
-    outputs = []
-
-    def newest_step() -> int:
-        """Return the last step in the logs of both hosts."""
-        lines = [line for log in tmp_path.glob("disk-*/**/*.jsonl") for line in read_lines(log)[0]]
-        return max((line["step"] for line in lines), default=0)
-
-    with two_hosts() as hosts:
-        start_server(hosts, tmp_path)
-        job = Job(hosts, tmp_path)
-        processes = [job.start(index, *command) for index in (0, 1)]
-        for moment, index in moments:
-            wait_until(lambda step=moment: newest_step() >= step, *processes)
-            processes[index].kill()
-            outputs.append(processes[index].communicate(timeout=TIMEOUT_SECS)[0])
-            shutil.rmtree(job.disk(index))
-            processes[index] = job.start(index, *command)
-        for process in processes:
-            code, out, err = finish(process)
-            assert code == 0, out + err
-            outputs.append(out)
-        origins = [
-            x for out in outputs for x in out.splitlines() if x.startswith("Continuing from")
-        ]
-        # On each of the two hosts.
-        assert len(origins) == 2 * len(moments), origins
-        assert all(" (memory of " in line for line in origins), origins
-        (ended,) = {path.parent for path in job.disk(0).rglob("metrics.jsonl")}
-        undisturbed = finished(*command, "strategy.workers=2")
         assert_same_run(ended, undisturbed)

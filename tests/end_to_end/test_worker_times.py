@@ -34,7 +34,6 @@ def times_of(run_dir):
     return json.loads((run_dir / "result.json").read_text())["worker_times"]
 
 
-# The time of one exchange is measured within the step, that of the other beside it.
 @pytest.mark.slow
 @pytest.mark.parametrize("exchange", first_only(["direct", "ring"]))
 def test_others_wait_for_a_slow_worker_whatever_the_exchange(tmp_path, exchange):

@@ -10,10 +10,9 @@ from importlib.machinery import ModuleSpec
 
 import pytest
 
-from tests.end_to_end.test_chaos import wait_for_orphans
 from tests.support import tracked
 from tests.support.command_line import run_here
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, wait_for_orphans
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.config.options import targets

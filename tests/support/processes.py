@@ -189,6 +189,27 @@ def wait_gone(pid: int, timeout: float = 20) -> None:
         os.close(descriptor)
 
 
+def wait_for_orphans(mark: str, directory: Path) -> None:
+    """Wait until no process is left that has a mark in its environment, or works below a folder.
+
+    The environment of a forked worker is that of its server to those who look from outside.
+    """
+    while living := [*marked(mark), *worker_pids(directory).values()]:
+        wait_gone(living[0])
+
+
+def marked(mark: str) -> list[int]:
+    """Return the processes that have a mark in their environment."""
+    processes = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (folder / "environ").read_bytes():
+                processes.append(int(folder.name))
+        except OSError:
+            continue  # it has ended, or is another user's
+    return processes
+
+
 def only_run(directory: Path) -> Path:
     """Return the one run directory below `runs/`."""
     (run_dir,) = (directory / "runs").iterdir()
