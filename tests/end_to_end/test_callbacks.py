@@ -135,9 +135,6 @@ ADDRESSES = ["10.78.0.10:23456", "10.78.0.11:23456"]
     ("is_one_host", "workers"),
     [
         pytest.param(True, [0], marks=pytest.mark.slow, id="one-host-chief"),
-        pytest.param(True, [1], marks=pytest.mark.long, id="one-host-worker"),
-        pytest.param(True, [0, 1], marks=pytest.mark.long, id="one-host-both"),
-        pytest.param(False, [0], marks=pytest.mark.slow, id="two-hosts-chief"),
         pytest.param(False, [1], marks=pytest.mark.long, id="two-hosts-worker"),
         pytest.param(False, [0, 1], marks=pytest.mark.long, id="two-hosts-both"),
     ],

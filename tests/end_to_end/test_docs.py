@@ -27,19 +27,19 @@ RUN = [page for page in PAGES if page.commands]
 LONG = {
     f"docs/{name}.md"
     for name in (
-        "examples/gallery/README",
+        "concepts", "examples/gallery/README", "examples/own_project/README",
         "from-custom-loop", "from-hydra", "from-lightning", "from-model-fit",
-        "how-to/data", "how-to/dataset", "how-to/failures",
+        "how-to/cluster", "how-to/data", "how-to/dataset", "how-to/failures",
         "how-to/fine-tune", "how-to/fit", "how-to/gan", "how-to/keras-program",
         "how-to/keras3", "how-to/labels",
         "how-to/language-model", "how-to/metrics", "how-to/model",
         "how-to/model-parallelism", "how-to/report", "how-to/resume", "how-to/see",
         "how-to/segmentation", "how-to/several-models", "how-to/slow-workers", "how-to/sweep",
-        "same-bits", "strategies", "troubleshooting",
+        "reference/errors", "same-bits", "strategies", "troubleshooting",
         "tutorial/2-kill", "tutorial/3-your-own", "tutorial/4-sweep", "tutorial/5-devices",
     )
 } | {"README.md"}  # fmt: skip
-"""Pages whose commands take more than ten seconds; other tests hold what they do."""
+"""Pages whose commands take more than five seconds; other tests hold what they do."""
 OTHER_PAGES = ("CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")
 DATA = ("mnist.npz", "cifar-10-batches-py")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.fault_schedules import hold, send_storm
+from tests.support.fault_schedules import hold
 from tests.support.marks import first_only
 from tests.support.processes import (
     OPTIONS,
@@ -35,7 +35,6 @@ COMMAND = [
     *(option for option in OPTIONS if not option.startswith("model.")),
     *("strategy=multi_worker", "batch.shards=2"),
 ]
-STOPPED = frozenset({130, 143})
 STEPS = (4, 8, 12, 16, 20)
 MEET = '''
 import os, pathlib, socket, time
@@ -136,15 +135,6 @@ class Job:
         self.cluster.kill("n2")
         self.cluster.start_node("n2")
 
-    def preemption(self, dice):
-        self.process.send_signal(signal.SIGTERM)
-        self.restart({143})
-
-    def storm(self, dice):
-        send_storm(dice, [self.process.pid, *worker_pids(self.directory).values()])
-        self.process.send_signal(signal.SIGTERM)
-        self.restart(STOPPED)
-
     def lost_command(self, dice):
         self.process.kill()
         self.restart({-signal.SIGKILL})
@@ -156,11 +146,11 @@ class Job:
         return only_run(self.directory)
 
 
-FAULTS = (Job.lost_process, Job.lost_node, Job.preemption, Job.storm, Job.lost_command)
+FAULTS = (Job.lost_process, Job.lost_node, Job.lost_command)
 
 
 def schedules():
-    """Return five schedules: the step of a fault, the fault, and dice."""
+    """Return three schedules: the step of a fault, the fault, and dice."""
     dice = random.Random(19)
     return [
         pytest.param(dice.choice(STEPS), fault, random.Random(number), id=fault.__name__)

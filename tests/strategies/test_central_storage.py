@@ -1,32 +1,9 @@
 import pytest
 import tensorflow as tf
 
-from tests.support.training import ROUNDING, distance, engine, train, variables
 from trainer.cluster.spec import Cluster
 from trainer.errors import ConfigError
 from trainer.strategies.central_storage import CentralStorage
-
-# A smooth model: kernels of other instruction sets round otherwise, and a ReLU may turn that into
-# another gradient.
-TWENTY_STEPS = [
-    "model._target_=tests.support.toy_models.smooth",
-    "optimizer=sgd",
-    "optimizer.learning_rate=0.05",
-    "train.steps=20",
-]
-EVERYTHING = [
-    "train.clip_norm=0.05", "batch.accumulate=2", "model.l2=0.01",
-    "augment.crop=1", "train.ema_decay=0.9",
-]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_central_storage_trains_the_weights_of_one_device(tmp_path):
-    initial = variables(engine(tmp_path / "initial", *TWENTY_STEPS, *EVERYTHING))
-    one = train(tmp_path / "one", *TWENTY_STEPS, *EVERYTHING)
-    central = ["strategy=central_storage", "strategy.virtual_devices=2"]
-    other = train(tmp_path / "other", *central, *TWENTY_STEPS, *EVERYTHING)
-    assert distance(one, other, initial) <= ROUNDING
 
 
 @pytest.mark.parametrize(
