@@ -77,6 +77,31 @@ def wait(index, gate):
     must_wait = tf.logical_and(index >= gate, closed(tf.constant(0)))
     return tf.cond(must_wait, report_and_wait, lambda: tf.constant(0))
 '''
+ROWS = '''
+import numpy as np
+import tensorflow as tf
+
+from counting import Counting
+
+
+class Rows(Counting):
+    """Adds 1 to each row of the table at each of its lookups."""
+
+    def _loss(self, batch, *, training):
+        losses = -tf.reduce_sum(self._outputs(batch, training=training), axis=-1)
+        return losses, {"accuracy": losses}
+
+
+def table(input_shape, num_classes):
+    rows = tf.keras.layers.Embedding(40_000, 8, "zeros", name="rows")
+    total = tf.keras.layers.Lambda(lambda x: tf.reduce_sum(x, axis=-1))
+    return tf.keras.Sequential([tf.keras.Input(input_shape, dtype="int32"), rows, total])
+
+
+def examples():
+    """Return 1,440 examples, each with three rows of its own."""
+    return np.arange(4320, dtype=np.int32).reshape(-1, 3), np.arange(1440) % 3
+'''
 
 SMALL = [
     "strategy=parameter_server", "model=softmax", "batch.global_size=8", "restart.backoff_secs=0",
@@ -183,6 +208,31 @@ def test_killed_workers_are_replaced_and_every_step_is_counted_once(begin, tmp_p
     assert out.count("warning: worker-0 was killed by SIGKILL; starting it again alone") == 2
     assert all(line["worker_0_steps_per_sec"] > 0 for line in lines if line["step"] > 1500)
     assert max(line["staleness_max"] for line in lines) >= 1
+
+
+@pytest.mark.long
+def test_every_row_is_updated_as_often_as_steps_look_it_up_after_ten_kills(begin, tmp_path):
+    steps, gates = 2200, [*range(200, 2200, 200)]
+    (tmp_path / "rows.py").write_text(ROWS)
+    live = begin(
+        tmp_path, *counting(tmp_path, steps, gates), "task._target_=rows.Rows",
+        "model._target_=rows.table", "~model.l2", "dataset=arrays",
+        "dataset.data._target_=rows.examples", "optimizer=sgd", "optimizer.momentum=0",
+        "optimizer.learning_rate=8", "summary.every_steps=100",
+    )  # fmt: skip
+    for number, gate in enumerate(gates):
+        live.kill_at(gate, f"worker-{number % 2}")
+    assert "gradients by rows" in live.end()
+    final = final_variables(only_run(tmp_path))
+    (rows,) = (x[:4320] for name, x in final.items() if "models" in name and "embeddings" in name)
+    lookups = rows.reshape(1440, -1).astype(int)
+    assert (lookups == rows.reshape(1440, -1)).all()
+    assert (lookups == lookups[:, :1]).all()
+    # Each example was trained in 12 or 13 steps, and again in those that were begun again.
+    assert lookups.min() >= 12
+    again, rest = divmod(int(lookups[:, 0].sum()) - 8 * steps, 8)
+    assert rest == 0
+    assert 0 <= again <= train_lines(tmp_path)[-1]["steps_repeated"]
 
 
 @pytest.mark.slow
@@ -313,6 +363,20 @@ def continue_on_one_device(run_dir, saved, metrics):
     assert sum(restored) == pytest.approx(sum(known))
     alone.train(lambda: False)
     assert alone.step == 70
+
+
+@pytest.mark.long
+def test_partitioned_variables_have_the_same_initial_values(tmp_path):
+    options = [*LEARNER, "model.dropout=0.25", "optimizer.learning_rate=1e-12", "train.steps=1"]
+    code, out, err = run(tmp_path, "strategy=parameter_server", *SPLIT, *options)
+    assert code == 0, out + err
+    split = final_variables(only_run(tmp_path))
+    training.train(tmp_path / "runs" / "one", *options)
+    whole = final_variables(tmp_path / "runs" / "one")
+    assert split.keys() == whole.keys()
+    for name in split:
+        if "kernel" in name:
+            np.testing.assert_allclose(split[name], whole[name], atol=1e-9, err_msg=name)
 
 
 def test_server_lost_during_a_save_is_not_reported_as_a_disk_error(tmp_path, monkeypatch):
