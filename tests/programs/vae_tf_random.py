@@ -16,8 +16,6 @@ class Sampling(tf.keras.layers.Layer):
         batch, latent = tf.shape(mean)[0], tf.shape(mean)[1]
         if self.draw == "backend":
             noise = tf.keras.backend.random_normal(shape=(batch, latent))
-        elif self.draw == "raw":
-            noise = tf.raw_ops.RandomStandardNormal(shape=[batch, latent], dtype=tf.float32)
         else:
             noise = tf.random.normal(shape=(batch, latent))
         return mean + tf.exp(0.5 * log_variance) * noise
