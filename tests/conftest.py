@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -42,9 +43,22 @@ class FourDevices(MetaPathFinder):
             # On one core too, a function can wait for another.
             tf.config.threading.set_inter_op_parallelism_threads(max(2, os.cpu_count() or 1))
             tf.config.list_logical_devices()  # from here on no test can change them
+            _end_iterators_at_once(tf)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
+
+
+def _end_iterators_at_once(tf: Any) -> None:
+    """Tune no dataset: the end of an iterator may wait a minute for the thread that does."""
+    iterate = tf.data.Dataset.__iter__
+
+    def untuned(dataset: Any) -> Any:
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        return iterate(dataset.with_options(options))
+
+    tf.data.Dataset.__iter__ = untuned
 
 
 sys.meta_path.insert(0, FourDevices())

@@ -20,7 +20,8 @@ from trainer.config.schema import Experiment
 from trainer.engine.evaluation.evaluator import Evaluation, Evaluator, Predictor
 from trainer.engine.evaluation.inference import Inference
 from trainer.engine.evaluation.row_metrics import require_evaluated
-from trainer.engine.graph.input.feed import Feed, NumberedSplit, Source
+from trainer.engine.graph.input.feed import Feed, NumberedSplit, Source, opened
+from trainer.engine.graph.library_patches import untuned
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.state.train_state import TrainState
 from trainer.engine.pacing import Stopped
@@ -111,9 +112,9 @@ class ActorFeed:
             # What waits for unrolls must not hold a thread of the steps that publish weights.
             options = tf.data.Options()
             options.threading.private_threadpool_size = 1
-            return numbers.map(element).prefetch(local).with_options(options)
+            return untuned(numbers.map(element).prefetch(local).with_options(options))
 
-        return iter(self._strategy.distribute_datasets_from_function(pipeline))
+        return opened(self._strategy, pipeline)
 
     def next(self, iterator: Any) -> Any:
         published = []

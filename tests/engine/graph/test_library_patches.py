@@ -3,6 +3,7 @@
 import keras
 import pytest
 import tensorflow as tf
+from tensorflow.python.data.ops import multi_device_iterator_ops
 
 from trainer.engine.graph import library_patches
 
@@ -38,9 +39,10 @@ def test_tape_notes_the_number_that_it_derives():
     assert [float(value) for value in noted] == [9.0]
 
 
-@pytest.mark.parametrize("library", [tf.keras, keras], ids=["tf_keras", "keras"])
-def test_losses_of_a_replica_are_means_of_its_examples(library):
-    library_patches.scale_no_losses(of_tf_keras=library is tf.keras)
+@pytest.mark.parametrize("of_tf_keras", [True, False], ids=["tf_keras", "keras"])
+def test_losses_of_a_replica_are_means_of_its_examples(of_tf_keras):
+    library = tf.keras if of_tf_keras else keras
+    library_patches.scale_no_losses(of_tf_keras=of_tf_keras)
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 
     @tf.function
@@ -51,3 +53,17 @@ def test_losses_of_a_replica_are_means_of_its_examples(library):
     with strategy.scope():
         losses = strategy.experimental_local_results(step())
     assert [float(loss) for loss in losses] == [4.0, 4.0]
+
+
+def test_nothing_that_moves_batches_to_devices_is_tuned(monkeypatch):
+    library_patches.end_iterators_at_once()
+    create, made = multi_device_iterator_ops._create_device_dataset, []
+
+    def noted(*args, **options):
+        made.append(create(*args, **options))
+        return made[-1]
+
+    monkeypatch.setattr(multi_device_iterator_ops, "_create_device_dataset", noted)
+    strategy = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
+    iter(strategy.distribute_datasets_from_function(lambda _: tf.data.Dataset.range(4)))
+    assert [dataset.options().autotune.enabled for dataset in made] == [False, False]

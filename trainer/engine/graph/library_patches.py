@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
+from tensorflow.python.data.ops import multi_device_iterator_ops
 from tensorflow.python.eager import backprop
 
 # Replicas and shards are traced in one thread each, hence thread-local.
@@ -48,6 +49,30 @@ def _register_vspace() -> None:
         return functools.reduce(add, gradients)
 
     pywrap_tfe.TFE_Py_RegisterVSpace(original._replace(aggregate_fn=aggregate))
+
+
+@functools.cache
+def end_iterators_at_once() -> None:
+    """Have the iterators of distributed datasets end without a wait for their tuning.
+
+    A thread of TensorFlow tunes each pipeline, less and less often. Where it misses that its
+    iterator ends, the end waits for its next turn: as long as the iterator has lived, at most a
+    minute. What moves batches to the devices has nothing to tune, but no option of its own.
+    """
+    original = multi_device_iterator_ops._create_device_dataset
+
+    @functools.wraps(original)
+    def create(*args: Any, **options: Any) -> tf.data.Dataset:
+        return untuned(original(*args, **options))
+
+    multi_device_iterator_ops._create_device_dataset = create
+
+
+def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Return a dataset without a thread that tunes it."""
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from trainer.cluster.fault_injection import Faults
 from trainer.config.schema import Fault
+from trainer.engine.graph.library_patches import end_iterators_at_once, untuned
 from trainer.engine.graph.randomness import randomness
 from trainer.protocols import Batch, Split, SplitDefaults, Stream, with_defaults
 
@@ -273,11 +274,10 @@ class Pipeline:
 
             numbers = tf.data.Dataset.range(step * local, tf.int64.max)
             # Two at a time: while one batch waits for its slowest file, the next is being decoded.
-            return numbers.map(element, num_parallel_calls=2, deterministic=True).prefetch(
-                2 * local
-            )
+            batches = numbers.map(element, num_parallel_calls=2, deterministic=True)
+            return untuned(batches.prefetch(2 * local))
 
-        return iter(self.strategy.distribute_datasets_from_function(pipeline))
+        return opened(self.strategy, pipeline)
 
     def next(self, iterator: Any) -> Any:
         return iterator.get_next()
@@ -286,6 +286,15 @@ class Pipeline:
         self, element: Any, step: tf.Tensor, replica: tf.Tensor
     ) -> tuple[Batch, tf.Tensor]:
         return element
+
+
+def opened(
+    strategy: tf.distribute.Strategy,
+    pipeline: Callable[[tf.distribute.InputContext], tf.data.Dataset],
+) -> Any:
+    """Return an iterator of what a function makes for each process."""
+    end_iterators_at_once()
+    return iter(strategy.distribute_datasets_from_function(pipeline))
 
 
 @dataclass(frozen=True)
@@ -334,7 +343,7 @@ class StreamFeed(Pipeline):
             )
             return endless.prefetch(2 * local)
 
-        return iter(self.strategy.distribute_datasets_from_function(pipeline))
+        return opened(self.strategy, pipeline)
 
     def _element(self, number: tf.Tensor, batch: Batch) -> tuple[Batch, tf.Tensor]:
         positions = number * self.source.per_replica
