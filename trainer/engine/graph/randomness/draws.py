@@ -72,9 +72,13 @@ def _without_generator(function: Callable[..., tf.Tensor]) -> Callable[..., tf.T
 
 
 def _legacy_generator(layer: tf.keras.layers.Layer) -> Any:
-    """Return a layer's generator of random numbers, which calls the functions of `tf.random`."""
+    """Return a layer's generator of random numbers: in a step one that calls `tf.random`.
+
+    Not before: a model is built with the same initial weights as the first one of a process.
+    """
     generator = layer.__dict__["_random_generator"]
-    generator._rng_type = generator.RNG_LEGACY_STATEFUL
+    if current_part() is not None:
+        generator._rng_type = generator.RNG_LEGACY_STATEFUL
     return generator
 
 
