@@ -53,12 +53,12 @@ def _end_iterators_at_once(tf: Any) -> None:
     """Tune no dataset: the end of an iterator may wait a minute for the thread that does."""
     iterate = tf.data.Dataset.__iter__
 
-    def untuned(dataset: Any) -> Any:
-        options = tf.data.Options()
-        options.autotune.enabled = False
-        return iterate(dataset.with_options(options))
+    def iterate_untuned(dataset: Any) -> Any:
+        from trainer.engine.graph.library_patches import untuned
 
-    tf.data.Dataset.__iter__ = untuned
+        return iterate(untuned(dataset))
+
+    tf.data.Dataset.__iter__ = iterate_untuned
 
 
 sys.meta_path.insert(0, FourDevices())

@@ -1,4 +1,4 @@
-"""A run that ends at any moment of an event goes on from memory as if it had not ended.
+"""A run that ends at any moment of an event continues from memory as if it had not ended.
 
 And what the engine does whatever fails, and what it says it does meanwhile.
 """

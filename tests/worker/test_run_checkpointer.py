@@ -89,8 +89,10 @@ def test_rollback_past_a_checkpoint_that_the_store_has_awaits_nothing(tmp_path, 
         write_checkpoint(tmp_path, step)
     write_note(tmp_path, [folder_of(tmp_path, step) for step in (2, 4)])
     checkpoint_marker.remove(tmp_path / "checkpoints", 4)
-    monkeypatch.setattr(remote_files.time, "sleep", Stop(0).wait)
+    stop = Stop(0)
+    monkeypatch.setattr(remote_files.time, "sleep", stop.wait)
     wait_for_upload(tmp_path, lambda: None)
+    assert stop.waits == 0
 
 
 @pytest.mark.parametrize(("phase", "beats"), [("save", 60), ("train", 0)])

@@ -1,4 +1,4 @@
-"""Snapshots in memory: how often they are written, and which one a restart goes on from.
+"""Snapshots in memory: how often they are written, and from which a restart continues.
 
 On one host each process sees the memories of all, on several its own.
 """

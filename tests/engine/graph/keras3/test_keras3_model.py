@@ -279,6 +279,18 @@ def test_functions_of_keras_draw_for_the_part_of_the_batch(name, is_fixed):
     assert generator.state.numpy().tolist() == [1, 0]
 
 
+def test_draw_for_each_row_is_refused():
+    keras3_random.convert_draws()
+
+    @tf.function(autograph=False)
+    def step(rows):
+        with batch_part(BatchPart(lambda: fold_seed(7, 0), 12, 0)):
+            return keras.ops.vectorized_map(lambda row: keras.random.dropout(row, 0.5), rows)
+
+    with pytest.raises(ConfigError, match=r"dropout of keras\.random is called in vectorized_map"):
+        step(tf.ones([12, 3]))
+
+
 def test_private_names_of_keras_are_there():
     from keras.src.backend import core
     from keras.src.backend import random as backend

@@ -16,7 +16,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import keras
 import numpy as np
@@ -25,6 +25,7 @@ from keras.src.backend import core as backend
 from tensorflow.python.autograph.core.ag_ctx import ControlStatusCtx, Status
 
 from trainer.engine.graph.keras3 import keras3_random
+from trainer.engine.graph.keras3.refusal import refusals_as_they_are, refuse
 from trainer.engine.graph.state.variables import pieces_of
 from trainer.engine.graph.state.weight_paths import select, shown, weights_of
 from trainer.engine.graph.step.assignments import note_update
@@ -329,15 +330,10 @@ def checked_call() -> Iterator[None]:
     Raises:
         ConfigError: it has Python ask for the value of a tensor, or `refuse` was called.
     """
-    _current.refusal = None
     _current.calls = True
     try:
-        yield
-    except ConfigError:
-        if _current.refusal is None:
-            raise
-        # Keras raises another one, with what it knows about the call.
-        raise _current.refusal from None
+        with refusals_as_they_are():
+            yield
     except tf.errors.OperatorNotAllowedInGraphError as error:
         place = re.search(r"when calling ([\w.]+\(\))", str(error))
         raise ConfigError(
@@ -347,12 +343,6 @@ def checked_call() -> Iterator[None]:
         ) from error
     finally:
         _current.calls = False
-
-
-def refuse(problem: str) -> NoReturn:
-    """Raise a ConfigError, from code that Keras calls, on what a model does in `checked_call`."""
-    _current.refusal = ConfigError(problem)
-    raise _current.refusal
 
 
 @functools.cache

@@ -19,10 +19,13 @@ import keras
 import tensorflow as tf
 from keras.src.backend import random as backend
 
+from trainer.engine.graph.keras3.refusal import refuse
 from trainer.engine.graph.randomness.randomness import (
+    BatchPart,
     batch_part,
     current_part,
     fold_seed,
+    in_step,
     next_seed,
 )
 
@@ -35,13 +38,15 @@ def convert_draws() -> None:
     original = keras.random.SeedGenerator.next
 
     def next_of(generator: keras.random.SeedGenerator, **options: Any) -> Any:
-        return original(generator, **options) if current_part() is None else next_seed()
+        if _part("SeedGenerator.next") is None:
+            return original(generator, **options)
+        return next_seed()
 
     keras.random.SeedGenerator.next = next_of
     original_seed = backend.draw_seed
 
     def draw_seed(seed: Any) -> Any:
-        part = current_part()
+        part = _part("a function")
         if part is None or not isinstance(seed, int):
             return original_seed(seed)
         return fold_seed(seed, part.number)
@@ -49,12 +54,23 @@ def convert_draws() -> None:
     backend.draw_seed = draw_seed
 
 
+def _part(name: str) -> BatchPart | None:
+    """Return the part that is drawn for, or None outside a step."""
+    part = current_part()
+    if part is None and in_step():
+        refuse(
+            f"model: {name} of keras.random is called in vectorized_map, which would draw the same "
+            "at each step; draw for the whole batch before it"
+        )
+    return part
+
+
 def _converted(
     original: Callable[..., Any], function: Callable[..., tf.Tensor]
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def draw(*args: Any, seed: Any = None, **options: Any) -> Any:
-        part = current_part()
+        part = _part(original.__name__)
         if part is None:
             return original(*args, seed=seed, **options)
         if not isinstance(seed, int):

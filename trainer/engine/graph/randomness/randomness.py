@@ -101,6 +101,11 @@ def _part_in_calls(function: FuncGraph, part: BatchPart) -> BatchPart:
     return own
 
 
+def in_step() -> bool:
+    """Return whether a step is traced, also where random functions cannot draw for its part."""
+    return getattr(_current, "part", None) is not None
+
+
 def next_seed() -> tf.Tensor:
     """Return a seed, [2] int64, that no other draw of the step and no other part has."""
     part = current_part()
@@ -152,7 +157,7 @@ def _place() -> tuple[Any, str]:
 def _loops_within(entered: Any) -> tuple[list[tf.Tensor], FuncGraph | None]:
     """Return the counters of the loops around what is traced, in a graph or the function within.
 
-    That function is returned too: the innermost `tf.function` that is traced; None: there is none.
+    That function is returned too: the innermost `tf.function` that is traced, or None.
     """
     graph = tf.compat.v1.get_default_graph()
     counters = []
