@@ -67,3 +67,19 @@ def test_nothing_that_moves_batches_to_devices_is_tuned(monkeypatch):
     strategy = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
     iter(strategy.distribute_datasets_from_function(lambda _: tf.data.Dataset.range(4)))
     assert [dataset.options().autotune.enabled for dataset in made] == [False, False]
+
+
+def test_layer_runs_within_a_scope_with_its_casts_and_losses():
+    kernel = tf.keras.regularizers.L2(0.5)
+    layer = tf.keras.layers.Dense(1, kernel_regularizer=kernel, dtype="mixed_float16")
+    layer.build([None, 1])
+    library_patches.run_layer_within(layer, lambda: tf.name_scope("scope"))
+
+    @tf.function
+    def call(x):
+        return layer(x), layer.losses
+
+    graph = call.get_concrete_function(tf.TensorSpec([1, 1])).graph
+    names = [op.name for op in graph.get_operations() if op.type in ("Cast", "MatMul", "L2Loss")]
+    assert len(names) > 3
+    assert all(name.startswith("scope") for name in names)

@@ -1,7 +1,7 @@
-"""What is replaced in TensorFlow and Keras for the whole process, as they have no local way.
+"""What is replaced in TensorFlow and Keras, as they have no local way.
 
-Each replacement does what the original does unless a thread has asked for more.
-tests/engine/graph/test_library_patches.py fails when TensorFlow or Keras changes.
+Each replacement for the whole process does what the original does unless a thread has asked for
+more. tests/engine/graph/test_library_patches.py fails when TensorFlow or Keras changes.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.data.ops import multi_device_iterator_ops
 from tensorflow.python.eager import backprop
+
+Scope: TypeAlias = Callable[[], AbstractContextManager[Any]]
 
 # Replicas and shards are traced in one thread each, hence thread-local.
 _current = threading.local()
@@ -120,3 +122,23 @@ def scale_no_losses(*, of_tf_keras: bool) -> None:
 
         module.unscale_loss_for_distribution = lambda value: value
     module.scale_loss_for_distribution = lambda value: value
+
+
+def run_layer_within(layer: tf.keras.layers.Layer, scope: Scope) -> None:
+    """Enter a new `scope()` around each call of a layer, and around its losses.
+
+    Casts of the inputs and masks are made around `call`, by `__call__`, which Python looks up in
+    the class: so the layer gets a class of its own, with the name of its class.
+    """
+    kind = type(layer)
+    members = {"__call__": _within(scope, kind.__call__), "__module__": kind.__module__}
+    layer.__class__ = type(kind.__name__, (kind,), members)
+    layer._callable_losses[:] = [_within(scope, loss) for loss in layer._callable_losses]
+
+
+def _within(scope: Scope, function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **options: Any) -> Any:
+        with scope():
+            return function(*args, **options)
+
+    return call

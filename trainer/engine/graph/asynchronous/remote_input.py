@@ -130,6 +130,8 @@ class RemotePipelineFeed(RemoteFeed):
 
 def _remove_python_calls(graph: Any) -> bool:
     """Remove the calls into Python from a GraphDef; return whether there were any."""
+    # TensorFlow has no public way: it imports a GraphDef as it is, with its library of functions,
+    # and pruning keeps a call that returns nothing, for others wait for it.
     functions = graph.library.function
     nodes = [*graph.node, *(node for function in functions for node in function.node_def)]
     calls = [node for node in nodes if node.op in _PYTHON_CALLS]

@@ -12,6 +12,7 @@ than its own part.
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import math
 import re
@@ -22,6 +23,7 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
+from trainer.engine.graph.library_patches import run_layer_within
 from trainer.errors import ConfigError
 from trainer.logical_devices import (
     DeviceGroups,
@@ -329,22 +331,6 @@ class _Components:
 
 
 def compute_on_devices(placement: LayerPlacement) -> None:
-    """Have every layer compute on its logical device.
-
-    What Keras does around `call` has to be there too: casts of the inputs, losses. So a layer gets
-    a class of its own, with the name of its class.
-    """
+    """Have every layer compute on its logical device."""
     for path, index in placement.devices.items():
-        layer = placement.layers[path]
-        kind = type(layer)
-        members = {"__call__": _on(index, kind.__call__), "__module__": kind.__module__}
-        layer.__class__ = type(kind.__name__, (kind,), members)
-        layer._callable_losses[:] = [_on(index, loss) for loss in layer._callable_losses]
-
-
-def _on(index: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **options: Any) -> Any:
-        with logical_device(index):
-            return function(*args, **options)
-
-    return call
+        run_layer_within(placement.layers[path], functools.partial(logical_device, index))
