@@ -98,24 +98,6 @@ def test_run_survives_kills_of_actors_learner_and_supervisor(tmp_path):
     assert f"Frames: {result['frames']:,} trained" in out
 
 
-BROKEN = """
-from trainer.reinforcement.environments.catch import Catch
-
-
-class Broken(Catch):
-    left = 20
-
-    def __init__(self, *, rows: int, columns: int) -> None:
-        super().__init__(rows=rows, columns=columns)
-
-    def step(self, action):
-        self.left -= 1
-        if not self.left:
-            raise RuntimeError("the floor has gone")
-        return super().step(action)
-"""
-
-
 JOBS = {"worker": ["10.78.0.10:2222"], "actor": ["10.78.0.11:2222"]}
 
 
@@ -165,22 +147,6 @@ def test_actor_on_another_host_is_killed_and_another_one_started(tmp_path):
     result = json.loads((run_dir / "result.json").read_text())
     assert result["frames"] == (step + 10) * BATCH * LENGTH
     assert worker_pids(tmp_path) == {}
-
-
-@pytest.mark.slow
-def test_environment_that_raises_ends_the_run_when_the_budget_is_spent(tmp_path):
-    (tmp_path / "broken.py").write_text(BROKEN)
-    code, out, err = run(
-        tmp_path, *SMALL, "env._target_=broken.Broken", "train.steps=100000", "actors.count=1",
-        "actors.max_restarts=1",
-    )  # fmt: skip
-    assert code == 1, out + err
-    assert out.count("RuntimeError: the floor has gone") == 1
-    assert "actor-0 failed; starting it again alone" in out
-    assert "RuntimeError: the floor has gone" in err
-    assert "error: actor-0 crashed; the whole log is " in err
-    assert "the worker crashed" not in out + err
-    assert "gave up after 1 lost actors" in err
 
 
 @pytest.mark.slow

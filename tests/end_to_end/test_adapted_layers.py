@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from tests.programs.adapted import Rows
-from tests.support.processes import ROOT, run
 from tests.support.training import finish, recipe
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
@@ -61,16 +60,3 @@ def test_lookups_are_refused_with_xla(tmp_path):
     refused = [item for item in options("legacy_net") if "shards" not in item]
     with pytest.raises(ConfigError, match=r"jit \(true\) compiles no texts, which the data"):
         recipe(tmp_path, *refused, "jit=true")
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["net", "legacy_net"])
-def test_adapted_model_trains_on_parameter_servers(tmp_path, monkeypatch, name):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    plain = [item for item in options(name) if "shards" not in item]
-    code, out, err = run(tmp_path, *plain, "strategy=parameter_server")
-    assert code == 0, f"{out}\n{err}"
-    (file,) = tmp_path.glob("runs/*/adapted.json")
-    recipe(tmp_path / "one", *plain)
-    assert file.read_bytes() == adapted_file(tmp_path / "one").read_bytes()

@@ -1,6 +1,5 @@
 """Damaged checkpoints: the run continues from the newest whole one, or says why it cannot."""
 
-import os
 import shutil
 
 import pytest
@@ -27,23 +26,6 @@ def stopped(tmp_path_factory):
 def run_dir(stopped, tmp_path):
     """A run of its own with three checkpoints."""
     return shutil.copytree(stopped, tmp_path / "run")
-
-
-def truncate(place, step):
-    for file in place.glob(f"ckpt-{step}.data-*"):
-        os.truncate(file, 10)
-
-
-@pytest.mark.slow
-def test_damaged_checkpoint_is_skipped_and_the_run_ends_the_same(run_dir):
-    truncate(run_dir / "checkpoints", 6)
-    engine = training.engine(run_dir, *SAVING)
-    assert_same_bits(training.finish(engine), training.trained(*SAVING).variables)
-    (line,) = engine.checkpointer.skipped
-    assert line.startswith(
-        "skipped the checkpoint of step 6: ckpt-6.data-00000-of-00001 has 10 bytes"
-    )
-    assert engine.checkpointer.steps() == [2, 4, 6, 8]
 
 
 def no_markers(place):

@@ -1,52 +1,25 @@
-"""Several real synchronous processes: the same numbers as one, and all stop or restart together."""
+"""Several real synchronous processes: their files, and errors of one of them."""
 
-import errno
 import json
-import os
-import socket
-import time
 
-import numpy as np
 import pytest
 
 from tests.support.processes import (
     ROOT,
-    TIMEOUT_SECS,
-    final_variables,
-    finish,
     finished,
     log,
     only_run,
     run,
-    start,
 )
-from trainer.cluster import discovery
-from trainer.cluster.network_namespace import IsolationError, Namespace
-from trainer.cluster.spec import ProcessId
 
-# No more steps: the last bits differ, and sooner or later flip a maximum of the pooling.
-SIX = [
-    "model.width=8", "model.batch_norm=true", "optimizer=sgd", "optimizer.learning_rate=0.05",
-    "batch.global_size=48", "train.steps=6",
-    "train.clip_norm=0.5", "model.dropout=0",
-]  # fmt: skip
 MULTI = ["strategy=multi_worker"]
-
-
-def model_of(run_dir):
-    found = final_variables(run_dir)
-    return np.concatenate(
-        [found[name].ravel() for name in sorted(found) if name.startswith("models")]
-    )
+SIX = ["model=softmax", "batch.global_size=16", "train.steps=6"]
 
 
 @pytest.mark.slow
-def test_two_workers_equal_one_device_and_one_process_uses_their_run():
-    one = finished(*SIX)
+def test_chief_alone_writes_files_and_one_process_uses_the_run():
     many = finished(*SIX, *MULTI, "strategy.workers=2")
-    assert np.abs(model_of(one) - model_of(many)).max() <= 1e-6
     assert json.loads((many / "run.json").read_text())["num_replicas"] == 2
-    # Only the chief writes files.
     assert {path.name for path in (many / "logs").iterdir()} == {
         "worker-0.log", "worker-1.log", "status-worker-0.json",
     }  # fmt: skip
@@ -65,30 +38,6 @@ def test_two_workers_equal_one_device_and_one_process_uses_their_run():
     assert metrics == pytest.approx(result["metrics"], abs=1e-6)
     assert (many / "export" / "model-6" / "saved_model" / "saved_model.pb").exists()
     assert (many / "logs" / "worker-1.log").stat().st_mtime_ns == before
-
-
-def tf_configs(count):
-    return [
-        member.tf_config()
-        for member in discovery.local_clusters(
-            [ProcessId("worker", index) for index in range(count)]
-        )
-    ]
-
-
-@pytest.mark.slow
-def test_waiting_worker_names_the_missing_ones_and_gives_up(tmp_path):
-    text = tf_configs(2)[1]
-    missing = json.loads(text)["cluster"]["worker"][0]
-    code, out, err = finish(
-        start(tmp_path, *MULTI, "strategy.start_timeout_secs=6", TF_CONFIG=text)
-    )
-    assert code == 1
-    assert f"worker-1 waits for worker-0 ({missing}) to start (5 s)" in out
-    assert (
-        f"for worker-0 ({missing}) to start; start them, "
-        "or wait longer with strategy.start_timeout_secs" in err
-    )
 
 
 ODD_MODEL = """
@@ -166,51 +115,3 @@ def test_different_collectives_are_an_error_before_the_first_step(tmp_path):
     err = error_of(tmp_path, ODD_TASK, "task._target_=odd.Odd")
     assert "collectives of worker-1 differ from the chief's: 1. all_gather" in err
     assert "odd.py:14" in err
-
-
-@pytest.mark.slow
-def test_local_cluster_cannot_be_reached_from_outside(tmp_path):
-    try:
-        with Namespace():
-            pass
-    except IsolationError as error:
-        pytest.skip(f"no network namespaces here: {error}")
-    (tmp_path / "probe.py").write_text(
-        "import json, os, pathlib\n\n\nclass Probe:\n    def on_evaluate(self, step, metrics):\n"
-        "        found = json.loads(os.environ['TF_CONFIG'])\n"
-        "        if found['task']['index'] == 0:\n"
-        "            addresses = found['cluster']['worker']\n"
-        "            ports = [int(address.rpartition(':')[2]) for address in addresses]\n"
-        "            pathlib.Path('ports.json').write_text(json.dumps(ports))\n"
-        "            open('wait').read()\n"
-        "        return False\n"
-    )
-    os.mkfifo(tmp_path / "wait")
-    probe = [
-        "+callbacks.probe={_target_:probe.Probe}",
-        "train.steps=2",
-        "batch.global_size=16",
-        "model.width=4",
-    ]
-    process = start(tmp_path, *MULTI, *probe, "strategy.isolate=true")
-    try:
-        with opened_by_reader(tmp_path / "wait", process):  # the cluster is up, and waits
-            for port in json.loads((tmp_path / "ports.json").read_text()):
-                with pytest.raises(ConnectionRefusedError):
-                    socket.create_connection(("127.0.0.1", port), timeout=5)
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def opened_by_reader(path, process):
-    """Open a named pipe for writing once another process reads it."""
-    deadline = time.monotonic() + TIMEOUT_SECS
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            return os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK), "w")
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # nobody reads yet
-                raise
-        time.sleep(0.05)
-    raise AssertionError(f"nobody reads {path}: {process.poll()}")

@@ -21,8 +21,6 @@ from tests.support.processes import (
     wait_until,
     worker_pids,
 )
-from trainer.cluster.discovery import local_clusters
-from trainer.cluster.spec import ProcessId
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 
 TASK = '''
@@ -76,31 +74,6 @@ def wait(index, gate):
 
     must_wait = tf.logical_and(index >= gate, closed(tf.constant(0)))
     return tf.cond(must_wait, report_and_wait, lambda: tf.constant(0))
-'''
-ROWS = '''
-import numpy as np
-import tensorflow as tf
-
-from counting import Counting
-
-
-class Rows(Counting):
-    """Adds 1 to each row of the table at each of its lookups."""
-
-    def _loss(self, batch, *, training):
-        losses = -tf.reduce_sum(self._outputs(batch, training=training), axis=-1)
-        return losses, {"accuracy": losses}
-
-
-def table(input_shape, num_classes):
-    rows = tf.keras.layers.Embedding(40_000, 8, "zeros", name="rows")
-    total = tf.keras.layers.Lambda(lambda x: tf.reduce_sum(x, axis=-1))
-    return tf.keras.Sequential([tf.keras.Input(input_shape, dtype="int32"), rows, total])
-
-
-def examples():
-    """Return 1,440 examples, each with three rows of its own."""
-    return np.arange(4320, dtype=np.int32).reshape(-1, 3), np.arange(1440) % 3
 '''
 
 SMALL = [
@@ -210,31 +183,6 @@ def test_killed_workers_are_replaced_and_every_step_is_counted_once(begin, tmp_p
     assert max(line["staleness_max"] for line in lines) >= 1
 
 
-@pytest.mark.long
-def test_every_row_is_updated_as_often_as_steps_look_it_up_after_ten_kills(begin, tmp_path):
-    steps, gates = 2200, [*range(200, 2200, 200)]
-    (tmp_path / "rows.py").write_text(ROWS)
-    live = begin(
-        tmp_path, *counting(tmp_path, steps, gates), "task._target_=rows.Rows",
-        "model._target_=rows.table", "~model.l2", "dataset=arrays",
-        "dataset.data._target_=rows.examples", "optimizer=sgd", "optimizer.momentum=0",
-        "optimizer.learning_rate=8", "summary.every_steps=100",
-    )  # fmt: skip
-    for number, gate in enumerate(gates):
-        live.kill_at(gate, f"worker-{number % 2}")
-    assert "gradients by rows" in live.end()
-    final = final_variables(only_run(tmp_path))
-    (rows,) = (x[:4320] for name, x in final.items() if "models" in name and "embeddings" in name)
-    lookups = rows.reshape(1440, -1).astype(int)
-    assert (lookups == rows.reshape(1440, -1)).all()
-    assert (lookups == lookups[:, :1]).all()
-    # Each example was trained in 12 or 13 steps, and again in those that were begun again.
-    assert lookups.min() >= 12
-    again, rest = divmod(int(lookups[:, 0].sum()) - 8 * steps, 8)
-    assert rest == 0
-    assert 0 <= again <= train_lines(tmp_path)[-1]["steps_repeated"]
-
-
 @pytest.mark.slow
 def test_loss_of_a_server_or_the_chief_loses_no_step(begin, tmp_path):
     saves = [
@@ -276,34 +224,6 @@ def test_stop_of_any_process_saves_first_and_the_same_command_continues(begin, t
         assert saved is None or f"Continuing from the checkpoint of step {saved}." in out
         saved = int(final_variables(only_run(tmp_path))["step/.ATTRIBUTES/VARIABLE_VALUE"])
         assert saved >= train_lines(tmp_path)[-1]["step"]
-
-
-@pytest.mark.long
-def test_stopped_server_of_a_declared_cluster_stops_all_processes(tmp_path):
-    tasks = [ProcessId("chief", 0), ProcessId("ps", 0), ProcessId("worker", 0)]
-    options = [*SMALL, "train.steps=3000", "summary.every_steps=20"]
-
-    def begin():
-        clusters = local_clusters(tasks)
-        return [start(tmp_path, *options, TF_CONFIG=place.tf_config()) for place in clusters]
-
-    programs = begin()
-    try:
-        wait_until(lambda: len(train_lines(tmp_path)) > 1, *programs)
-        programs[1].send_signal(signal.SIGTERM)
-        stopped = [finish(program) for program in programs]
-        assert [code for code, _, _ in stopped] == [143, 143, 143], stopped
-        step = int(final_variables(only_run(tmp_path))["step/.ATTRIBUTES/VARIABLE_VALUE"])
-        assert 0 < step < 3000
-        programs = begin()
-        finished = [finish(program) for program in programs]
-    finally:
-        for program in programs:
-            program.kill()
-    assert [code for code, _, _ in finished] == [0, 0, 0], finished
-    assert f"Continuing from the checkpoint of step {step}." in finished[0][1]
-    assert json.loads((only_run(tmp_path) / "result.json").read_text())["step"] == 3000
-    assert not list(only_run(tmp_path).glob("logs/*.note"))
 
 
 SPLIT = ["strategy.ps=2", "strategy.partitioner=fixed_shards"]

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.support.command_line import run_here
-from tests.support.fault_schedules import HOLD, Fault, free, hold, schedules, send_storm
+from tests.support.fault_schedules import HOLD, Fault, free, hold, schedules
 from tests.support.object_stores import S3_READY, S3_SERVER, s3_environment
 from tests.support.pods import Controller, pods_of
 from tests.support.processes import (
@@ -133,18 +133,11 @@ def lose_pod_and_names(job: Controller, shared: Path, fault: Fault) -> None:
     job.source.resolve()
 
 
-def storm(job: Controller, shared: Path, fault: Fault) -> None:
-    """Send signals to the commands in both pods, and their workers, within milliseconds."""
-    commands = [pod.first_pid for pod in job.pods]
-    send_storm(fault.moment, [*commands, *sorted(worker_pids(shared).values())])
-
-
 FAULTS = {
     "preemption": preempt,
     "lost process": lose_process,
     "lost pod": lose_pod,
     "late name": lose_pod_and_names,
-    "signal storm": storm,
 }
 KILLED = {"lost pod", "late name"}
 

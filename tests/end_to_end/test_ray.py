@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.support.fault_schedules import hold
 from tests.support.marks import first_only
@@ -36,21 +35,6 @@ COMMAND = [
     *("strategy=multi_worker", "batch.shards=2"),
 ]
 STEPS = (4, 8, 12, 16, 20)
-MEET = '''
-import os, pathlib, socket, time
-
-
-class Meet:
-    """Waits until there is a run on another host, too; tells which GPU it has."""
-
-    def on_evaluate(self, step, metrics):
-        pathlib.Path(f"met-{socket.gethostname()}").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
-        end = time.monotonic() + 200
-        while len(list(pathlib.Path().glob("met-*"))) < 2:
-            assert time.monotonic() < end, "there is no other run"
-            time.sleep(0.1)
-        return False
-'''
 
 pytestmark = [
     pytest.mark.slow,
@@ -221,26 +205,3 @@ def test_elastic_run_shrinks_and_grows_with_the_cluster(cluster, straight, tmp_p
     assert job.output.count("step  4/24 ") == 1
     assert (run_dir / "logs" / "worker-1.log").stat().st_size > 0
     assert_same_bits(final_variables(straight), final_variables(run_dir))
-
-
-@pytest.mark.long
-def test_sweep_trains_two_points_at_a_time_on_two_nodes(cluster, straight, tmp_path):
-    (tmp_path / "meet.py").write_text(MEET)
-    sweep = ["-m", *COMMAND, "seed=0,1", "sweep.jobs=2", "+callbacks.meet={_target_:meet.Meet}"]
-    command = [sys.executable, str(ROOT / "train.py"), *sweep]
-    ray = ["launch=ray", "launch.ray.gpus=1"]
-    process = cluster.begin(*command, *ray, "strategy=one_device", cwd=tmp_path)
-    try:
-        assert process.wait(SECS) == 0, (tmp_path / "output").read_text()
-    finally:
-        process.kill()
-        process.wait(SECS)
-    assert "2 points: 2 done" in (tmp_path / "output").read_text()
-    assert worker_pids(tmp_path) == {}
-    assert [(tmp_path / f"met-{host}").read_text() for host in ("n1", "n2")] == ["0", "0"]
-    runs = {
-        yaml.safe_load(path.read_text())["seed"]: path.parent
-        for path in tmp_path.glob("runs/*/config.yaml")
-    }
-    assert runs.keys() == {0, 1}
-    assert_same_bits(final_variables(straight), final_variables(runs[0]))

@@ -1,6 +1,5 @@
 """Jobs of a real Slurm of two hosts: disturbed in every way that it has, they end the same."""
 
-import json
 import os
 import signal
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fault_schedules import free, hold, schedules, send_storm
+from tests.support.fault_schedules import free, hold, schedules
 from tests.support.marks import first_only
 from tests.support.processes import (
     OWN_SERVER,
@@ -177,7 +176,6 @@ FAULTS = {
     "preemption": lambda cluster, job, moment, pids: preempt(cluster, job),
     "lost node": lambda cluster, job, moment, pids: lose_node(cluster, job),
     "lost process": lambda cluster, job, moment, pids: kill(moment, pids),
-    "signal storm": lambda cluster, job, moment, pids: send_storm(moment, pids),
 }
 
 
@@ -235,39 +233,3 @@ def test_job_goes_on_with_the_nodes_that_it_gets(cluster, straight, tmp_path):
     lines = [line for line in output(tmp_path).splitlines() if line.startswith("batch ")]
     sizes = [line.partition(" = ")[2].partition(" x ")[0] for line in lines]
     assert sizes == ["2 replicas", "1 replica", "2 replicas"], output(tmp_path)
-
-
-@pytest.mark.long
-def test_sweep_over_a_time_limit_and_a_killed_point_ends_the_same(cluster, straight, tmp_path):
-    (variable,) = OWN_SERVER
-    sweep = ["-m", "seed=0,1,2,3", hold(tmp_path, tmp_path, [4, 20]), *SMALL]
-    options = ["--time=60", "--output=job-%a.log", f"--export=ALL,{variable}=", "--submit"]
-    program = [sys.executable, str(ROOT / "train.py"), "slurm"]
-
-    def submit_sweep(*more):
-        return cluster.run("n1", *program, *sweep, *options, *more, cwd=tmp_path)
-
-    def wait_until_ended(job):
-        until(lambda: not cluster.run("n1", "squeue", "-h", "-j", job), problem="the job runs")
-
-    # One after another, so that one alone pauses.
-    text = submit_sweep("--array=1-4%1")
-    assert "4 points: 4 waiting" in text
-    job = text.split()[-1]
-    until((tmp_path / "reached-4").exists, problem="no pause at 4")
-    reach_time_limit(cluster, f"{job}_1")
-    until((tmp_path / "reached-20").exists, problem="no pause at 20")
-    (killed,) = command_pids(tmp_path)
-    os.kill(killed, signal.SIGKILL)
-    cluster.wait(f"{job}_1", "COMPLETED".__eq__, SECS)
-    wait_until_ended(job)
-    text = submit_sweep()
-    assert "4 points: 3 done, 1 " in text
-    wait_until_ended(text.split()[-1])
-    assert "4 points: 4 done" in submit_sweep()
-    runs = [path for path in (tmp_path / "runs").iterdir() if path.name != "sweeps"]
-    results = [json.loads((path / "result.json").read_text()) for path in runs]
-    assert [result["step"] for result in results] == [24] * 4
-    assert sorted(result["attempts"] for result in results) == [1, 1, 2, 2]
-    (first,) = (path for path in runs if "\nseed: 0\n" in (path / "config.yaml").read_text())
-    assert_same_bits(final_variables(straight), final_variables(first))

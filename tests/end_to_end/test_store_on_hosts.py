@@ -16,7 +16,6 @@ from tests.support.hosts import Hosts, two_hosts
 from tests.support.object_stores import S3_READY, S3_SERVER, s3_environment
 from tests.support.processes import (
     OPTIONS,
-    ROOT,
     SIGNALER,
     TIMEOUT_SECS,
     assert_same_run,
@@ -31,23 +30,6 @@ ENVIRONMENT = {**s3_environment(0), "AWS_ENDPOINT_URL": f"http://{S3}"}
 TRAINING = [
     *OPTIONS, "train.steps=12", "checkpoint.every_steps=2", "strategy=multi_worker",
 ]  # fmt: skip
-
-REFUSE = """
-from trainer.store import remote_files
-from trainer.store.object_store import StoreError, open_store
-
-upload = remote_files.upload_checkpoint
-
-
-def refuse(store, staged, step, folder):
-    if step > 2:
-        raise StoreError("access denied", is_temporary=False)
-    upload(store, staged, step, folder)
-
-
-remote_files.upload_checkpoint = refuse
-"""
-"""What Python runs first in a process whose store takes no checkpoint after step 2."""
 
 
 class Job:
@@ -86,30 +68,6 @@ def start_server(hosts: Hosts, directory: Path) -> None:
         0, directory, sys.executable, "-c", S3_READY, str(TIMEOUT_SECS / 2), **ENVIRONMENT
     )
     assert finish(ready)[0] == 0, (directory / "s3.log").read_text()
-
-
-@pytest.mark.long
-def test_chief_that_cannot_upload_ends_all_hosts_with_its_error(tmp_path: Path) -> None:
-    (tmp_path / "first").mkdir()
-    (tmp_path / "first" / "sitecustomize.py").write_text(REFUSE)
-
-    def train(*overrides: str) -> list[tuple[int, str]]:
-        """Run the commands of both hosts; return exit code and output of each."""
-        once = [*overrides, "restart.max_restarts=0"]
-        chief = job.start(0, *once, PYTHONPATH=f"{tmp_path / 'first'}:{ROOT}")
-        return [(code, out + err) for code, out, err in map(finish, (chief, job.start(1, *once)))]
-
-    with two_hosts() as hosts:
-        start_server(hosts, tmp_path)
-        job = Job(hosts, tmp_path)
-        (code, chief), (other_code, _) = train(*TRAINING, "train.steps=4")
-        assert (code, other_code) == (1, 0), chief
-        assert "the store cannot be written (access denied)" in chief
-        (chief_dir,) = {path.parent for path in job.disk(0).rglob("metrics.jsonl")}
-        address = f"s3://bucket/runs/{chief_dir.name}"
-        for code, text in train(f"resume={address}", "train.steps=6"):
-            assert code == 1, text
-            assert f"the checkpoint of step 4 is not in {address}" in text
 
 
 @pytest.mark.slow

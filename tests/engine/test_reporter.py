@@ -4,15 +4,11 @@ import itertools
 import json
 import logging
 import math
-import signal
 
-import numpy as np
 import pytest
-import yaml
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
-from tests.support.processes import OPTIONS, only_run, run, signaler
 from tests.support.training import engine
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Evaluated
@@ -20,7 +16,6 @@ from trainer.config.directions import Directions
 from trainer.engine import reporter
 from trainer.engine.reporter import ExchangeTime, ResultLines, WorkerClock
 from trainer.runs.ledger import WorkerRecord, WorkerTime
-from trainer.summaries.writers.tensorboard import scalar_tag
 
 
 def read_events(run_dir):
@@ -35,47 +30,6 @@ def read_events(run_dir):
 
 def lines(run_dir):
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-
-
-def assert_same_metrics(run_dir):
-    """Compare metrics.jsonl with TensorBoard: no value is missing, none is there twice."""
-    contents, _ = read_events(run_dir)
-    for split, others in (("train", {"step", "split"}), ("test", {"step", "split", "epoch"})):
-        logged = [line for line in lines(run_dir) if line["split"] == split]
-        for name in {name for line in logged for name in line} - others:
-            expected = [(line["step"], np.float32(line[name])) for line in logged if name in line]
-            points = contents[scalar_tag(split, name)]
-            assert [(step, np.float32(value)) for step, value in points] == expected, name
-
-
-@pytest.mark.long
-def test_events_are_complete_after_kill_with_two_workers(tmp_path):
-    summaries = (
-        "summary.histograms=6", "summary.images=8", "summary.graph=true",
-        "summary.profile={start: 20, steps: 3}", "strategy=multi_worker", "strategy.workers=2",
-    )  # fmt: skip
-    kill = signaler(tmp_path, [12], signal.SIGKILL)
-    code, out, err = run(tmp_path, *OPTIONS, *summaries, kill)
-    assert code == 0, err
-    path = only_run(tmp_path)
-    assert_same_metrics(path)
-    contents, reader = read_events(path)
-    logged = [line for line in lines(path) if line["split"] == "train"]
-    assert [line["step"] for line in logged] == [5, 10, 15, 20, 24]
-    assert all(line["gradient_norm"] > 0 and 50 < line["memory_mib"] < 50_000 for line in logged)
-    kernels = [step for step, _ in contents["weights/logits/kernel"]]
-    assert kernels == [6, 12, 18, 24] == [step for step, _ in contents["gradients/logits/bias"]]
-    pictures = contents["pictures/inputs"]
-    assert [(step, len(images)) for step, images in pictures] == [(n, 2 + 8) for n in (8, 16, 24)]
-    ((_, config),), ((_, overrides),) = contents["config"], contents["overrides"]
-    text = config.item().decode().removeprefix("```yaml\n").removesuffix("```")
-    assert yaml.safe_load(text)["summary"]["histograms"] == 6
-    assert "strategy=multi_worker" in overrides.item().decode().splitlines()
-    graph = reader.Graph()
-    nodes = [*graph.node, *(node for part in graph.library.function for node in part.node_def)]
-    assert any("MatMul" in node.name for node in nodes)
-    assert "The profile from step 20 on is in" in out
-    assert list((path / "events" / "plugins" / "profile").glob("*/*.xplane.pb"))
 
 
 def test_graph_call_ends_at_inspected_and_profiled_steps(tmp_path):

@@ -1,8 +1,6 @@
 """The step inspector shows the next step, and changes nothing."""
 
 import functools
-import itertools
-import pathlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,30 +9,12 @@ import tensorflow as tf
 
 from tests.support.toy_writers import Shown
 from tests.support.training import RANDOM, ROUNDING, TWO, assert_same_bits, engine, variables
-from tests.tasks.test_gan import gan_engine
 from trainer.engine.plan import EverySteps
-from trainer.engine.step_inspector import MAX_IMAGES, StepInspector, as_images
+from trainer.engine.step_inspector import StepInspector
 from trainer.errors import ConfigError
-from trainer.tasks.classification import Classification
 
 RATE = 0.05
 SGD = ("optimizer=sgd", f"optimizer.learning_rate={RATE}", "optimizer.momentum=0")
-
-
-class FeatureRecorder(Classification):
-    """Writes the features that each replica is trained on to files."""
-
-    def __init__(self, *, folder):
-        super().__init__()
-        self.folder = str(pathlib.Path(folder).absolute())
-
-    def train_step(self, batch, step):
-        numbers = [tf.strings.as_string(number) for number in (step.index, batch["id"][0])]
-        name = tf.strings.join([self.folder, "/", numbers[0], "-", numbers[1]])
-        with tf.control_dependencies(
-            [tf.io.write_file(name, tf.io.serialize_tensor(batch["features"]))]
-        ):
-            return super().train_step(tf.nest.map_structure(tf.identity, batch), step)
 
 
 def inspect(run_engine, step):
@@ -75,37 +55,6 @@ def test_gradients_are_those_of_next_step(tmp_path):
         np.testing.assert_allclose(after[name], moved, rtol=ROUNDING, atol=1e-7, err_msg=name)
     norm = np.sqrt(sum(np.sum(gradient.astype(np.float64) ** 2) for gradient in gradients.values()))
     assert run_engine.loop.report() == {"gradient_norm": pytest.approx(norm, rel=ROUNDING)}
-
-
-@pytest.mark.slow
-def test_images_are_those_of_next_step_after_augmentation(tmp_path):
-    folder = tmp_path / "features"
-    folder.mkdir()
-    task = (
-        f"task._target_={__name__}.FeatureRecorder", f"+task.folder={folder}",
-        "~task.label_smoothing", "~task.class_weights", "~task.focal_gamma",
-    )  # fmt: skip
-    run_engine = engine(tmp_path / "run", *TWO, *RANDOM, *task, "summary.images=2")
-    advance(run_engine, 2)
-    images = inspect(run_engine, 2)["inputs"]
-    assert not list(folder.glob("2-*"))
-    advance(run_engine, 1)
-    parts = [
-        tf.io.parse_tensor(file.read_bytes(), tf.float32).numpy() for file in folder.glob("2-*")
-    ]
-    orders = [as_images(np.concatenate(order)) for order in itertools.permutations(parts)]
-    assert images.shape == (MAX_IMAGES, 8, 8, 1)
-    assert any(np.array_equal(images, order) for order in orders)
-
-
-@pytest.mark.slow
-def test_each_model_has_its_own_histograms(tmp_path):
-    run_engine = gan_engine(tmp_path, "summary.histograms=1")
-    names = list(inspect(run_engine, 1))
-    for model, kind, what in itertools.product(
-        ("generator", "discriminator"), ("kernel", "bias"), ("weights", "gradients")
-    ):
-        assert [x for x in names if x.startswith(f"{what}/{model}/") and x.endswith(kind)]
 
 
 def test_inspector_shows_what_is_due(tmp_path):

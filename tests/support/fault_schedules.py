@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
-import signal
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 SEED = int(os.environ.get("STEADFAST_SCHEDULE_SEED", "1"))
 _STEPS = (4, 8, 12, 16, 20)  # an evaluation follows each
-_STORM = (signal.SIGTERM, signal.SIGCONT, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 HOLD = '''
 import os, pathlib, threading, time
@@ -107,13 +103,3 @@ def hold(directory: Path, folder: Path, at: Sequence[int]) -> str:
 def free(folder: Path, fault: Fault) -> None:
     """Let a run that is held for a fault go on."""
     (folder / f"free-{fault.step}").touch()
-
-
-def send_storm(moment: random.Random, pids: Sequence[int]) -> list[signal.Signals]:
-    """Send up to six stop and save signals within milliseconds; return those to stop."""
-    numbers = [moment.choice(_STORM) for _ in range(moment.randint(2, 6))]
-    for number in numbers:
-        with suppress(ProcessLookupError):
-            os.kill(moment.choice(pids), number)
-        time.sleep(moment.choice([0, 0.001, 0.02]))
-    return [number for number in numbers if number in (signal.SIGTERM, signal.SIGINT)]

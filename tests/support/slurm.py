@@ -89,18 +89,6 @@ class SlurmCluster(RootHosts):
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout
 
-    def begin(self, host: str, *command: str, cwd: Path) -> subprocess.Popen[str]:
-        """Start a command on a host."""
-        return subprocess.Popen(
-            self._on(host, *command),
-            cwd=cwd,
-            env=self._environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
     def state(self, job: str) -> str:
         """Return the state of a job: `RUNNING`."""
         return self.field(job, "JobState")
@@ -129,7 +117,7 @@ class SlurmCluster(RootHosts):
         return state
 
     def connect(self, host: str) -> None:
-        """Connect a host that was cut off or lost; return when it can have jobs."""
+        """Connect a host that was lost; return when it can have jobs."""
         self.configure(host, "link", "set", "eth0", "up")
         # Slurm asks a node that it was told is down only after a quarter of an hour. A new daemon
         # registers at once, and leaves alone what runs on the node.
@@ -139,13 +127,9 @@ class SlurmCluster(RootHosts):
         words = ("sinfo", "-h", "-p", "main", "-n", host, "-o", "%T")
         until(lambda: self.run("n1", *words).strip() in _UP, problem=f"{host} does not come back")
 
-    def cut(self, host: str) -> None:
-        """Cut a host off the network; what runs on it goes on."""
-        self.configure(host, "link", "set", "eth0", "down")
-
     def lose(self, host: str) -> None:
         """Cut a host off the network, and kill all that runs on it, as when its power fails."""
-        self.cut(host)
+        self.configure(host, "link", "set", "eth0", "down")
         self.kill(host)
 
     def declare(self, host: str, state: str) -> None:

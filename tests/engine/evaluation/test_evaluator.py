@@ -10,12 +10,9 @@ import pytest
 import tensorflow as tf
 
 from tests.support.marks import first_only
-from tests.support.processes import only_run, run
 from tests.support.toy_writers import Shown
-from tests.support.training import ROUNDING, SMALL, TWO, assert_same_bits, engine, train, variables
+from tests.support.training import ROUNDING, TWO, assert_same_bits, engine, train, variables
 from tests.tasks.test_tasks import SILENT
-from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
 from trainer.datasets.digits import digits
 from trainer.engine.evaluation.evaluator import blocks
 from trainer.engine.pacing import Stopped
@@ -23,7 +20,6 @@ from trainer.errors import ConfigError
 from trainer.files import read_json
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.tasks.classification import Classification
-from trainer.worker.training import TrainingRun
 
 METRICS = ("metrics=[top_5,per_class,confusion,calibration]",)
 # 50 examples a replica: in the last batch there are some that must not count.
@@ -93,26 +89,6 @@ def test_metrics_equal_numpy_on_whole_split(trained):
     # A second evaluation starts from nothing.
     again = trained.evaluator.evaluate(lambda: False).metrics
     assert last == again == trained.result()["metrics"]
-
-
-@pytest.mark.slow
-def test_metrics_of_parameter_servers_equal_numpy_on_whole_split(tmp_path):
-    options = (
-        *SMALL, *METRICS, "batch.global_size=100", "train.steps=4", "train.ema_decay=0.9",
-        "evaluate.every_steps=2",
-    )  # fmt: skip
-    code, out, err = run(tmp_path, *options, "strategy=parameter_server", "strategy.workers=2")
-    assert code == 0, out + err
-    run_dir = only_run(tmp_path)
-    # On one device, whatever it was trained on.
-    run_engine = TrainingRun(compose(list(options)), run_dir, Channel(lambda message: None)).engine
-    assert run_engine.checkpointer.restore_latest() == 4
-    expected, matrix = by_numpy(run_engine)
-    last = evaluations(run_dir)[-1]
-    assert {name: last[name] for name in expected} == pytest.approx(expected, abs=ROUNDING)
-    last.pop("step")
-    assert read_json(run_dir / "result.json")["metrics"] == last
-    assert read_json(run_dir / "confusion.json")["matrix"] == matrix
 
 
 @pytest.mark.slow

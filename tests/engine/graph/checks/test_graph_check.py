@@ -230,10 +230,6 @@ def sparse_loss(x):
     return tf.nn.sparse_softmax_cross_entropy_with_logits(LABELS, x)
 
 
-def dense_loss(x):
-    return tf.nn.softmax_cross_entropy_with_logits(FLAGS, x)
-
-
 def binary_loss(x):
     return tf.nn.sigmoid_cross_entropy_with_logits(FLAGS, x)
 
