@@ -7,7 +7,6 @@ import pytest
 from tests.support.hosts import two_hosts
 from tests.support.processes import final_variables, finish, only_run, run
 
-
 SUMMING = '''
 import json
 import os
