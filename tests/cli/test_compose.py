@@ -54,13 +54,6 @@ def test_composed_configuration_is_that_of_hydra(overrides: str) -> None:
         assert (composed.choices, composed.overrides) == (expected.choices, expected.overrides)
 
 
-def test_names_of_columns_may_have_any_characters() -> None:
-    names = ["Jitter(%)", "PT08.S1(CO)", "a, b: c", "fixed acidity"]
-    overrides = [f"+dataset.columns.{name}=ignored" for name in [*names, "plain"]]
-    dataset = compose(["dataset=table", "model=mlp", "augment=none", *overrides]).dataset
-    assert dataset["columns"] == dict.fromkeys([*names, "plain"], "ignored")
-
-
 def test_edited_choice_shows_in_next_composition(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     file = tmp_path / "model" / "mine.yaml"
@@ -107,11 +100,6 @@ hydra:
     assert list(recipes.sweep_string_iterator()) == ["mnist_tutorial", "cifar10_mobilenet"]
 
 
-def test_hydra_interpolation_resolves_in_run_and_sweep() -> None:
-    overrides = ["name=${hydra:runtime.choices.model}", "model=softmax"]
-    assert compose(overrides).name == "softmax"
-
-
 @pytest.mark.parametrize(
     ("override", "line"),
     [
@@ -154,12 +142,6 @@ def test_target_on_the_command_line_leaves_options_of_the_choice_behind():
         compose([*own, "model.width=3"])
 
 
-@pytest.mark.parametrize("target", ["null", "5", "${name}"])
-def test_target_that_is_no_path_is_refused(target):
-    with pytest.raises(ConfigError, match=r"^model \(.*\) must be a mapping with a _target_"):
-        compose([f"model._target_={target}"])
-
-
 def with_gans(*overrides: str) -> Any:
     return compose(list(overrides), GAN_CONF)
 
@@ -169,13 +151,6 @@ def test_option_that_a_chosen_task_lacks_is_left_out() -> None:
     assert "label_smoothing" not in experiment.task
     assert experiment.choices["task"] == "toy_gan"
     assert experiment.optimizer is None
-
-
-def test_option_that_a_chosen_target_has_is_kept() -> None:
-    experiment = with_gans("experiment=smooth_recipe", "optimizer=adam", "seed=3")
-    assert experiment.optimizer["learning_rate"] == 0.05
-    assert "momentum" not in experiment.optimizer
-    assert experiment.task["label_smoothing"] == 0.1
 
 
 def test_option_that_a_chosen_node_lacks_is_left_out() -> None:

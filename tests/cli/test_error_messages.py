@@ -67,13 +67,6 @@ def test_wrong_command_line_is_reported(command: str, work: Path) -> None:
     assert_reports(run_here(*command.split()), WRONG[command], work)
 
 
-@pytest.mark.parametrize("command", ["ui", "runs", "report"])
-def test_empty_argument_of_a_command_is_reported(command: str, work: Path) -> None:
-    outcome = run_here(command, "")
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith(f"error: {command}: an argument is empty, perhaps from an unset")
-
-
 @pytest.mark.parametrize("file", WRONG_FILES)
 def test_wrong_user_file_is_reported(file: str, work: Path, tmp_path: Path) -> None:
     *text, problem = WRONG_FILES[file]
@@ -97,11 +90,6 @@ def test_hydra_makes_no_directory(
     assert run_here("--config-dir=../theirs", "experiment=hydra").code == 0
     assert len(commands) == 1
     assert not list(work.iterdir())
-
-
-def test_missing_config_dir_is_reported(work: Path) -> None:
-    expected = f"--config-dir ({work}/no/where): no such directory"
-    assert_reports(run_here("--config-dir=no/where"), [expected], work)
 
 
 @pytest.fixture

@@ -39,12 +39,6 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_user_choice_replaces_ours_of_same_name(theirs: Path) -> None:
-    assert compose.compose([], theirs).model == {"_target_": "trainer.models.cnn.cnn", "width": 99}
-    assert compose.compose(["experiment=mnist_tutorial"], theirs).train.epochs == 7
-    assert compose.compose([]).model["width"] == 32
-
-
 @pytest.fixture
 def found(theirs: Path) -> Path:
     """Return the directory as `conf` of the working directory."""
@@ -93,11 +87,6 @@ def test_conf_of_another_program_is_not_taken(name: str, found: Path) -> None:
     assert model()["width"] == 32
 
 
-def test_conf_without_a_group_is_not_taken(theirs: Path) -> None:
-    Path("conf/nginx").mkdir(parents=True)
-    assert not completions(["model=mi"], COMMANDS)
-
-
 def test_resumed_run_prefers_its_own_choices_to_conf(theirs: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "runs" / "cnn-digits-1"
     run_dir.mkdir(parents=True)
@@ -131,9 +120,3 @@ def test_file_whose_aliases_multiply_is_refused(theirs: Path) -> None:
         compose.compose(["model=bomb"], theirs)
     done = run_here(f"--config-dir={theirs}", "model=bomb", "--help")
     assert (done.code, "its aliases" in done.err) == (2, True)
-
-
-def test_aliases_of_a_choice_stand_for_their_values(theirs: Path) -> None:
-    text = "_target_: trainer.models.cnn.cnn\nwidth: &width 40\nl2: *width\n"
-    (theirs / "model" / "alias.yaml").write_text(text)
-    assert compose.compose(["model=alias"], theirs).model["l2"] == 40

@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import signal
-from unittest.mock import MagicMock
 
 import pytest
 
@@ -109,17 +108,6 @@ def test_chief_injects_faults_of_processes_that_count_no_steps(
     assert signals + sent == expected
 
 
-def test_delayed_fault_lets_process_go_on_meanwhile(tmp_path, signals, monkeypatch):
-    timer = MagicMock()
-    monkeypatch.setattr("trainer.cluster.fault_injection.threading.Timer", timer)
-    reach_steps(faults_of(tmp_path, Fault(at=2, delay_secs=0.5)))
-    secs, action, arguments = timer.call_args.args
-    assert (secs, signals) == (0.5, [])
-    action(*arguments)
-    # To the process: the timer's own thread takes no signal.
-    assert signals == [(os.getpid(), signal.SIGKILL)]
-
-
 def test_full_disk_and_crash_raise_their_errors(tmp_path):
     with pytest.raises(OSError, match="No space left") as raised:
         faults_of(tmp_path / "a", Fault("full_disk", phase="save")).reached("save")
@@ -183,19 +171,6 @@ def test_fault_that_could_never_happen_is_refused(fault, processes, declared, li
         assert line in problem
 
 
-def test_process_whose_steps_rest_does_not_rest_between_them(tmp_path, signals):
-    slow = Fault("slow", at=3, delay_secs=0.5)
-    faults = faults_of(tmp_path, slow)
-    assert faults.changes_steps
-    assert faults.take_step_delays() == [slow]
-    reach_steps(faults)
-    faults = faults_of(tmp_path, Fault("slow", phase="save", delay_secs=0.5))
-    assert not faults.changes_steps
-    assert faults.take_step_delays() == []
-    faults.reached("save")
-    assert signals == [("rest", 0.5)]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
@@ -216,15 +191,6 @@ def test_process_whose_steps_rest_does_not_rest_between_them(tmp_path, signals):
 def test_injected_nan_reaches_loss_of_its_step(tmp_path, options):
     with pytest.raises(NonFiniteError, match=r"^the loss became nan after 4 steps; "):
         train(tmp_path, "+fault.mine={action:nan,at:5}", *options)
-
-
-def test_bit_is_flipped_once_by_its_process(tmp_path):
-    flips = []
-    for process in ("worker-0", "worker-1", "worker-0"):
-        faults = faults_of(tmp_path, Fault("flip_bit", process, at=3))
-        faults.on_flip_bit(lambda process=process: flips.append(process))
-        reach_steps(faults)
-    assert flips == ["worker-0"]
 
 
 def test_fault_is_recorded_before_it_happens(tmp_path, monkeypatch):

@@ -48,11 +48,3 @@ def test_server_of_another_user_is_not_used(tmp_path, monkeypatch):
     with closing(listen(tmp_path / "socket")):
         monkeypatch.setattr(fork_server, "peer_uid", lambda connection: os.getuid() + 1)
         assert connect(tmp_path / "socket") is None
-
-
-def test_kernel_without_process_descriptors_has_no_fork_server(monkeypatch):
-    def refuse(pid):
-        raise OSError("Function not implemented")
-
-    monkeypatch.setattr(os, "pidfd_open", refuse)
-    assert not fork_server.is_supported()

@@ -1,6 +1,5 @@
 """Network namespaces with real processes: a server inside is reached from inside alone."""
 
-import errno
 import json
 import os
 import select
@@ -196,28 +195,6 @@ def runs_for(python, user):
         return False
 
 
-@pytest.mark.parametrize(
-    ("number", "uid", "attempts", "reason"),
-    [
-        (errno.EPERM, 1000, [0x40000000, 0x50000000], "forbids user namespaces"),
-        (errno.EPERM, 0, [0x40000000], "root needs CAP_SYS_ADMIN"),
-        (errno.ENOSPC, 0, [0x40000000], "No space left on device"),
-    ],
-)
-def test_make_reports_the_reason_of_a_refusal(monkeypatch, number, uid, attempts, reason):
-    flags = []
-
-    def unshare(name, flag):
-        flags.append(flag)
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "geteuid", lambda: uid)
-    monkeypatch.setattr(network_namespace, "_call", unshare)
-    with pytest.raises(IsolationError, match=reason):
-        network_namespace._make()
-    assert flags == attempts
-
-
 def test_needs_network_names_the_key():
     experiment = loading.plain(compose.compose(["callbacks=early_stopping"]))
     assert network_namespace.needs_network(experiment) is None
@@ -263,11 +240,3 @@ def test_writer_that_does_not_say_what_it_needs_may_use_the_network(tmp_path, mo
     # They are asked here, and not taken for offline as other code of ours is.
     own = {"writers": {"a": {"_target_": "unlike.Silent"}}}
     assert network_namespace.needs_network(own) is None
-
-
-def test_open_ports_warning_has_ports_reason_and_fix():
-    jobs = {"worker": ["127.0.0.1:4001", "[::1]:4002"]}
-    warning = network_namespace.open_ports_warning(jobs, "strategy.isolate is false")
-    assert "through ports 4001, 4002," in warning
-    assert "because strategy.isolate is false;" in warning
-    assert warning.endswith("or add strategy.isolate=true to run isolated or not at all")

@@ -151,35 +151,6 @@ def test_kubernetes_takes_the_number_of_pods_from_the_environment():
         assert problem in error
 
 
-@pytest.mark.parametrize(
-    ("hostname", "index", "expected"),
-    [
-        ("train-3.peers", "3", "JOB_COMPLETION_INDEX (3) is out of range: the strategy has 3"),
-        ("train-0", "", "JOB_COMPLETION_INDEX () must be an integer"),
-        ("node7.lab", "1", "host name (node7.lab) must end in -1, the completion index"),
-    ],
-)
-def test_kubernetes_allocation_rejects_wrong_variables(hostname, index, expected):
-    variables = {"JOB_COMPLETION_INDEX": index}
-    problem = error_of(kubernetes_allocation, variables, lambda: hostname, 3)
-    assert problem.startswith(f"Kubernetes: {expected}")
-
-
-@pytest.mark.parametrize(
-    ("environment", "nodes"),
-    [
-        ({"SLURM_JOB_NUM_NODES": "2"}, "2"),
-        ({"SLURM_JOB_NUM_NODES": "4", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "3"}, "3"),
-        ({"SLURM_JOB_NUM_NODES": "4", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_NODES": "1"}, None),
-        ({}, None),
-    ],
-)
-def test_unused_nodes_of_a_job_are_a_warning(environment, nodes):
-    warning = slurm_scheduler.warning(environment)
-    assert (warning or "").startswith(f"Slurm has given {nodes} nodes, and" if nodes else "")
-    assert (warning is None) == (nodes is None)
-
-
 def test_scheduler_of_another_project_is_found_by_its_entry_point(monkeypatch, tmp_path):
     (tmp_path / "my_lsf.py").write_text(
         "from trainer.cluster.schedulers.scheduler import Allocation\n"

@@ -79,20 +79,6 @@ def test_declaration_that_only_an_import_can_tell_is_left_to_the_worker(name: st
     assert not of_targets(f"own_directions.{name}", {}).is_complete
 
 
-@pytest.mark.parametrize("node", ["3", "{_target_:x}"])
-def test_metric_that_is_no_node_is_one_clear_problem_beside_a_selection(node: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        compose([f"+metrics.own={node}", "checkpoint.best.metric=accuracy"])
-    (problem,) = caught.value.problems
-    assert problem.startswith("metrics.own")
-
-
-def test_direction_of_all_values_of_a_metric_leaves_their_names_to_the_worker() -> None:
-    directions = declared(compose(["metrics=top_5"]))
-    assert (directions.mode("top_5"), directions.is_complete) == ("max", False)
-    compose(["metrics=top_5", "metrics.top_5.k=3", "checkpoint.best.metric=top_3"])
-
-
 @pytest.mark.usefixtures("own")
 def test_metric_without_a_declaration_selects_nothing() -> None:
     overrides = ["task._target_=own_directions.Undeclared", "~task.label_smoothing"]

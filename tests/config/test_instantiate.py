@@ -2,19 +2,9 @@
 
 import pytest
 
-from trainer.config.instantiate import _from_a_library, instantiate, instantiate_model
+from trainer.config.instantiate import instantiate, instantiate_model
 from trainer.config.options.targets import MODEL_ARGUMENTS
 from trainer.errors import ConfigError
-
-
-@pytest.mark.parametrize(("folder", "package"), [("keras", None), ("x", "numpy")])
-def test_library_is_where_its_package_lies(folder, package, tmp_path):
-    file = tmp_path / folder / "net.py"
-    if package:
-        file = pytest.importorskip(package).__path__[0] + "/net.py"
-    with pytest.raises(ValueError, match="no") as error:
-        exec(compile("raise ValueError('no')", str(file), "exec"), {})
-    assert _from_a_library(error.value) == (package is not None)
 
 
 def huge(*, width):
@@ -85,8 +75,3 @@ def test_model_function_gets_what_it_asks_for(name, options, result):
     assert instantiate_model(node, "model", available) == result
     net = instantiate_model({"_target_": f"{__name__}.Net"}, "model", available)
     assert net.taken == (10, (8, 8))
-
-
-def test_node_without_a_target_is_none():
-    node = {"_target_": "builtins.dict", "x": {"_target_": None, "_partial_": True}, "y": 1}
-    assert instantiate(node, "key") == {"x": None, "y": 1}

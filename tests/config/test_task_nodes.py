@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.choices import GAN_CONF as CONF
-from tests.support.command_line import run_here
 from trainer.annotations import Effect, Semantic, Structural
 from trainer.cli.compose import compose, parse_sweep
 from trainer.config.instantiate import instantiate
@@ -86,22 +85,6 @@ def test_wrong_node_is_one_line(override: str, start: str, fix: str) -> None:
     assert line.endswith(fix)
 
 
-def test_group_may_be_left_out_only_where_the_task_needs_none(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="model has no value; add model=<choice>"):
-        compose(["~model"])
-    assert gan("model=cnn", "~model").model is None
-    (tmp_path / "task").mkdir()
-    file = tmp_path / "task" / "lone.yaml"
-    file.write_text(
-        "defaults: [override /model@_global_.model: null]\n"
-        "_target_: trainer.tasks.classification.Classification\n"
-    )
-    assert compose(["task=lone"], tmp_path).model is None  # it says so itself
-    file.write_text(file.read_text().replace("@_global_.model", ""))
-    with pytest.raises(ConfigError, match=r"write 'override /model@_global_\.model'"):
-        compose(["task=lone"], tmp_path)
-
-
 def test_target_receives_nodes_and_instantiates_nothing_of_them() -> None:
     node = gan("+schedule@task.generator_schedule=cosine").task
     task = instantiate(node, "task")
@@ -158,17 +141,3 @@ def test_choices_and_options_of_nodes_are_swept() -> None:
         for latent in (2, 3)
     ]
     assert len({point.path for point in points}) == 4
-
-
-def test_help_explains_nodes_and_their_choices() -> None:
-    page = run_here("--help", f"--config-dir={CONF}", "all", "task=toy_gan").out
-    assert "  task.generator.width=16     " in page
-    assert "units of the hidden layer" in page
-    assert "model@task.generator=toy_generator images from noise" in " ".join(page.split())
-    assert "model.width" not in page
-    for topic in ("task.discriminator", "model@task.discriminator=toy_discriminator"):
-        lines = run_here("--help", f"--config-dir={CONF}", topic, "task=toy_gan").out.splitlines()
-        assert lines[0] == "model@task.discriminator=toy_discriminator: real or not"
-        assert lines[2].split()[:2] == ["task.discriminator.dropout=0.2", "share"]
-        assert "Choices of model@task.discriminator" in lines
-    assert "model@task" not in run_here("--help", "all").out

@@ -1,9 +1,7 @@
 """The run directory: found by identity, described once, locked by one process at a time."""
 
-import fcntl
 import json
 import os
-import socket
 import sys
 from pathlib import Path
 
@@ -241,28 +239,6 @@ def test_step_past_is_that_of_a_checkpoint_beyond_the_length(here):
     lengths = ["train.epochs=2", "train.epochs=3", "train.steps=22", "train.steps=23"]
     assert [run.step_past(compose([length])) for length in lengths] == [None, None, 23, None]
     assert run.step_past(compose(["train.epochs=1"])) == 23
-    run.release()
-
-
-def test_open_run_accepts_the_same_global_batch(here):
-    run = open_with("batch.per_replica=16", "batch.global_size=null")
-    provenance.update(run.path, num_replicas=3, total_steps=100)
-    run.release()
-    open_with(f"resume={run.path}", "batch.global_size=48", "batch.per_replica=null").release()
-    with pytest.raises(ConfigError, match=r"batch.global_size"):
-        open_with(f"resume={run.path}", "batch.global_size=32", "batch.per_replica=null")
-
-
-def test_command_notices_a_holder_of_the_same_host_name_and_process_id(here):
-    run = open_with()
-    fcntl.flock(run.lock, fcntl.LOCK_UN)  # another host sees no lock
-    other = open_with()
-    pid_and_host = [str(os.getpid()), socket.gethostname()]
-    assert lock_file(run.path).read_text().split()[:2] == pid_and_host
-    other.check_lock()
-    with pytest.raises(ConfigError, match="was taken over by another process"):
-        run.check_lock()
-    other.release()
     run.release()
 
 

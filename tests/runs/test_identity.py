@@ -271,33 +271,3 @@ def test_new_key_of_the_schema_names_the_same_run(longer_schema):
     assert changes(values, leaves(now)) == []
     with pytest.raises(LookupError, match="extra has no effect"):
         run_name(dataclasses.replace(now, extra="more"))
-
-
-def test_default_that_only_an_import_tells_is_none_of_ours(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "opaque.py").write_text("import os\ndef net(a=os.sep, b={1}, c={'d': 1}): ...\n")
-    assert targets.defaults("opaque.net") == {}
-    assert targets.defaults("missing.net") == {}
-
-
-def test_option_without_a_value_is_the_engines_default():
-    without = loading.plain(compose([]))
-    del without["optimizer"]["layer_decay"], without["schedule"]["reference_batch"]
-    del without["model"]["dropout"], without["task"]["focal_gamma"]
-    restored = loading.restore(without)
-    assert run_name(restored) == run_name(compose([]))
-    assert changes(leaves(restored), leaves(compose([]))) == []
-
-
-def test_nodes_in_a_list_have_their_defaults_too():
-    node = {"_target_": "trainer.models.mlp.mlp"}
-    explicit = {**node, **targets.defaults("trainer.models.mlp.mlp")}
-    assert identity.normal([node]) == identity.normal([explicit])
-    assert identity.normal([node]) != identity.normal([{**explicit, "activation": "x"}])
-
-
-def test_fault_of_defaults_alone_still_names_its_run():
-    names = [
-        run_name(compose(more)) for more in ([], ["+fault.a={at:1}"], ["+fault.a={action:kill}"])
-    ]
-    assert names[0] != names[1] == names[2]

@@ -1,8 +1,6 @@
 """The ledger: wall time of all attempts, and of workers. The clock is set by the tests."""
 
 import json
-import time
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +10,7 @@ from trainer.runs.ledger import (
     StragglerWatch,
     WorkerRecord,
     WorkerTime,
-    is_clock_name,
 )
-from trainer.runs.process_status import process_start_time
 
 
 class Run:
@@ -135,34 +131,6 @@ def test_lost_work_is_steps_after_the_checkpoint_once_and_the_last_phase(run):
     assert run.summary().restarts == [8, 4]
 
 
-def test_partly_lost_phase_is_divided_by_its_steps(run):
-    run.command()
-    run.attempt(0)
-    run.chief.mark("train", 10)
-    run.now += 4.0
-    run.chief.mark("save", 20)
-    run.restart(0.0)
-    run.attempt(15)
-    run.expected |= {"step": 2.0, "lost": 2.0 + run.expected["lost"]}
-    run.end(15)
-    run.check(attempts=2)
-
-
-def test_attempts_that_fail_before_training_are_counted_and_lost(run):
-    run.command()
-    run.spend("lost", 2.0)  # the chief died before its first mark
-    run.restart()
-    run.spend("restart", 4.0)
-    run.restart()
-    run.ledger().mark("start")
-    run.spend("lost", 5.0)
-    run.restart()
-    run.attempt(0)
-    run.steps(1, 3)
-    run.end(3)
-    run.check(attempts=4)
-
-
 def test_failures_are_attempts_that_neither_ended_nor_saved_on_request(run):
     run.command()
     run.restart()  # before the chief's first mark
@@ -232,21 +200,6 @@ def test_torn_line_is_ignored_and_ends_before_the_next(run, cut_off):
     run.check(attempts=2)
 
 
-def test_process_start_time_is_before_now_and_the_first_import():
-    assert process_start_time() <= time.time()
-    assert process_start_time() > Path("/proc/1").stat().st_ctime - 1.0
-
-
-def test_clock_set_back_makes_no_time_negative(run):
-    run.command()
-    run.attempt(0)
-    run.steps(1, 3)
-    run.now -= 500.0
-    run.end(3)
-    summary = run.summary()
-    assert min(summary.secs.values()) >= 0.0
-
-
 def test_steps_that_memory_has_kept_are_no_lost_work(run):
     run.command()
     run.attempt(0)
@@ -300,21 +253,6 @@ def test_straggler_is_told_once_and_after_enough_time():
     slow, even = record((1.0, 2.0, 10), (3.0, 0.0, 10)), record((3.0, 0.0, 10), (3.0, 0.0, 10))
     told = [watch.line(item) for item in [slow, slow, slow, slow, even, even, slow, slow]]
     assert [line is not None for line in told] == [False, True, *[False] * 5, True]
-
-
-def test_log_has_seconds_of_each_worker():
-    scalars = record((1.0, 2.0, 10), (3.0, 0.0, 10)).scalars()
-    assert scalars == {
-        "worker_0_step_secs": 1.0,
-        "worker_0_wait_secs": 2.0,
-        "worker_1_step_secs": 3.0,
-        "worker_1_wait_secs": 0.0,
-        "wait_fraction": pytest.approx(1 / 3),
-    }
-    assert record((2.0, 8.0, 9), (9.0, 1.0, 9), (4.0, 6.0, 9)).wait_fraction == pytest.approx(0.5)
-    assert all(is_clock_name(name) for name in scalars)
-    assert not is_clock_name("loss")
-    assert WorkerRecord().scalars() == {}
 
 
 def test_ledger_adds_up_what_workers_did_over_all_attempts(tmp_path):

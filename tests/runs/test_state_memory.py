@@ -3,7 +3,6 @@
 import errno
 import os
 import random
-import struct
 from contextlib import contextmanager
 
 import numpy as np
@@ -54,21 +53,6 @@ def stored(memory):
     assert [(*t[:3], list(t.shape)) for t in read] == [(*t[:3], t.shape) for t in expected]
     (value,) = values
     return value
-
-
-def test_memory_that_was_never_written_has_nothing(memory):
-    assert (memory.newest(), memory.reached) == (None, -1)
-    memory.note_reached(3)
-    memory.clear()
-    assert memory.reached == -1
-
-
-def test_newest_snapshot_is_read_from_every_mapping(memory, other):
-    for value in range(5):
-        header = memory.write(Position(value, value), tensors(value))
-        assert (header.number, header.slot) == (value + 1, value % 2)
-        assert other.newest() == header
-        assert stored(memory) == stored(other) == value
 
 
 def test_tensors_without_elements_or_dimensions_and_states_without_tensors_are_kept(memory):
@@ -188,14 +172,6 @@ def test_snapshot_of_which_any_bit_is_flipped_is_not_read(memory, other, file):
             assert stored(other) == (1 if part == "header" else None), (part, offset)
         os.pwrite(file, bytes([byte]), offset)
     assert stored(other) == 2
-
-
-def test_memory_of_another_kind_has_nothing(memory, file):
-    os.pwrite(file, struct.pack("<8sqq", b"garbage!", 4096, 0), 0)
-    os.ftruncate(file, 3 * 4096)
-    assert memory.newest() is None
-    memory.write(AT, tensors(1))
-    assert stored(memory) == 1
 
 
 def test_cleared_memory_keeps_the_step_reached(memory, other):

@@ -203,20 +203,6 @@ def test_on_error_stop_stops_the_sweep_after_a_failure() -> None:
     assert states() == {1: "stopped", 2: "failed", 3: "waiting", 4: "waiting"}
 
 
-def test_parallel_points_get_different_cores() -> None:
-    def succeed_with_the_first(process: FakeProcess) -> None:
-        succeed(FakeProcess.started[0])
-        succeed(process)
-
-    # The first point ends when the last one has been started.
-    behaviors = {1: [train_until_stopped], 3: [succeed_with_the_first]}
-    assert sweep("seed=1,2,3", "sweep.jobs=2", behaviors=behaviors).code == 0
-    first, second, third = (process.share for process in FakeProcess.started)
-    assert {first, second} == {ResourceShare((0,), None, 2), ResourceShare((1,), None, 2)}
-    assert third == second
-    assert "3 points at a time share 2 cores" in sweep("seed=1,2,3", "sweep.jobs=3").out
-
-
 def test_driver_forwards_save_signals_and_a_stop_signal_once() -> None:
     save, stop = signal.SIGUSR1, signal.SIGTERM
 
@@ -299,22 +285,6 @@ def test_running_points_save_if_the_search_cannot_go_on(monkeypatch: pytest.Monk
         (1, [signal.SIGTERM]),
         (2, []),
     ]
-
-
-def test_declared_cluster_requires_one_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = {"cluster": {"worker": ["127.0.0.1:0"]}, "task": {"type": "worker", "index": 0}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
-    outcome = sweep("seed=1,2", "sweep.jobs=2", "strategy=multi_worker")
-    assert (outcome.code, started_seeds()) == (2, [])
-    assert not list(Path().iterdir())
-
-
-def test_points_on_ray_do_not_divide_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "visible_gpus", lambda: ["0"])  # fewer than points
-    options = ["sweep.jobs=2", "launch=ray", "launch.ray.address=10.0.0.1:6379"]
-    outcome = sweep("seed=1,2", *options)
-    assert (outcome.code, "share" in outcome.out) == (0, False)
-    assert {process.share for process in FakeProcess.started} == {ResourceShare()}
 
 
 def test_parallel_points_divide_cores_but_not_threads() -> None:

@@ -1,8 +1,6 @@
 """The progress of a sweep: a live table on a terminal, one line an event elsewhere."""
 
 import io
-import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,12 +88,3 @@ def test_every_event_is_a_line_without_a_terminal(plain):
         "error: point 1 of 4 (model=cnn optimizer.learning_rate=0.1): ValueError: no; "
         "see runs/cnn-1/logs\n"
     )
-
-
-def test_progress_is_a_line_every_30_seconds_without_a_terminal(plain):
-    plain.start(1)
-    for step in range(100):
-        plain.show(1, replace(PROGRESS, step=step))
-    lines = [line for line in plain.out.getvalue().splitlines() if "step" in line]
-    assert [int(re.search(r"step (\d+)/", line)[1]) for line in lines] == [29, 59, 89]
-    assert lines[0] == "point 1 of 4: step 29/360  0:12 left  loss 0.2113  1,520 examples/s"

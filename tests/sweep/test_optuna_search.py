@@ -12,13 +12,12 @@ from tests.sweep.simulated_search import (
     RATE_RANGE,
     SIZE_RANGE,
     STEPS,
-    load_study,
     load_trials,
     open_search,
     run_search,
     train,
 )
-from trainer.errors import ConfigError, StorageError
+from trainer.errors import ConfigError
 from trainer.runs.status import RunStatus, State
 
 
@@ -112,19 +111,6 @@ def test_repeated_search_continues_unfinished_points(tmp_path):
 
 
 @pytest.mark.slow
-def test_unknown_metric_is_refused_and_a_study_without_results_replaced(tmp_path):
-    search = open_search(tmp_path, metric="acuracy", mode="max")
-    point, metrics = search.next_point(), {"loss": 1.0, "accuracy": 0.5}
-    assert not search.should_prune(point, 10, metrics)  # it may come later
-    with pytest.raises(ConfigError, match=r"sweep.metric \(acuracy\) .* has loss, accuracy"):
-        search.record_outcome(point, RunStatus(State.DONE, 10, metrics))
-    del search
-    assert len(run_search(open_search(tmp_path, metric="loss", trials=1))) == 1
-    assert trial_states(tmp_path) == ["COMPLETE"]
-    assert load_study(tmp_path).direction.name == "MINIMIZE"
-
-
-@pytest.mark.slow
 def test_study_of_another_search_is_refused(tmp_path):
     folder = tmp_path / "mine"
     run_search(open_search(folder, trials=1))
@@ -135,13 +121,6 @@ def test_study_of_another_search_is_refused(tmp_path):
     assert "goal: maximize accuracy -> minimize loss" in differences
     assert "tag(log,interval(0.0001,0.1)) -> interval(0.1,0.2)" in differences
     assert "sweep.name=<name>" in fix
-
-
-def test_damaged_study_is_an_error_of_one_line(tmp_path):
-    (tmp_path / "study.db").write_text("not a database" * 100)
-    message = r"study.db could not be written: .*file is not a database$"
-    with pytest.raises(StorageError, match=message):
-        open_search(tmp_path)
 
 
 class Killed(BaseException):

@@ -18,13 +18,10 @@ from tests.sweep.simulated_search import (
 )
 from trainer.cli.compose import parse_sweep
 from trainer.errors import ConfigError
-from trainer.runs import identity
 from trainer.runs.identity import run_name
-from trainer.sweep import search
 from trainer.sweep.search import (
     Choice,
     NumberRange,
-    Point,
     SearchContext,
     compose_point,
     expand,
@@ -76,36 +73,12 @@ def test_combinations_with_the_same_run_are_one_point():
     ]
 
 
-def test_different_points_with_one_hash_are_no_duplicates(monkeypatch):
-    monkeypatch.setattr(identity, "_DIGITS", 1)
-    points, notes = grid("model=softmax", "seed=range(0,40)")
-    assert (len(points), notes) == (40, [])
-    assert len({point.path for point in points}) <= 16
-
-
 def test_quoted_values_are_single_values_and_a_glob_selects_choices():
     (point,), _ = grid("model=softmax", "name='a'", "writers=[jsonl]")
     assert (point.varied, point.label) == ({}, point.path.name)
     assert (point.experiment.name, list(point.experiment.writers)) == ("a", ["jsonl"])
     points, _ = grid("optimizer=glob(adam*)")
     assert [point.experiment.choices["optimizer"] for point in points] == ["adam", "adamw"]
-
-
-def test_many_wrong_points_are_not_all_composed(monkeypatch):
-    composed = []
-    unpatched = search.compose
-
-    def counted(*arguments):
-        composed.append(1)
-        return unpatched(*arguments)
-
-    monkeypatch.setattr(search, "compose", counted)
-    with pytest.raises(ConfigError) as raised:
-        grid("seed=0,1", "train.steps=range(-500,0)")
-    assert len(composed) == 20
-    *problems, last = raised.value.problems
-    assert last == "these are the problems of 20 points; there may be more"
-    assert len(problems) == 20
 
 
 def test_resume_of_one_run_is_refused_for_several_points(tmp_path):
@@ -242,9 +215,3 @@ def test_optuna_is_an_optional_package(tmp_path, monkeypatch):
         "search (optuna) needs optuna, which is not installed; pip install 'steadfast[optuna]'",
     )
     assert len(run_search(open_search(tmp_path, method="random", trials=3))) == 3
-
-
-def test_overrides_of_the_sweep_are_not_recorded() -> None:
-    of_sweep = ["sweep.jobs=2", "search=random", "search.trials=3", "+hydra.x=1", "hydra/x=y"]
-    point = Point(1, {}, ["seed=1", *of_sweep, "schedule=cosine"], compose([]), Path())
-    assert point.own_overrides == ["seed=1", "schedule=cosine"]

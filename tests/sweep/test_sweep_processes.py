@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import random
-import shutil
 import signal
 import subprocess
 import time
@@ -17,8 +15,6 @@ from tests.support.processes import (
     OWN_SERVER,
     TIMEOUT_SECS,
     descendants,
-    finish,
-    run,
     start,
     wait_gone,
 )
@@ -130,36 +126,3 @@ def test_killed_sweep_continues_to_the_same_result(undisturbed: Path, tmp_path: 
     assert summary(tmp_path) == summary(undisturbed)
     assert [path.name for path in runs(tmp_path)] == [path.name for path in runs(undisturbed)]
     assert len(runs(tmp_path)) == 6
-
-
-def test_single_run_continues_a_point(undisturbed: Path, tmp_path: Path) -> None:
-    shutil.copytree(undisturbed / "runs", tmp_path / "runs")
-    run_dir = next(path for path in runs(tmp_path) if path.name.startswith("softmax"))
-    code, out, err = run(tmp_path, f"resume=runs/{run_dir.name}", "train.steps=25")
-    assert (code, err) == (0, "")
-    assert "Continuing from the checkpoint of step 24." in out
-    assert json.loads((run_dir / "run.json").read_text())["argv"][1:] == GRID
-
-
-def test_stop_signal_saves_all_running_points(tmp_path: Path) -> None:
-    options = [
-        "-m", "model=softmax,cnn,mobilenet", "train.steps=1000000", "checkpoint.every_steps=20",
-        "sweep.jobs=2", "sweep.name=long",
-    ]  # fmt: skip
-    process = start(tmp_path, *options, **OWN_SERVER)
-    wait_for(
-        process,
-        lambda _: (
-            len({path.parent for path in tmp_path.glob("runs/*/checkpoints/ckpt-*.json")}) == 2
-        ),
-    )
-    pids = descendants(process.pid)
-    process.send_signal(signal.SIGTERM)
-    code, out, err = finish(process)
-    assert (code, err) == (143, "")
-    for pid in pids:
-        wait_gone(pid)
-    points = json.loads(summary(tmp_path, "long")["summary.json"])["points"]
-    states = {point["varied"]["model"]: point["state"] for point in points}
-    assert states == {"softmax": "stopped", "cnn": "stopped", "mobilenet": "waiting"}
-    assert "SIGTERM: the running points save, then leave" in out

@@ -67,13 +67,6 @@ def test_damaged_checkpoint_is_reported_with_exit_code_1(here, name, content, pr
     assert [row[-1] for row in rows] == ["verified", f"DAMAGED: {problem}", "verified"]
 
 
-def test_unfinished_files_are_not_damage(here):
-    (here / "checkpoints" / "ckpt-20.index").touch()
-    code, rows, (line,) = table(here)
-    assert (code, len(rows)) == (0, 3)
-    assert line.startswith("unfinished: ckpt-20.index; ")
-
-
 def test_checkpoint_removed_meanwhile_is_not_damage(here, monkeypatch):
     verify = checkpoint_marker.verify
 

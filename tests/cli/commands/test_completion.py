@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ import pytest
 
 from tests.support.choices import GAN_CONF as CONF
 from tests.support.command_line import ROOT
-from trainer.cli.commands.completion import completions, script
+from trainer.cli.commands.completion import completions
 
 OWN = ROOT / "docs" / "examples" / "own_project" / "conf"
 TOY = f"--config-dir={CONF} task=toy_gan"
@@ -175,13 +174,3 @@ def test_fish_script_completes(program: str, tmp_path: Path) -> None:
         "model=mobilenet",
         "optimizer.nesterov=",
     ]
-
-
-@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
-def test_script_names_the_called_program(name: str) -> None:
-    here, installed = script(name, ROOT / "train.py"), script(name, Path("/usr/bin/steadfast"))
-    assert shlex.quote(str(ROOT / "train.py")) in here
-    assert "/usr/bin" not in installed
-    assert "steadfast" in installed.splitlines()[-1]
-    assert "python3" in here.splitlines()[-1]
-    assert not re.search("@[A-Z]+@", installed)

@@ -27,14 +27,6 @@ def test_differing_keys_are_aligned(make):
     assert run_here("diff", a, b).out.splitlines()[3].split() == ["train.epochs", "7", "null"]
 
 
-def test_keys_of_one_command_are_not_compared(make):
-    path = make("seed=3", "sweep.jobs=2")
-    assert make("seed=3", "resume=never") == path
-    done = run_here("diff", path, f"{path}.old-1")
-    assert (done.code, done.err) == (0, "")
-    assert done.out == f"{path} and {path}.old-1 have the same configuration.\n"
-
-
 def save(run, crc32):
     """Commit a checkpoint of step 5 with one weight, which nobody can read."""
     folder = Path(run, "checkpoints")

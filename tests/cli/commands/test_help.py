@@ -41,27 +41,6 @@ def test_command_help_prints_the_same_pages(ask: Callable[..., str]) -> None:
     assert "runs --help" in ask("runs")
 
 
-@pytest.mark.parametrize(
-    ("words", "rows"),
-    [
-        (["train"], ["train.steps=null", "train.epochs=30"]),
-        (["optimizer=sgd", "optimizer.momentum=0.5"], ["optimizer.momentum=0.5"]),
-        (["callbacks=[early_stopping,none]"], ["callbacks.early_stopping.patience=5"]),
-        (["experiment=mnist_tutorial"], ["model=tutorial_cnn", "train.steps_per_epoch=70"]),
-    ],
-)
-def test_help_explains_each_topic(
-    words: list[str], rows: list[str], ask: Callable[..., str]
-) -> None:
-    shown = {
-        line.split()[0]: line.split()[1:]
-        for line in ask(*words).splitlines()
-        if line.startswith("  ")
-    }
-    for row in rows:
-        assert shown[row], row
-
-
 def test_examples_compose(ask: Callable[..., str]) -> None:
     commands = [
         line.strip().removeprefix("python train.py")

@@ -123,24 +123,6 @@ def test_pods_find_each_other_and_stopped_or_disrupted_ones_are_no_failures():
     ]
 
 
-def test_kubernetes_options_reach_the_objects():
-    objects = printed(
-        *MULTI, "--namespace", "team", "--name", "mine", "--gpus", "2", "--cpu", "8",
-        "--memory", "32Gi", "--claim", "shared-runs", "--grace-secs", "900",
-        "runs_dir=/data/of/runs", "preemption.grace_secs=600",
-    )  # fmt: skip
-    for item in objects:
-        assert item["metadata"].items() >= {"name": "mine", "namespace": "team"}.items()
-    pod = pod_of(objects)
-    assert pod["terminationGracePeriodSeconds"] == 900
-    assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == "shared-runs"
-    (container,) = pod["containers"]
-    assert container["volumeMounts"][0]["mountPath"] == "/data/of"
-    assert container["args"][-1] == "runs_dir=/data/of/runs"
-    assert container["resources"]["limits"] == {"memory": "32Gi", "nvidia.com/gpu": 2}
-    assert container["resources"]["requests"]["cpu"] == "8"
-
-
 def test_paths_in_the_claim_are_not_looked_for_here():
     arguments = ("dataset=npy", "--image", "a", "dataset.path=/shared/data/x")
     assert "dataset.path=/shared/data/x" in arguments_of(printed(*arguments))
@@ -164,14 +146,6 @@ def test_run_in_a_store_needs_no_claim():
     assert container["volumeMounts"] == [{"name": "runs", "mountPath": "/work"}]
     assert container["envFrom"] == [{"secretRef": {"name": "keys"}}]
     assert "serviceAccountName" not in pod
-
-
-@pytest.mark.parametrize("key", ["runs_dir", "store.work_dir"])
-def test_folder_of_the_pods_need_not_be_possible_here(key, tmp_path):
-    (tmp_path / "file").touch()
-    store = [STORE] if key == "store.work_dir" else []
-    folder = f"{key}={tmp_path / 'file' / 'below' / 'it'}"
-    assert arguments_of(printed("--image", "a", folder, *store)) == [*store, folder]
 
 
 def test_objects_fit_the_schemas_of_kubernetes():

@@ -44,36 +44,6 @@ def test_sweep_stands_for_its_runs_best_first_also_when_it_was_moved(sweep, tmp_
     assert run_here("report", "moved/sweeps/seeds").out == "2 runs: report.html\n"
 
 
-def test_output_directory_receives_page_and_replaces_older(make, tmp_path):
-    path, folder = make(), tmp_path / "pages"
-    folder.mkdir()
-    for _ in range(2):
-        assert run_here("report", path, "--output", "pages").out == "1 run: pages/report.html\n"
-    assert [file.name for file in folder.iterdir()] == ["report.html"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (["empty"], "report (empty): no run there: it has no config.yaml; "),
-        (["a", "--output=no/page.html"], "--output (no/page.html): no such directory: no"),
-        (["broken"], "report (broken): its summary.json cannot be read: "),
-        (["gone"], "report (gone): none of the sweep's runs is there"),
-    ],
-)
-def test_wrong_command_is_reported_in_one_line(make, tmp_path, arguments, problem):
-    make("name=a", "runs_dir=.")
-    next(tmp_path.glob("a-*")).rename(tmp_path / "a")
-    for name, text in (("empty", None), ("broken", "x"), ("gone", '{"points": []}')):
-        (tmp_path / name).mkdir()
-        if text:
-            (tmp_path / name / "summary.json").write_text(text)
-    done = run_here("report", *arguments)
-    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-    assert done.err.startswith(f"error: {problem}")
-    assert not (tmp_path / "report.html").exists()
-
-
 def test_runs_in_a_store_are_read_without_their_weights(make, tmp_path, monkeypatch):
     stores = {f"s3://bucket/runs{name}": MemoryStore() for name in ("", "/a", "/b")}
     monkeypatch.setattr(remote_view, "open_store", lambda place: stores[place])

@@ -1,7 +1,6 @@
 """`python train.py runs`: the runs in a folder with their status."""
 
 import contextlib
-import errno
 import json
 import os
 import re
@@ -135,65 +134,3 @@ def test_json_shows_runs(runs):
     assert time.time() - 900 < failed["active"] < time.time() - 600
     expected = {"state": "failed", "step": 5, "total_steps": 20, "why": "ValueError: no"}
     assert failed.items() >= {**expected, "metrics": {"loss": 0.25, "accuracy": 0.875}}.items()
-
-
-def test_runs_are_sorted_as_their_metrics_declare(here):
-    def declare(name, *directions, **result):
-        run = make(name, 10, result=result)
-        run.release()
-        record = provenance.read(run.path)
-        if directions:
-            record["metrics"] = {"direction": dict(directions), "primary": "speed"}
-        (run.path / "run.json").write_text(json.dumps(record))
-
-    for name, speed in (("a", 3.0), ("b", 1.0), ("c", 2.0)):
-        declare(name, ("speed", "min"), speed=speed, loss=0.5, glossary_accuracy=speed)
-    lines = run_here("runs", "--sort=speed").out.splitlines()
-    assert [line[0] for line in lines[1:]] == ["b", "c", "a"]
-    assert (lines[0].split()[3], lines[1].split()[3]) == ("speed", "1.0000")
-    done = run_here("runs", "--sort=glossary_accuracy")
-    assert done.code == 2
-    assert "no run tells whether larger or smaller is better" in done.err
-
-
-def test_both_figures_are_shown_with_a_validation_split(here):
-    run = make("both", 10, result={"loss": 0.5, "accuracy": 0.75})
-    run.release()
-    result = json.loads((run.path / "result.json").read_text())
-    result["validation"] = {"loss": 0.25, "accuracy": 0.875}
-    (run.path / "result.json").write_text(json.dumps(result))
-    head, row = run_here("runs").out.splitlines()
-    assert head.split()[3:6] == ["best", "accuracy", "test"]
-    assert row.split()[3:5] == ["0.8750", "0.7500"]
-
-
-def test_folder_without_runs_is_reported(here):
-    (here / "runs").mkdir()
-    assert run_here("runs").out == "runs has no run yet.\n"
-    assert run_here("runs", "--json").out == "[]\n"
-
-
-@pytest.mark.parametrize(
-    ("metric", "hint"), [("acuracy", "did you mean 'accuracy'?"), ("x", "one of accuracy, loss")]
-)
-def test_sort_refuses_unknown_metric(runs, metric, hint):
-    outcome = run_here("runs", f"--sort={metric}")
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith(f"error: --sort ({metric}): ")
-    assert outcome.err.endswith(f"{hint}\n")
-
-
-def test_file_that_vanishes_while_it_is_listed_is_left_out(runs, monkeypatch):
-    """Such as a temporary one, which is renamed."""
-    stat = Path.stat
-
-    def vanishing(self, **options):
-        if self.name == "run.json":
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self))
-        return stat(self, **options)
-
-    monkeypatch.setattr(Path, "exists", lambda self: True)
-    monkeypatch.setattr(Path, "stat", vanishing)
-    outcome = run_here("runs")
-    assert (outcome.code, outcome.err) == (0, "")
-    assert all(name in outcome.out for name in runs.values())

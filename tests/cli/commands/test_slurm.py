@@ -94,13 +94,6 @@ def test_range_of_nodes_leaves_out_sizes_that_do_not_divide_the_batch(nodes, tas
     assert printed == f"--nodes={tasks} --ntasks={tasks}\n"
 
 
-def test_config_dir_is_an_absolute_path_of_the_command(tmp_path):
-    (tmp_path / "theirs").mkdir()
-    assert f" --config-dir {tmp_path / 'theirs'} model=softmax" in script(
-        "--config-dir", "theirs", "model=softmax"
-    )
-
-
 def test_submit_gives_the_script_to_sbatch(tmp_path, monkeypatch):
     program = Path("sbatch")
     program.write_text("#!/bin/sh\ncat > submitted\nexit 3\n")
@@ -146,10 +139,3 @@ def test_finished_sweep_submits_nothing_and_shows_its_table():
     assert (outcome.code, outcome.err) == (0, "")
     assert "3 points: 3 done; the best accuracy first:" in outcome.out
     assert Path("runs/sweeps/mine/summary.json").exists()
-
-
-def test_submit_without_slurm_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    outcome = run_here("slurm", *MULTI, "--submit")
-    assert outcome.code == 2
-    assert outcome.err.startswith("error: --submit: there is no sbatch here")

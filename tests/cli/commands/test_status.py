@@ -118,11 +118,6 @@ def test_status_of_a_run_in_a_store_shows_what_its_holder_has_uploaded(store, ru
     }  # fmt: skip
 
 
-def test_status_in_a_store_knows_a_record_of_an_earlier_holder(store, run_dir, growing):
-    growing.append(upload_run(store, run_dir, "node0:8:b").renew)
-    assert f"{ADDRESS}: running, step 10/40\n" in status(run=ADDRESS)
-
-
 def test_status_in_a_store_names_a_holder_that_is_silent(store, run_dir, growing):
     upload_run(store, run_dir, "node0:7:a")
     *_, position, note = status(run=ADDRESS).splitlines()

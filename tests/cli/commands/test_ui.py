@@ -49,27 +49,11 @@ def test_runs_that_links_lead_to_are_not_shown_unless_named(listed):
     assert listed == ["link"]
 
 
-@pytest.mark.parametrize("folder", [(), ("runs",)])
-def test_folder_that_is_not_there_yet_is_waited_for(listed, folder):
-    assert "runs has no run yet" in run_here("ui", *folder).out
-
-
 @pytest.fixture
 def used():
     """A port in use."""
     with closing(socket.create_server(("127.0.0.1", 0))) as other:
         yield other.getsockname()[1]
-
-
-def test_what_cannot_be_shown_is_refused_in_a_line(listed, used):
-    for arguments, problem in {
-        ("runz",): "ui (runz): no such run directory",
-        ("--port", str(used)): f"--port ({used}) cannot be used: it is in use; ",
-        ("--port=70000",): "--port (70000) cannot be used: it must be from 0 to 65535; ",
-    }.items():
-        done = run_here("ui", *arguments)
-        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
-        assert done.err.startswith(f"error: {problem}")
 
 
 def test_next_free_port_is_taken(listed, used, monkeypatch):

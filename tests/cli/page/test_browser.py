@@ -230,27 +230,6 @@ def test_keyboard_moves_selects_and_opens(opened, report):
     assert selected(page) == 0
 
 
-def test_one_run_has_its_workers_and_time_above_its_curves(opened, report):
-    page = opened(report)
-    page.dblclick("[data-id=alpha]")
-    assert "quiet 1:01" in page.inner_text("#overview")
-    assert "start 75 %" in page.inner_text("#overview")
-    assert "restarted from step 50" in hover(page, share=0.5)
-
-
-def test_theme_follows_the_system_and_the_button(opened, report):
-    page = opened(report, color_scheme="dark")
-
-    def background():
-        return page.evaluate("getComputedStyle(document.body).backgroundColor")
-
-    assert background() == "rgb(18, 22, 28)"
-    page.click("#theme")
-    assert background() == "rgb(255, 255, 255)"
-    page.reload()
-    assert background() == "rgb(255, 255, 255)"
-
-
 def test_report_asks_nobody_and_runs_nothing_of_its_data(opened, report):
     page = opened("about:blank", offline=True)
     requests = []
@@ -263,26 +242,6 @@ def test_report_asks_nobody_and_runs_nothing_of_its_data(opened, report):
     assert requests == [report]
     assert page.locator("img").count() == 0
     assert page.title() == "Report · Steadfast"
-
-
-def test_page_of_a_phone_has_no_sideways_scroll(opened, report):
-    page = opened(report)
-    page.set_viewport_size({"width": 390, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-
-
-def test_long_curves_stay_bounded_with_their_extremes(opened, tmp_path):
-    steps = list(range(20_000))
-    values = [1.0] * 20_000
-    values[7_777] = 9.0
-    points = {"train/loss": {"step": steps, "value": values}}
-    series = {"a": {"offset": "0", "points": points}}
-    data = {"folder": "", "now": 0, "runs": [summary("a", 1)], "series": series, "details": {}}
-    (tmp_path / "report.html").write_text(report_page("Report", data))
-    page = opened((tmp_path / "report.html").as_uri())
-    curve = page.evaluate("page.store.series.get('a').curves.get('train/loss')")
-    assert 500 < len(curve["step"]) <= 3_000
-    assert (curve["step"][0], curve["step"][-1], max(curve["value"])) == (0, 19_999, 9.0)
 
 
 @pytest.fixture
@@ -313,13 +272,3 @@ def test_live_page_follows_a_run_and_survives_its_server(opened, live):
     page.unroute("**/api/**")
     wait_until(page, f"{last} === 500")
     page.locator("#lost").wait_for(state="hidden")
-
-
-def test_hidden_page_asks_nothing(opened, live):
-    page = opened(live[0])
-    wait_until(page, "page.store.series.size === 3 && !page.store.isAsking")
-    page.evaluate("Object.defineProperty(document, 'hidden', {get: () => true})")
-    requests = []
-    page.on("request", lambda request: requests.append(request.url))
-    page.evaluate("page.store.poll()")
-    assert not requests

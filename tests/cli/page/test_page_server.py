@@ -4,7 +4,7 @@ import http.client
 import json
 import re
 import socket
-from contextlib import ExitStack, closing
+from contextlib import closing
 from urllib.parse import quote
 
 import pytest
@@ -121,21 +121,6 @@ def test_fault_is_told_in_a_line_and_ends_nothing(server, monkeypatch):
         status, _, text = ask(server, f"/api/series?token={server.token}&id={run}")
     assert (status, text) == (500, "RuntimeError: no\n")
     assert get(server, "/api/series", id=run)["points"]
-
-
-def test_two_hundred_requests_at_once_are_all_answered(tmp_path):
-    (run,) = make_runs(tmp_path, 1, 40)
-    request = "GET /api/runs?token={} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    with PageServer(0, Summaries("runs", lambda: {"a": run.path})) as server, ExitStack() as stack:
-        # Each is to be queued while the server is busy with others.
-        place, text = ("127.0.0.1", server.server_port), request.format(server.token).encode()
-        links = [stack.enter_context(socket.create_connection(place, 2)) for _ in range(200)]
-        with running(server):
-            for link in links:
-                link.settimeout(TIMEOUT_SECS)
-                link.sendall(text)
-            answers = [link.makefile("rb").read() for link in links]
-    assert {answer.partition(b"\r\n")[0] for answer in answers} == {b"HTTP/1.1 200 OK"}
 
 
 EVIL = "</script><img src=x onerror=alert(1)><!-- \u2028 &amp; \ud800"

@@ -3,7 +3,6 @@
 import json
 import math
 import os
-import time
 import tracemalloc
 
 import pytest
@@ -13,7 +12,6 @@ from trainer.cli.page import run_data
 from trainer.cli.page.run_data import Summaries, details, read_series, thin
 from trainer.files import MAX_RECORD_BYTES
 from trainer.runs import recorded_metrics
-from trainer.runs.ledger import Ledger
 from trainer.runs.run_summary import summarize
 
 
@@ -83,18 +81,6 @@ def test_damaged_file_is_named_and_hides_nothing_else(tmp_path, name, text):
     if name == "run.json":
         assert (content["commands"], content["code"]) == ([], "")
     json.dumps(content)
-
-
-def test_time_goes_on_with_the_ledger_and_begins_anew_with_another(tmp_path):
-    (run,) = make_runs(tmp_path, 1, 20)
-    before = details(run.path)["time"]["wall_secs"]
-    ledger, now = Ledger(run.path), time.time()
-    ledger.mark("begin", at=now)
-    ledger.mark("exit", at=now + 5)
-    after = details(run.path)["time"]["wall_secs"]
-    assert after == pytest.approx(before + 5)
-    (run.path / "ledger.jsonl").unlink()
-    assert details(run.path)["time"] is None
 
 
 def test_no_link_in_a_run_of_somebody_else_is_followed(tmp_path):
@@ -190,12 +176,6 @@ def test_file_that_was_cut_is_read_from_its_beginning(tmp_path, more):
     assert points(series, "train/loss") == [(1, 1), *((2 + number, 7) for number in range(more))]
 
 
-@pytest.mark.parametrize("position", ["", "x", "-5", "9-1_0-0", f"{'9' * 15}-0_0-0"])
-def test_what_is_no_position_of_the_file_is_its_beginning(tmp_path, position):
-    add(tmp_path, line(1, loss=1))
-    assert points(read_series(tmp_path, position), "train/loss") == [(1, 1)]
-
-
 def test_damaged_lines_are_counted_and_hide_no_other(tmp_path):
     add(tmp_path, "[]\n", "\n", line(1, loss=1), "\0" * 100 + "\n", line(2, loss=2))
     series = read_series(tmp_path)
@@ -216,14 +196,3 @@ def test_thinned_curve_keeps_its_ends_extremes_and_gaps():
     assert {curve[0], curve[1234], curve[4321], curve[7777], curve[-1]} <= set(kept)
     assert list(kept) == sorted(kept, key=lambda point: point[0])
     assert thin(curve[:500], 500) == curve[:500]
-
-
-def test_long_file_gives_few_points_and_never_loses_the_newest(tmp_path):
-    add(tmp_path, *(line(step, loss=1 / (1 + step), rate=0.5) for step in range(5_000)))
-    series = read_series(tmp_path, most=100)
-    assert {name: len(each["step"]) <= 101 for name, each in series["points"].items()} == {
-        "train/loss": True,
-        "train/rate": True,
-    }
-    assert points(series, "train/loss")[0] == (0, 1)
-    assert points(series, "train/loss")[-1][0] == 4_999

@@ -226,26 +226,6 @@ def test_fields_of_a_dataclass_that_a_function_takes_are_options() -> None:
     ]
 
 
-def test_parameters_of_the_engine_are_needed() -> None:
-    (line,) = check("things.Empty", "fault.action")
-    assert "is called with (run_dir, step), and takes 0 by position; add" in line
-    assert check("things.open_ended", "fault.action") == []
-
-
-def test_engine_keys_are_checked() -> None:
-    def problems(**options: Any) -> list[str]:
-        node = {"_target_": "my_pkg.things.rated", **options}
-        return targets.check(node, "optimizer", "optimizer")
-
-    assert problems(learning_rate=1) == []
-    assert problems() == ["optimizer.learning_rate has no value; add it"]
-    assert problems(learning_rate=0) == ["optimizer.learning_rate (0) must be > 0"]
-    assert problems(learning_rate=None) == ["optimizer.learning_rate (null) must be a float"]
-    assert problems(learning_rate=0.1, learning_rte=1) == [
-        "unknown key 'optimizer.learning_rte'; did you mean 'optimizer.learning_rate'?"
-    ]
-
-
 def test_check_imports_nothing() -> None:
     check("things.build", "model")
     assert not any(name.partition(".")[0] == "my_pkg" for name in sys.modules)
