@@ -82,13 +82,6 @@ def test_methods_are_called_as_fit_calls_them(library):
     ]
 
 
-def test_callback_in_another_process_than_the_chief_is_not_called():
-    calls.clear()
-    callback = keras.callbacks.LambdaCallback(on_test_end=note("on_test_end"))
-    assert KerasCallback(callback=callback).on_evaluate(3, {"loss": 1.0}) is False
-    assert calls == []
-
-
 def test_stop_request_of_a_callback_is_honored():
     class Stopping(keras.callbacks.Callback):
         def on_epoch_end(self, epoch, logs=None):

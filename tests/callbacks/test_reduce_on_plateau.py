@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.processes import final_variables, only_run, run
-from tests.support.training import SMALL, assert_same_bits, train, weights
+from tests.support.training import assert_same_bits, train, weights
 from trainer.callbacks.reduce_on_plateau import ReduceOnPlateau
-from trainer.errors import ConfigError
 
 REDUCES = (
     "callbacks=reduce_on_plateau",
@@ -56,11 +54,6 @@ def test_reduces_by_patience_cooldown_and_min_learning_rate() -> None:
     assert rates_after(upward, [1, 2, 2]) == [1, 1, 0.5]
 
 
-def test_unknown_metric_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"metric \(acc\) is not evaluated; choose one of"):
-        ReduceOnPlateau(metric="acc").on_evaluate(1, {"loss": 1.0, "accuracy": 0.5})
-
-
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, np.ndarray]]:
     """Return the directory and the variables of a run on one device."""
@@ -86,16 +79,3 @@ def test_resumed_run_ends_with_same_bits(one, tmp_path: Path) -> None:
     train(tmp_path, *REDUCES, stop=lambda run_engine: run_engine.step >= 5)
     assert_same_bits(straight, train(tmp_path, *REDUCES))
     assert rates(tmp_path) == rates(path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", ["multi_worker", "parameter_server"])
-def test_processes_agree_with_one(one, tmp_path: Path, strategy: str) -> None:
-    code, _, err = run(tmp_path, *SMALL, *REDUCES, f"strategy={strategy}", "strategy.workers=2")
-    assert code == 0, err
-    several = only_run(tmp_path)
-    assert rates(several) == rates(one[0])
-    variables, other = (final_variables(run_dir) for run_dir in (one[0], several))
-    models = [name for name in variables if name.startswith("models")]
-    assert models
-    assert max(np.abs(variables[name] - other[name]).max() for name in models) <= 1e-6

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.support.toy_sources import png
-from trainer.datasets.cache import example_cache
 from trainer.datasets.cache.example_cache import open_bytes
 from trainer.datasets.image_folder import image_folder
 from trainer.datasets.operations.augment import Augmentation
 
-ROOT = Path(__file__).resolve().parents[2]
 COUNT = 12
-SIZE = 1000
 
 
 @pytest.fixture
@@ -98,41 +92,3 @@ def test_augmentation_stays_after_the_cache(folder: Path) -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"cache \(disk\) needs 9\d+\.\d+ GiB, but .* free"):
         open_bytes("a", 10**18)
-
-
-def test_folder_that_cannot_be_made_is_a_warning(
-    home: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    home.write_text("a file")
-    with caplog.at_level(logging.WARNING):
-        assert open_bytes("a", SIZE) is None
-    assert "they are not cached" in caplog.text
-
-
-def test_file_of_somebody_else_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    content = open_bytes("a", SIZE)
-    assert content is not None
-    content[7] = 3
-
-    monkeypatch.setattr(example_cache, "_locked", Mock(side_effect=PermissionError))
-    other = open_bytes("a", SIZE)
-    assert other is not None
-    assert (other[7], other.flags.writeable) == (3, False)
-
-
-_OTHER = """
-from trainer.datasets.cache.example_cache import open_bytes
-content = open_bytes("a", 1000)
-print(int(content[7]))
-content[8] = 4
-"""
-
-
-@pytest.mark.slow
-def test_processes_share_what_is_kept() -> None:
-    content = open_bytes("a", SIZE)
-    assert content is not None
-    content[7] = 3
-    command = [sys.executable, "-c", _OTHER]
-    assert subprocess.check_output(command, cwd=ROOT, text=True, timeout=120) == "3\n"
-    assert content[8] == 4

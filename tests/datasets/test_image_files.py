@@ -12,7 +12,6 @@ from trainer.datasets.image_folder import image_folder
 from trainer.datasets.image_masks import image_masks
 from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.operations.augment import Augmentation
-from trainer.datasets.shapes import shapes
 from trainer.datasets.splits.arrays import ArraySplit
 
 SIZE = [4, 6]
@@ -72,21 +71,6 @@ def test_hidden_loose_and_other_files_are_ignored(
     assert "4 images are used, others are not: 1 .webp, 1 in folders of a class, 1 loose;" in line
 
 
-def test_other_layouts_are_refused(tmp_path: Path) -> None:
-    def refused(message: str) -> None:
-        with pytest.raises((ValueError, FileNotFoundError), match=message):
-            image_folder(path=str(tmp_path / "a"))
-
-    refused(r"path \(.*a\): no such.*<class>/<name>\.jpg")
-    (tmp_path / "a").mkdir()
-    refused(r"holds no folder; it must hold <class>")
-    (tmp_path / "a" / "train" / "cat").mkdir(parents=True)
-    refused(r"path \(.*train/cat\) holds no.*\.gif; put images")
-    write(tmp_path / "a" / "train" / "cat" / "0.png", 0)
-    write(tmp_path / "a" / "test" / "dog" / "0.png", 0)
-    refused(r"path \(.*test\) has the.*not in .*train; rename")
-
-
 MASK = np.zeros((8, 12, 1), np.uint8)
 MASK[:, :6] = 1
 MASK[:2, -2:] = 255
@@ -116,22 +100,6 @@ def test_masks_are_resized_and_cropped_as_their_images(tmp_path: Path) -> None:
     np.testing.assert_allclose(alone["features"], 200 / 255, atol=0.01)
 
 
-def test_missing_masks_and_classes_are_told(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no such folder"):
-        masks(tmp_path / "none")
-    with pytest.raises(ValueError, match=r"has no images/"):
-        masks(tmp_path)
-    (tmp_path / "masks").mkdir()
-    write(tmp_path / "images" / "a.png", 1)
-    with pytest.raises(ValueError, match=r"class_names \(null\) must name the 1 to 255 classes"):
-        image_masks(path=str(tmp_path))
-    with pytest.raises(ValueError, match=r"1 of 1 images have no mask, the first one is .*a.png"):
-        masks(tmp_path)
-
-
-SHAPES = {"num_examples": 30, "num_test": 8, "image_size": [16, 16]}
-
-
 def test_flip_and_crop_move_a_mask_with_its_image() -> None:
     random = np.random.default_rng(0)
     classes = random.integers(1, 200, [12, 6, 7]).astype(np.uint8)
@@ -154,24 +122,3 @@ def test_flip_and_crop_move_a_mask_with_its_image() -> None:
     np.testing.assert_array_equal(moved[inside], images[inside])
     assert not images[~inside].any()
     assert (moved != classes).any(axis=(1, 2)).sum() >= 6
-
-
-def test_colors_leave_masks_alone() -> None:
-    data = shapes(**SHAPES, augment=Augmentation(brightness=0.5, hue=0.2))
-    fetched = data.train.fetch(tf.range(8, dtype=tf.int64))
-    changed = data.transform(fetched, tf.fill([8, data.num_draws], 0.9))
-    np.testing.assert_array_equal(changed["mask"], fetched["mask"])
-
-
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ({"min_area": 0.5}, "min_area"),
-        ({"randaugment": 1, "magnitude": 5.0}, "randaugment"),
-        ({"cutmix": 1.0}, "mixup or augment.cutmix"),
-        ({"two_views": True, "flip": True}, "two_views"),
-    ],
-)
-def test_changes_that_cannot_move_masks_are_refused(options: dict[str, Any], name: str) -> None:
-    with pytest.raises(ValueError, match=rf"augment.{name} cannot be used with masks"):
-        shapes(**SHAPES, augment=Augmentation(**options))

@@ -105,11 +105,6 @@ def test_image_dataset_refuses_impossible_options(options: dict[str, Any], messa
         dataset(**{**options, "augment": augment and Augmentation(**augment)})
 
 
-def test_color_is_refused_for_gray_images() -> None:
-    with pytest.raises(ValueError, match=r"augment\.hue \(0\.1\) needs images of 3 channels"):
-        Augmentation(hue=0.1).check((8, 8, 1))
-
-
 @pytest.mark.parametrize("suffix", ["png", "jpg", "bmp", "gif"])
 @pytest.mark.parametrize(("mode", "shape"), [("L", (8, 9, 3)), ("RGB", (8, 9, 1))])
 def test_image_files_of_every_format_are_decoded(
@@ -177,24 +172,6 @@ def test_boxes_are_resized_like_single_images() -> None:
     whole = ([0] * 3, [0] * 3, [9] * 3, [7] * 3)
     same = resize_boxes(tf.constant(images), tuple(tf.constant(part) for part in whole))
     np.testing.assert_array_equal(same, images)
-
-
-def test_augmentation_cuts_the_box_of_each_example() -> None:
-    images = tf.constant(np.random.RandomState(2).uniform(size=(4, 8, 8, 3)), tf.float32)
-    augmentation = Augmentation(min_area=0.25)
-    assert augmentation.num_draws == BOX_COLUMNS[-1] + 1
-    draws = np.full((4, augmentation.num_draws), 0.5, np.float32)
-    draws[:, BOX_COLUMNS] = NUMBERS[:4]
-    together = augmentation.apply(images, tf.constant(draws))
-    assert together.shape == images.shape
-    for number in range(4):
-        alone = augmentation.apply(images[number : number + 1], tf.constant(draws[number, None]))
-        np.testing.assert_array_equal(alone[0], together[number])
-        box = random_box(8, 8, (8, 8), 0.25, tf.constant(NUMBERS[number]))
-        top, left, height, width = map(int, box)
-        cut = images[number, top : top + height, left : left + width]
-        np.testing.assert_allclose(together[number], tf.image.resize(cut, [8, 8]), atol=1e-6)
-    np.testing.assert_array_equal(augmentation.apply(images, draws, is_cut=True), images)
 
 
 def write_gradient(path: Path) -> None:

@@ -19,11 +19,10 @@ from PIL import Image
 
 from tests.support import reading_sources
 from tests.support.dataset_contract import check_dataset
-from tests.support.reading_sources import Absent, Bound, Deadly, OnceDeadly, Pictures, Told
+from tests.support.reading_sources import Absent, Deadly, OnceDeadly, Pictures, Told
 from tests.support.toy_sources import Batches, Records, everything, png, write_npy
 from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import decode
-from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.indexed import indexed
 from trainer.datasets.npy import npy
 from trainer.datasets.operations.augment import Augmentation
@@ -88,17 +87,6 @@ def test_encoded_images_are_framed_and_cached_as_those_of_a_folder() -> None:
         np.testing.assert_equal(everything(cached.test), everything(data.test))
 
 
-def test_vectors_are_cast_and_normalized() -> None:
-    data = indexed(
-        train_source=Records([([n, n + 1], n % 2) for n in range(99)]),
-        fields=Fields(num_classes=2),
-        normalize=Normalization(mean=[1.0, 2.0], std=[2.0]),
-    )
-    assert data.input_shape == (2,)
-    batch = data.transform({"features": tf.constant([[3, 4]])}, None)
-    assert batch["features"].numpy().tolist() == [[1.0, 1.0]]
-
-
 def test_images_of_other_sizes_and_colors_are_converted() -> None:
     sizes = {"image_size": [5, 7], "channels": 3}
     data = dataset(lambda n: {"image": png(n, (4 + n, 6), 3 if n else 1), "label": 0}, **sizes)
@@ -125,24 +113,6 @@ def test_source_is_called_by_one_thread_at_a_time(kind: type[Records]) -> None:
     batches = indices.batch(4, drop_remainder=True).map(split.fetch, num_parallel_calls=8)
     seen = np.concatenate([batch["features"][:, 0, 0, 0] for batch in batches])
     assert seen.tolist() == list(range(64)) * 4
-
-
-def test_damaged_images_are_skipped_up_to_a_limit(caplog: pytest.LogCaptureFixture) -> None:
-    source = Records([(png(n)[: 20 if n in (2, 5) else None], 0) for n in range(COUNT)])
-
-    def split(limit: int) -> Any:
-        return indexed(
-            train_source=source,
-            test_source=source,
-            max_corrupt_records=limit,
-            fields=Fields(num_classes=1),
-        ).train
-
-    with caplog.at_level(logging.WARNING):
-        assert everything(split(2))["weight"].tolist() == [1, 1, 0, 1, 1, 0, 1, 1]
-    assert "record 2 of train_source" in caplog.text
-    with pytest.raises(ValueError, match=r"record 2 of train_source.*max_corrupt_records=1"):
-        everything(split(0))
 
 
 class Broken(Records):
@@ -225,21 +195,6 @@ def test_arrays_are_mapped_and_reshaped(tmp_path: Path) -> None:
     check_dataset(data)
 
 
-def test_errors_name_the_file_of_arrays(tmp_path: Path) -> None:
-    def refused(message: str) -> None:
-        with pytest.raises((ValueError, FileNotFoundError), match=message):
-            npy(path=str(tmp_path))
-
-    refused(r"features.npy\): no such file")
-    write_npy(tmp_path, VALUES, LABELS[:3])
-    refused(r"has 20 examples, .*labels.npy has 3")
-    write_npy(tmp_path, VALUES, LABELS[:, None, None])
-    refused(r"labels are \[20, 1, 1\] int64, they must be \[N\] int")
-    write_npy(tmp_path, VALUES, LABELS)
-    os.truncate(tmp_path / "features.npy", 300)
-    refused(r"features.npy\) cannot be read .* was it cut short\?")
-
-
 SHARED: dict[str, Any] = {"processes": 2, "num_classes": None}
 
 
@@ -309,11 +264,6 @@ def test_a_record_that_another_process_cannot_read_is_named(
         log = capfd.readouterr().err
         assert "test_source: record 5 cannot be read\nTraceback" in log
         assert "reading_sources.py" in log
-
-
-def test_source_that_cannot_be_copied_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"processes \(train_source, a Bound\) cannot be copied"):
-        dataset(Bound(), **SHARED)
 
 
 _TRAINER = """

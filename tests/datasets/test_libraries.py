@@ -1,16 +1,12 @@
 """Data sets of ArrayRecord, TensorFlow Datasets and Hugging Face, written by these libraries."""
 
-import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from tests.support.records import example as serialized
 from tests.support.toy_sources import everything, png
 from trainer.datasets.array_record import array_record, example
 from trainer.datasets.huggingface import huggingface
@@ -28,21 +24,6 @@ def write(path: Path, records: Sequence[bytes]) -> Path:
     return path
 
 
-IMAGES = [serialized(image=png(n), label=n % 3, vector=[float(n), 0.5]) for n in range(8)]
-
-
-def test_array_records_of_several_files_of_which_one_is_empty(tmp_path: Path) -> None:
-    write(tmp_path / "a.array_record-00000-of-00003", IMAGES[:5])
-    write(tmp_path / "a.array_record-00001-of-00003", [])
-    write(tmp_path / "a.array_record-00002-of-00003", IMAGES[5:])
-    (tmp_path / "notes.txt").write_text("no records")
-    data = array_record(
-        path=str(tmp_path), test_path=str(tmp_path / "*00-of*"), fields=Fields(num_classes=3)
-    )
-    assert data.test.num_examples == 5
-    assert everything(data.train)["features"][:, 0, 0, 0].tolist() == list(range(8))
-
-
 def test_a_custom_function_reads_array_records(tmp_path: Path) -> None:
     file = write(tmp_path / "a.array_record", [bytes([number, 1]) for number in range(40)])
 
@@ -53,23 +34,6 @@ def test_a_custom_function_reads_array_records(tmp_path: Path) -> None:
     assert data.input_shape == (1,)
     with pytest.raises(ValueError, match=r"no tf.train.Example; name a function .* dataset.parse"):
         example(b"\x01\x02\x03")
-
-
-def test_damaged_array_records_and_missing_files_are_named(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"no .array_record or .arrayrecord file in it"):
-        array_record(path=str(tmp_path / "empty"))
-    file = write(tmp_path / "a.array_record", IMAGES)
-    content = bytearray(file.read_bytes())
-    cut = tmp_path / "cut.array_record"
-    cut.write_bytes(content[: len(content) // 2])
-    with pytest.raises(ValueError, match=r"cut.array_record cannot be read .*cut short"):
-        array_record(path=str(cut))
-    content[content.rindex(b"PNG")] ^= 1
-    file.write_bytes(content)
-    data = array_record(path=str(file), test_path=str(file), fields=Fields(num_classes=3))
-    with pytest.raises((ValueError, tf.errors.OpError), match=r"record \d .*a.array_record is dam"):
-        everything(data.train)
 
 
 @pytest.fixture(scope="module")
@@ -118,18 +82,6 @@ def test_tfds_has_splits_classes_and_images(prepared: Path) -> None:
     for split, other in ((data.train, cached.train), (data.test, cached.test)):
         for _ in range(2):
             assert everything(other)["features"].tolist() == everything(split)["features"].tolist()
-
-
-def test_wrong_folders_splits_and_damage_of_tfds_are_told(prepared: Path, tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"has no dataset_info.json; give the folder"):
-        tfds(path=str(prepared.parent))
-    with pytest.raises(ValueError, match=r"the split valid cannot be opened: .*valid"):
-        tfds(path=str(prepared), test="valid")
-    broken = Path(shutil.copytree(prepared, tmp_path / "toy" / "1.0.0"))
-    for file in broken.glob("toy-train.array_record*"):
-        file.unlink()
-    with pytest.raises(ValueError, match=r"split train cannot be opened|record 0 cannot be read"):
-        tfds(path=str(broken))
 
 
 @pytest.fixture(scope="module")
@@ -181,20 +133,3 @@ def test_huggingface_has_splits_in_one_folder(library: Any, images: Any, tmp_pat
     assert data.test.num_examples == 4
     with pytest.raises(ValueError, match=r"test \(valid\): .* no such split, it has train, test"):
         huggingface(path=path, test="valid")
-
-
-def test_huggingface_has_vectors_and_damage_is_named(
-    library: Any, images: Any, tmp_path: Path
-) -> None:
-    columns = {"x": [[float(n), 0.5] for n in range(9)], "y": list(range(9))}
-    path = str(tmp_path / "v")
-    library.Dataset.from_dict(columns).save_to_disk(path)
-    data = huggingface(path=path, test_path=path, fields=Fields(num_classes=9))
-    assert data.input_shape == (2,)
-    assert everything(data.train)["features"][:, 0].tolist() == list(range(9))
-    with pytest.raises(ValueError, match=r"fields.features \(z\): .* it has x, y"):
-        huggingface(path=path, fields=Fields(features="z", num_classes=9))
-    images.to_parquet(str(tmp_path / "a.parquet"))
-    os.truncate(tmp_path / "a.parquet", 200)
-    with pytest.raises(ValueError, match=r"a.parquet cannot be read: .*; was it cut short\?"):
-        huggingface(path=str(tmp_path / "a.parquet"))

@@ -67,16 +67,6 @@ def test_mixture_keeps_the_contract_of_datasets() -> None:
     check_dataset(mixture(sources={"a": images(5, max_value=1.0), "b": images(8, max_value=1.0)}))
 
 
-def test_test_split_is_all_test_splits_each_example_once() -> None:
-    parts = sources()
-    batch = mixture(sources=parts).test.fetch(tf.range(13, dtype=tf.int64))
-    expected = [
-        parts[name].test.fetch(tf.range(n, dtype=tf.int64)) for name, n in (("a", 5), ("b", 8))
-    ]
-    np.testing.assert_array_equal(batch["label"], np.concatenate([x["label"] for x in expected]))
-    np.testing.assert_allclose(batch["features"][:5], expected[0]["features"] / 255, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("weights", "shares"),
     [
@@ -129,19 +119,6 @@ STREAM = ArrayDataset(
 def test_sources_that_do_not_fit_are_refused(more: dict[str, Any], line: str) -> None:
     with pytest.raises(ValueError, match=line):
         mixture(sources={"a": plain(), **more})
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        ({"weights": {"a": 1}}, r"weights \(a\) must be one for each of the sources \(a, b\)"),
-        ({"weights": {"a": 0, "b": 1}}, r"weights\.a \(0\) must be > 0; or leave the source out"),
-        ({"sources": {}}, r"name at least one dataset; write \+dataset@dataset\.sou"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(options: dict[str, Any], line: str) -> None:
-    with pytest.raises(ValueError, match=line):
-        mixture(**{"sources": sources(), **options})
 
 
 def test_targets_keep_their_fractions() -> None:

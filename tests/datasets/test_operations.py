@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image, ImageFilter, ImageOps
+from PIL import Image, ImageOps
 
 from trainer.datasets.images.images import ImageDataset
-from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations import augment, color, mixing, random_operations
 from trainer.datasets.operations.random_operations import OPERATIONS
 from trainer.datasets.splits.arrays import ArraySplit
@@ -50,12 +49,6 @@ def test_brightness_adds_and_clips() -> None:
     np.testing.assert_allclose(np.squeeze(changed), [0.4, 0.9, 1.0], rtol=1e-6)
 
 
-@pytest.mark.parametrize(("mean", "std"), [([0.1, 0.2, 0.3], [1.0, 2.0, 4.0]), ([0.5], [0.5])])
-def test_normalization_is_per_channel_or_for_all(mean: list[float], std: list[float]) -> None:
-    found = Normalization(mean=mean, std=std).apply(tf.constant(IMAGES))
-    np.testing.assert_allclose(found, (IMAGES - mean) / std, rtol=1e-5, atol=1e-6)
-
-
 def test_two_views_are_what_two_draws_make_and_differ() -> None:
     options = {"flip": True, "crop": 1, "brightness": 0.2}
     one = augment.Augmentation(**options)
@@ -77,15 +70,6 @@ def test_two_views_are_what_two_draws_make_and_differ() -> None:
     np.testing.assert_array_equal(views["features"], views["views"][:, 0])
     assert (views["views"][:, 0] != views["views"][:, 1]).numpy().any()
     assert "views" not in double.transform(batch, None)
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [({}, "needs a random change"), ({"mixup": 0.2}, "cannot be used with mixup or cutmix")],
-)
-def test_views_that_make_no_sense_are_refused(options: dict[str, float], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        augment.Augmentation(two_views=True, **options)
 
 
 GRAY = np.array([0.299, 0.587, 0.114], np.float32)
@@ -142,21 +126,6 @@ def operate(name: str, magnitude: float = 5.0, negative: bool = False) -> np.nda
 def test_point_operation_is_that_of_pil(name: str, function: Any, tolerance: float) -> None:
     expected = np.stack([np.array(function(Image.fromarray(image))) for image in SQUARES]) / 255
     np.testing.assert_allclose(operate(name), expected, atol=(tolerance + 0.01) / 255)
-
-
-def test_sharpness_moves_away_from_the_smoothed_image() -> None:
-    images = [Image.fromarray(image).filter(ImageFilter.SMOOTH) for image in SQUARES]
-    smooth = np.stack(list(map(np.array, images))) / 255
-    for negative, factor in ((False, 1.45), (True, 0.55)):
-        expected = np.clip(smooth + factor * (COLORS - smooth), 0, 1)
-        np.testing.assert_allclose(operate("sharpness", negative=negative), expected, atol=2 / 255)
-
-
-@pytest.mark.parametrize("name", ["brightness", "contrast", "color"])
-def test_blend_goes_both_ways_from_the_plain_image(name: str) -> None:
-    more, less = operate(name, 1.0), operate(name, 1.0, negative=True)
-    assert not np.array_equal(more, COLORS)
-    np.testing.assert_allclose(more + less, 2 * COLORS, atol=1e-5)  # nothing is clipped here
 
 
 def test_translation_shifts_whole_pixels_and_fills_with_gray() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks.input import ours, record_split, sparse_record_file
 from tests.support.records import image_records, write
 from tests.support.training import engine
 from trainer.datasets.indexed import indexed
@@ -152,18 +150,3 @@ def test_epochs_with_evaluation_leave_nothing_behind(
     limits = {"files": 0, "processes": 0, "threads": 2, "objects": 1000}
     for name, limit in limits.items():
         assert found[late][name] - found[early][name] <= limit, name
-
-
-@pytest.mark.slow
-def test_memory_stays_flat_over_passes_through_large_records(tmp_path: Path) -> None:
-    """0.5 GB is read twice; the second time at most 0.15 GB more may become resident."""
-    file = tmp_path / "a.tfrecord"
-    num_records = 5_056
-    iterator = ours(record_split(file, sparse_record_file(file, num_records, 100_000)))
-    resident = []
-    for _ in range(2):
-        for _ in range(num_records // 64):
-            assert next(iterator)[0]["features"].numpy().tolist() == [100_000] * 64
-        resident.append(int(Path("/proc/self/statm").read_text().split()[1]))
-    growth = (resident[1] - resident[0]) * os.sysconf("SC_PAGE_SIZE")
-    assert growth < 150e6, f"{growth / 1e6:.0f} MB"

@@ -8,15 +8,9 @@ import pytest
 import tensorflow as tf
 
 from trainer.datasets.splits.arrays import ArraySplit, check_pair, read_npz
-from trainer.datasets.splits.extras import import_extra
 from trainer.datasets.splits.hashed_split import divide, hash_numbers, hash_texts
 from trainer.datasets.splits.paths import Paths, find_files, find_splits
 from trainer.datasets.splits.training_features import training_features
-
-
-def test_missing_package_is_named_with_what_needs_it() -> None:
-    with pytest.raises(ValueError, match=r"^dataset=tfds needs the package.*'steadfast\[tfds\]'$"):
-        import_extra("no_such_package.part", "tfds", "dataset=tfds")
 
 
 def list_files(path: Paths, key: str) -> list[Path]:

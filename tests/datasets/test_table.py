@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 from pathlib import Path
@@ -281,47 +280,12 @@ def test_delimiters_at_the_end_of_lines_and_decimal_commas_are_read(
     assert "'CO(GT)' holds numbers with a comma, such as 2,6," in line
 
 
-def test_tabs_and_compressed_files_are_read(tmp_path: Path) -> None:
-    text = gzip.compress(TRAIN.replace(",", "\t").encode())
-    path = tmp_path / "people.csv.gz"
-    path.write_bytes(text)
-    for delimiter in ("tab", "\\t", "\t"):
-        data, _ = fitted({"path": str(path), "test_path": str(path), "delimiter": delimiter})
-        assert data.test.num_examples == 4
-    path.write_bytes(text[:-20])
-    with pytest.raises(ValueError, match=r"people.csv.gz, line \d: Compressed file ended before"):
-        fitted({"path": str(path), "delimiter": "tab"})
-
-
-@pytest.mark.parametrize("name", ["", "Unnamed: 0"])
-def test_column_without_a_name_is_ignored(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
-    lines = [f"{index},{line}" for index, line in enumerate(TRAIN.splitlines())]
-    file = tmp_path / "indexed.csv"
-    file.write_text("\n".join([name + lines[0][1:], *lines[1:]]))
-    _, fit = fitted({"path": str(file), "test_path": str(file)})
-    assert json.loads(fit)["columns"][0] == {"name": name, "kind": "ignored"}
-    assert [line for line in caplog.messages if f"the column {name!r} has no name" in line]
-
-
-def test_rows_that_a_quotation_mark_joins_are_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    joined = TRAIN.replace("a,10,", 'a,"10,').replace("b,20,", 'b,20",')
-    data, _ = fitted({**write(tmp_path, joined), **OPTIONS})
-    assert data.train.num_examples == 3
-    (line,) = caplog.messages
-    assert "train.csv, line 3: a value in quotation marks has a line break; if these are" in line
-
-
 LABELS = """x,kg,price,warm,dry
 1,10,-1.5,1,false
 2,20,0,0,TRUE
 3,30,1.5,1,true
 """
 NUMBERS: dict[str, Any] = {"label": ["kg", "price"], "label_kind": "number"}
-FLAGS: dict[str, Any] = {"label": ["warm", "dry"], "label_kind": "multilabel"}
 
 
 def test_numbers_stay_in_their_unit_and_their_scale_is_kept(tmp_path: Path) -> None:
@@ -340,21 +304,6 @@ def test_numbers_stay_in_their_unit_and_their_scale_is_kept(tmp_path: Path) -> N
     other.restore(fit)
     assert np.array(other.target_scale).tobytes() == scale.tobytes()
     assert json.loads(fit)["label"] == ["kg", "price"]
-
-
-def test_flags_are_zero_and_one(tmp_path: Path) -> None:
-    data = table(**write(tmp_path, LABELS, LABELS), **FLAGS)
-    data.fit()
-    labels = everything(data.test)["label"]
-    assert labels.dtype == np.int64
-    assert labels.tolist() == [[1, 0], [0, 1], [1, 1]]
-    assert (data.class_names, data.target_scale) == (["warm", "dry"], None)
-    assert data.describe()[0].endswith("; labels warm, dry")
-
-
-def test_table_to_test_on_must_have_the_labels(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"test.csv.* no column 'kg' .* it has x;"):
-        table(**write(tmp_path, LABELS, "x\n1\n"), **NUMBERS).fit()
 
 
 def test_several_categories_share_the_feature_of_unknown_ones(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import csv
 import json
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -145,27 +144,6 @@ def test_concurrent_builders_leave_one_complete_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read.splits["train"].numbers, np.arange(5))
 
 
-def test_damaged_build_leaves_no_file(tmp_path: Path) -> None:
-    def parts() -> Any:
-        yield np.zeros(3, np.uint8)
-        raise ValueError("damaged")
-
-    with pytest.raises(ValueError, match="damaged"):
-        tokens.kept_sequence(tmp_path, "name", np.dtype(np.uint8), parts)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("make", [text, text_windows])
-def test_folder_that_cannot_be_written_is_told(
-    make: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").write_text("")
-    path = write_rows(tmp_path / "rows.jsonl")
-    data = make(path=str(path), length=8, cache_dir=str(tmp_path / "file" / "cache"))
-    assert everything(data.train)["features"].shape[1:] == (8,)
-    assert "set dataset.cache_dir=<folder>" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("name", "content", "line"),
     [
@@ -194,13 +172,6 @@ def test_damaged_file_is_named_in_one_line(
     with pytest.raises(ValueError, match=line) as raised:
         text(path=str(tmp_path / "data" if name.endswith(".txt") else file))
     assert "\n" not in str(raised.value)
-
-
-def test_labels_of_the_test_split_alone_are_refused(tmp_path: Path) -> None:
-    for name, label in (("a", "x"), ("b", "y")):
-        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": "t", "label": label}))
-    with pytest.raises(ValueError, match=r"no texts with the labels \['y'\]"):
-        text(path=str(tmp_path / "a.jsonl"), test_path=str(tmp_path / "b.jsonl"))
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "txt"])
@@ -235,24 +206,6 @@ def test_graph_makes_the_features_of_the_split(tmp_path: Path) -> None:
     assert made[3].tolist() == [ord("z") + 1] * 12
 
 
-@pytest.mark.parametrize(
-    ("tokenizer", "line"),
-    [
-        ("words", r"tokenizer \(words\) must be bytes, a tokenizers file"),
-        ("words.json", r"tokenizer \(words\.json\): no such file"),
-        ("damaged.json", r"tokenizer \(damaged\.json\) cannot be read"),
-    ],
-)
-def test_wrong_tokenizer_is_refused(
-    tmp_path: Path, tokenizer: str, line: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("tokenizers")
-    monkeypatch.chdir(tmp_path)
-    Path("damaged.json").write_text("{}")
-    with pytest.raises((ValueError, FileNotFoundError), match=line):
-        text(path=str(write_rows(tmp_path / "rows.jsonl")), tokenizer=tokenizer)
-
-
 TEA = "".join(f"{number} bottles of tea;\n" for number in range(40))
 
 
@@ -283,23 +236,6 @@ def test_windows_have_each_token_once_and_the_one_after_it(
         assert len(part) - 16 <= count < len(part)
         assert windows_of(split) == (part[:count], part[1 : count + 1])
     check_dataset(data)
-
-
-def test_windows_are_made_once_and_again_when_a_file_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "tea.txt"
-    file.write_text(TEA)
-
-    def first() -> bytes:
-        return windows_of(text_windows(path=str(file), length=8).train)[0][:8]
-
-    assert first() == TEA[:8].encode()
-    with monkeypatch.context() as patch:
-        patch.setattr(windows_module.text_files, "read", None)
-        assert first() == TEA[:8].encode()
-    file.write_text(f"less {TEA}")
-    assert first() == b"less 0 b"
 
 
 @pytest.mark.parametrize("kind", ["txt", "jsonl"])

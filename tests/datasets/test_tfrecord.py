@@ -47,12 +47,6 @@ def open_vectors(file: Path, **options: Any) -> Any:
     return tfrecord(path=str(file), test_path=str(file), **options)
 
 
-def test_file_patterns_and_test_path_choose_files(images: Path) -> None:
-    data = open_images(images / "train-0000[01]*", test_path=str(images / "test-*"))
-    assert (data.train.num_examples, data.test.num_examples) == (11, 5)
-    assert everything(data.train)["features"][:, 0, 0, 0].tolist() == list(range(11))
-
-
 def test_lists_of_any_length_are_cut_and_filled(tmp_path: Path) -> None:
     lists = [[1], [2, 3, 4, 5], [6, 7]]
     records = [example(ids=ids, y=0) for ids in lists] + [example(y=1)]
@@ -128,24 +122,6 @@ def test_features_that_records_do_not_have_are_refused(
         open_images(images, features=features and {"label": "int", **features})
 
 
-def test_options_that_do_not_suit_records_are_refused(images: Path, vectors: Path) -> None:
-    with pytest.raises(ValueError, match=r"label \(class\) must be one of features"):
-        open_images(images, label="class")
-    with pytest.raises(ValueError, match=r"num_classes \(null\) must say"):
-        open_images(images, num_classes=None)
-    with pytest.raises(ValueError, match=r"features: Key: x, .* Values size:.*output shape: \[3\]"):
-        open_vectors(vectors, features={"x": {"kind": "float", "shape": [3]}, "y": "int"})
-    with pytest.raises(ValueError, match="image_size is for images, and no feature is one"):
-        open_vectors(vectors, image_size=[8, 8])
-
-
-def test_deleted_file_is_named(images: Path) -> None:
-    split = open_images(images).train
-    (images / "train-00001-of-00002").unlink()
-    with pytest.raises(ValueError, match=r"train-00001-of-00002: No such file or directory"):
-        split.fetch(tf.constant([7], tf.int64))
-
-
 def test_workers_without_python_can_read_records(images: Path) -> None:
     split = open_images(images, max_corrupt_records=1).train
     source = Source(split, 4, 1, SampleOrder(11, 0))
@@ -198,23 +174,3 @@ def test_compressed_files_are_refused_with_the_way_out(tmp_path: Path) -> None:
     assert len(open_index([packed])) == 3
     with pytest.raises(ValueError, match=r"is compressed \(ZLIB\)"):
         open_index([write(tmp_path / "b.tfrecord", vector_records(3), "ZLIB")])
-
-
-def test_damaged_length_is_named_with_its_offset(file: Path) -> None:
-    content = file.read_bytes()
-    for number in (4500, 4999):
-        offset = int(open_index([file]).offsets[number])
-        file.write_bytes(content[: offset + 2] + b"\x01" + content[offset + 3 :])
-        with pytest.raises(ValueError, match=f"{file} is damaged at offset {offset}: the length"):
-            open_index([file])
-        file.write_bytes(content)
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [("no records at all", "no TFRecord file"), ("x", "no TFRecord file"), ("", "is empty")],
-)
-def test_other_files_are_refused(content: str, problem: str, tmp_path: Path) -> None:
-    (tmp_path / "a.tfrecord").write_text(content)
-    with pytest.raises(ValueError, match=problem):
-        open_index([tmp_path / "a.tfrecord"])

@@ -1,6 +1,5 @@
 """What reaches other processes of a script's functions, and what names their files."""
 
-import importlib
 import inspect
 import os
 import subprocess
@@ -86,19 +85,6 @@ def test_importable_functions_are_passed_by_their_names(tmp_path: Path) -> None:
     node = function_node(lambda: 3, "data", tmp_path, "call")
     assert node["_target_"] == "trainer.fitting.carried.call"
     assert call(path=node["path"]) == 3
-
-
-def test_modules_of_tf_keras_are_refused_where_that_is_keras_3(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "own_layers.py").write_text("def make():\n    return tf.keras.Sequential()\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    make = importlib.import_module("own_layers").make
-    assert function_node(make, "model", tmp_path, "model") == {"_target_": "own_layers.make"}
-    monkeypatch.setattr("trainer.fitting.carried.is_keras3", lambda: True)
-    for item in (make, lambda: make()):
-        with pytest.raises(ConfigError, match=r"^own_layers uses tf.keras, which is Keras 3"):
-            function_node(item, "model", tmp_path, "model")
 
 
 def test_what_cannot_be_pickled_is_named(tmp_path: Path) -> None:

@@ -221,15 +221,6 @@ def test_what_a_call_leaves_in_a_layer_names_no_run(composed: list[Experiment]) 
     assert first == second
 
 
-def test_early_stopping_watches_what_keras_watches(composed: list[Experiment]) -> None:
-    stop = "callbacks.early_stopping"
-    fit(build, examples, validation=0.25, callbacks="early_stopping")
-    fit(build, examples, callbacks="early_stopping", **{f"{stop}.metric": "accuracy"})
-    fit(build, examples, **{stop: {"metric": "accuracy"}, "callbacks": "early_stopping"})
-    found = [(experiment.callbacks or {})["early_stopping"]["metric"] for experiment in composed]
-    assert found == ["loss", "accuracy", "accuracy"]
-
-
 def test_wrong_arguments_are_refused_before_anything_is_kept(
     composed: list[Experiment], tmp_path: Path
 ) -> None:
@@ -271,21 +262,6 @@ def test_keys_are_those_of_the_configuration() -> None:
     assert (experiment.train.steps, experiment.train.epochs) == (9, None)
     assert experiment.batch.global_size == 64
     assert "++model.name='1'" in overrides_of(keys, {})
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("verbose", 2, "verbose is an argument of model.fit; here leave it out"),
-        ("validation_data", (1, 2), r"write validation=\(x, y\)"),
-        ("callbacks", [object()], "here name what does the same: callbacks='early_stopping'"),
-        ("seed", object(), "object is nothing that a configuration holds"),
-    ],
-)
-def test_arguments_of_keras_and_objects_are_refused(name: str, value: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        overrides_of({name: value}, {})
-    assert overrides_of({"callbacks": "early_stopping"}, {}) == ["callbacks=early_stopping"]
 
 
 def test_importing_fit_imports_no_tensorflow() -> None:

@@ -18,7 +18,6 @@ import tensorflow as tf
 from trainer.datasets.fit_data import data_of_fit, kept_arrays
 from trainer.datasets.splits.batches import passes
 from trainer.errors import ConfigError
-from trainer.fitting import kept_data
 from trainer.fitting.kept_data import KeptData
 
 X = np.arange(12.0).reshape(6, 2)
@@ -158,28 +157,6 @@ def test_batches_of_several_lengths_are_padded_each_to_its_own(tmp_path: Path) -
     assert fetched[1]["features"].numpy()[1].tolist() == [b"a", b"b", b"c", b"d"]
     stream = data_of_fit(data=texts, num_examples=4, batched=True).train.batches(2)
     assert [batch["features"].shape[1] for batch in stream.take(4)] == [2, 4, 2, 4]
-
-
-def test_triples_of_images_are_features_and_weights_may_be_a_column() -> None:
-    images = np.zeros([4, 3, 3, 1], np.float32)
-    triple = (images, images + 1, images + 2)
-    for data in (triple, tf.data.Dataset.from_tensor_slices(triple).batch(2)):
-        dataset = data_of_fit(data=lambda data=data: data)
-        assert [spec.shape for spec in dataset.feature_specs] == [(3, 3, 1)] * 3
-    for data in ((X, Y, np.ones([6, 1])), EXAMPLES.batch(2).map(lambda x, y: (x, y, x[:, :1]))):
-        dataset = data_of_fit(data=lambda data=data: data)
-        assert dataset.weighted
-        if isinstance(data, tuple):
-            indices = tf.range(2, dtype=tf.int64)
-            assert dataset.train.fetch(indices)["sample_weight"].shape == [2]
-        else:
-            assert next(iter(dataset.train.batches(3)))["sample_weight"].shape == [3]
-
-
-def test_long_generators_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_data, "MAX_BYTES", 1000)
-    with pytest.raises(ConfigError, match=r"^data has more than 1.0 kB, .* give steps_per_epoch"):
-        KeptData(itertools.cycle([(X, Y)]), "data", tmp_path)
 
 
 def test_passes_repeat_whoever_draws_meanwhile() -> None:

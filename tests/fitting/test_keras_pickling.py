@@ -263,16 +263,6 @@ def test_functions_bring_layers_losses_and_variables(kind: str, tmp_path: Path) 
     assert float(loss) == pytest.approx(np.log(2))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_options_of_a_model_name_it(kind: str, tmp_path: Path) -> None:
-    library = KINDS[kind]
-    models = [
-        sequential(library), sequential(library, rate=0.2), subclassed(library),
-        subclassed(library, units=5), subclassed(library, is_built=False),
-    ]  # fmt: skip
-    assert len({carried(model, "model", tmp_path) for model in models}) == len(models)
-
-
 def test_a_seed_that_keras_has_chosen_names_no_run(tmp_path: Path) -> None:
     crops = [keras.layers.RandomCrop(2, 2, seed=seed) for seed in (None, None, 1, 2)]
     paths = [carried(crop, "model", tmp_path) for crop in crops]
@@ -297,15 +287,3 @@ def test_copies_of_fresh_weights_are_drawn_alike_from_the_seed(kind: str, tmp_pa
     np.testing.assert_array_equal(values[0], values[1])
     assert not np.array_equal(values[0], values[2])
     assert not np.array_equal(values[0], layers[0].get_weights()[0])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_variables_are_those_of_the_strategy(kind: str, tmp_path: Path) -> None:
-    path = carried(sequential(KINDS[kind]), "model", tmp_path)
-    strategy = tf.distribute.MirroredStrategy(["cpu:0"])
-    with strategy.scope():
-        loaded = load(path)
-    weight = loaded.weights[0]
-    assert getattr(weight, "value", weight) is not None
-    inner = weight.value if kind == "keras" else weight
-    assert inner.distribute_strategy is strategy

@@ -93,9 +93,3 @@ def test_distance_of_the_same_examples_is_zero_also_with_a_constant_feature():
 def test_inception_score_follows_its_definition(probabilities, expected):
     score = inception_score(np.asarray(probabilities, np.float32))
     np.testing.assert_allclose(score, expected, rtol=1e-6)
-
-
-def test_scores_of_examples_that_are_not_finite_are_nan():
-    features = np.random.default_rng(0).normal(size=[8, 3])
-    assert np.isnan(frechet_distance(np.full([8, 3], np.nan), features))
-    assert np.isnan(inception_score(np.full([8, 3], np.nan)))

@@ -138,16 +138,6 @@ def test_many_classes_have_averages_alone() -> None:
     assert set(found) == {"f1_micro", "f1_macro", "average_precision"}
 
 
-@pytest.mark.parametrize(
-    ("names", "key"),
-    [(["polar bear", "cat"], "precision/polar_bear"), (["a b", "a_b"], "precision/1")],
-)
-def test_class_names_fit_a_command_line(names: list[str], key: str) -> None:
-    metric = PerClass()
-    metric.class_names = names
-    assert key in result(metric, [0], [[1.0, 0.0]])
-
-
 @pytest.mark.parametrize("bins", [1, 15])
 def test_calibration_error_equals_the_definition_of_the_paper(bins: int) -> None:
     random = np.random.default_rng(bins)

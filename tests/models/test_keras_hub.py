@@ -1,9 +1,7 @@
-import importlib
 import json
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 
@@ -43,17 +41,6 @@ def test_classifier_has_the_weights_and_the_scaling_of_the_preset(preset: Path) 
     np.testing.assert_allclose(classifier.backbone(scaled), backbone(scaled), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(model(images), classifier(scaled), rtol=1e-5, atol=1e-5)
     assert model(images).shape == (2, 5)
-
-
-def test_precision_is_that_of_the_run(preset: Path) -> None:
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        model = keras_hub((8, 8, 3), 5, preset=str(preset))
-    finally:
-        keras.config.set_dtype_policy("float32")
-    convolutions = [x for x in model._flatten_layers() if isinstance(x, keras.layers.Conv2D)]
-    assert {layer.compute_dtype for layer in convolutions} == {"bfloat16"}
-    assert model.get_layer("logits").compute_dtype == "float32"
 
 
 TEXT = {"vocabulary_size": 300, "num_layers": 1, "num_heads": 2, "hidden_dim": 8}
@@ -101,27 +88,6 @@ def test_language_model_is_that_of_the_preset_and_does_not_look_ahead(
     np.testing.assert_allclose(model(changed)[:, :4], expected[:, :4], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("shape", "size", "name", "head", "problem"),
-    [
-        ((20,), 3, "bert", "classifier", r"takes tokens \[length, at most 16\], .* gives \[20\]"),
-        ((8, 8), 9, "gpt", "language_model", r"takes tokens \[length, at most 16\], .* \[8, 8\]"),
-        ((6,), 400, "gpt", "language_model", "knows 300 tokens, the dataset has 400; set"),
-        ((6,), 9, "bert", "language_model", "cannot be loaded as a language model: "),
-        ((6,), 9, "gpt", "classifier", "cannot be loaded as a text classifier: "),
-    ],
-)
-def test_texts_that_do_not_fit_are_refused(
-    text_presets: dict[str, str],
-    shape: tuple[int, ...],
-    size: int,
-    name: str,
-    head: str,
-    problem: str,
-) -> None:
-    refused(text_presets[name], shape, size, problem, head=head)
-
-
 def refused(folder: Any, shape: tuple[int, ...], size: int, problem: str, **options: Any) -> None:
     with pytest.raises(ValueError, match=rf"^preset \(.*\) {problem}.*$"):
         keras_hub(shape, size, preset=str(folder), **options)
@@ -133,12 +99,3 @@ def test_what_does_not_fit_is_refused(preset: Path, tmp_path: Path) -> None:
     refused(tmp_path, (8, 8, 1), 5, "has no config.json; give a folder")
     (tmp_path / "config.json").write_text(json.dumps({"class_name": "Nothing"}))
     refused(tmp_path, (8, 8, 1), 5, "cannot be loaded as an image classifier: ")
-
-
-def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(name: str) -> None:
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-    monkeypatch.setattr(importlib, "import_module", refuse)
-    with pytest.raises(ValueError, match=r"the package keras_hub, .*steadfast\[keras_hub\]'$"):
-        keras_hub((8, 8, 1), 5, preset=str(tmp_path))

@@ -1,6 +1,5 @@
 """The networks: their parameters, their structure, and what they cannot be built for."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,41 +94,6 @@ def test_batch_normalization_is_synchronized_or_not(synchronized: bool) -> None:
     assert {x.fused for x in norms_of(application)} == {not synchronized}
 
 
-def test_cnn_options_change_the_network() -> None:
-    narrow = cnn((8, 8, 1), 10, width=4, dropout=0.0)
-    assert narrow.count_params() < 2500
-    image = tf.random.stateless_uniform([1, 8, 8, 1], seed=[0, 0])
-    np.testing.assert_array_equal(narrow(image, training=True), narrow(image, training=False))
-    normed = cnn((8, 8, 1), 10, width=4, batch_norm=True)
-    assert len(normed.non_trainable_variables) == 8
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("v1_5", "place"), [(True, "2"), (False, "1")])
-def test_bottlenecks_halve_the_image_in_their_3_x_3_or_first_convolution(
-    v1_5: bool, place: str
-) -> None:
-    model = resnet((64, 64, 3), 10, variant="imagenet", depth=50, v1_5=v1_5)
-    convolutions = [x for x in model.layers if isinstance(x, tf.keras.layers.Conv2D)]
-    assert {x.name: x.strides[0] for x in convolutions if x.strides[0] > 1} == {
-        "stem_conv": 2,
-        **{f"stage{n}_block1_{part}_conv": 2 for n in (2, 3, 4) for part in (place, "shortcut")},
-    }
-    assert model.get_layer("stage2_block1_2_conv").kernel_size == (3, 3)
-    assert model.get_layer("pool").input.shape[1:3] == (2, 2)
-
-
-def test_zero_gamma_makes_each_block_the_identity() -> None:
-    model = resnet((8, 8, 1), 10, depth=14, zero_gamma=True)
-    names = ("stem_relu", "stage1_block2_relu", "stage2_block1_relu")
-    inner = tf.keras.Model(model.input, [model.get_layer(name).output for name in names])
-    images = tf.random.stateless_uniform([2, 8, 8, 1], seed=[0, 0])
-    before, after, halved = inner(images, training=True)
-    np.testing.assert_array_equal(before, after)
-    np.testing.assert_array_equal(halved[..., :16], after[:, ::2, ::2])
-    assert not np.any(halved[..., 16:])
-
-
 def test_patches_are_told_apart_by_their_positions() -> None:
     model = vit((8, 8, 1), 10, width=16, layers=1, heads=2)
     image = np.random.RandomState(0).uniform(size=(1, 8, 8, 1)).astype(np.float32)
@@ -187,14 +151,6 @@ def test_tied_logits_use_the_embedding_of_tokens() -> None:
     hidden = tf.keras.Model(tied.input, x)(TOKENS, training=False)
     expected = hidden.numpy() @ tied.get_layer("embedding").tokens.numpy()[:10].T
     np.testing.assert_allclose(tied(TOKENS, training=False), expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("build", [transformer, transformer_encoder])
-def test_saved_model_of_keras_is_the_same_model(tmp_path: Path, build: Any) -> None:
-    model = build((6,), 11, **SMALL)
-    model.save(tmp_path / "model.h5")
-    loaded = tf.keras.models.load_model(tmp_path / "model.h5", compile=False)
-    np.testing.assert_allclose(loaded(TOKENS), model(TOKENS), atol=1e-6)
 
 
 IMAGES = r"takes images \[height, width, channels\], the dataset gives \[64\]"

@@ -8,7 +8,6 @@ import h5py
 import numpy as np
 import pytest
 import tensorflow as tf
-from tf_keras.src.utils import data_utils
 
 from trainer.models import keras_application as module
 from trainer.models.keras_application import keras_application
@@ -70,45 +69,6 @@ def test_network_with_weights_equals_the_one_of_the_library(name: str, tmp_path:
     assert model(IMAGES).shape == (2, 10)
 
 
-@pytest.mark.slow
-def test_published_weights_are_those_of_the_size_of_the_images(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    cache = tmp_path / ".keras" / "models"
-    cache.mkdir(parents=True)
-    network = published("MobileNet", cache / "mobilenet_1_0_128_tf_no_top.h5")
-    model = keras_application((128, 128, 1), 10, name="MobileNet", weights="imagenet")
-    for weight in network.weights:
-        layer = model.get_layer(weight.name.partition("/")[0])
-        (same,) = (other for other in layer.weights if other.name == weight.name)
-        np.testing.assert_array_equal(weight, same)
-
-
-def test_missing_network_is_one_line_with_address_and_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def get_file(fname: str, origin: str, **_: object) -> None:
-        raise Exception(f"URL fetch failure on {origin}: None -- unreachable")
-
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(data_utils, "get_file", get_file)
-    with pytest.raises(ValueError, match=rf"^.*https://.*_no_top\.h5.*{tmp_path}/.keras/models.*$"):
-        keras_application((32, 32, 3), 10, name="MobileNet", weights="imagenet")
-
-
-def test_layers_with_other_automatic_names_are_loaded_in_order(tmp_path: Path) -> None:
-    def network() -> tf.keras.Model:
-        inputs = tf.keras.Input([4])
-        return tf.keras.Model(inputs, tf.keras.layers.Dense(3)(tf.keras.layers.Dense(3)(inputs)))
-
-    saved, other = network(), network()
-    saved.save_weights(tmp_path / "weights.h5")
-    load_weights(other, tmp_path / "weights.h5")
-    for a, b in zip(saved.get_weights(), other.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 Narrow: TypeAlias = tuple[tf.keras.Model, Path, Path]
 
 
@@ -160,16 +120,3 @@ def test_files_that_do_not_fit_are_refused(narrow: Narrow, tmp_path: Path) -> No
             load_weights(resnet, file)
     with pytest.raises(ValueError, match=r"^weights \(.*no_top\.h5\) does not fit mobilenetv2.*$"):
         mobilenet((32, 32, 3), 10, alpha=0.5, weights=str(narrow[2]))
-
-
-@pytest.mark.slow
-def test_outputs_load_the_published_classifier(narrow: Narrow) -> None:
-    model = mobilenet((8, 40, 1), 5, alpha=0.35, weights=str(narrow[1]), outputs=7)
-    with h5py.File(narrow[1]) as file:
-        kernel = np.array(file["predictions/predictions/kernel:0"])
-    np.testing.assert_array_equal(model.get_layer("predictions").kernel, kernel)
-    assert model(GRAY).shape == (2, 7)
-    with pytest.raises(ValueError, match=r"lacks 1 of the \d+ layers of mobilenet, such as predic"):
-        mobilenet((8, 40, 1), 5, alpha=0.35, weights=str(narrow[2]), outputs=7)
-    with pytest.raises(ValueError, match=r"^outputs \(4\) must be at least the number of classes"):
-        mobilenet((8, 40, 1), 5, alpha=0.35, outputs=4)

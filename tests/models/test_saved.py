@@ -164,12 +164,3 @@ def test_layers_of_keras_are_built(kind: str, tmp_path: Path) -> None:
     x = layers.Dense(10, dtype="float32")(layers.GlobalAveragePooling1D()(x))
     library.Model(inputs, x).save(file)
     assert isinstance(saved(SHAPE, 10, path=str(file)), library.Model)
-
-
-def test_precision_that_the_layers_do_not_have_is_refused(tmp_path: Path) -> None:
-    network("tf_keras").save(tmp_path / "model.keras")
-    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
-    try:
-        refused(tmp_path / "model.keras", "layers compute in float32, .* not in bfloat16; ")
-    finally:
-        tf.keras.mixed_precision.set_global_policy("float32")

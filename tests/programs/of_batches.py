@@ -81,18 +81,3 @@ def guide(*, library: str = "keras", neither: bool = False):
     model = _net(K, base=Custom)
     model.compile(K.optimizers.SGD(0.005))
     return model
-
-
-def two_outputs(*, library: str = "keras"):
-    """A model of two outputs, in which class weights have no meaning."""
-    K = _K(library)
-    inputs = K.Input([4])
-    outputs = [K.layers.Dense(1)(inputs), K.layers.Dense(1)(inputs)]
-    model = K.Model(inputs, outputs)
-    model.compile(K.optimizers.SGD(0.05), loss=["mse", "mse"])
-    return model
-
-
-def of_two():
-    """Return examples of two labels."""
-    return tuple((x, (y, -y)) for x, y in rows())

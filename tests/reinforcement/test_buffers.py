@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from trainer.errors import ConfigError
 from trainer.protocols import Unroll
 from trainer.reinforcement.buffers.queue import Queue
 from trainer.reinforcement.buffers.replay import Replay
@@ -125,8 +124,3 @@ def test_draws_per_unroll_do_not_depend_on_speed(batch_size, ratio, learner_shar
             assert abs(ratio * (inserts - 20) - samples) <= max(batch_size, ratio) + 1e-6
     assert inserts > 25, "nobody waited for ever"
     assert samples > 50
-
-
-def test_min_size_beyond_capacity_is_refused_in_one_line():
-    with pytest.raises(ConfigError, match=r"buffer.min_size \(9\) must be at most buffer.capacity"):
-        Replay(capacity=8, min_size=9)

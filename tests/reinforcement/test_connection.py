@@ -74,20 +74,6 @@ def test_what_is_no_message_is_refused(pair, content, problem):
         receive(pair[1], max_bytes=8)
 
 
-def test_message_that_is_given_up_ends_the_connection(pair):
-    pair[0].settimeout(0.01)
-
-    def end():
-        raise InterruptedError
-
-    with pytest.raises(InterruptedError):
-        send(pair[0], {}, [LARGE], end)
-    with pytest.raises(ConnectionResetError):
-        receive(pair[1])
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        send(pair[0], {})
-
-
 @pytest.fixture
 def server(tmp_path):
     with_server = server_of(tmp_path, num_replicas=2)
@@ -182,36 +168,6 @@ def test_stranger_without_the_password_gets_no_answer(server, tmp_path):
         send(stranger, {"token": "guessed"})
         stranger.settimeout(10)
         assert stranger.recv(1) == b""
-
-
-def test_unrolls_that_are_lost_again_and_again_are_reported(tmp_path, caplog):
-    listener = socket.create_server(("127.0.0.1", 0))
-    listener.settimeout(60)
-    address = {"host": "127.0.0.1", "port": listener.getsockname()[1], "token": ""}
-    (tmp_path / ADDRESS_FILE).write_text(json.dumps(address))
-    client = LearnerClient(tmp_path, lambda: None)
-
-    def accept():
-        connection, _ = listener.accept()
-        receive(connection)
-        return connection
-
-    def answer():
-        for _ in range(3):
-            accept().close()  # without an answer
-            with accept() as connection:
-                receive(connection)
-                send(connection, {"version": 5})
-
-    learner = threading.Thread(target=answer, daemon=True)
-    learner.start()
-    for number in range(3):
-        assert not caplog.records
-        client.exchange(unrolls(number), 5)
-        client.close()
-    learner.join(60)
-    listener.close()
-    assert "the last 3 messages of unrolls did not reach the learner" in caplog.text
 
 
 def test_published_weights_outlive_the_updates_of_a_compiled_loop(tmp_path):

@@ -1,7 +1,6 @@
 """Environments: Catch, and those that have a name."""
 
 import numpy as np
-import pytest
 
 from trainer.reinforcement.environments.catch import Catch
 from trainer.reinforcement.environments.registered import registered
@@ -29,19 +28,6 @@ def test_paddle_that_follows_the_ball_catches_it():
         assert rewards == [0.0] * 8 + [1.0]
 
 
-def test_observation_is_a_picture_of_its_space():
-    environment = Catch(rows=4, columns=3)
-    observation, _ = environment.reset(seed=1)
-    assert environment.observation_space.contains(observation)
-    assert observation.shape == (4, 3, 1)
-    assert observation.sum() == 2.0
-
-
 def test_environment_is_made_with_its_options():
     environment = registered(id="CartPole-v1", options={"max_episode_steps": 7})
     assert environment.spec.max_episode_steps == 7
-
-
-def test_unknown_name_is_a_wrong_value():
-    with pytest.raises(ValueError, match=r"^id \(CartPol-v1\): .*CartPol"):
-        registered(id="CartPol-v1")

@@ -1,13 +1,9 @@
 """Environments side by side: rows, resets, time limits, whole episodes."""
 
-from types import SimpleNamespace
-
 import gymnasium
 import numpy as np
-import pytest
 
 from tests.support.toy_envs import Corridor
-from trainer.errors import ConfigError
 from trainer.reinforcement.rollout import EnvironmentGroup, run_episodes, spec_of, unroll
 
 
@@ -61,9 +57,3 @@ def test_spec_of_numbered_actions_and_of_vectors():
     environment.action_space = gymnasium.spaces.Box(-2.0, 2.0, (3,))
     spec = spec_of(environment)
     assert (spec.num_actions, spec.num_outputs, spec.high) == (None, 3, (2.0, 2.0, 2.0))
-
-
-def test_observations_that_are_no_array_are_refused():
-    environment = SimpleNamespace(observation_space=SimpleNamespace(), action_space=None)
-    with pytest.raises(ConfigError, match="env: its observation_space"):
-        spec_of(environment)

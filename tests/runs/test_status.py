@@ -6,7 +6,6 @@ from contextlib import closing
 
 import pytest
 
-from tests.support.processes import OPTIONS, only_run, run
 from trainer.cli.compose import compose
 from trainer.files import Lock, read_json
 from trainer.runs import checkpoint_marker, provenance
@@ -95,21 +94,3 @@ def test_damaged_files_hide_nothing_else(path):
     status = run_status(path)
     assert (status.state, status.step, status.metrics) == (State.FAILED, 0, {})
     assert status.error.startswith(f"{path / 'failure.json'} cannot be read: it is not JSON")
-
-
-@pytest.mark.slow
-def test_diverged_run_is_failed_until_the_same_command_finishes_it(tmp_path):
-    diverging = [*OPTIONS, "+fault.mine={action:nan,at:8}"]
-    code, _, err = run(tmp_path, *diverging)
-    path = only_run(tmp_path)
-    assert code == 1, err
-    failed = run_status(path)
-    assert (failed.state, failed.step) == (State.FAILED, 6)
-    assert sorted(failed.metrics) == ["accuracy", "loss"]
-    assert failed.error.startswith("the loss became nan after 7 steps; try ")
-    assert f"{failed.error}\nerror: the worker crashed" in err
-    code, _, err = run(tmp_path, *diverging)
-    assert code == 0, err
-    assert not (path / "failure.json").exists()
-    result = json.loads((path / "result.json").read_text())
-    assert run_status(path) == RunStatus(State.DONE, 24, result["metrics"])

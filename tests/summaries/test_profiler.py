@@ -56,13 +56,3 @@ WINDOW = {"start": 4, "steps": 3}
 def test_profiler_records_the_window_alone(make, calls, window, steps, expected):
     assert boundary_steps(Profile(**window)) == ({4, 7} if window else frozenset())
     assert drive(make(**window), calls, steps) == expected
-
-
-@pytest.mark.parametrize("function", ["start", "stop"])
-def test_profiler_warns_of_an_error(make, lines, calls, monkeypatch, function):
-    def fail(*args):
-        raise tf.errors.AlreadyExistsError(None, None, "Another profiler is running.\nmore")
-
-    monkeypatch.setattr(tf.profiler.experimental, function, fail)
-    drive(make(start=0, steps=1), calls, [0, 1, 2])
-    assert lines == ["warning: the profiler failed: Another profiler is running."]

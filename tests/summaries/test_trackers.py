@@ -1,6 +1,5 @@
 """MLflow and Weights & Biases, the real libraries offline: a kill loses and doubles no point."""
 
-import json
 import os
 import signal
 import subprocess
@@ -13,10 +12,7 @@ import pytest
 from tests.support import tracked
 from tests.support.command_line import run_here
 from tests.support.processes import ROOT, wait_for_orphans
-from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
 from trainer.config.options import targets
-from trainer.summaries.writers.background import open_writers
 
 KILLED = """
 import os, pathlib, signal, sys
@@ -79,21 +75,6 @@ def test_tracker_has_every_point_once_after_a_kill(tmp_path, attempt, name, read
     assert (run_dir / f"{name}_run_id").read_text() == run_id
     assert read(run_dir) == tracked.of_jsonl(run_dir)
     assert read(run_dir)["train/loss"] == [(step, 1 / step) for step in range(1, 7)]
-
-
-@pytest.mark.slow
-def test_tracker_that_fails_is_a_warning(tmp_path):
-    pytest.importorskip("wandb")
-    (tmp_path / "wandb_run_id").mkdir()
-    messages = []
-    nodes = compose(["writers=[wandb]"]).writers
-    for writer in open_writers(nodes, tmp_path, 0, Channel(messages.append)):
-        writer.scalars("train", 1, {"loss": 0.5})
-        writer.close()
-    (line,) = [message.text for message in messages]
-    assert line.startswith(f"warning: wandb cannot be written to ({tmp_path}/wandb_run_id cannot")
-    assert line.endswith("); the run continues without it")
-    assert json.loads((tmp_path / "metrics.jsonl").read_text())["step"] == 1
 
 
 @pytest.mark.parametrize("name", ["mlflow", "wandb"])

@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from tensorboard.backend.event_processing.plugin_event_accumulator import EventA
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.context import RequestContext
 from tensorboard.plugins.base_plugin import TBContext
-from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import api_pb2
 from tensorboard.plugins.hparams.backend_context import Context
 from tensorboard.plugins.hparams.list_session_groups import Handler
@@ -21,9 +19,7 @@ from tensorboard.util.tensor_util import make_ndarray
 
 from tests.support.processes import curve
 from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
 from trainer.summaries.run_introduction import hyperparameters
-from trainer.summaries.writers.background import open_writers
 from trainer.summaries.writers.jsonl import JsonLines
 from trainer.summaries.writers.tensorboard import TensorBoard
 
@@ -68,22 +64,6 @@ def test_tensorboard_ignores_an_incomplete_event(tmp_path):
     assert curve(tmp_path, "train") == [(1, 1.0), (2, 2.0), (3, 3.5), (4, 4.5), (5, 5.5)]
 
 
-@pytest.mark.parametrize(
-    ("names", "files"),
-    [
-        ("[]", []),
-        ("[jsonl]", ["metrics.jsonl"]),
-        ("[tensorboard,jsonl]", ["events", "metrics.jsonl"]),
-    ],
-)
-def test_open_writers_opens_the_configured_writers(tmp_path, names, files):
-    nodes = compose([f"writers={names}"]).writers
-    for writer in open_writers(nodes, tmp_path, 0, Channel(lambda message: None)):
-        writer.scalars("train", 1, {"loss": 0.5})
-        writer.close()
-    assert sorted(file.name for file in tmp_path.iterdir()) == files
-
-
 def test_tensorboard_shows_images_histograms_text_and_the_graph(tmp_path):
     writer = TensorBoard(tmp_path, 0)
     images = np.arange(2 * 4 * 6, dtype=np.uint8).reshape(2, 4, 6, 1)
@@ -110,28 +90,6 @@ def test_tensorboard_shows_images_histograms_text_and_the_graph(tmp_path):
     assert buckets.shape == (30, 3)
     assert (buckets[0, 0], buckets[-1, 1], buckets[:, 2].sum()) == (0.0, 3.0, 3)
     assert make_ndarray(events.Tensors("config")[0].tensor_proto).item() == b"seed: 0"
-
-
-def test_tensorboard_groups_what_the_training_reports(tmp_path):
-    names = ["loss", "epoch", "goodput", "learning_rate/generator", "worker_1_step_secs",
-             "memory_mib", "of_mine"]  # fmt: skip
-    writer = TensorBoard(tmp_path, 0)
-    writer.scalars("train", 5, dict.fromkeys(names, 0.5))
-    writer.scalars("test", 5, {"epoch": 1, "loss": 0.25, "top_5": 1.0})
-    writer.close()
-    events = EventAccumulator(str(tmp_path / "events")).Reload()
-    assert set(events.Tags()["tensors"]) == {
-        "metrics/loss/train", "metrics/loss/test", "metrics/top_5/test", "metrics/of_mine/train",
-        "time/epoch", "time/goodput", "optimizer/learning_rate/generator",
-        "worker/worker_1_step_secs", "system/memory_mib", "custom_scalars__config__",
-    }  # fmt: skip
-    (event,) = events.Tensors("custom_scalars__config__")
-    layout = layout_pb2.Layout.FromString(make_ndarray(event.tensor_proto).item())
-    charts = {chart.title: chart.multiline.tag for chart in layout.category[0].chart}
-    assert charts.keys() == {"loss", "top_5"}
-    (pattern,) = charts["loss"]
-    found = [tag for tag in sorted(events.Tags()["tensors"]) if re.search(pattern, tag)]
-    assert found == ["metrics/loss/test", "metrics/loss/train"]
 
 
 def sessions(runs_dir):

@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from tests.support import keras3_models
-from tests.support.training import assert_same_bits, finish, recipe, variables
+from tests.support.training import finish, recipe, variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster, ProcessId
@@ -31,7 +30,6 @@ GAN = [
     "evaluate.every_steps=null",
     "writers=[jsonl]",
 ]
-TWO = ["strategy=mirrored", "strategy.virtual_devices=2"]
 
 
 def gan_engine(run_dir, *overrides):
@@ -143,39 +141,6 @@ def test_evaluation_shows_samples_and_scores_them_also_in_the_sidecar(tmp_path, 
     beside.checkpointer.restore(4)
     assert evaluator.evaluate(lambda: False).metrics == metrics, "from the same vectors"
     assert picture.exists()
-
-
-@pytest.mark.long
-def test_models_of_both_keras_in_one_task_have_the_bits_of_one_device(tmp_path):
-    chosen = (
-        f"task.discriminator._target_={keras3_models.__name__}.critic",
-        "task.discriminator_steps=1", "batch.global_size=8", "train.steps=3", "batch.shards=2",
-        "task.generator.batch_norm=false",
-    )  # fmt: skip
-    run = gan_engine(tmp_path / "one", *chosen)
-    initial = variables(run)
-    kinds = {name: type(model).__name__ for name, model in run.state.task.models.items()}
-    assert kinds == {"generator": "Functional", "discriminator": "Keras3Model"}
-    run.train(lambda: False)
-    one = variables(run)
-    assert_same_bits(one, trained(tmp_path / "two", *chosen, *TWO))
-    assert any((one[name] != initial[name]).any() for name in one if "/discriminator/" in name)
-    assert any((one[name] != initial[name]).any() for name in one if "/generator/" in name)
-
-
-@pytest.mark.parametrize(
-    ("classifier", "problem"),
-    [
-        ("???", r"metrics.gan_quality.classifier has no value"),
-        ("nowhere", r"metrics.gan_quality.classifier \(nowhere\)"),
-        (None, r"metrics.gan_quality.classifier \(.*\): there is no checkpoint"),
-    ],
-)
-def test_classifier_that_is_no_trained_run_is_refused(tmp_path, classifier, problem):
-    (tmp_path / "config.yaml").write_text("model: {_target_: trainer.models.softmax.softmax}")
-    chosen = f"metrics.gan_quality.classifier={classifier or tmp_path}"
-    with pytest.raises(ConfigError, match=problem):
-        gan_engine(tmp_path / "run", "metrics=gan_quality", chosen)
 
 
 def test_metric_of_what_a_task_does_not_make_is_refused(tmp_path, classifier):

@@ -1,7 +1,6 @@
 """The language-model task: its metrics by hand, and the texts that it writes."""
 
 import csv
-import json
 import math
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.support.training import SMALL as DIGITS
 from tests.support.training import recipe
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
@@ -66,23 +64,6 @@ def test_perplexity_is_the_exponential_of_the_mean_loss() -> None:
     assert values == {"loss": 1.5, "accuracy": 0.25, "perplexity": math.exp(1.5)}
     assert unpack(task, [4000.0, 4.0, 1.0, 4.0])["perplexity"] == math.inf
     assert math.isnan(unpack(task, [0.0, 0.0, 0.0, 0.0])["perplexity"])
-
-
-@pytest.mark.slow
-def test_evaluation_has_the_perplexity_of_all_tokens(tmp_path: Path) -> None:
-    run = engine(tmp_path, "checkpoint.best.metric=perplexity", "checkpoint.best.mode=min")
-    run.train(lambda: False)
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    (last,) = [line for line in lines if line["split"] == "test"]
-    assert last["perplexity"] == pytest.approx(math.exp(last["loss"]), rel=1e-12)
-    assert last["loss"] < math.log(256)
-
-
-@pytest.mark.slow
-def test_model_without_logits_for_each_token_is_refused(tmp_path: Path) -> None:
-    run = engine(tmp_path, "model=transformer_encoder", "model.width=8", "model.hidden=8")
-    with pytest.raises(ConfigError, match=r"returns \[B, \d+\]; task=language_model needs a logit"):
-        run.train(lambda: False)
 
 
 QUIET = Channel(lambda message: None)
@@ -162,11 +143,3 @@ def test_exported_model_writes_the_texts_of_the_table(run_dir: Path, tmp_path: P
     logits = model.signatures["serving_default"](features=tf.constant(features))["logits"]
     assert (logits.shape, logits.dtype) == ((16, 8, 256), tf.float32)
     assert "`generate`: `features`, [N, 8] int32" in (saved / "MODEL_CARD.md").read_text()
-
-
-def test_prompts_are_refused_for_a_task_that_writes_no_text(tmp_path: Path) -> None:
-    file = tmp_path / "prompts.txt"
-    file.write_text("The\n")
-    experiment = compose([*DIGITS, "mode=predict", f"predict.prompts={file}"])
-    with pytest.raises(ConfigError, match=r"predict.prompts \(.*\) needs a task that writes texts"):
-        TrainingRun(experiment, tmp_path, QUIET).engine.train(bool)

@@ -12,7 +12,6 @@ from tests.support.training import recipe
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.engine.graph.step.metric_sums import pack, sums_of, unpack
-from trainer.errors import ConfigError
 from trainer.tasks.segmentation import Segmentation
 from trainer.worker.training import TrainingRun
 
@@ -79,19 +78,6 @@ def test_loss_and_metrics_equal_numpy_over_unequal_batches():
     assert values["mean_iou"] == pytest.approx(np.mean(each), rel=1e-6)
 
 
-def test_class_that_does_not_occur_does_not_count_in_the_mean():
-    values = toy(3).derive_metrics(
-        {"loss": 1.0, "accuracy": 0.5, "iou/0": 0.5, "iou/1": float("nan"), "iou/2": 0.25}
-    )
-    assert values["mean_iou"] == pytest.approx(0.375)
-
-
-def test_many_classes_have_only_their_mean():
-    task = toy(21)
-    values = task.derive_metrics(dict.fromkeys(task.metrics, 0.5))
-    assert list(values) == ["loss", "accuracy", "mean_iou"]
-
-
 @pytest.mark.slow
 def test_metrics_are_those_of_the_predictions_and_the_picture_is_written(tmp_path):
     run = make(tmp_path)
@@ -127,23 +113,3 @@ def test_masks_are_files_and_equal_the_export(tmp_path):
     np.testing.assert_array_equal(outputs["mask"], masks)
     np.testing.assert_array_equal(outputs["mask"], outputs["probabilities"].argmax(-1))
     assert "`mask`, [N, 16, 16] uint8" in card
-
-
-REFUSED = {
-    "no masks": (["dataset=digits"], "task=segmentation needs examples with a mask"),
-    "a classifier": (["model=cnn"], r"model: .* \[B, 16, 16, 3\], .* \[B, 3\]; .*model=unet"),
-    "labels": (["metrics=confusion"], r"metrics \(confusion\) needs examples with a 'label'"),
-}
-
-
-@pytest.mark.parametrize(("overrides", "problem"), REFUSED.values(), ids=REFUSED)
-def test_what_does_not_fit_is_refused_in_one_line(tmp_path, overrides, problem):
-    tiny = TINY
-    if "dataset=digits" in overrides or "model=cnn" in overrides:
-        groups = {item.partition("=")[0] for item in overrides}
-        tiny = [item for item in TINY if item.partition(".")[0] not in groups]
-        tiny = [item for item in tiny if item.partition("=")[0] not in groups]
-    experiment = compose([*tiny, *overrides])
-    with pytest.raises(ConfigError, match=problem) as caught:
-        TrainingRun(experiment, tmp_path, Channel(lambda message: None)).engine.train(lambda: False)
-    assert len(caught.value.problems) == 1

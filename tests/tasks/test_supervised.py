@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 
 from tests.support import small_runs
-from tests.support.choices import NEEDED
 from tests.support.training import engine
 from trainer.datasets.digits import digits
 from trainer.errors import ConfigError
@@ -100,26 +99,6 @@ def test_outputs_that_are_no_class_have_no_share_and_are_not_predicted() -> None
     np.testing.assert_allclose(found, -(padded * np.log(softmax(LOGITS))).sum(-1), rtol=1e-5)
     predicted = task.predict_step({"features": tf.constant(LOGITS)})["probabilities"]
     np.testing.assert_allclose(predicted, softmax(LOGITS)[:, :2], rtol=1e-6)
-
-
-STREAM = (
-    "task.class_weights=balanced", "dataset=stream", *NEEDED["dataset=stream"],
-    "train.steps_per_epoch=4",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("overrides", "problem"),
-    [
-        (["task.class_weights=[1,2]"], r"\(\[1, 2\]\) must have .* the 10 classes; it has 2$"),
-        (STREAM, r"\(balanced\): the dataset does not know how many .*; give a list, one number"),
-    ],
-)
-def test_class_weights_that_do_not_fit_are_refused(
-    tmp_path: Path, overrides: list[str], problem: str
-) -> None:
-    with pytest.raises(ConfigError, match=rf"^task\.class_weights {problem}"):
-        engine(tmp_path, *overrides)
 
 
 def test_balanced_weights_come_from_the_training_split_and_need_each_class(tmp_path: Path) -> None:
@@ -245,19 +224,3 @@ def test_metrics_of_a_regression_are_those_of_the_predictions(tmp_path: Path) ->
     assert found["rmse"] == pytest.approx(np.sqrt((errors**2).mean()), rel=1e-6)
     assert found["mae"] == pytest.approx(np.abs(errors).mean(), rel=1e-6)
     assert found["r2"] == pytest.approx(1 - (errors**2).mean() / label.var(), rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "key"),
-    [
-        (["task=regression"], r"task \(Regression\) .*dataset.label_kind=number"),
-        (["dataset=diabetes", "model=softmax"], r"task \(Classification\) .* task=regression"),
-        ([*DIABETES, "metrics=[confusion,top_5]"], "metrics.confusion"),
-        ([*DIABETES, "metrics=[]", "summary.misclassified=3"], r"summary.misclassified \(3\)"),
-    ],
-)
-def test_what_is_for_other_labels_is_refused(
-    tmp_path: Path, overrides: list[str], key: str
-) -> None:
-    with pytest.raises(ConfigError, match=f"^{key}"):
-        small_runs.engine(tmp_path, *overrides)

@@ -1,11 +1,9 @@
 """A task whose models and optimizers are nodes: built and trained."""
 
-import numpy as np
 import pytest
 
-from tests.support import toy_gan
 from tests.support.choices import GAN_CONF as CONF
-from tests.support.training import ROUNDING, SMALL, assert_same_bits, distance, finish, variables
+from tests.support.training import SMALL
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.engine.engine import Engine
@@ -13,17 +11,12 @@ from trainer.errors import ConfigError
 from trainer.worker.training import TrainingRun
 
 GAN = ["task=toy_gan", *(item for item in SMALL if not item.startswith("model"))]
-MIRRORED = ["strategy=mirrored", "strategy.virtual_devices=2"]
 
 
 def engine(run_dir, *overrides) -> Engine:
     run_dir.mkdir(exist_ok=True)
     experiment = compose([*GAN, *overrides], CONF)
     return TrainingRun(experiment, run_dir, Channel(lambda message: None)).engine
-
-
-def train(run_dir, *overrides) -> dict[str, np.ndarray]:
-    return finish(engine(run_dir, *overrides))
 
 
 def test_nodes_make_models_and_optimizers_with_learning_rates_of_their_own(tmp_path):
@@ -54,16 +47,6 @@ def test_nodes_make_models_and_optimizers_with_learning_rates_of_their_own(tmp_p
     assert float(optimizer._decayed_lr("float32")) == pytest.approx(0.5)
 
 
-@pytest.mark.long
-def test_shards_give_the_same_bits_on_two_replicas_and_parts_of_them_agree(tmp_path):
-    initial = variables(engine(tmp_path / "initial"))
-    one = train(tmp_path / "one", "batch.shards=2")
-    assert_same_bits(one, train(tmp_path / "two", "batch.shards=2", *MIRRORED))
-    # Noise, masks and the examples of each update do not depend on how the batch is cut.
-    halves = train(tmp_path / "halves", "batch.accumulate=2", *MIRRORED)
-    assert distance(one, halves, initial) <= ROUNDING
-
-
 def test_configured_model_that_the_task_does_not_use_is_refused(tmp_path):
     with pytest.raises(ConfigError) as raised:
         engine(tmp_path, "model=cnn")
@@ -71,24 +54,3 @@ def test_configured_model_that_the_task_does_not_use_is_refused(tmp_path):
         "model (cnn) is not used by task=toy_gan, which has its own; leave model=<choice> out, "
         "or add ~model",
     )
-
-
-def test_task_that_needs_a_left_out_model_is_refused(tmp_path):
-    (tmp_path / "task").mkdir()
-    (tmp_path / "task" / "lone.yaml").write_text(
-        "defaults: [override /model@_global_.model: null]\n"
-        "_target_: trainer.tasks.classification.Classification\n"
-    )
-    experiment = compose(["task=lone"], tmp_path)
-    with pytest.raises(ConfigError, match="model has no value, but the task needs one; add model="):
-        TrainingRun(experiment, tmp_path, Channel(lambda message: None)).engine.train(bool)
-
-
-def test_model_created_before_the_strategy_is_refused(tmp_path, monkeypatch):
-    early = toy_gan.discriminator((8, 8, 1), 1)
-    monkeypatch.setattr(toy_gan, "discriminator", lambda *args, **options: early)
-    with pytest.raises(ConfigError) as raised:
-        engine(tmp_path, *MIRRORED)
-    (problem,) = raised.value.problems
-    assert problem.startswith("task: models has discriminator, whose variable dense")
-    assert "was created outside of the strategy; create the model within its function" in problem

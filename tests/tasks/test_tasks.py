@@ -8,15 +8,6 @@ from trainer.protocols import TaskParts
 from trainer.tasks.classification import Classification
 
 
-class Silent(Classification):
-    """Predicts nothing."""
-
-    predict_step = None
-
-
-SILENT = f"task._target_={__name__}.Silent"
-
-
 def test_task_must_return_the_metrics_that_it_declares(tmp_path):
     run = engine(tmp_path)
     run.state.task.metrics = ("loss", "top5")

@@ -87,32 +87,19 @@ def test_resume_and_init_from_complete_runs(
     assert completions(["init_from=runs/cnn-digits-2"], {}) == ["init_from=runs/cnn-digits-2"]
 
 
-def shell(name: str, program: str, text: str, cwd: Path) -> list[str]:
-    """Evaluate our script and then `text` in a shell; return the lines it prints."""
+def shell(name: str, load: str, text: str, cwd: Path) -> list[str]:
+    """Load our script and then run `text` in a shell; return the lines it prints."""
     if not shutil.which(name):
         pytest.skip(f"{name} is not installed")
     plain = {"bash": ["--norc", "--noprofile"], "zsh": ["-f"], "fish": ["--no-config"]}[name]
-    load = (
-        f"{program} completion fish | source"
-        if name == "fish"
-        else f'eval "$({program} completion {name})"'
-    )
-    done = subprocess.run(
-        [name, *plain, "-c", f"{load}\n{text}"],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = [name, *plain, "-c", f"{load}\n{text}"]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert not list(cwd.iterdir())
     return done.stdout.splitlines()
 
 
-@pytest.fixture
-def program() -> str:
-    return f"{shlex.quote(sys.executable)} {shlex.quote(str(ROOT / 'train.py'))}"
+PROGRAM = f"{shlex.quote(sys.executable)} {shlex.quote(str(ROOT / 'train.py'))}"
 
 
 SHELL_COMPLETIONS = {
@@ -131,19 +118,18 @@ def replies(*candidates: str) -> str:
 
 
 @pytest.mark.slow
-def test_bash_script_completes_up_to_the_cursor_and_for_our_program_alone(
-    program: str, tmp_path: Path
-) -> None:
-    asked = [f"ask '{program} {line}' 200" for line in SHELL_COMPLETIONS]
+def test_bash_script_completes_up_to_the_cursor_and_for_our_program_alone(tmp_path: Path) -> None:
+    asked = [f"ask '{PROGRAM} {line}' 200" for line in SHELL_COMPLETIONS]
     text = f"""
 {ASK}
 complete -p python
 ask "{sys.executable} other.py mod" 200
-ask "{program} model=mobxxx" {len(program) + len(" model=mob")}
+ask "{PROGRAM} model=mobxxx" {len(PROGRAM) + len(" model=mob")}
 COMP_WORDBREAKS="${{COMP_WORDBREAKS//=}}"
-ask "{program} model=mob" 200
+ask "{PROGRAM} model=mob" 200
 """
-    assert shell("bash", program, "\n".join([ASK, *asked, text]), tmp_path) == [
+    load = f'eval "$({PROGRAM} completion bash)"'
+    assert shell("bash", load, "\n".join([ASK, *asked, text]), tmp_path) == [
         *(replies(*words) for words in SHELL_COMPLETIONS.values()),
         "complete -o default -o nospace -F _steadfast python",
         replies(),
@@ -152,25 +138,22 @@ ask "{program} model=mob" 200
     ]
 
 
-def test_zsh_script_completes(program: str, tmp_path: Path) -> None:
+def test_zsh_script_completes(tmp_path: Path) -> None:
     text = f"""
 compadd() {{ print -rl -- "${{@:#-*}}" }}
 _files() {{ print files }}
 compset() {{ true }}
-ask() {{ words=({program} "$@"); CURRENT=${{#words}}; PREFIX=$words[-1]; _steadfast }}
+ask() {{ words=({PROGRAM} "$@"); CURRENT=${{#words}}; PREFIX=$words[-1]; _steadfast }}
 ask model=mob
 ask optimizer=sgd optimizer.n
 ask dataset.path=/x
 """
-    printed = [line for line in shell("zsh", program, f"compdef() {{ }}\n{text}", tmp_path) if line]
-    assert printed == ["model=mobilenet", "optimizer.nesterov=", "files"]
+    load = f'eval "$({PROGRAM} completion zsh)"'
+    printed = shell("zsh", load, f"compdef() {{ }}\n{text}", tmp_path)
+    assert list(filter(None, printed)) == ["model=mobilenet", "optimizer.nesterov=", "files"]
 
 
-def test_fish_script_completes(program: str, tmp_path: Path) -> None:
-    commands = [
-        f"complete -C '{program} {line}'" for line in ("model=mob", "optimizer=sgd optimizer.n")
-    ]
-    assert shell("fish", program, "\n".join(commands), tmp_path) == [
-        "model=mobilenet",
-        "optimizer.nesterov=",
-    ]
+def test_fish_script_completes(tmp_path: Path) -> None:
+    asked = f"complete -C '{PROGRAM} optimizer=sgd optimizer.n'"
+    load = f"{PROGRAM} completion fish | source"
+    assert shell("fish", load, asked, tmp_path) == ["optimizer.nesterov="]

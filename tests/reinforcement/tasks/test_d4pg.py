@@ -1,6 +1,5 @@
 """The D4PG task: its losses by NumPy, actions and their bounds, and what it refuses."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +9,6 @@ import tensorflow as tf
 from trainer.engine.graph.exchange.collectives import CollectiveLog
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.graph.step.train_step import Step
-from trainer.errors import ConfigError
 from trainer.protocols import EnvSpec, ModelNode, OptimizerNode
 from trainer.reinforcement.tasks.d4pg import D4PG
 
@@ -221,22 +219,3 @@ def test_actions_are_within_bounds_and_noise_follows_from_the_seed():
     np.testing.assert_allclose(task.act_greedily(observations), greedy, atol=1e-5)
     distance = np.abs(first - greedy)
     assert distance[:100].mean() < distance[400:].mean(), "the last environments explore further"
-
-
-@pytest.mark.parametrize(
-    ("spec", "problem"),
-    [
-        (None, "add env=<choice>"),
-        (replace(SPEC, low=None, high=None, num_actions=3), "actions that are vectors"),
-        (replace(SPEC, low=(-np.inf,), high=(np.inf,)), "bounds of every component"),
-        (replace(SPEC, observation_shape=(4, 4, 1)), "observations that are vectors"),
-    ],
-)
-def test_environment_that_does_not_fit_is_refused(spec, problem):
-    with pytest.raises(ConfigError, match=rf"^task .d4pg. .*{problem}"):
-        built(spec)
-
-
-def test_empty_range_of_values_is_refused():
-    with pytest.raises(ConfigError, match=r"^task.value_min \(4\)"):
-        built(value_min=4.0)

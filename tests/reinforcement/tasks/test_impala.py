@@ -2,7 +2,6 @@
 
 import json
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,13 +11,9 @@ from tests.support.training import variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.errors import ConfigError
 from trainer.reinforcement.actor import Actor, PublishedPolicy
 from trainer.reinforcement.buffers.queue import Queue
 from trainer.reinforcement.connection import COUNTS
-from trainer.reinforcement.rollout import acting_task
-from trainer.reinforcement.tasks.impala import Impala
-from trainer.tasks.classification import Classification
 from trainer.worker.run import SavedRun
 from trainer.worker.training import TrainingRun
 
@@ -145,33 +140,3 @@ def test_training_changes_all_weights_and_evaluates_whole_episodes(tmp_path):
     (line,) = log(tmp_path / "run", "test")
     assert line["episode_length"] == 3.0
     assert -1.0 <= line["return"] <= 1.0
-
-
-@pytest.mark.parametrize(
-    ("env", "problem"),
-    [
-        (None, r"task .impala. learns from an environment; add env=<choice>"),
-        (SimpleNamespace(num_actions=None), r"task \(impala\) needs numbered actions"),
-    ],
-)
-def test_environment_that_does_not_fit_is_refused(env, problem):
-    with pytest.raises(ConfigError, match=problem):
-        Impala().build(SimpleNamespace(env=env))
-
-
-def test_task_that_does_not_act_is_refused():
-    with pytest.raises(ConfigError, match=r"task \(Classification\) learns from a dataset"):
-        acting_task(Classification())
-
-
-def test_greedy_action_has_the_largest_logit(tmp_path):
-    (tmp_path / "run").mkdir()
-    run = TrainingRun(compose([*SMALL]), tmp_path / "run", Channel(lambda message: None)).engine
-    observations = tf.random.stateless_uniform([6, 4, 3, 1], [1, 2])
-    outputs = run.state.task.models["model"](observations)
-    np.testing.assert_array_equal(
-        run.state.task.act_greedily(observations), tf.argmax(outputs[:, :3], axis=-1)
-    )
-    acted = run.state.task.act(observations, tf.constant([1, 2], tf.int64), tf.ones([6]))
-    np.testing.assert_allclose(acted["logits"], outputs[:, :3], atol=1e-6)
-    assert acted["action"].shape == (6,)

@@ -46,16 +46,6 @@ def test_targets_and_advantages_are_those_of_the_definition(clips):
         np.testing.assert_allclose(gains[row], advantages, atol=1e-6)
 
 
-def test_targets_of_the_same_policy_are_returns_of_n_steps():
-    _, rewards, _, values = draw(1, 1, 4)
-    inputs = (np.zeros((1, 4)), rewards, np.full((1, 4), 0.9), values)
-    targets, _ = compute(inputs, np.ones((1, 4)))
-    expected = values[0, 4]
-    for row in reversed(range(4)):
-        expected = rewards[0, row] + 0.9 * expected
-        np.testing.assert_allclose(targets[0, row], expected, atol=1e-6)
-
-
 def test_row_that_only_resets_divides_an_unroll_in_two():
     log_ratios, rewards, discounts, values = draw(2, 1, 7)
     is_step = np.ones((1, 7))

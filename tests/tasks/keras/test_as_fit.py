@@ -63,13 +63,6 @@ def test_step_that_compares_examples_is_evaluated_on_whole_batches(tmp_path, lib
     assert two["loss"] == pytest.approx(one["loss"], rel=1e-4)
 
 
-def test_class_weights_of_several_outputs_are_refused_as_in_keras(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"task.class_weights cannot be used with several outputs"
-    ):
-        train(tmp_path, "one", "two_outputs", "task.class_weights={0:2.0}", data="of_two")
-
-
 FORMS = [
     ("mse", "jit=true"), ("mse", FLOAT16), ("masked", "jit=true"),
     ("masked", "batch.accumulate=2"), ("masked", "batch.shards=4"),

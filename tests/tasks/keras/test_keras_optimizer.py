@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from tests.programs import compiled_optimizers
-from tests.support.choices import listed
 from tests.support.training import assert_same_bits, recipe, variables
-from trainer.errors import ConfigError
 
 SHORT = (
     "task=keras",
@@ -76,28 +74,6 @@ def test_updates_of_an_own_step_are_those_of_fit(tmp_path, library, name, option
     np.testing.assert_allclose([line["rate"] for line in logged], history["rate"], rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("library", "name"),
-    [
-        pytest.param(
-            library, name,
-            marks=[] if (library, name) == ("tf_keras", "adamw") else [pytest.mark.slow],
-        )
-        for library in ("tf_keras", "keras")
-        for name in listed("optimizer").split(", ")
-    ],
-)  # fmt: skip
-def test_own_step_updates_as_the_default_step(tmp_path, library, name):
-    """An optimizer's own assignments, such as a decay, are none of the step's."""
-    weights = []
-    for updates in (0, 1):
-        program = overrides(library, "SGD", updates=updates)
-        _, engine = trained(tmp_path / str(updates), *program, f"optimizer={name}", "train.steps=3")
-        weights.append(engine.state.task.models["model"].get_weights())
-    for default, own in zip(*weights, strict=True):
-        np.testing.assert_allclose(own, default, rtol=1e-5, atol=1e-6)
-
-
 def test_callback_of_keras_reads_rate_and_count_of_updates(tmp_path):
     seen = compiled_optimizers.Reading.seen
     seen.clear()
@@ -128,9 +104,3 @@ def test_stopped_run_on_replicas_has_the_bits_of_one_device(
     _, resumed = trained(tmp_path / "two", *two)
     assert resumed.step == STEPS
     assert_same_bits(variables(one), variables(resumed))
-
-
-def test_optimizer_that_cannot_run_asynchronously_is_refused(tmp_path):
-    central = ("strategy=central_storage", "strategy.virtual_devices=2")
-    with pytest.raises(ConfigError, match=r"compiled with Nadam, .* add optimizer=<choice>, or"):
-        trained(tmp_path, *overrides("keras", "Nadam"), *central)
