@@ -1,11 +1,9 @@
-"""The mirror of a run: kills at every request, two holders, lost answers, stores that fail."""
+"""The lease and the mirror of a run: when it is taken over, and stores that fail."""
 
 from __future__ import annotations
 
-import itertools
 import os
 import queue
-import random
 import shutil
 import threading
 from dataclasses import replace
@@ -17,20 +15,14 @@ from trainer.runs import checkpoint_marker
 from trainer.store import lease, remote_files
 from trainer.store.lease import Lease, LeaseHeldError, LeaseLostError, Manifest, read_manifest
 from trainer.store.mirror import Mirror
-from trainer.store.object_store import StoreError, retry
+from trainer.store.object_store import StoreError
 from trainer.store.remote_files import is_away, wait_for_upload
-
-SCHEDULES = 48
 
 
 @pytest.fixture(autouse=True)
 def without_fsync(monkeypatch):
-    """No power cut is tested here, and thousands of checkpoints are committed."""
+    """No power cut is tested here."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-
-
-class KilledError(BaseException):
-    """The process was killed."""
 
 
 def new_run(path):
@@ -64,84 +56,6 @@ def brought(store, folder):
     manifest, _ = read_manifest(store)
     problems = remote_files.download(store, manifest, folder)
     return checkpoint_marker.committed_steps(folder / "checkpoints"), problems, manifest
-
-
-def train_until_killed(store, run_dir, chance, life, step):
-    """Save and upload checkpoints after `step` until a kill; return the last that was uploaded."""
-    requests, kill_at = [0], chance.randrange(1, 40)
-
-    def before(method):
-        requests[0] += 1
-        if requests[0] == kill_at:
-            raise KilledError
-        return chance.random() < 0.1
-
-    store.before = before
-    saved = 0
-    try:
-        lease = take(store, f"holder-{life}", [f"holder-{old}" for old in range(life)])
-        mirror = mirror_of(store, lease, run_dir)
-        while True:
-            step += 1
-            write_checkpoint(run_dir, step)
-            with (run_dir / "metrics.jsonl").open("a") as file:
-                file.write(f"{step}\n")
-            retry(mirror._upload, 60.0, lambda secs: None)  # as the worker waits
-            saved = step
-    except (KilledError, StoreError):  # also an answer that the taking of the lease lacks
-        store.before = lambda method: False
-        return saved
-
-
-@pytest.mark.slow
-def test_writer_killed_at_any_request_loses_nothing_but_the_newest_checkpoint(tmp_path):
-    for seed in range(SCHEDULES):
-        chance = random.Random(seed)
-        store = MemoryStore()
-        run_dir = new_run(tmp_path / f"run-{seed}")
-        saved = 0
-        for life in range(4):
-            step = max(checkpoint_marker.committed_steps(run_dir / "checkpoints"), default=0)
-            saved = max(saved, train_until_killed(store, run_dir, chance, life, step))
-            # The next one may see an old listing: nothing is decided by it.
-            store.listed = chance.choice([None, []])
-            steps, problems, manifest = brought(store, tmp_path / "other")
-            assert problems == [], (seed, life)
-            assert max(steps, default=0) >= saved, (seed, life)
-            assert sorted(manifest.checkpoints) == steps
-            if steps:
-                lines = (tmp_path / "other" / "metrics.jsonl").read_text().split()
-                assert int(lines[-1]) >= max(steps)
-                if chance.random() < 0.5:  # goes on with an empty disk
-                    shutil.rmtree(run_dir)
-                    shutil.copytree(tmp_path / "other", run_dir)
-
-
-@pytest.mark.parametrize("take_at", range(1, 31))
-def test_of_two_holders_only_the_later_commits_in_every_interleaving(store, tmp_path, take_at):
-    runs = [new_run(tmp_path / name) for name in ("first", "second")]
-    done, requests = [], itertools.count(1)
-
-    def take_over(method):
-        """Have the second take over in the midst of a request of the first, and commit."""
-        if next(requests) == take_at:
-            store.before = lambda method: False
-            second = mirror_of(store, take(store, "second", ["first"]), runs[1])
-            write_checkpoint(runs[1], 100)
-            second._upload()
-            done.append(second)
-        return False
-
-    mirror = mirror_of(store, take(store, "first"), runs[0])
-    store.before = take_over
-    with pytest.raises(LeaseLostError, match="second"):  # noqa: PT012
-        for step in range(1, 20):
-            write_checkpoint(runs[0], step)
-            was_taken = bool(done)
-            mirror._upload()
-            assert not was_taken, "the first has committed after the second took over"
-    steps, problems, manifest = brought(store, tmp_path / "other")
-    assert (steps, problems, manifest.holder) == ([100], [], "second")
 
 
 def test_lease_is_taken_over_when_its_holder_is_silent_or_has_released_it(store):

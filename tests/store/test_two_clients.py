@@ -20,7 +20,7 @@ import pytest
 from tests.support.object_stores import MemoryStore, write_checkpoint
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.store import remote_files
-from trainer.store.lease import MANIFEST, Lease, LeaseHeldError, LeaseLostError, read_manifest
+from trainer.store.lease import Lease, LeaseHeldError, LeaseLostError, read_manifest
 from trainer.store.mirror import Mirror
 from trainer.store.object_store import ConflictError, StoreError, retry
 
@@ -73,9 +73,12 @@ class Client(threading.Thread):
         assert not missing or self.world.last.holder != holder, missing
         self.path.mkdir(parents=True, exist_ok=True)
         (self.path / "config.yaml").write_text("a: 1\n")
+        metrics = self.path / "metrics.jsonl"
         mirror = Mirror(self, lease, self.path, 0.0, lambda line: None, lambda: None)
-        step = max(committed_steps(self.path / "checkpoints"), default=0)
-        for step in range(step + 1, step + 1 + self.world.draw.randrange(1, 5)):
+        first = max(committed_steps(self.path / "checkpoints"), default=0) + 1
+        for step in range(first, first + self.world.draw.randrange(1, 5)):
+            with metrics.open("a") as file:
+                file.write(f"{step}\n")
             write_checkpoint(self.path, step)
             retry(mirror._upload, 99, self.sleep)
             self.saved = step
@@ -108,11 +111,12 @@ class Client(threading.Thread):
         self.world.store.download(name, path)
 
     def names(self, prefix):
-        return self.world.store.names(prefix)
+        return self.world.draw.choice([[], self.world.store.names(prefix)])  # an old listing
 
     def upload(self, path, name):
         content = path.read_bytes()  # a request that comes late brings what was sent
-        self._send(lambda: self.world.store.put(name, content))
+        can_be_late = name.startswith("checkpoints/")  # the others may be sent again, longer
+        self._send(lambda: self.world.store.put(name, content), can_be_late)
 
     def delete(self, names):
         for name in list(names):
@@ -121,10 +125,10 @@ class Client(threading.Thread):
     def replace(self, name, content, version):
         return self._send(lambda: self.world.store.replace(name, content, version))
 
-    def _send(self, request):
+    def _send(self, request, can_be_late=True):
         self.pause()
         fate = self.world.draw.random()
-        if fate < 0.05:
+        if fate < 0.05 and can_be_late:
             self.world.late.append(request)
         elif fate > 0.1:
             answer = request()
@@ -174,18 +178,21 @@ class World:
 
     def check(self):
         manifest, _ = read_manifest(self.store)
+        newest = [max(x.checkpoints, default=0) for x in (self.last, manifest)]
+        assert newest == sorted(newest), "a commit was lost"
         if manifest != self.last:
             assert manifest.number >= self.last.number, "an earlier holder has committed"
             assert self.holders.setdefault(manifest.number, manifest.holder) == manifest.holder
-            newest = [max(x.checkpoints, default=0) for x in (self.last, manifest)]
-            assert newest == sorted(newest), "a commit was lost"
             self.last = manifest
         for client in self.clients:
-            assert max(manifest.checkpoints, default=0) >= client.saved, "it is not saved"
+            assert newest[1] >= client.saved, "it is not saved"
             if client.error:
                 raise client.error
         objects = self.store.objects
-        assert all(remote_files.file_object(manifest, name) in objects for name in manifest.files)
+        for name in manifest.files:
+            content, _ = objects[remote_files.file_object(manifest, name)]
+            is_curve = name == "metrics.jsonl"
+            assert not is_curve or int(content.split()[-1]) >= newest[1], "the curve ends too early"
         for step, folder in manifest.checkpoints.items():
             content = objects[f"checkpoints/{folder}/ckpt-{step}.json"][0]
             assert folder == remote_files.folder_of(step, hashlib.sha256(content).hexdigest())
