@@ -11,8 +11,8 @@ from trainer.datasets.images.images import ImageDataset, ImageOptions
 from trainer.datasets.indexed import Sources, from_sources
 from trainer.datasets.records.fields import FEATURES, LABELS, Fields
 from trainer.datasets.splits.arrays import ArrayDataset
-from trainer.datasets.splits.extras import import_extra
 from trainer.datasets.splits.paths import find_files, find_splits
+from trainer.optional_packages import import_extra
 from trainer.text import first_line
 
 _EXTRA = "huggingface"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal
@@ -11,6 +10,7 @@ import keras
 import numpy as np
 
 from trainer.annotations import Exists
+from trainer.optional_packages import import_extra
 
 
 def keras_hub(
@@ -36,7 +36,7 @@ def keras_hub(
         ValueError: KerasHub is missing, the folder is no preset of such a model, or the features
             are of another shape.
     """
-    models = _import_hub().models
+    models = import_extra("keras_hub", "keras_hub", "model=keras_hub").models
     is_text = len(input_shape) == 1
     if head == "language_model":
         task = _load(models.CausalLM, preset, "a language model")
@@ -54,17 +54,6 @@ def keras_hub(
     # Of a policy in 16 bits the classifier may be too.
     logits = keras.layers.Activation("linear", dtype="float32", name="logits")(logits)
     return keras.Model(inputs, logits, name="keras_hub")
-
-
-def _import_hub() -> ModuleType:
-    """Import KerasHub."""
-    try:
-        return importlib.import_module("keras_hub")
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"model=keras_hub needs the package {error.name}, which is missing; "
-            "pip install 'steadfast[keras_hub]'"
-        ) from error
 
 
 def _load(base: Any, preset: str, kind: str, num_classes: int | None = None) -> Any:
@@ -136,7 +125,7 @@ def _scaled_images(task: Any, preset: str, input_shape: tuple[int, ...]) -> tupl
     inputs = x = keras.Input(input_shape, name="features")
     if input_shape[-1] == 1 and size[-1] == 3:
         x = keras.layers.Concatenate(dtype="float32", name="gray_to_rgb")([x, x, x])
-    return inputs, _rescaling(_import_hub(), preset)(x)
+    return inputs, _rescaling(import_extra("keras_hub", "keras_hub", "model=keras_hub"), preset)(x)
 
 
 def _check(preset: str, wanted: tuple[int | None, ...], input_shape: tuple[int, ...]) -> None:

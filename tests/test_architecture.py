@@ -38,7 +38,7 @@ ORDER = (
 
 BASE = {
     "annotations", "errors", "files", "text", "keras_objects",
-    "logical_devices", "user_cache",
+    "logical_devices", "optional_packages", "user_cache",
 }  # fmt: skip
 """Modules that everybody may import; they stand at the top of `trainer/`."""
 

@@ -25,6 +25,7 @@ from trainer.cli.command_table import COMMANDS
 from trainer.cluster import environment
 from trainer.cluster.signals import forward_to
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
+from trainer.optional_packages import pip_install
 from trainer.runs import provenance
 from trainer.runs.recorded_metrics import Points, epoch_metrics, read_curves
 from trainer.runs.status import RunStatus, run_status
@@ -161,7 +162,8 @@ def _program() -> list[str]:
         return [sys.executable, checkout.name if is_here else str(checkout)]
     installed = Path(sysconfig.get_path("scripts")) / "steadfast"
     if not installed.is_file():
-        raise RunError(f"{installed} must exist; install steadfast for this Python", WRONG_INPUT)
+        hint = pip_install("steadfast-trainer")
+        raise RunError(f"{installed} must exist; {hint}", WRONG_INPUT)
     return [sys.executable, str(installed)]
 
 

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from trainer.datasets.splits.extras import import_extra
 from trainer.datasets.splits.hashed_split import divide, hash_rows, hash_texts
 from trainer.datasets.splits.paths import Splits
+from trainer.optional_packages import import_extra
 from trainer.text import first_line
 
 logger = logging.getLogger(__name__)

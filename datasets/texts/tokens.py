@@ -15,8 +15,8 @@ from typing import IO, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from trainer.datasets.splits.extras import import_extra
 from trainer.datasets.splits.paths import replacing
+from trainer.optional_packages import import_extra
 from trainer.text import first_line
 from trainer.user_cache import FOLDER, make_room, mark_used
 

@@ -21,10 +21,10 @@ from trainer.datasets.image_folder import image_folder
 from trainer.datasets.image_masks import image_masks
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.fields import Fields
-from trainer.datasets.splits.extras import import_extra
 from trainer.datasets.table import table
 from trainer.datasets.text import text
 from trainer.datasets.tfrecord import open_index, tfrecord
+from trainer.optional_packages import import_extra
 
 SIZE = [4, 6]
 

@@ -11,8 +11,8 @@ from tests.support.toy_sources import everything, png
 from trainer.datasets.array_record import array_record, example
 from trainer.datasets.huggingface import huggingface
 from trainer.datasets.records.fields import Fields
-from trainer.datasets.splits.extras import import_extra
 from trainer.datasets.tfds import tfds
+from trainer.optional_packages import import_extra
 
 
 def write(path: Path, records: Sequence[bytes]) -> Path:

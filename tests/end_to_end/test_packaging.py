@@ -58,7 +58,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy(ROOT / file, source)
     pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index"]
     run(*pip, "--wheel-dir", target, source, cwd=target)
-    return next(target.glob("steadfast-*.whl"))
+    return next(target.glob("steadfast_trainer-*.whl"))
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ from trainer.strategies.select import select_strategy
 
 def test_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    expected = "needs the package ray, which is missing; pip install 'steadfast\\[ray\\]'$"
+    expected = r'needs ray, which is not installed; pip install "\.\[ray\]"$'
     with pytest.raises(ConfigError, match=expected), connected(Ray(), print):
         pass
 

@@ -12,7 +12,7 @@ import pytest
 from tests.support import tracked
 from tests.support.command_line import run_here
 from tests.support.processes import ROOT, wait_for_orphans
-from trainer.config.options import targets
+from trainer import optional_packages
 
 KILLED = """
 import os, pathlib, signal, sys
@@ -82,7 +82,7 @@ def test_missing_tracker_is_reported_before_anything_is_written(tmp_path, monkey
     folder_of_that_name = ModuleSpec(name, loader=None)
     specs = {"mlflow": None, "wandb": folder_of_that_name}
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(targets, "find_spec", specs.get)
+    monkeypatch.setattr(optional_packages, "find_spec", specs.get)
     outcome = run_here(f"writers=[jsonl,{name}]")
     assert outcome.code == 2, outcome
     assert outcome.err.startswith(f"error: writers.{name} (")

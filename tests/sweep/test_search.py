@@ -208,10 +208,10 @@ def test_finite_search_space_is_exhausted_without_duplicates(tmp_path, method):
 
 
 def test_optuna_is_an_optional_package(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainer.config.options.targets.find_spec", lambda name: None)
+    monkeypatch.setattr("trainer.optional_packages.find_spec", lambda name: None)
     with pytest.raises(ConfigError) as raised:
         open_search(tmp_path)
     assert raised.value.problems == (
-        "search (optuna) needs optuna, which is not installed; pip install 'steadfast[optuna]'",
+        'search (optuna) needs optuna, which is not installed; pip install ".[optuna]"',
     )
     assert len(run_search(open_search(tmp_path, method="random", trials=3))) == 3

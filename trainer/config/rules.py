@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields, is_dataclass
-from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from trainer.config.options import constraints, targets
 from trainer.config.options.constraints import format_value, unknown_name
 from trainer.config.schema import GROUPS, NAMED_GROUPS, ONE_CHOICE, PAIRS, Experiment
 from trainer.files import component
+from trainer.optional_packages import missing
 
 TARGET_GROUPS = (
     "model", "dataset", "augment", "env", "buffer", "task", "optimizer", "schedule", "strategy",
@@ -113,8 +113,8 @@ def _env(experiment: Experiment) -> Iterator[str]:
     if experiment.env is None:
         return
     env = (experiment.choices or {}).get("env")
-    if find_spec("gymnasium") is None:
-        yield f"env ({env}) needs gymnasium, which is missing; pip install 'steadfast[gymnasium]'"
+    if problem := missing("gymnasium", "steadfast-trainer[gymnasium]"):
+        yield f"env ({env}) {problem}"
     modes = [name for name, mode in MODES.items() if mode.with_env]
     if experiment.mode not in modes:
         yield (

@@ -33,6 +33,7 @@ from trainer.errors import CRASHED, WRONG_INPUT, ConfigError
 from trainer.files import Lock, clear_temporaries
 from trainer.launch.processes import Messages, WorkerProcess
 from trainer.launch.run_context import RunContext
+from trainer.optional_packages import import_extra
 from trainer.runs.directory import RunDirectory, lock_file
 from trainer.runs.identity import run_address
 from trainer.runs.state_memory import StateMemory
@@ -55,13 +56,7 @@ _ANSWER_SECS = 10.0  # how long a living actor may take to answer
 @contextmanager
 def connected(settings: Ray, warn: Callable[[str], None]) -> Iterator[None]:
     """Connect to Ray for the block, or start it here; raise a ConfigError if that fails."""
-    try:
-        import ray
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            "launch.engine (ray) needs the package ray, which is missing; "
-            "pip install 'steadfast[ray]'"
-        ) from error
+    ray = import_extra("ray", "ray", "launch.engine (ray)")
     logging.getLogger("ray").setLevel(logging.ERROR)
     address = settings.address or environment.ray_address()
     started: Future[None] = Future()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
 from dataclasses import asdict, dataclass
@@ -13,6 +12,7 @@ from typing import Any
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError, DamagedError
 from trainer.files import read_bytes, read_json
+from trainer.optional_packages import missing
 from trainer.protocols import Dataset, DatasetDefaults, HasFiles, Split, with_defaults
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif")
@@ -63,11 +63,10 @@ class PredictionTable:
 def check(experiment: Experiment) -> None:
     """Raise a ConfigError if a package or an image that mode=predict needs is missing."""
     options = experiment.predict
-    if options.format == "parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise ConfigError(
-            "predict.format (parquet) needs pyarrow, which is missing; "
-            'pip install "steadfast[parquet]", or leave it at csv'
-        )
+    if options.format == "parquet" and (
+        problem := missing("pyarrow", "steadfast-trainer[parquet]")
+    ):
+        raise ConfigError(f"predict.format (parquet) {problem}, or use csv")
     if options.images is not None:
         find_images(options.images)
     if options.images is not None and options.prompts is not None:

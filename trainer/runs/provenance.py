@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import trainer
 from trainer.config.options import signatures
 from trainer.errors import DamagedError
 from trainer.files import read_json, write_json
@@ -33,7 +34,6 @@ _PACKAGES = (
     "numpy",
     "hydra-core",
     "omegaconf",
-    "steadfast",
 )
 _MAX_DIFF = 1_000_000
 _OF_DEVICES = ("devices", "num_replicas", "threads")
@@ -158,7 +158,8 @@ def _command(overrides: list[str], config_dir: str | None) -> dict[str, Any]:
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "host": socket.gethostname(),
         "python": platform.python_version(),
-        "versions": {name: version for name in _PACKAGES if (version := _version(name))},
+        "versions": {name: version for name in _PACKAGES if (version := _version(name))}
+        | {"steadfast": trainer.__version__},
     }
 
 
@@ -218,7 +219,7 @@ def _differences(
             )
     if previous.get("python") not in (None, current["python"]):
         lines.append(f"this is Python {current['python']}, the run had {previous['python']}")
-    for name in _PACKAGES:
+    for name in (*_PACKAGES, "steadfast"):
         old, new = (entry.get("versions", {}).get(name) for entry in (previous, current))
         if old != new and "versions" in previous:
             lines.append(

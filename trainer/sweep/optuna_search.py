@@ -45,7 +45,7 @@ class OptunaSearch(Search):
     Every method may raise a StorageError: the study cannot be read or written.
     """
 
-    requires = ("optuna", "steadfast[optuna]")
+    requires = ("optuna", "steadfast-trainer[optuna]")
 
     def __init__(
         self,

@@ -12,6 +12,7 @@ import tensorflow as tf
 from tests.support.command_line import run_here
 from tests.support.processes import only_run, run
 from tests.support.training import SMALL, engine
+from trainer import optional_packages
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.errors import ConfigError
@@ -122,7 +123,7 @@ def test_missing_inputs_are_reported_before_any_file_is_written(tmp_path, monkey
     assert outcome.code == 2
     (tmp_path / "empty").mkdir()
     assert "no image in it" in run_here("mode=predict", "predict.images=empty").err
-    monkeypatch.setattr(prediction_table.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(optional_packages, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="needs pyarrow"):
         prediction_table.check(compose(["mode=predict", "predict.format=parquet"]))
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]

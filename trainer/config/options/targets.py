@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import MISSING
-from importlib.util import find_spec
 from inspect import Parameter, Signature
 from typing import Any
 
 from trainer.annotations import Effect
 from trainer.config.options import constraints, signatures
 from trainer.config.schema import ENGINE_KEYS
+from trainer.optional_packages import missing
 
 MODEL_ARGUMENTS = ("input_shape", "num_classes", "dataset", "features")
 """What a model function may ask for, by the names of its parameters; see `model_arguments`."""
@@ -163,20 +162,9 @@ def takes(target: str, option: str) -> bool | None:
 
 
 def missing_package(target: str) -> str | None:
-    """Return that a class needs a package which is not installed, as the rest of a sentence.
-
-    The class has it, and what pip is to install, as a pair in its constant `requires`, which is
-    read from the source. None: nothing is missing, or the source does not tell.
-    """
+    """Return `missing(*requires)` of a class, or None if its source has no such constant."""
     requires = signatures.constant(target, "requires")
-    if not isinstance(requires, tuple):
-        return None
-    package, distribution = requires
-    with suppress(ModuleNotFoundError):  # a package above it is missing
-        # One without a file is a folder that happens to have the name, as W&B's own has.
-        if (spec := find_spec(package)) is not None and spec.origin is not None:
-            return None
-    return f"needs {package}, which is not installed; pip install '{distribution}'"
+    return missing(*requires) if isinstance(requires, tuple) else None
 
 
 def defaults(target: Any) -> Mapping[str, Any]:

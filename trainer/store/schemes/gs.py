@@ -24,7 +24,7 @@ class GsStore:
     Credentials are the application default credentials of this process.
     """
 
-    requires = ("google.cloud.storage", "steadfast[gcs]")
+    requires = ("google.cloud.storage", "steadfast-trainer[gcs]")
 
     def __init__(self, bucket: str, path: str) -> None:
         self._prefix = f"{path}/" if path else ""

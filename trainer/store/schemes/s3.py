@@ -37,7 +37,7 @@ class S3Store:
     Endpoint and credentials are those of the AWS configuration of this process.
     """
 
-    requires = ("boto3", "steadfast[s3]")
+    requires = ("boto3", "steadfast-trainer[s3]")
 
     def __init__(self, bucket: str, path: str) -> None:
         self._bucket = bucket

@@ -26,7 +26,7 @@ class MLflow(Writer):
     """
 
     network = "MLFLOW_TRACKING_URI"
-    requires = ("mlflow", "steadfast[mlflow]")
+    requires = ("mlflow", "steadfast-trainer[mlflow]")
 
     def __init__(self, run_dir: Path, position: int) -> None:
         self._client = MlflowClient(

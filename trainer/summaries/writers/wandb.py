@@ -23,7 +23,7 @@ class WandB(Writer):
     """
 
     network = "WANDB_MODE"
-    requires = ("wandb", "steadfast[wandb]")
+    requires = ("wandb", "steadfast-trainer[wandb]")
 
     def __init__(self, run_dir: Path, position: int) -> None:
         id_file = run_dir / "wandb_run_id"
