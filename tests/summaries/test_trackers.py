@@ -86,5 +86,5 @@ def test_missing_tracker_is_reported_before_anything_is_written(tmp_path, monkey
     outcome = run_here(f"writers=[jsonl,{name}]")
     assert outcome.code == 2, outcome
     assert outcome.err.startswith(f"error: writers.{name} (")
-    assert f"needs {name}, which is not installed; pip install 'steadfast[{name}]'" in outcome.err
+    assert f'needs {name}, which is not installed; pip install ".[{name}]"' in outcome.err
     assert list(tmp_path.iterdir()) == []
