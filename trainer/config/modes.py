@@ -10,6 +10,7 @@ class Mode:
     """What can be done with an experiment.
 
     Attributes:
+        help: what it does, in a few words.
         module: whose `run` takes the command. Only this one is imported. What a worker does in the
             modes of the launcher, it decides in `trainer.worker.modes`.
         needs_run: whether it is about a run that exists.
@@ -18,6 +19,7 @@ class Mode:
         with_ray: whether its processes may be placed by Ray.
     """
 
+    help: str
     module: str = "trainer.launch.launcher"
     needs_run: bool = True
     with_loop: bool = False
@@ -26,11 +28,22 @@ class Mode:
 
 
 MODES = {
-    "train": Mode(needs_run=False, with_loop=True, with_env=True),
-    "plan": Mode("trainer.launch.plan", needs_run=False, with_env=True),
-    "verify": Mode("trainer.launch.verify", needs_run=False, with_loop=True, with_ray=False),
-    "evaluate": Mode(with_env=True),
-    "export": Mode(with_env=True),
-    "predict": Mode(),
+    "train": Mode("train a model", needs_run=False, with_loop=True, with_env=True),
+    "plan": Mode(
+        "show devices, memory and traffic, and train nothing",
+        "trainer.launch.plan",
+        needs_run=False,
+        with_env=True,
+    ),
+    "verify": Mode(
+        "prove that kills change nothing",
+        "trainer.launch.verify",
+        needs_run=False,
+        with_loop=True,
+        with_ray=False,
+    ),
+    "evaluate": Mode("evaluate a run", with_env=True),
+    "export": Mode("write a SavedModel of a run", with_env=True),
+    "predict": Mode("write a table of a run's predictions"),
 }
 """The modes by name, in the order in which the user is told of them."""

@@ -585,8 +585,7 @@ class Experiment:
     seed: int = key(0, "the only source of randomness", Ge(0), Le(9007199254740991), Semantic())
     mode: str = key(
         "train",
-        "train; plan: tell devices, memory and traffic, and train nothing; verify: prove that "
-        "kills change nothing; evaluate, export, predict: use a run",
+        "; ".join(f"{name}: {mode.help}" for name, mode in MODES.items()),
         OneOf(*MODES),
         Free(),
     )

@@ -32,7 +32,7 @@ _SPLITS = ("validation", "test")
 NO_METRIC = {"step", "split", "epoch"}
 """What a line holds besides metrics."""
 
-_GROUPS = {
+GROUPS = {
     "time": r"epoch|examples_per_sec|goodput|input_wait_fraction|train_secs",
     "optimizer": r"(learning_rate|gradient_norm)(/.+)?|updates_skipped",
     "worker": r".+_(step_secs|wait_secs|steps_per_sec)|wait_fraction|staleness_.+|steps_repeated"
@@ -44,7 +44,7 @@ _GROUPS = {
 
 def group_of(name: str) -> str | None:
     """Return the group of what the training split reports besides metrics, or None."""
-    groups = (group for group, pattern in _GROUPS.items() if re.fullmatch(pattern, name))
+    groups = (group for group, pattern in GROUPS.items() if re.fullmatch(pattern, name))
     return next(groups, None)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import ExitStack, suppress
-from functools import partial
 
 import tensorflow as tf
 
@@ -22,9 +21,8 @@ from trainer.errors import CheckpointError
 from trainer.runs.checkpoint_marker import committed_steps, verify
 from trainer.runs.directory import read_result
 from trainer.runs.recorded_metrics import read_evaluations, read_lines
-from trainer.summaries.writers.background import Background, open_writers
+from trainer.summaries.writers.background import open_writers
 from trainer.summaries.writers.jsonl import JsonLines
-from trainer.summaries.writers.tensorboard import TensorBoard
 from trainer.summaries.writers.writer import Writer
 from trainer.worker.run import SavedRun
 
@@ -35,12 +33,6 @@ class _Evaluations(JsonLines):
     """Writes evaluations.jsonl: the chief writes metrics.jsonl at the same time."""
 
     FILE = "evaluations.jsonl"
-
-
-class _Events(TensorBoard):
-    """Writes to a folder of its own: TensorBoard does not follow two writers in one."""
-
-    FOLDER = "events/evaluator"
 
 
 class Sidecar:
@@ -140,7 +132,13 @@ class Sidecar:
         evaluation = self._evaluator.evaluate(self._run.stop_requested)
         split = self._run.split
         if not self._writers:
-            self._open_writers(step - 1)
+            self._writers = open_writers(
+                self._run.experiment.writers,
+                self._run.run_dir,
+                step - 1,
+                self._channel,
+                sidecar=True,
+            )
         epochs = self._run.plan.epochs
         epoch = epochs.completed(step)
         # The line last: a checkpoint that has one is never evaluated again.
@@ -151,15 +149,6 @@ class Sidecar:
         self._done.add(step)
         ended = epoch if is_due([epochs], step) else None
         self._run.lines.show(self._channel, step, ended, None, evaluation.metrics)
-
-    def _open_writers(self, position: int) -> None:
-        nodes = self._run.experiment.writers
-        leave_out = ("jsonl", "tensorboard")
-        self._writers = open_writers(
-            nodes, self._run.run_dir, position, self._channel, leave_out=leave_out
-        )
-        if "tensorboard" in nodes:
-            self._writers.append(Background(partial(_Events, self._run.run_dir, position)))
 
     def _version(self, step: int) -> int | None:
         """Return what tells a checkpoint from a later one of its step; None: it is not there."""

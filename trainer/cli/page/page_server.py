@@ -22,6 +22,7 @@ from markupsafe import Markup
 
 from trainer import __version__
 from trainer.cli.page.run_data import Summaries, details, finite_only, read_series
+from trainer.runs.recorded_metrics import GROUPS
 from trainer.text import first_line
 
 _TEMPLATES = importlib.resources.files(__package__).joinpath("templates")
@@ -59,6 +60,7 @@ def _page(title: str, nonce: str, policy: str, data: Markup | None) -> str:
         nonce=nonce,
         policy=policy,
         is_live=data is None,
+        groups=json.dumps(GROUPS),
         style=Markup(_text("page.css")),
         scripts=[Markup(_text(name)) for name in names],
         data=data,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 
 from trainer.cluster.messages import Channel
 from trainer.config.instantiate import instantiate
-from trainer.config.options import targets
+from trainer.config.options import signatures, targets
 from trainer.summaries.writers.jsonl import JsonLines
 from trainer.summaries.writers.writer import Writer
 from trainer.text import first_line
@@ -119,26 +119,39 @@ def open_writers(
     position: int,
     channel: Channel,
     *,
-    leave_out: Collection[str] = (),
+    sidecar: bool = False,
 ) -> list[Writer]:
-    """Open writers, each in a thread; `channel` is warned when the run continues without one."""
+    """Open writers, each in a thread; `channel` is warned when the run continues without one.
+
+    Args:
+        sidecar: whether the sidecar evaluator opens them; see `Writer`.
+    """
+    if sidecar:
+        nodes = dict(_of_sidecar(nodes))
     opened: list[Writer] = []
     trackers = [name for name, node in nodes.items() if node.get("tracker")]
-    if trackers and "jsonl" not in nodes and "jsonl" not in leave_out:
+    if trackers and "jsonl" not in nodes:
         # Trackers catch up from metrics.jsonl.
         opened.append(Background(partial(JsonLines, run_dir, position)))
     for name, node in nodes.items():
-        if name not in leave_out:
-            # Trackers are slow to import: that happens in the thread too. Sources are parsed (and
-            # kept) here, for before Python 3.11.8 `ast.parse` fails in two threads at once, and
-            # the main one traces the step meanwhile (CPython issue 106905).
-            targets.node_groups(node["_target_"])
-            make: Callable[[], Writer] = partial(
-                instantiate, node, f"writers.{name}", run_dir, position, leave_out=("tracker",)
-            )
-            lost = partial(_warn, channel, name) if name in trackers else None
-            opened.append(Background(make, lost))
+        # Trackers are slow to import: that happens in the thread too. Sources are parsed (and kept)
+        # here, for before Python 3.11.8 `ast.parse` fails in two threads at once, and the main one
+        # traces the step meanwhile (CPython issue 106905).
+        targets.node_groups(node["_target_"])
+        make: Callable[[], Writer] = partial(
+            instantiate, node, f"writers.{name}", run_dir, position, leave_out=("tracker",)
+        )
+        lost = partial(_warn, channel, name) if name in trackers else None
+        opened.append(Background(make, lost))
     return opened
+
+
+def _of_sidecar(nodes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the nodes of the writers that the sidecar evaluator opens."""
+    for name, node in nodes.items():
+        target = signatures.constant(node["_target_"], "sidecar", node["_target_"])
+        if target is not None:
+            yield name, node if target is ... else {**node, "_target_": target}
 
 
 def _warn(channel: Channel, name: str, reason: str) -> None:

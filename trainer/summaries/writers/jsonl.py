@@ -30,6 +30,7 @@ class JsonLines(Writer):
     FILE: ClassVar[str] = "metrics.jsonl"
 
     network = None
+    sidecar = None  # it records its evaluations itself, also without this writer
 
     def __init__(self, run_dir: Path, position: int) -> None:
         self._path = run_dir / self.FILE

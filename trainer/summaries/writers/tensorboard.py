@@ -41,6 +41,7 @@ class TensorBoard(Writer):
 
     FOLDER: ClassVar = "events"
     network = None
+    sidecar = "trainer.summaries.writers.tensorboard.EvaluatorEvents"
 
     def __init__(self, run_dir: Path, position: int) -> None:
         self._run = run_dir.name
@@ -160,6 +161,12 @@ class TensorBoard(Writer):
         if self._file is not None:
             with writing(self._folder):
                 self._file.close()
+
+
+class EvaluatorEvents(TensorBoard):
+    """Writes to a folder of its own: TensorBoard does not follow two writers in one."""
+
+    FOLDER: ClassVar = "events/evaluator"
 
 
 class _EventFile:

@@ -20,7 +20,8 @@ class Writer:
     A class with a constant `network` says whether it uses the network: None if it never does, or
     the name of the environment variable that may make it. Without it a cluster of this machine is
     not isolated. It is not inherited. A constant `requires` names a package, and what pip is to
-    install for it. Both are read from the source.
+    install for it. A constant `sidecar` is the dotted path of the class that the sidecar evaluator
+    opens instead, while the chief writes too; None: it opens none. All are read from the source.
     """
 
     def hyperparameters(self, values: Mapping[str, bool | int | float | str]) -> None:

@@ -3,13 +3,11 @@
 
 /** Groups of metrics, each with what the names of its metrics match; the last takes the rest. */
 const GROUPS = [
-  ["Metrics", null],
-  ["Classes", /\//],
-  ["Optimizer", /^(learning_rate|gradient_norm|loss_scale|weight_norm|update)/],
-  ["Workers", /^worker|wait_fraction$|staleness/],
-  ["Time", /_secs$|_per_sec$|goodput|useful/],
-  ["System", /memory|gpu|cpu|disk/],
-  ["More", /./],
+  ["metrics", null],
+  ...Object.entries(JSON.parse(document.body.dataset.groups))
+    .map(([title, names]) => [title, new RegExp(`^(${names})$`)]),
+  ["classes", /\//],
+  ["more", /./],
 ];
 const EVALUATIONS = ["validation", "test"];
 const TOOLTIP_ROWS = 10;
