@@ -16,12 +16,10 @@ from trainer.cluster.messages import (
     Phase,
     Problem,
     SignalReceived,
-    SignalRequest,
 )
 from trainer.cluster.signals import StopRequests
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import CRASHED, RESTARTABLE, WRONG_INPUT
-from trainer.launch import attempt as attempt_module
 from trainer.launch.attempt import (
     NEVER,
     Attempt,
@@ -294,11 +292,6 @@ def test_save_request_is_forwarded_to_those_that_train_and_stops_nothing():
     assert play.of(Send)[-1] == Send(process("ps-0"), Dismiss())
 
 
-def test_fault_is_injected_by_signal():
-    play = Play(*TWO)
-    assert play.send("worker-0", SignalRequest("worker-1", 9)) == [SendSignal("worker-1", 9)]
-
-
 def test_evaluator_beside_does_not_delay_the_restart():
     play = Play("worker-0", "evaluator-0").train("worker-0")
     play.send("worker-0", Exit(RESTARTABLE))
@@ -376,8 +369,3 @@ def test_process_of_another_program_is_there_if_its_port_answers():
         "strategy.start_timeout_secs"
     )
     assert (play.attempt.is_over, play.attempt.code) == (True, CRASHED)
-
-
-def test_state_machine_has_no_clock_thread_process_or_file():
-    names = set(vars(attempt_module))
-    assert not names & {"os", "queue", "select", "socket", "subprocess", "threading", "time"}

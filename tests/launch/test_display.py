@@ -33,8 +33,9 @@ def test_quiet_console_shows_warnings_and_errors_alone():
     console = Console(out, err, is_quiet=True)
     for message in (Line("Done: step 4"), Output("print"), Line("warning: late")):
         console.show(message, LOG)
-    console.error("wrong")
-    assert (out.getvalue(), err.getvalue()) == ("warning: late\n", "error: wrong\n")
+    console.show(Problem(["seed (-1) must be >= 0", "dataset: no"]), LOG)
+    assert out.getvalue() == "warning: late\n"
+    assert err.getvalue() == "error: seed (-1) must be >= 0\nerror: dataset: no\n"
 
 
 @pytest.mark.parametrize(
@@ -71,21 +72,6 @@ def test_plain_output_has_no_escape_and_wraps_nothing(monkeypatch):
     console.line(f"warning: \x1b[31m{'word ' * 20}[bold] :smile:")
     console.close()
     assert out.getvalue() == f"warning: \\x1b[31m{'word ' * 20}[bold] :smile:\n"
-
-
-def test_live_view_of_one_process(clock):
-    console = Console(io.StringIO(), io.StringIO(), clock)
-    console.begin(WORKERS[0])
-    assert rendered(console) == ["starting ..."]
-    console.update(WORKERS[0], PROGRESS)
-    console.show(PROGRESS, LOG)
-    assert rendered(console, 100) == [f"━━━         {TEXT}  epoch 11/30"]
-    console.update(WORKERS[0], Phase("evaluate", 120))
-    assert rendered(console, 80) == [
-        f"━━━         {TEXT.replace('1,520 examples/s', 'evaluating')}  epoch…"
-    ]
-    console.begin(WORKERS[0])
-    assert rendered(console) == ["restarting ..."]
 
 
 def test_live_view_of_two_processes(clock):
@@ -168,13 +154,6 @@ def test_no_line_is_erased_by_a_block_that_changes_its_height(monkeypatch):
     sys.setswitchinterval(interval)
     screen.close()
     assert screen_of(out.getvalue()) == lines
-
-
-def test_problems_are_one_line_each_on_standard_error():
-    out, err = io.StringIO(), io.StringIO()
-    Console(out, err).show(Problem(["seed (-1) must be >= 0", "dataset: no such file"]), LOG)
-    assert err.getvalue() == "error: seed (-1) must be >= 0\nerror: dataset: no such file\n"
-    assert out.getvalue() == ""
 
 
 def test_line_of_every_attempt_is_shown_once():

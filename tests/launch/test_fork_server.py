@@ -206,24 +206,6 @@ def test_folder_is_private_and_new_whatever_others_have_left(monkeypatch, tmp_pa
     assert all((folder / "digest" / "socket").is_file() for folder in left)
 
 
-@pytest.mark.slow
-def test_many_workers_leave_nothing_in_the_server(own, start):
-    first = start(own)
-    pid_of(first)
-    first.kill()
-    pid = own._process.pid
-    until(lambda: descendants(pid) == [])
-    before = len(os.listdir(f"/proc/{pid}/fd"))
-    memory = int(status(pid)["RssAnon"].split()[0])
-    for _ in range(30):
-        worker = WorkerProcess(own)
-        pid_of(worker)
-        worker.kill()
-    until(lambda: descendants(pid) == [])
-    until(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= before)
-    assert int(status(pid)["RssAnon"].split()[0]) < memory + 4096
-
-
 OWNER = """
 import os, sys, time
 from trainer.cluster.fork_server import ForkServer

@@ -78,13 +78,6 @@ def test_cluster_that_does_not_suit_the_strategy_is_refused(
     assert list(here.iterdir()) == []
 
 
-def test_declaration_is_ignored_by_a_strategy_of_one_process(here, monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", "not even JSON")
-    assert run_here("batch.global_size=7", "batch.accumulate=2").err.startswith(
-        "error: batch.global_size (7) must be divisible"
-    )
-
-
 def test_impossible_isolation_is_reported_before_anything_is_written(here, monkeypatch):
     def refuse():
         raise IsolationError("the system forbids it")
@@ -184,15 +177,6 @@ def test_crash_is_shown_and_logged_with_the_command_that_continues(tmp_path):
         "error: the newest checkpoint is of step 15; to continue: python train.py "
         "resume=runs/x seed=1"
     ]
-
-
-def test_crash_that_cannot_be_recorded_is_a_warning(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "os.replace", lambda *names: (_ for _ in ()).throw(OSError(28, "No space left on device"))
-    )
-    assert crash(tmp_path, None)[0] == (
-        f"warning: {tmp_path}/failure.json could not be written: No space left on device"
-    )
 
 
 @pytest.mark.parametrize("name", ["plain", "a b", "a,b=c", "it's", "(a)", "ä", "a{b}[c]", "x:y"])

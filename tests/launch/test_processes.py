@@ -7,17 +7,15 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from tests.support.processes import wait_gone
 from trainer.cluster import environment
 from trainer.cluster.fork_server import SOCKET, send
-from trainer.cluster.messages import Crash, ErrorLine, Exit, Line, Outcome
+from trainer.cluster.messages import Crash, Exit, Line, Outcome
 from trainer.errors import CRASHED, RESTARTABLE
 from trainer.launch import processes
-from trainer.launch.command_process import ForwardingConsole
 from trainer.launch.processes import Child, ask_module
 
 WAIT_SECS = 60
@@ -212,15 +210,3 @@ def test_process_ends_when_its_parent_closes_the_socket(tmp_path):
     assert process.wait(timeout=120) == 1
     wait_gone(process.pid)
     assert not list(tmp_path.iterdir())
-
-
-def test_forwarding_console_sends_what_it_would_print():
-    messages = []
-    console = ForwardingConsole(messages.append)
-    console.line("a line")
-    crash = Crash("Traceback", "ValueError: x")
-    console.show(crash, Path("log"))
-    console.error("it crashed")
-    console.close()
-    assert messages == [Line("a line"), crash, ErrorLine("it crashed")]
-    assert console.cause == "ValueError: x"

@@ -61,16 +61,6 @@ def test_fraction_divides_the_training_split_and_later_examples_move_none() -> N
     assert [number for number in more if number < 200] == validation
 
 
-def test_labels_of_a_split_may_be_a_list() -> None:
-    dataset = arrays(200)
-    split = dataset.train
-    dataset.train = SimpleNamespace(
-        num_examples=200, in_memory=True, fetch=split.fetch, labels=split.labels.tolist()
-    )
-    train, _ = divided(dataset)
-    assert dataset.train.labels.tolist() == [number % 3 for number in train]
-
-
 def test_examples_with_hashes_stay_where_they_are_whatever_comes_between() -> None:
     hashes = np.random.default_rng(0).random(200)
     few, many = arrays(100), arrays(200)
@@ -203,24 +193,6 @@ def test_run_stopped_while_it_tests_the_best_weights_ends_alike(tmp_path: Path) 
     assert again.result()["best"] == straight.result()["best"]
     assert log(tmp_path / "stopped") == log(tmp_path / "straight")
     assert_same_bits(variables(again), kept)
-
-
-@pytest.mark.slow
-def test_damage_to_the_last_checkpoint_while_the_best_is_tested_is_told(tmp_path: Path) -> None:
-    trained = engine(tmp_path, *RUN, *BEST)
-    lines: list[str] = []
-    trained.channel = Channel(lambda message: lines.append(getattr(message, "text", "")))
-
-    def damage() -> bool:
-        if len(trained.test_metrics) == 1:
-            (tmp_path / "checkpoints" / "ckpt-8.index").write_bytes(b"")
-        return False
-
-    assert trained.train(damage)
-    (line,) = [line for line in lines if line.startswith("warning")]
-    assert line.startswith(
-        "warning: the checkpoint of step 8, the last, cannot be restored: ckpt-8"
-    )
 
 
 def test_run_of_an_earlier_version_keeps_its_splits_or_is_refused(tmp_path: Path) -> None:

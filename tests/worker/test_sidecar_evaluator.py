@@ -338,19 +338,6 @@ def test_stop_of_the_supervisor_or_the_sidecar_stops_all(tmp_path, to):
 
 
 @pytest.mark.slow
-def test_sidecar_beside_two_workers_with_default_retention(tmp_path):
-    code, out, err = run(tmp_path, *SIDECAR, "strategy=multi_worker")
-    assert code == 0, out + err
-    run_dir = only_run(tmp_path)
-    steps = [line["step"] for line in lines(run_dir)]
-    assert steps == sorted(set(steps)) == events(run_dir)
-    assert {21, 24} <= set(steps) <= {3, 6, 9, 12, 15, 18, 21, 24}
-    result = json.loads((run_dir / "result.json").read_text())["metrics"]
-    assert result == pytest.approx({name: lines(run_dir)[-1][name] for name in result}, rel=1e-5)
-    assert (run_dir / "logs" / "evaluator-0.log").exists()
-
-
-@pytest.mark.slow
 def test_sidecar_of_a_declared_cluster(tmp_path, monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
