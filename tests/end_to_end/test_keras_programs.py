@@ -15,8 +15,6 @@ SHORT = ("train.steps=2", "batch.global_size=16", "writers=[jsonl]")
 
 REFUSED = {
     "softmax.convnet": r"the probabilities of a softmax \(layer .*dense.*\)",
-    "softmax.legacy_convnet": r"the probabilities of a softmax \(layer .*shares\)",
-    "softmax.subclassed": r"the probabilities of a softmax \(layer .*classifier.*\)",
     "softmax.sigmoid": r"takes one output \[B, 10\], the model returns \[B, 1\]; give its last",
     "softmax.two_heads": r"the model returns a list of 2: \[B, 10\], \[B, 1\]; give",
     "softmax.forgetful": r"the model returns None; give",

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -15,12 +13,10 @@ import yaml
 
 from tests.support.command_line import run_here
 from tests.support.fault_schedules import HOLD, Fault, free, hold, schedules
-from tests.support.object_stores import S3_READY, S3_SERVER, s3_environment
 from tests.support.pods import Controller, pods_of
 from tests.support.processes import (
     OPTIONS,
     assert_same_run,
-    finish,
     finished,
     only_run,
     worker_pids,
@@ -75,38 +71,6 @@ def check_same_end(job: Controller, shared: Path, straight: Path) -> None:
     job.wait_for(job.is_done, "completion")
     assert worker_pids(shared) == {}
     assert_same_run(only_run(shared), straight)
-
-
-@pytest.mark.long
-def test_job_with_its_run_in_a_store_goes_on_when_a_pod_is_lost_with_its_disk(
-    shared: Path, tmp_path: Path, straight: Path
-) -> None:
-    fault = Fault("lost pod", 8, 0.0, random.Random(0))
-    mounted = tmp_path / "work"
-    mounted.mkdir()
-    objects = printed(
-        "--secret", "keys", "runs_dir=s3://bucket/runs", f"store.work_dir={mounted}",
-        "store.lease_secs=2", hold(Path.cwd(), shared, [fault.step]),
-    )  # fmt: skip
-    keys = {**s3_environment(0), "AWS_ENDPOINT_URL": "http://10.77.0.1:5000"}
-    folder = tmp_path / "pods"
-    with pods_of(folder, objects, IMAGE, {"keys": keys}) as pods:
-        pods.resolve()
-        server = ("-c", S3_SERVER, str(tmp_path / "s3.log"), "-H", "10.77.0.1", "-p", "5000")
-        pods.start_program(sys.executable, *server)
-        code, out, err = finish(pods.start_program(sys.executable, "-c", S3_READY, "120", **keys))
-        assert code == 0, out + err
-        job = Controller(pods, objects[-1])
-        job.wait_for((shared / f"reached-{fault.step}").exists, f"step {fault.step}")
-        job.pods[0].kill()
-        free(shared, fault)
-        job.wait_for(job.is_done, "completion")
-        assert job.failures == [None], job.output()
-        assert "Brought s3://bucket/runs/" in job.output()
-    assert list(mounted.iterdir()) == []
-    # The third pod is the chief that took the place of the first.
-    (metrics,) = (folder / "disk-2").rglob("metrics.jsonl")
-    assert_same_run(metrics.parent, straight)
 
 
 def preempt(job: Controller, shared: Path, fault: Fault) -> None:

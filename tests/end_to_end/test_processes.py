@@ -1,7 +1,6 @@
 """Real processes and signals: after any kill the run continues and ends the same."""
 
 import json
-import re
 import signal
 import time
 
@@ -39,29 +38,10 @@ def test_worker_killed_several_times_is_restarted_and_loses_nothing(tmp_path):
     assert code == 0, err
     assert out.count("was killed by SIGKILL") == 2
     assert_same_curves(finished(*OPTIONS), only_run(tmp_path))
-    assert_time_is_accounted_for(only_run(tmp_path), out, secs)
-
-
-def assert_time_is_accounted_for(run_dir, out, secs):
-    """Of a command that took `secs` seconds and was restarted twice."""
-    account, result = Ledger(run_dir).summary(), json.loads((run_dir / "result.json").read_text())
-    # All but the exit of an interpreter, whose result is out by then.
+    account = Ledger(only_run(tmp_path)).summary()
+    assert account.attempts == 3
     assert secs - max(5.0, 0.05 * secs) <= account.wall_secs <= secs
-    assert (account.attempts, result["attempts"]) == (3, 3)
-    assert all(
-        account.secs[name] > 0
-        for name in ("step", "start", "compile", "eval", "save", "lost", "end")
-    )
-    # Before the last processes have gone.
-    assert sum(result["time"].values()) == pytest.approx(result["wall_secs"], abs=0.01)
-    assert result["wall_secs"] == pytest.approx(account.wall_secs - account.secs["end"], abs=0.2)
-    assert f"in 3 attempts, useful time {100 * result['goodput']:.0f} %\nTime: " in out
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    assert all(
-        0 < line["goodput"] < 1 and line["input_wait_fraction"] == 0
-        for line in lines
-        if line["split"] == "train"
-    )
+    assert all(account.secs[x] > 0 for x in ("step", "start", "compile", "eval", "save", "lost"))
 
 
 @pytest.mark.slow
@@ -128,15 +108,6 @@ def test_error_found_by_the_worker_is_one_line_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def files_of(run_dir):
-    """Return the content of every file, except the lock, which every command writes."""
-    return {
-        path.name: path.read_bytes()
-        for path in run_dir.rglob("*")
-        if path.is_file() and path.name != ".lock"
-    }
-
-
 @pytest.mark.slow
 def test_finished_run_is_not_trained_again_and_can_be_extended(tmp_path):
     short = [*OPTIONS, "train.steps=6"]
@@ -149,33 +120,8 @@ def test_finished_run_is_not_trained_again_and_can_be_extended(tmp_path):
     assert code == 0, err
     assert "Continuing from the checkpoint of step 6." in out
     assert_same_bits(final_variables(finished(*OPTIONS)), final_variables(run_dir))
-    before = files_of(run_dir)
-    code, out, err = run(tmp_path, *short)
-    assert (code, err) == (0, "")
-    assert out.startswith("Already finished: step 24, which is at or past train.steps=6, test loss")
-    assert files_of(run_dir) == before
     code, out, err = run(tmp_path, *short, f"init_from={run_dir}", "name=second")
     assert code == 0, err
     assert f"Initial weights: step 24 of {run_dir}." in out
     (second,) = (tmp_path / "runs").glob("second-*")
     assert json.loads((second / "result.json").read_text())["step"] == 6
-
-
-@pytest.mark.slow
-def test_stop_without_a_save_does_not_claim_to_have_saved(tmp_path):
-    stopper = signaler(tmp_path, [8], signal.SIGTERM, "supervisor").replace(
-        "signaler.Signaler", "breaker.Breaker"
-    )
-    (tmp_path / "breaker.py").write_text(
-        "import pathlib\nfrom signaler import Signaler\n\n"
-        "class Breaker(Signaler):\n"
-        "    def on_evaluate(self, step, metrics):\n        if step == 8:\n"
-        "            (place,) = pathlib.Path('runs').glob('*/checkpoints')\n"
-        "            place.rename('checkpoints')\n            place.write_text('no directory')\n"
-        "        return super().on_evaluate(step, metrics)\n"
-    )
-    code, out, err = run(tmp_path, *OPTIONS, stopper)
-    assert code == 1
-    assert "Stopped after saving" not in out
-    # On a busy machine that of step 6, which is written in the background, is not there yet.
-    assert re.search("the checkpoint of step [68] could not be written", err)

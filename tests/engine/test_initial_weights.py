@@ -399,14 +399,3 @@ def test_run_gives_its_averages_but_for_the_head(tmp_path):
     text, _ = restore_weights(tmp_path / "run", {"model": model}, ["new"])
     assert text.startswith(f"8 of 10 weights from step 2 of {tmp_path / 'run'}; fresh: new/kernel")
     assert len(same(expected, values(model))) == 8
-
-
-def test_private_names_that_find_the_layers_of_a_file_exist():
-    """Nothing but these names tells the places that a `.weights.h5` has."""
-    from keras.src.saving import saving_lib
-    from tf_keras.src.saving import saving_lib as saving_lib_2
-
-    assert callable(saving_lib._walk_saveable)
-    assert callable(saving_lib_2._walk_trackable)
-    for names in (saving_lib.naming, saving_lib_2.generic_utils):
-        assert names.to_snake_case("DenseLayer") == "dense_layer"

@@ -1,38 +1,8 @@
-"""Leaving a process group; what needs several processes is in tests/end_to_end/."""
+"""Groups of processes; what needs several is in tests/end_to_end/."""
 
-import pytest
 import tensorflow as tf
 
-from trainer.engine import process_group
 from trainer.engine.process_group import ProcessGroup
-
-
-class Coordination:
-    """Stands for TensorFlow's context, of a process in a cluster."""
-
-    def __init__(self, error=None):
-        self.events = []
-        self.error = error
-
-    def wait_at_barrier(self, barrier_id, timeout_in_ms):
-        self.events.append((barrier_id, timeout_in_ms))
-        if self.error:
-            raise self.error
-
-
-@pytest.fixture
-def group(monkeypatch):
-    group = ProcessGroup(tf.distribute.get_strategy(), 0, 2)
-    monkeypatch.setattr(group, "barrier", lambda: None)
-    return group
-
-
-@pytest.mark.parametrize("error", [None, tf.errors.UnavailableError(None, None, "gone")])
-def test_process_leaves_when_the_others_do_or_are_gone(group, monkeypatch, error):
-    coordination = Coordination(error)
-    monkeypatch.setattr(process_group.context, "context", lambda: coordination)
-    group.leave()
-    assert coordination.events == [("leave", 10_000)]
 
 
 def test_collectives_are_traced_for_few_lengths():

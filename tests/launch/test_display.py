@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import ROOT, TIMEOUT_SECS
-from tests.support.terminal import Clock, FakeTerminal, in_terminal, rendered, screen_of
-from tests.support.training import SMALL
+from tests.support.terminal import Clock, FakeTerminal, rendered, screen_of
 from trainer.cluster.messages import Crash, Line, Opening, Output, Phase, Problem, Progress
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.config.schema import Launch
@@ -170,45 +168,3 @@ def test_console_keeps_the_first_cause():
     plain.show(Crash("Traceback ...", "ValueError: x"), LOG)
     plain.error("gave up")
     assert plain.cause == "ValueError: x"
-
-
-NOISE = ("tensorflow", "WARNING", "I0000", "E0000", "cuda", "oneDNN", "Keras", "grpc")
-
-
-@pytest.mark.slow
-def test_real_run_of_two_processes_is_shown_live_and_leaves_its_lines(tmp_path):
-    options = [
-        *SMALL, "strategy=multi_worker", "fault=kill_worker_1_at_50", "train.steps=600",
-        "checkpoint.every_steps=25",
-    ]  # fmt: skip
-    command = [sys.executable, str(ROOT / "train.py"), *options, "restart.backoff_secs=0.5"]
-    shown = set()
-    code, text = in_terminal(
-        command,
-        tmp_path,
-        TIMEOUT_SECS,
-        columns=100,
-        seen=lambda text: shown.update(screen_of(text)),
-    )
-    assert code == 0, text
-    does = {" ".join(line.split()[:2]) for line in shown}
-    assert {
-        f"worker-{index} {word}"
-        for index in (0, 1)
-        for word in ("starting", "compiling", "restarting")
-    } <= does
-    assert "worker-1  lost        was killed by SIGKILL" in shown
-    assert any(line.startswith("━") and "/600  " in line and "examples/s" in line for line in shown)
-    left = screen_of(text, colors=True)
-    assert left[0].startswith("cnn (1,766 parameters) on digits, 2 processes x 1 CPU -> runs/cnn-")
-    assert "fault kill_worker_1_at_50: worker-1 is killed at step 50" in left
-    # The kill may cut the save of step 50 short, which the next attempt then tells.
-    cut_short = [line for line in left if "skipped the checkpoint of step 50: " in line]
-    assert [line.split("; ")[0] for line in left if "<" in line and line not in cut_short] == [
-        "<33>warning:<0> worker-1 was killed by SIGKILL",
-        *[line for line in left if line.endswith("<32>  best<0>")],
-        next(line for line in left if line.startswith("<32>Done:<0> step 600, ")),
-    ]
-    assert left[-4].startswith("Run directory: runs/cnn-digits-")
-    assert left[-1].endswith(f"mode=export resume={left[-4].removeprefix('Run directory: ')}")
-    assert not [word for word in NOISE if word in text]

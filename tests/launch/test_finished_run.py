@@ -103,20 +103,3 @@ def test_finished_run_names_code_that_has_changed_since(extended, code):
     files[0].write_text("width = 2\n")
     files[1].unlink()
     assert run_here(*SHORT).out.splitlines()[2] == CHANGED
-
-
-def test_sweep_of_finished_runs_names_code_that_has_changed_since(tmp_path, monkeypatch, code):
-    monkeypatch.chdir(tmp_path)
-    files, record = code
-    for seed in (0, 1):
-        run = open_run(compose([*SHORT, f"seed={seed}"]), [], None)
-        (run.path / "result.json").write_text(json.dumps(RESULT))
-        record(run.path)
-        run.release()
-    sweep = ["-m", *SHORT, "seed=0,1"]
-    assert "warning" not in run_here(*sweep).out
-    for file in files:
-        file.write_text("width = 2\n")
-    done = run_here(*sweep)
-    assert (done.code, done.out.splitlines()[-1]) == (0, CHANGED)
-    assert done.out.count("warning") == 1

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.processes import descendants, wait_gone
+from tests.support.processes import wait_gone
 from trainer.cli.compose import compose
 from trainer.cluster import fork_server
 from trainer.cluster.fork_server import ForkServer
@@ -107,17 +107,6 @@ def test_environment_that_is_read_later_may_differ(shared, start, monkeypatch, n
 
 
 @pytest.mark.slow
-def test_worker_discarded_while_the_server_imports_never_begins(own, start):
-    worker = start(own)
-    worker.kill()
-    assert worker.wait(0) == -signal.SIGKILL
-    assert worker.pid == 0
-    other = start(own)
-    pid_of(other)
-    assert descendants(own._process.pid) == [other.pid]
-
-
-@pytest.mark.slow
 def test_workers_die_with_their_server_and_the_next_is_started_afresh(own, start):
     worker = start(own)
     pid = pid_of(worker)
@@ -125,35 +114,6 @@ def test_workers_die_with_their_server_and_the_next_is_started_afresh(own, start
     assert worker.wait() == -signal.SIGKILL
     wait_gone(pid)
     assert not start(own).is_forked
-
-
-def test_server_that_dies_while_it_imports_is_done_without(own, start):
-    worker = start(own)
-    own._process.kill()
-    until(lambda: worker.pid)
-    assert status(worker.pid)["PPid"] == str(os.getpid())
-
-
-def test_release_ends_the_server_and_removes_its_folder(own):
-    pid = own._process.pid
-    own.release()
-    wait_gone(pid)
-    assert not own.directory.exists()
-
-
-def test_file_system_without_sockets_starts_fresh_processes(monkeypatch, tmp_path):
-    def refuse(path):
-        raise OSError("Operation not supported")
-
-    monkeypatch.delenv("STEADFAST_FORK_SERVER")
-    monkeypatch.setattr(fork_server, "listen", refuse)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    server = ForkServer.acquire()
-    worker = WorkerProcess(server)
-    assert not worker.is_forked
-    worker.kill()
-    server.release()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_forked_worker_enters_the_network_namespace(shared, start):

@@ -1,13 +1,11 @@
 """Optimizers on several workers: no update is lost."""
 
-import json
 import threading
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.processes import only_run, run
 from trainer.cli.compose import compose
 from trainer.cluster.spec import Cluster
 from trainer.errors import ConfigError
@@ -48,16 +46,3 @@ def test_optimizers_of_whole_layers_exclude_partitioned_variables(optimizer):
     with pytest.raises(ConfigError, match="an update depends on the whole layer") as caught:
         compatibility.check(experiment, strategy, Cluster())
     assert len(caught.value.problems) == 1
-
-
-@pytest.mark.slow
-def test_workers_of_parameter_servers_train_and_save_all_slots(tmp_path):
-    chosen = ["optimizer=adafactor", "strategy=parameter_server"]
-    code, out, err = run(tmp_path, *SHORT, "train.steps=4", *chosen)
-    assert code == 0, out + err
-    run_dir = only_run(tmp_path)
-    assert json.loads((run_dir / "result.json").read_text())["step"] == 4
-    saved = tf.train.load_checkpoint(str(run_dir / "checkpoints" / "ckpt-4"))
-    slots = [name for name in saved.get_variable_to_shape_map() if "/slots/" in name]
-    assert len(slots) == 3  # a row, a column, and the bias
-    assert all(np.abs(saved.get_tensor(name)).max() > 0 for name in slots)

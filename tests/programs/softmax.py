@@ -17,34 +17,6 @@ def convnet(input_shape, num_classes):
     )
 
 
-def legacy_convnet(input_shape, num_classes):
-    """tf_keras, functional: a layer of its own."""
-    inputs = tf.keras.Input(shape=input_shape)
-    x = tf.keras.layers.Conv2D(8, 3, activation="relu")(inputs)
-    x = tf.keras.layers.Flatten()(x)
-    x = tf.keras.layers.Dense(num_classes, name="scores")(x)
-    return tf.keras.Model(inputs, tf.keras.layers.Activation("softmax", name="shares")(x))
-
-
-class Classifier(tf.keras.Model):
-    """tf_keras, subclassed: an operation of TensorFlow."""
-
-    def __init__(self, num_classes):
-        super().__init__()
-        self.flatten = tf.keras.layers.Flatten()
-        self.dense = tf.keras.layers.Dense(num_classes)
-
-    @tf.function
-    def call(self, x):
-        """Return the probability of each class."""
-        return tf.nn.softmax(self.dense(self.flatten(x)))
-
-
-def subclassed(input_shape, num_classes):
-    """Return it as it is: it has no variables yet."""
-    return Classifier(num_classes)
-
-
 def sigmoid(input_shape, num_classes):
     """One number for two classes."""
     return keras.Sequential(
@@ -53,13 +25,6 @@ def sigmoid(input_shape, num_classes):
             keras.layers.Flatten(),
             keras.layers.Dense(1, activation="sigmoid"),
         ]
-    )
-
-
-def tags(input_shape, num_classes):
-    """A probability for each of several labels."""
-    return keras.Sequential(
-        [keras.Input(shape=input_shape), keras.layers.Dense(num_classes, activation="sigmoid")]
     )
 
 

@@ -43,16 +43,6 @@ def test_mirrored_trains_the_weights_of_one_device(initial, tmp_path, options):
     assert distance(one, other, initial) <= ROUNDING
 
 
-def test_custom_cross_device_ops_sum_the_gradients(initial, tmp_path, monkeypatch):
-    monkeypatch.setattr(CountingOps, "count", 0)
-    own = "strategy.cross_device_ops={_target_:tests.support.toy_ops.CountingOps,step:3}"
-    other = train(tmp_path, "strategy=mirrored", "strategy.virtual_devices=2", own, *TWENTY_STEPS)
-    one = trained(*TWENTY_STEPS).variables
-    assert distance(one, other, initial) <= ROUNDING
-    assert CountingOps.count >= 3
-    assert CountingOps.count % 3 == 0
-
-
 def test_accumulation_of_a_users_own_replaces_the_sum():
     """Of two replicas' 1 and 2 and 4 and -8, the largest."""
     options = {"_target_": "tests.support.toy_ops.largest"}

@@ -1,7 +1,5 @@
 """Models of Keras 3: of the digits' images, [8, 8, 1]."""
 
-from types import SimpleNamespace
-
 import keras
 import tensorflow as tf
 from keras import layers
@@ -20,15 +18,6 @@ def conv_net(input_shape, num_classes, *, dropout=0.3, synchronized=False):
             layers.Dense(num_classes, kernel_constraint=keras.constraints.MaxNorm(0.5)),
         ]
     )
-
-
-def attention(input_shape, num_classes):
-    """Attention with dropout over the rows, noise, and layer normalization."""
-    inputs = keras.Input(input_shape)
-    rows = layers.GaussianNoise(0.1)(layers.Reshape(input_shape[:2])(inputs))
-    mixed = layers.MultiHeadAttention(2, 4, dropout=0.2)(rows, rows)
-    mixed = layers.LayerNormalization()(rows + mixed)
-    return keras.Model(inputs, layers.Dense(num_classes)(layers.Flatten()(mixed)))
 
 
 class Noisy(keras.layers.Layer):
@@ -219,26 +208,17 @@ def spectral(input_shape, num_classes):
 
 
 class Raw(keras.layers.Layer):
-    """A layer with a variable that Keras 3 does not know."""
+    """A layer with a variable that Keras 3 does not know: in a dict, or in a function alone."""
 
-    def __init__(self, held_by, trained):
+    def __init__(self, held_by):
         super().__init__()
         self.held_by = held_by
-        self.trained = trained
 
     def build(self, input_shape):
-        """Make the variable, and put it where it is to be held."""
-        scale = tf.Variable(1.0, trainable=self.trained, name="own_scale")
-        match self.held_by:
-            case "attribute":
-                self._scale = scale
-            case "dict":
-                self._scale = {"a": scale}
-            case "object":
-                self._scale = SimpleNamespace(scale=scale)
-            case "module":
-                self._scale = tf.Module()
-                self._scale.scale = scale
+        """Make the variable."""
+        scale = tf.Variable(1.0, name="own_scale")
+        if self.held_by == "dict":
+            self._scale = {"a": scale}
         self._read = lambda: scale
 
     def call(self, inputs):
@@ -246,10 +226,10 @@ class Raw(keras.layers.Layer):
         return inputs * self._read()
 
 
-def raw_variable(input_shape, num_classes, *, held_by="attribute", trainable=True):
-    """Have a tf.Variable in a layer: in an attribute of it, or where Keras does not look."""
+def raw_variable(input_shape, num_classes, *, held_by):
+    """Have a tf.Variable in a layer where Keras does not look."""
     inputs = keras.Input(input_shape)
-    scaled = Raw(held_by, trainable)(layers.Flatten()(inputs))
+    scaled = Raw(held_by)(layers.Flatten()(inputs))
     return keras.Model(inputs, layers.Dense(num_classes)(scaled))
 
 
@@ -288,23 +268,6 @@ class Asking(keras.layers.Layer):
         return inputs if keras.ops.sum(inputs) > 0 else -inputs
 
 
-class Recomputing(keras.layers.Layer):
-    """A layer that is computed twice."""
-
-    def __init__(self, units):
-        super().__init__()
-        self.dense = layers.Dense(units)
-        self.again = keras.remat(self.dense)
-
-    def build(self, input_shape):
-        """Build the layer."""
-        self.dense.build(input_shape)
-
-    def call(self, inputs):
-        """Compute the layer."""
-        return self.again(inputs)
-
-
 class Around(keras.Model):
     """A subclassed model, whose layers are called with no symbolic tensors."""
 
@@ -327,13 +290,10 @@ def asking(input_shape, num_classes):
     return model
 
 
-def recomputing(input_shape, num_classes, *, scope=False):
-    """Rematerialize, by a function or by a scope."""
-    if scope:
-        with keras.RematScope(mode="full"):
-            model = Around(layers.Dense(num_classes))
-    else:
-        model = Around(Recomputing(num_classes))
+def recomputing(input_shape, num_classes):
+    """Rematerialize."""
+    with keras.RematScope(mode="full"):
+        model = Around(layers.Dense(num_classes))
     model(keras.ops.zeros((1, *input_shape)))
     return model
 
@@ -367,21 +327,6 @@ def deferred(input_shape, num_classes):
 def optimizer(learning_rate):
     """Return an optimizer of Keras 3."""
     return keras.optimizers.SGD(0.1)
-
-
-def critic(input_shape, num_classes, *, width):
-    """Judge images, with what is random and keeps statistics."""
-    return keras.Sequential(
-        [
-            keras.Input(input_shape),
-            layers.Conv2D(width, 3, strides=2),
-            layers.BatchNormalization(momentum=0.9),
-            layers.Activation("tanh"),
-            layers.Flatten(),
-            layers.Dropout(0.3),
-            layers.Dense(num_classes),
-        ]
-    )
 
 
 def named(input_shape, num_classes):

@@ -48,9 +48,8 @@ hostname "$1"
 ip addr flush dev eth0
 ip addr add "$2/24" dev eth0
 mount --bind "$3" /etc/hosts
-if [ -n "$5" ]; then mount --bind "$4/volume" "$5"; fi
 cd "$4"
-shift 5
+shift 4
 exec "$@"
 """
 
@@ -105,7 +104,6 @@ class Pods:
         job: the Job, as `kubernetes` prints it.
         service: its Service.
         image: files that are in the folder of each pod, by name.
-        secrets: the Secrets by name; each entry is a variable.
         network: the namespaces with a network for each pod.
     """
 
@@ -115,11 +113,9 @@ class Pods:
         job: Mapping[str, Any],
         service: Mapping[str, Any],
         image: Mapping[str, str],
-        secrets: Mapping[str, Mapping[str, str]],
         network: Namespaces,
     ) -> None:
         self._folder = folder
-        self._secrets = secrets
         self._network = network
         self._image = image
         self._started: list[Pod] = []
@@ -150,11 +146,6 @@ class Pods:
         (container,) = self._pod["containers"]
         assert container["command"] == ["steadfast"]
         given = {variable["name"]: variable["value"] for variable in container["env"]}
-        for source in container.get("envFrom", ()):
-            given |= self._secrets[source["secretRef"]["name"]]
-        (volume,) = self._pod["volumes"]
-        (mount,) = container["volumeMounts"]
-        (disk / "volume").mkdir()
         own = {"JOB_COMPLETION_INDEX": str(index), "HOME": str(disk)}
         environment = {**os.environ, **given, **own}
         for name in ("TF_CONFIG", "STEADFAST_FORK_SERVER"):
@@ -163,7 +154,7 @@ class Pods:
             *self._network.enter, "nsenter", f"--net=/run/netns/pod-{index}",
             "unshare", "--uts", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
             "sh", "-c", _POD, "sh", f"{self._name}-{index}", self._address(index),
-            str(self._hosts(index)), str(disk), mount["mountPath"] if "emptyDir" in volume else "",
+            str(self._hosts(index)), str(disk),
             sys.executable, str(ROOT / "train.py"), *container["args"],
         ]  # fmt: skip
         output = (self._folder / f"output-{number}").open("w")
@@ -177,10 +168,6 @@ class Pods:
         )
         self._started.append(Pod(process, output))
         return self._started[-1]
-
-    def start_program(self, *command: str, **environment: str) -> subprocess.Popen[str]:
-        """Start a program that pods reach at 10.77.0.1; it ends with them."""
-        return self._network.start(*command, environment={**os.environ, **environment})
 
     def output(self) -> str:
         """Return what all pods have printed."""
@@ -258,13 +245,12 @@ def pods_of(
     folder: Path,
     objects: Sequence[Mapping[str, Any]],
     image: Mapping[str, str],
-    secrets: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Iterator[Pods]:
     """Yield the pods of a Job; skip the test where the system forbids namespaces."""
     folder.mkdir()
     job, service = objects[-1], objects[0]
     with namespaces(_NETWORK, str(job["spec"]["completions"])) as network:
-        pods = Pods(folder, job, service, image, secrets or {}, network)
+        pods = Pods(folder, job, service, image, network)
         try:
             yield pods
         finally:

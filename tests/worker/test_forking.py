@@ -48,12 +48,6 @@ def ask(path, descriptors=(0, 0, 0, 0)):
     return connection
 
 
-def test_server_ends_with_its_owner(ends):
-    server, _, owner = ends
-    owner.close()
-    assert server.serve() is None
-
-
 def test_request_whose_command_is_gone_is_dropped(ends, forks):
     server, path, _ = ends
     ask(path).close()
@@ -67,19 +61,6 @@ def test_server_that_cannot_fork_lets_the_command_do_without(ends, forks):
     with ask(path) as connection:
         assert server.serve() is None
         assert fork_server.receive(connection) == (None, [])
-
-
-def test_child_gets_its_descriptors_and_none_of_the_server(ends, monkeypatch):
-    server, path, _ = ends
-    monkeypatch.setattr(os, "fork", lambda: 0)
-    with ask(path, [0, 1, 2, 0, 1]) as connection:
-        request, descriptors = server.serve()
-        assert request == REQUEST
-        assert len(set(descriptors)) == 5
-        for descriptor in descriptors:
-            os.close(descriptor)
-        assert fork_server.receive(connection) == (None, [])
-    assert fork_server.connect(path) is None
 
 
 def test_request_of_another_user_is_not_read(ends, monkeypatch):

@@ -92,20 +92,3 @@ def test_wait_counts_element_that_comes_late():
         return number
 
     assert 0.0 < waited(element, step) < 30.0
-
-
-@pytest.mark.slow
-def test_wait_ignores_fetch_during_previous_step():
-    fetched = [threading.Event() for _ in range(8)]
-
-    def element(number):
-        fetched[min(number, 7)].set()
-        return number
-
-    def step(number):
-        assert fetched[number + 1].wait(30)
-        time.sleep(0.5)
-        return number
-
-    # Of two seconds in which steps make their updates, which is after they returned their metrics.
-    assert waited(element, step) < 1.0

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.ops import gen_random_ops
 
 from trainer.engine.graph.randomness.draws import convert_draws
 from trainer.engine.graph.randomness.randomness import (
@@ -345,14 +344,3 @@ def _entered(function, number, parts):
 def test_draws_that_cannot_be_converted_stay_what_they_are(function, kind):
     _, kinds = traced(function, part(0, 2))
     assert kind in kinds
-
-
-def test_private_names_are_there():
-    for name in ("random_standard_normal", "random_uniform", "random_uniform_int",
-                 "truncated_normal", "multinomial", "random_shuffle", "random_gamma",
-                 "random_poisson_v2"):  # fmt: skip
-        assert hasattr(getattr(gen_random_ops, name), "__wrapped__")
-    with batch_part(part()):
-        found = layers.RandomFlip()._random_generator
-    assert found._rng_type == found.RNG_LEGACY_STATEFUL == "legacy_stateful"
-    assert found.make_seed_for_stateless_op() is None
