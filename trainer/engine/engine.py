@@ -330,7 +330,6 @@ class Engine(RunState):
             self.state.finish()
 
     def before_save(self) -> None:
-        """Write what precedes a checkpoint and is never reported again."""
         self.reporter.flush()
 
     def _save(self, metrics: Mapping[str, float] | None = None) -> None:

@@ -138,7 +138,6 @@ class AutoTimer(Timer):
         self.restart()
 
     def restart(self) -> None:
-        """Count from now on, to an interval that takes the save that has ended into account."""
         super().restart()
         spent = self._spent()
         if not spent.saves:

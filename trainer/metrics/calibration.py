@@ -26,7 +26,6 @@ class CalibrationError:
         self.reset_state()
 
     def update_state(self, y_true: Any, y_pred: Any) -> None:
-        """Add examples: labels, [B], and probabilities, [B, C]."""
         labels = np.asarray(y_true)
         predicted = predicted_classes(np.asarray(y_pred))
         confidence = np.max(y_pred, axis=1).astype(np.float64)
@@ -37,7 +36,6 @@ class CalibrationError:
         self._count += len(labels)
 
     def result(self) -> dict[str, float]:
-        """Return the error as `calibration_error`; NaN without examples."""
         if not self._count:
             return {"calibration_error": float("nan")}
         return {"calibration_error": float(np.abs(self._excess).sum() / self._count)}

@@ -27,7 +27,6 @@ class ConfusionMatrix:
         self.matrix: np.ndarray = np.zeros((0, 0), int)
 
     def update_state(self, y_true: Any, y_pred: Any) -> None:
-        """Add examples: labels, [B], and probabilities, [B, C]."""
         size = y_pred.shape[1]
         predicted = predicted_classes(np.asarray(y_pred))
         cells = np.asarray(y_true) * size + predicted
@@ -35,14 +34,12 @@ class ConfusionMatrix:
         self.matrix = counts + (self.matrix if self.matrix.size else 0)
 
     def result(self) -> dict[str, float]:
-        """Return no number."""
         return {}
 
     def reset_state(self) -> None:
         self.matrix = np.zeros((0, 0), int)
 
     def figure(self) -> np.ndarray:
-        """Draw the matrix, [H, W, 3] uint8."""
         return figures.confusion_matrix(self.matrix, self._names())
 
     def table(self) -> dict[str, Any]:

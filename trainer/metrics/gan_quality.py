@@ -51,11 +51,7 @@ class GanQuality:
         self.reset_state()
 
     def begin(self, dataset: Dataset) -> None:
-        """Load the classifier.
-
-        Raises:
-            ConfigError: there is none, or it is not one of this dataset.
-        """
+        """Load the classifier."""
         if not isinstance(dataset.train, Split):
             raise ConfigError(
                 "classifier: the samples are compared with examples of the training split, and a "
@@ -65,7 +61,6 @@ class GanQuality:
         self._classifier = TrainedClassifier(self._source, dataset)
 
     def update_state(self, y_true: None, y_pred: np.ndarray) -> None:
-        """Add generated examples, [B, *input_shape] float32, as far as they are wanted."""
         wanted = y_pred[: self.num_samples - sum(map(len, self._features))]
         if not len(wanted):
             return
@@ -74,7 +69,6 @@ class GanQuality:
         self._probabilities.append(probabilities)
 
     def result(self) -> dict[str, float]:
-        """Return both scores; needs two generated examples."""
         if self._real_features is None:
             self._real_features = self._features_of_dataset()
         distance = frechet_distance(np.concatenate(self._features), self._real_features)

@@ -37,11 +37,9 @@ class MultilabelScores:
         self.reset_state()
 
     def update_state(self, y_true: Any, y_pred: Any) -> None:
-        """Add examples: labels of 0 and 1, and probabilities, both [B, K]."""
         self._blocks.append((np.asarray(y_true, bool), np.asarray(y_pred)))
 
     def result(self) -> dict[str, float]:
-        """Return the values by name; NaN where no label occurs."""
         if not self._blocks:
             return dict.fromkeys(("f1_micro", "f1_macro", "average_precision"), float("nan"))
         columns = zip(*self._blocks, strict=True)

@@ -31,7 +31,6 @@ class PerClass:
         self._counts: np.ndarray = np.zeros((3, 0))
 
     def update_state(self, y_true: Any, y_pred: Any) -> None:
-        """Add examples: labels, [B], and probabilities, [B, C]."""
         labels = np.asarray(y_true)
         predicted = predicted_classes(np.asarray(y_pred))
         rows = (predicted[labels == predicted], predicted[predicted >= 0], labels)
@@ -40,7 +39,6 @@ class PerClass:
         self._counts = counts + (self._counts if self._counts.size else 0.0)
 
     def result(self) -> dict[str, float]:
-        """Return the values by name; the averages are NaN without examples."""
         correct, predicted, labels = self._counts
         occurs = predicted + labels > 0
         results: dict[str, float] = {}

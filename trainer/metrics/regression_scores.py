@@ -36,7 +36,6 @@ class RegressionScores:
         self.reset_state()
 
     def update_state(self, y_true: Any, y_pred: Any) -> None:
-        """Add examples: targets and predictions, both [B, T]."""
         targets = np.asarray(y_true, np.float64)
         errors = np.asarray(y_pred, np.float64) - targets
         added = len(targets)
@@ -53,7 +52,6 @@ class RegressionScores:
         self._count = total
 
     def result(self) -> dict[str, float]:
-        """Return the values by name; NaN without examples."""
         if not self._count:
             return {"rmse": float("nan"), "r2": float("nan")}
         rmse = np.sqrt(self._squared / self._count)

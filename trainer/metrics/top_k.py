@@ -25,7 +25,6 @@ class TopK:
         self.reset_state()
 
     def update_state(self, y_true: Any, y_pred: Any) -> None:
-        """Add examples: labels, [B], and probabilities, [B, C]."""
         labels = np.asarray(y_true)
         probabilities = np.asarray(y_pred)
         own = np.take_along_axis(probabilities, labels[:, None], axis=1)
@@ -35,7 +34,6 @@ class TopK:
         self._count += len(labels)
 
     def result(self) -> dict[str, float]:
-        """Return the share as `top_<k>`; NaN without examples."""
         share = self._found / self._count if self._count else float("nan")
         return {f"top_{self._k}": share}
 

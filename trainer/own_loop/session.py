@@ -146,7 +146,6 @@ class Session(RunState):
             writer.scalars("train", self.step, metrics)
 
     def before_save(self) -> None:
-        """Write the log to the disk, and what is known of this step into the variables."""
         for writer in self._writers:
             writer.flush()
         self._write_step()

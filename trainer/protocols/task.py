@@ -78,7 +78,11 @@ class Replica(Protocol):
     worker: int | tf.Tensor
 
     def all_reduce(self, value: Any, op: str = "sum") -> Any:
-        """Reduce a nest of tensors over all replicas; `op`: sum, mean, min or max."""
+        """Reduce a nest of numbers or dense tensors over all replicas, element by element.
+
+        Args:
+            op: sum, mean, min or max. There is no mean of integers.
+        """
 
     def map_reduce(self, fn: Callable[[Any], Any], value: Any, op: str = "sum") -> Any:
         """Apply `fn` to this replica's value and reduce the result."""
@@ -90,13 +94,13 @@ class Replica(Protocol):
         """
 
     def all_gather(self, value: Any, axis: int = 0) -> Any:
-        """Stack the values of all replicas along a new axis."""
+        """Stack the values of all replicas along a new axis, of length `num_replicas`."""
 
     def map_gather(self, fn: Callable[[Any], Any], value: Any, axis: int = 0) -> Any:
         """Apply `fn` to this replica's value and stack the results of all replicas."""
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
-        """Return the value of replica `source`."""
+        """Return the value of replica `source`; all values are alike in nest, shapes and types."""
 
 
 class TaskParts(KnownLabels, Worker, Protocol):
@@ -233,7 +237,10 @@ class StepContext(Replica, Protocol):
     def soft_update(
         self, target: tf.keras.Model, source: tf.keras.Model, tau: float | tf.Tensor
     ) -> None:
-        """Move the variables of a model without optimizer toward another's, by the share `tau`."""
+        """Move the variables of a model without optimizer: target += tau * (source - target).
+
+        Nothing moves after an update that was dropped. `tau` is in [0, 1].
+        """
 
     def split(self, batch: Batch, count: int) -> list[Batch]:
         """Cut this replica's batch into equal parts, for an update with each.
@@ -405,10 +412,6 @@ class OptimizerNode(Node):
 
 class ScheduleNode(Node):
     """A schedule, for `TaskParts.optimizer`: `/schedule@generator_schedule: <choice>`."""
-
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 class Sampling(Protocol):

@@ -182,7 +182,6 @@ class ActorTrainLoop(TrainLoop):
         )
 
     def totals(self) -> dict[str, int]:
-        """Return the frames that were trained on, that have arrived, and what became of those."""
         generated, dropped, lost, waiting = map(int, self._actor_feed.counts.numpy())
         trained = int(self.state.step.numpy()) * self._frames_per_step
         return {

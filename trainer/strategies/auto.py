@@ -33,7 +33,6 @@ class Auto(Strategy):
         self._workers = workers
 
     def process_ids(self, count: int | None) -> list[ProcessId]:
-        """Return the workers that a scheduler has started."""
         return [
             ProcessId("worker", index)
             for index in range(self._workers or 0 if count is None else count)
@@ -42,7 +41,6 @@ class Auto(Strategy):
     def resolve(
         self, cluster: Cluster, count_gpus: Callable[[], int] | None = None
     ) -> tuple[Strategy, str | None]:
-        """Choose by what is declared, then by the number of GPUs."""
         if tpu := tpu_configured():
             return Tpu(), f"auto chose tpu: {tpu}"
         if "ps" in cluster.jobs:

@@ -47,13 +47,11 @@ class CentralStorage(Strategy):
         self.parameters_apart = f"on {parameter_device or 'the CPU'}, once"
 
     def num_replicas(self) -> int | None:
-        """Return the number of devices that compute; None if only TensorFlow can tell."""
         if self._compute_devices is not None:
             return len(self._compute_devices)
         return self._virtual_devices
 
     def check(self, cluster: Cluster) -> None:
-        """Refuse options that contradict one another."""
         if self._compute_devices is not None and self._virtual_devices is not None:
             raise ConfigError(
                 f"strategy.compute_devices ({', '.join(self._compute_devices)}) and "
@@ -66,7 +64,6 @@ class CentralStorage(Strategy):
             devices.canonical("strategy.parameter_device", [self._parameter_device])
 
     def refused(self, experiment: Experiment, models: Collection[tf.keras.Model]) -> Refusals:
-        """Yield what is wrong with one copy of the variables."""
         yield from compatibility.one_copy(experiment, models)
 
     def traffic(
@@ -76,7 +73,6 @@ class CentralStorage(Strategy):
         return gradients + weights, "the variables to the device that computes, and its gradient"
 
     def create(self, cluster: Cluster) -> tf.distribute.Strategy:
-        """Create the strategy."""
         import tensorflow as tf
 
         compute = self._compute_devices

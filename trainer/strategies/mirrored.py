@@ -68,7 +68,6 @@ class Mirrored(Strategy):
         self._placement = placement
 
     def num_replicas(self) -> int | None:
-        """Return the number of replicas; None if only TensorFlow can tell."""
         if self._devices is not None:
             return self._count("strategy.devices", len(self._devices))
         if self._virtual_devices is not None:
@@ -76,7 +75,6 @@ class Mirrored(Strategy):
         return None
 
     def check(self, cluster: Cluster) -> None:
-        """Refuse options that contradict one another."""
         if self._devices is not None and self._virtual_devices is not None:
             raise ConfigError(
                 f"strategy.devices ({', '.join(self._devices)}) and strategy.virtual_devices "
@@ -96,7 +94,6 @@ class Mirrored(Strategy):
             self._check_ops(devices.virtual(self._virtual_devices))
 
     def refused(self, experiment: Experiment, models: Collection[tf.keras.Model]) -> Refusals:
-        """Yield what communicates within compiled code."""
         yield from compatibility.no_jit_of_communication(experiment, models)
 
     def traffic(
@@ -109,7 +106,6 @@ class Mirrored(Strategy):
         return gradients, f"the gradient to one device, 2 (n - 1) of its size ({root}) there"
 
     def create(self, cluster: Cluster) -> tf.distribute.Strategy:
-        """Create the strategy."""
         import tensorflow as tf
 
         if self._virtual_devices is not None:

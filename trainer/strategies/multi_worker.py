@@ -85,13 +85,11 @@ class MultiWorker(Strategy):
         self._cluster: Cluster | None = None  # whose processes add up directly, if they do
 
     def process_ids(self, count: int | None) -> list[ProcessId]:
-        """Return `count` workers, or as many as are configured."""
         return [
             ProcessId("worker", index) for index in range(self.workers if count is None else count)
         ]
 
     def check(self, cluster: Cluster) -> None:
-        """Refuse a cluster with parameter servers, and options that contradict one another."""
         devices.check_placement(self.devices_per_replica, self._placement)
         if callable(self._communication) and self._compress is not None:
             raise ConfigError(
@@ -117,7 +115,6 @@ class MultiWorker(Strategy):
             )
 
     def check_devices(self) -> None:
-        """Refuse NCCL on a machine without GPUs."""
         if self._communication == "nccl" and not environment.may_have_gpus():
             raise ConfigError(_NO_GPUS)
 

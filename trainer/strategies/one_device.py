@@ -26,16 +26,13 @@ class OneDevice(Strategy):
         self._device = device
 
     def num_replicas(self) -> int:
-        """Return one, on any hardware."""
         return 1
 
     def check(self, cluster: Cluster) -> None:
-        """Refuse what is not a device's name."""
         if self._device is not None:
             devices.canonical("strategy.device", [self._device])
 
     def create(self, cluster: Cluster) -> tf.distribute.Strategy:
-        """Create the strategy."""
         import tensorflow as tf
 
         if self._device is None:

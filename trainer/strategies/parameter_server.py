@@ -109,7 +109,6 @@ class ParameterServer(Strategy):
         ]
 
     def check(self, cluster: Cluster) -> None:
-        """Refuse a cluster in which a job is missing."""
         for job in ("chief", "ps", "worker"):
             if cluster.jobs and not cluster.jobs.get(job):
                 jobs = ", ".join(cluster.jobs)
@@ -119,7 +118,6 @@ class ParameterServer(Strategy):
                 )
 
     def refused(self, experiment: Experiment, models: Collection[tf.keras.Model]) -> Refusals:
-        """Yield what is wrong with one copy of the variables, and with parts of them."""
         yield from compatibility.one_copy(experiment, models)
         if self._partitioner == "none":
             return

@@ -56,7 +56,6 @@ class Tpu(Strategy):
         self._project = project
 
     def refused(self, experiment: Experiment, models: Collection[tf.keras.Model]) -> Refusals:
-        """Yield injected faults that wait within a step."""
         faults = (experiment.fault or {}).values()
         if any(fault.kind == "slow" and fault.phase == "step" for fault in faults):
             yield (
@@ -75,7 +74,6 @@ class Tpu(Strategy):
             )
 
     def create(self, cluster: Cluster) -> tf.distribute.Strategy:
-        """Connect to the TPU and create the strategy."""
         import tensorflow as tf
 
         name = self._name or tpu_configured()

@@ -81,7 +81,6 @@ class Gan:
         self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
 
     def build(self, parts: TaskParts) -> None:
-        """Create both models and their optimizers; the generator is the model of the run."""
         self.models = {
             "generator": parts.model(self._nodes["generator"]),
             "discriminator": parts.model(self._nodes["discriminator"], outputs=1),
@@ -213,11 +212,9 @@ class SampleGrid:
         self._examples: list[np.ndarray] = []
 
     def update(self, rows: Rows) -> None:
-        """Add generated examples, `sample` [B, *input_shape] float32."""
         self._examples.extend(rows["sample"][: _GRID_SIZE - len(self._examples)])
 
     def images(self) -> np.ndarray:
-        """Return the picture, [1, H, W, 3] uint8, and write it."""
         shown = np.stack(self._examples)
         if shown.ndim != 4 or shown.shape[3] not in (1, 3):
             return np.zeros((0, 1, 1, 3), np.uint8)

@@ -180,7 +180,6 @@ class SplitPrompts:
         self._size = size
 
     def fetch(self, indices: tf.Tensor) -> Batch:
-        """Return `prompt` [B, T] int32 and `prompt_size` [B] int32."""
         tokens = self._split.fetch(indices)["features"]
         return {"prompt": tokens, "prompt_size": tf.fill(tf.shape(indices), self._size)}
 
@@ -215,7 +214,6 @@ class FilePrompts:
             row[: len(tokens)] = tokens
 
     def fetch(self, indices: tf.Tensor) -> Batch:
-        """Return `prompt` [B, length] int32 and `prompt_size` [B] int32."""
         return {
             "prompt": tf.gather(self._tokens, indices),
             "prompt_size": tf.gather(self._sizes, indices),

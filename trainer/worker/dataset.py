@@ -283,7 +283,6 @@ class ChosenExamples:
         self._constant: tf.Tensor | None = None
 
     def fetch(self, indices: tf.Tensor, draws: tf.Tensor | None = None) -> Batch:
-        """Return the examples at `indices`, [B] int64, of these."""
         if self._constant is None:
             # At first use, and not in the graph: no older than the strategy, and captured once.
             with tf.init_scope(), tf.device("CPU:0"):

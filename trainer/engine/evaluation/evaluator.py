@@ -193,7 +193,6 @@ class SplitEvaluator(Evaluator):
     def evaluate(
         self, stop_requested: Callable[[], bool], enter: Callable[[str], None] = lambda phase: None
     ) -> Evaluation:
-        """Evaluate the whole split; see `Evaluator`."""
         self.state.swap_averages()
         try:
             evaluation = Evaluation(unpack(self.state.task, self._sums(stop_requested, enter)))

@@ -268,7 +268,6 @@ class MisclassifiedExamples:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all examples."""
         self._examples: list[_Example] = []
 
     def update(self, rows: Rows) -> None:
@@ -283,10 +282,9 @@ class MisclassifiedExamples:
         self._examples = sorted([*self._examples, *examples])[: self._count]
 
     def images(self) -> np.ndarray:
-        """Return the images, the most probable errors first, [N, H, W, 3] uint8.
+        """Return the images as the dataset has them, the most probable errors first.
 
-        Each has the caption "label -> prediction (probability)". They are as the dataset has them,
-        before any augmentation; N is 0 if no example was misclassified.
+        Each has the caption "label -> prediction (probability)".
         """
         if not self._examples:
             return np.zeros((0, 1, 1, 3), np.uint8)

@@ -55,7 +55,6 @@ class Replay:
 
     @property
     def waiting(self) -> int:
-        """Number of unrolls that are kept and have not been trained on yet."""
         return self._size - int(self._trained[: self._size].sum())
 
     @property
@@ -76,13 +75,11 @@ class Replay:
         self.dropped = 0
 
     def has_room(self) -> bool:
-        """Return whether actors may go on: the learner is not too far behind."""
         if self._inserts < self._min_size:
             return True
         return self._ahead + self._samples_per_insert <= self._slack
 
     def add(self, unroll: Unroll) -> None:
-        """Add an unroll, in the place of the oldest one if there are `capacity`."""
         if not self._rings:
             self._rings = {
                 name: np.empty((self._capacity, *array.shape), array.dtype)

@@ -32,7 +32,6 @@ class Catch(gymnasium.Env):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Drop a ball from a random column."""
         super().reset(seed=seed)
         self._row = 0
         self._column = int(self.np_random.integers(self._columns))
@@ -40,7 +39,6 @@ class Catch(gymnasium.Env):
         return self._picture(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """Move the paddle, then the ball."""
         self._paddle = min(max(self._paddle + int(action) - 1, 0), self._columns - 1)
         self._row += 1
         is_over = self._row == self._rows - 1

@@ -79,7 +79,6 @@ class D4PG:
         self.optimizers: dict[str, tf.keras.optimizers.legacy.Optimizer] = {}
 
     def build(self, parts: TaskParts) -> None:
-        """Create policy and critic, each with its target network and its optimizer."""
         spec, low, high = _bounds(parts.env)
         size = len(low)
         self._shape = spec.action_shape
@@ -125,7 +124,6 @@ class D4PG:
         return {"action": self._scaled(tf.clip_by_value(actions + noise, -1.0, 1.0))}
 
     def act_greedily(self, observations: tf.Tensor) -> tf.Tensor:
-        """Return the policy's actions, [E, ...] float32."""
         return self._scaled(self._actions("policy", observations))
 
     def _critic_loss(self, batch: Batch) -> PerExample:

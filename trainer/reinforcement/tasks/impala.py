@@ -67,7 +67,6 @@ class Impala:
         return {"action": action, "logits": logits}
 
     def act_greedily(self, observations: tf.Tensor) -> tf.Tensor:
-        """Return the most probable actions, [E] int64."""
         return tf.argmax(self._outputs(observations, training=False)[0], axis=-1)
 
     def train_step(self, batch: Batch, step: StepContext) -> Metrics:

@@ -147,10 +147,7 @@ class AsyncTrainLoop(TrainLoop):
         self._interval_is_over = False
 
     def run(self, iterator: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, DivergenceStatus]:
-        """Run `count` (scalar int64) steps.
-
-        Returns:
-            As `TrainLoop.run`; the time spent waiting for input is not measured, and is 0.
+        """Run `count` (scalar int64) steps; the wait for input is not measured, and is 0.
 
         Raises:
             NonFiniteError: an update was not sound.
@@ -178,10 +175,6 @@ class AsyncTrainLoop(TrainLoop):
         return tf.constant(window), tf.zeros([], tf.float64), state.divergence_monitor.begin()
 
     def report(self) -> dict[str, float]:
-        """Return further values for the log, by name: of the log interval, and `steps_repeated`.
-
-        The latter is of the whole run.
-        """
         # Steps of different workers have no order, so there is no last norm.
         values = {"steps_repeated": float(self.state.repeated_steps.numpy())}
         times = self._record.times
@@ -209,7 +202,6 @@ class AsyncTrainLoop(TrainLoop):
             yield f"ps-{task} holds {sum(sizes) / 1e6:.2f} MB in {len(sizes)} variables"
 
     def last_lines(self) -> Iterable[str]:
-        """Return a line on steps that were repeated because workers were lost, if any."""
         if repeated := int(self.state.repeated_steps.numpy()):
             yield (
                 f"{repeated} steps were begun a second time, because the worker that ran them was "
@@ -308,7 +300,6 @@ class AsyncEvalLoop(EvalLoop):
         self._result_buffer = scheduler.result_buffer(num_sums(self._task))
 
     def run(self, iterator: Any, total: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-        """Add the sums of the batches [start, start + count) to `total`, [2 * metrics] float64."""
         chunks = self._scheduler.run(
             self._chunk, iterator, self._result_buffer, int(start), int(count)
         )
@@ -335,7 +326,6 @@ class AsyncPredictLoop(PredictLoop):
         self._result_buffer = scheduler.result_buffer(1, tf.string)
 
     def run(self, iterator: Any, start: int, count: int) -> dict[str, np.ndarray]:
-        """Predict the batches [start, start + count), as `PredictLoop.run` does."""
         rows = super().run(iterator, start, count)
         self.feed.count_missing(start, count, float(rows["weight"].sum()))
         return rows
@@ -372,11 +362,6 @@ class AsyncLoops(Loops):
         self._predict = partial(AsyncPredictLoop, scheduler=scheduler)
 
     def feed(self, source: Source) -> Feed:
-        """Choose how the batches of a source reach the workers.
-
-        Raises:
-            ConfigError: it is a stream.
-        """
         if isinstance(source.split, Stream):
             raise ConfigError(
                 "dataset.train is a stream, which is read from its start, and the workers of "

@@ -78,10 +78,7 @@ class CollectiveLog:
         self._counts: dict[int | None, int] = {}
 
     def record(self, replica: int | None, made: Made) -> None:
-        """Record that a replica makes a collective.
-
-        Args:
-            replica: its number; None where one trace is for all.
+        """Record that a replica makes a collective; its number is None where one trace is for all.
 
         Raises:
             ValueError: another replica made a different one at this point.
@@ -101,11 +98,7 @@ class CollectiveLog:
             )
 
     def end(self, replica: int | None) -> None:
-        """Record that a replica makes no more collectives.
-
-        Raises:
-            ValueError: another replica made more.
-        """
+        """Record that a replica makes no more collectives."""
         self.record(replica, _END)
 
     def labels(self) -> dict[str, str]:
@@ -191,50 +184,23 @@ class Collectives:
             self._is_part = False
 
     def all_reduce(self, value: Any, op: str = "sum") -> Any:
-        """Reduce a nest of tensors over all replicas, element by element, to every replica.
-
-        Args:
-            value: this replica's nest of numbers or dense tensors.
-            op: sum, mean, min or max. There is no mean of integers.
-        """
         return self._reduced("all_reduce", value, op)
 
     def map_reduce(self, fn: Callable[[Any], Any], value: Any, op: str = "sum") -> Any:
-        """Apply `fn` to this replica's value, and reduce the resulting nest like `all_reduce`."""
         return self._reduced("map_reduce", fn(value), op)
 
     def reduce_scatter(self, value: Any, op: str = "sum", axis: int = 0) -> Any:
-        """Reduce a nest over all replicas, and cut it: each replica gets the part of its number.
-
-        `all_gather` of the parts is `all_reduce`.
-
-        Args:
-            value: this replica's nest of dense tensors.
-            op: as in `all_reduce`.
-            axis: where each tensor is cut; its length must be a multiple of `num_replicas`.
-        """
         name = f"reduce_scatter({op}, axis={axis})"
         total = self._reduced("reduce_scatter", value, op, f", axis={axis}")
         return tf.nest.map_structure(lambda x: self._own_part(name, x, axis), total)
 
     def all_gather(self, value: Any, axis: int = 0) -> Any:
-        """Stack the values of all replicas along a new axis; every replica gets the result.
-
-        Args:
-            value: this replica's nest of numbers or dense tensors.
-            axis: where the new axis, of length `num_replicas`, is in the result.
-        """
         return self._gathered("all_gather", value, axis)
 
     def map_gather(self, fn: Callable[[Any], Any], value: Any, axis: int = 0) -> Any:
-        """Apply `fn` to this replica's value, and gather the resulting nest like `all_gather`."""
         return self._gathered("map_gather", fn(value), axis)
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
-        """Return the value of replica `source` on every replica.
-
-        The others' values must have the same nest, shapes and types.
-        """
         name = f"broadcast(source={source})"
         if source not in range(self.num_replicas):
             raise ValueError(

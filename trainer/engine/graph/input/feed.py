@@ -173,7 +173,6 @@ class SpreadExamples:
         self._split = split
 
     def fetch(self, indices: tf.Tensor) -> Batch:
-        """Return the examples at `indices`, [B] int64, of these."""
         return self._split.fetch(indices * self._split.num_examples // self.num_examples)
 
 
@@ -185,7 +184,6 @@ class NumberedSplit:
     in_memory: bool = True
 
     def fetch(self, indices: tf.Tensor) -> Batch:
-        """Return a batch with nothing but what the engine adds: `id` and `weight`."""
         return {}
 
 

@@ -80,22 +80,9 @@ class Step(Collectives):
     ) -> Metrics:
         """Update a model once with the gradient of the global batch's mean loss.
 
-        Losses are summed and divided by the number of examples, over all replicas, weight 0 or not;
-        regularization losses of the model count once. Gradients and metrics travel in one
-        reduction; the gradient is clipped after it, so clipping does not depend on the number of
-        replicas.
-
-        Args:
-            loss_fn: returns the loss and metrics of each example of a (micro-)batch.
-            batch: this replica's batch, or a part of it from `split`.
-
-        Returns:
-            `loss` (without regularization) and the other metrics as sums and weights over all
-            replicas.
-
-        Raises:
-            ConfigError: the batch cannot be cut into its shards and micro-batches, or it is an
-                evaluation's step.
+        Gradients and metrics travel in one reduction; the gradient is clipped after it, so clipping
+        does not depend on the number of replicas. Regularization losses of the model count once,
+        and are not in the `loss` that is returned.
         """
         self._refuse_in_evaluation("minimize")
         self._count(optimizer)
@@ -117,17 +104,9 @@ class Step(Collectives):
 
     @property
     def num_parts(self) -> int:
-        """How many equal parts the global batch is computed in, on all replicas."""
         return self.options.passes(self.num_replicas)
 
     def forward(self, fn: Callable[[Batch], Any], batch: Batch, model: tf.keras.Model) -> Any:
-        """Return what `fn` returns for the parts that `minimize` will compute, concatenated.
-
-        Nothing changes, and `minimize` draws the same random numbers afterwards.
-
-        Args:
-            fn: returns a nest of tensors, [b, ...], of a part of the batch.
-        """
         return forward_parts(fn, batch, model, self.options, self.num_replicas)
 
     def update_together(
@@ -168,28 +147,11 @@ class Step(Collectives):
     def soft_update(
         self, target: tf.keras.Model, source: tf.keras.Model, tau: float | tf.Tensor
     ) -> None:
-        """Move a model's variables toward another's: target += tau * (source - target).
-
-        The same numbers on every replica. Nothing moves after an update that was dropped.
-
-        Args:
-            target: the model that is moved; it is saved if it is one of the task's models.
-            tau: the share of the way, in [0, 1].
-
-        Raises:
-            ConfigError: the models do not have the same variables, `tau` is not in [0, 1], or it is
-                an evaluation's step.
-        """
         self._refuse_in_evaluation("soft_update")
         soft_update(self._context, target, source, tau, self.dropped)
 
     def end(self) -> None:
-        """Note that this replica's step is over.
-
-        Raises:
-            ValueError: another replica communicated more often.
-            ConfigError: an optimizer made another number of updates than it was built for.
-        """
+        """Note that the step is over; refuse another number of updates than was planned."""
         super().end()
         for optimizer, count in self._updates.values():
             expected = with_defaults(optimizer, OptimizerDefaults).updates_per_step
@@ -332,14 +294,6 @@ class Step(Collectives):
             allow_reads(gradients, variables)
 
     def split(self, batch: Batch, count: int) -> list[Batch]:
-        """Cut this replica's batch into `count` equal parts, for an update with each.
-
-        Part k has every `count`-th example from the k-th on: the same examples of the global batch
-        on any number of replicas.
-
-        Raises:
-            ConfigError: the batch cannot be cut evenly.
-        """
         size = int(batch["weight"].shape[0])
         if size % count:
             raise ConfigError(
@@ -355,17 +309,6 @@ class Step(Collectives):
         ]
 
     def random_normal(self, shape: Sequence[int], dtype: Any = tf.float32) -> tf.Tensor:
-        """Draw from the standard normal distribution.
-
-        The numbers are this replica's, in a loss function this part's, slice of what the global
-        batch draws: the same on any number of replicas, shards and micro-batches. They depend on
-        the seed, the step, and how often the task has drawn before in the step.
-
-        Args:
-            shape: a static shape, whose first dimension is the example; [] is a number that all
-                replicas share.
-            dtype: a floating-point type.
-        """
         with _part_of(shape):
             return tf.random.normal(shape, dtype=dtype)
 
@@ -376,14 +319,6 @@ class Step(Collectives):
         maxval: Any = None,
         dtype: Any = tf.float32,
     ) -> tf.Tensor:
-        """Draw uniformly from [minval, maxval); the rest is as in `random_normal`.
-
-        Args:
-            shape: as in `random_normal`.
-            minval: the lower bound.
-            maxval: the upper bound; None: 1, or for integers all that the type holds.
-            dtype: a floating-point or integer type.
-        """
         dtype = tf.as_dtype(dtype)
         if maxval is None:
             maxval = dtype.max if dtype.is_integer else 1
