@@ -8,6 +8,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from trainer.cluster.messages import Channel
 from trainer.engine.graph.loops.train_loop import TrainLoop
@@ -23,35 +24,29 @@ Digests = Mapping[str, str]
 """The digests of the variables of one replica, by name; the same names on all replicas."""
 
 
+@dataclass(eq=False, repr=False)
 class Auditor:
     """Compares the variables of all replicas after some of the steps; collective.
 
     Attributes:
         clean_step: the last step after which nothing was found, or that the run was restored at.
-
-    Args:
         every: steps between two audits; `auto`: as many as keep their cost at one percent.
     """
 
-    def __init__(
-        self,
-        every: int | str,
-        loop: TrainLoop,
-        process_group: ProcessGroup,
-        processes: Sequence[str],
-        channel: Channel,
-        total_steps: int,
-    ) -> None:
-        self._every = None if every == "auto" else int(every)
+    every: int | str
+    loop: TrainLoop
+    process_group: ProcessGroup
+    processes: Sequence[str]
+    channel: Channel
+    total_steps: int
+
+    def __post_init__(self) -> None:
+        self._every = None if self.every == "auto" else int(self.every)
         self._interval = self._every or _LEAST_STEPS
-        self._loop = loop
-        self._group = process_group
-        self._channel = channel
-        self._total_steps = total_steps
-        count = len(process_group.local_devices)
+        count = len(self.process_group.local_devices)
         self._owners = [
             name if count == 1 else f"{name} (replica {i})"
-            for name in processes
+            for name in self.processes
             for i in range(count)
         ]
         self._steps, self._secs = 0, 0.0
@@ -86,12 +81,12 @@ class Auditor:
                 audit before has found something too.
         """
         began = time.monotonic()
-        problem = find_difference(self._group, self._owners, self._digests())
+        problem = find_difference(self.process_group, self._owners, self._digests())
         problem = problem and f"The audit after step {step} found that {problem}"
         if self.compiled and not problem:
             self._tune(time.monotonic() - began)
         self.compiled = True
-        if problem and (self._found or not self._loop.state.divergence_monitor.rolls_back):
+        if problem and (self._found or not self.loop.state.divergence_monitor.rolls_back):
             raise DivergedError(
                 f"{problem}; check memory and processor of that machine, and do not trust "
                 f"checkpoints after step {self.clean_step}, the last clean audit"
@@ -105,15 +100,15 @@ class Auditor:
     def _plan(self, step: int) -> None:
         begin = step if self._every is None else step // self._interval * self._interval
         self._next_step = begin + self._interval
-        if step < self._total_steps:
-            self._next_step = min(self._next_step, self._total_steps)
+        if step < self.total_steps:
+            self._next_step = min(self._next_step, self.total_steps)
         self._steps, self._secs = 0, 0.0
 
     def _digests(self) -> list[Digests]:
-        strategy = self._loop.strategy
-        count = len(self._group.local_devices)
+        strategy = self.loop.strategy
+        count = len(self.process_group.local_devices)
         digests: list[dict[str, str]] = [{} for _ in range(count)]
-        for name, variable in self._loop.state.variables().items():
+        for name, variable in self.loop.state.variables().items():
             local = strategy.experimental_local_results(variable)
             if len(local) == count and not name.startswith(_NOT_COMPARED):
                 for own, copy in zip(digests, local, strict=True):
@@ -127,10 +122,10 @@ class Auditor:
         step_secs = self._secs / self._steps
         if self._every is None:
             interval = max(_LEAST_STEPS, math.ceil(secs / step_secs / _SHARE))
-            (self._interval,) = self._group.broadcast_from_chief(interval)
+            (self._interval,) = self.process_group.broadcast_from_chief(interval)
         if not self._is_cost_told:
             share = secs / (self._interval * step_secs)
-            self._channel.line(
+            self.channel.line(
                 f"An audit takes {1000 * secs:.1f} ms; one every {self._interval:,} steps costs "
                 f"{100 * share:.1f} % of the time."
             )

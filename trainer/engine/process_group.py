@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any
@@ -24,6 +25,7 @@ _NUMBER_BYTES = 6  # of the eight of a number: the replicas of a process add it 
 _MAX_NUMBERS = 1 << 20  # in one sum of a long content: 8 MiB
 
 
+@dataclass(eq=False, repr=False)
 class ProcessGroup:
     """All processes of a synchronous run; a single process communicates nothing.
 
@@ -31,23 +33,16 @@ class ProcessGroup:
         is_chief: whether this is the one process that writes files.
     """
 
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        index: int = 0,
-        count: int = 1,
-        *,
-        is_chief: bool = True,
-    ) -> None:
-        self._strategy = strategy
-        self.index = index
-        self.count = count
-        self.is_chief = is_chief
+    strategy: tf.distribute.Strategy
+    index: int = 0
+    count: int = 1
+    _: KW_ONLY
+    is_chief: bool = True
 
     @property
     def local_devices(self) -> list[str]:
         """The names of the devices of this process's replicas."""
-        return list(self._strategy.extended.worker_devices)
+        return list(self.strategy.extended.worker_devices)
 
     def all_reduce_sum(self, *values: int) -> list[int]:
         """Return the sum of each integer over all processes."""
@@ -161,8 +156,8 @@ class ProcessGroup:
                 tf.distribute.ReduceOp.SUM, tf.identity(values)
             )
 
-        local: Sequence[tf.Tensor] = self._strategy.experimental_local_results(
-            self._strategy.run(on_replica, args=(values,))
+        local: Sequence[tf.Tensor] = self.strategy.experimental_local_results(
+            self.strategy.run(on_replica, args=(values,))
         )
         return local[0] // len(local)  # each replica of a process has contributed
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -81,30 +82,23 @@ class _Stopped(Exception):
     """A stop was requested of this process."""
 
 
+@dataclass(eq=False, repr=False)
 class Actor:
     """Steps the environments of one process."""
 
-    def __init__(
-        self,
-        policy: PublishedPolicy,
-        data: EnvironmentData,
-        *,
-        experiment: Experiment,
-        run_dir: Path,
-        channel: Channel,
-        cluster: Cluster,
-        stop: Callable[[], bool],
-    ) -> None:
-        self._policy = policy
-        self._data = data
-        self._experiment = experiment
-        self._run_dir = run_dir
-        self._channel = channel
-        self._cluster = cluster
-        self._stop = stop
-        self._client = LearnerClient(run_dir, self._on_wait)
+    policy: PublishedPolicy
+    data: EnvironmentData
+    _: KW_ONLY
+    experiment: Experiment
+    run_dir: Path
+    channel: Channel
+    cluster: Cluster
+    stop: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        self._client = LearnerClient(self.run_dir, self._on_wait)
         self._group: EnvironmentGroup | None = None
-        count = experiment.actors.environments
+        count = self.experiment.actors.environments
         self._exploration = np.arange(1, count + 1, dtype=np.float32) / np.float32(count)
         self._seeds = np.random.default_rng()
         self._version = -1
@@ -129,7 +123,7 @@ class Actor:
         try:
             self._act_for_ever()
         except Closed as over:
-            while self._cluster.is_local:
+            while self.cluster.is_local:
                 self._phase = "wait"
                 self._on_wait()
                 time.sleep(_POLL_SECS)
@@ -141,7 +135,7 @@ class Actor:
         while True:
             self._phase = "act"
             self._on_wait()
-            arrays = unroll(group, self._act, self._policy.unroll_length)
+            arrays = unroll(group, self._act, self.policy.unroll_length)
             self._unrolls += 1
             self._on_wait()
             self._exchange(arrays)
@@ -150,22 +144,22 @@ class Actor:
         """Send unrolls, and take newer weights."""
         self._version, weights = self._client.exchange(unrolls, self._version)
         if weights:
-            self._policy.assign(weights)
+            self.policy.assign(weights)
 
     def _environments(self) -> EnvironmentGroup:
         """Return new environments, and set the seeds.
 
         An actor that replaces another one meets other episodes: the version is in its seed.
         """
-        index = self._cluster.process_id.index
-        sequence = np.random.SeedSequence([self._experiment.seed, index, self._version])
+        index = self.cluster.process_id.index
+        sequence = np.random.SeedSequence([self.experiment.seed, index, self._version])
         self._seeds = np.random.default_rng(sequence)
-        environments = [self._data.make() for _ in self._exploration]
+        environments = [self.data.make() for _ in self._exploration]
         return EnvironmentGroup(environments, int(self._seeds.integers(2**31)))
 
     def _act(self, observations: np.ndarray) -> Mapping[str, np.ndarray]:
         seed = self._seeds.integers(2**62, size=2)
-        return self._policy.act(observations, seed, self._exploration)
+        return self.policy.act(observations, seed, self._exploration)
 
     def _on_wait(self) -> None:
         """Send a sign of life; called while the learner has not answered too.
@@ -173,9 +167,9 @@ class Actor:
         Raises:
             _Stopped: a stop was requested.
         """
-        self._channel.phase(self._phase, self._unrolls)
-        if self._stop():
+        self.channel.phase(self._phase, self._unrolls)
+        if self.stop():
             raise _Stopped
-        is_alone = not self._cluster.is_local and not self._client.is_connected
-        if is_alone and read_result(self._run_dir, self._experiment) is not None:
+        is_alone = not self.cluster.is_local and not self._client.is_connected
+        if is_alone and read_result(self.run_dir, self.experiment) is not None:
             raise Finished

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -56,33 +57,27 @@ class Finished(Closed):
     """The training has reached its end."""
 
 
+@dataclass(eq=False, repr=False)
 class LearnerServer:
     """Receives unrolls, and hands out batches and weights.
 
-    Args:
+    Attributes:
         names: the arrays in a batch, in order; `staleness` is made here.
         per_replica: unrolls on each.
         host: the address to listen at, by which other processes reach this one.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        buffer: Buffer,
-        *,
-        names: Sequence[str],
-        length: int,
-        num_replicas: int,
-        per_replica: int,
-        host: str,
-    ) -> None:
-        self._path = run_dir / ADDRESS_FILE
-        self._buffer = buffer
-        self._names = names
-        self._length = length
-        self._num_replicas = num_replicas
-        self._per_replica = per_replica
-        self._host = host
+    run_dir: Path
+    buffer: Buffer
+    _: KW_ONLY
+    names: Sequence[str]
+    length: int
+    num_replicas: int
+    per_replica: int
+    host: str
+
+    def __post_init__(self) -> None:
+        self._path = self.run_dir / ADDRESS_FILE
         self._token = secrets.token_hex(16)
         self._changed = threading.Condition()
         self._listener: socket.socket | None = None
@@ -99,7 +94,7 @@ class LearnerServer:
     def begin(self, step: int, counts: np.ndarray, weights: Sequence[np.ndarray]) -> None:
         """Begin after `step` updates; `counts`, int64, are those of the checkpoint."""
         with self._changed:
-            self._buffer.begin(self._num_replicas * self._per_replica)
+            self.buffer.begin(self.num_replicas * self.per_replica)
             self._base = np.array(counts, np.int64)
             self._base[2] += self._base[3]  # what waited then is lost
             self._base[3] = 0
@@ -153,18 +148,18 @@ class LearnerServer:
 
     def _make_batch(self) -> bool:
         """Make the batch of the next step, if there are enough unrolls."""
-        size = self._per_replica
-        unrolls = self._buffer.take(self._next_step, self._num_replicas * size)
+        size = self.per_replica
+        unrolls = self.buffer.take(self._next_step, self.num_replicas * size)
         if unrolls is None:
             return False
-        frames = [self._generated, self._buffer.dropped, 0, self._buffer.waiting]
-        counts = self._base + self._length * np.array(frames, np.int64)
-        for replica in range(self._num_replicas):
+        frames = [self._generated, self.buffer.dropped, 0, self.buffer.waiting]
+        counts = self._base + self.length * np.array(frames, np.int64)
+        for replica in range(self.num_replicas):
             own = unrolls[replica * size : (replica + 1) * size]
             staleness = np.array([self._next_step - x.version for x in own], np.float32)
             shard = [
                 staleness if name == "staleness" else np.stack([x.arrays[name] for x in own])
-                for name in self._names
+                for name in self.names
             ]
             self._shards[self._next_step, replica] = [*shard, counts]
         self._next_step += 1
@@ -172,10 +167,10 @@ class LearnerServer:
         return True
 
     def _listen(self) -> None:
-        is_local = self._host == "127.0.0.1"
-        self._listener = socket.create_server((self._host if is_local else "", 0))
+        is_local = self.host == "127.0.0.1"
+        self._listener = socket.create_server((self.host if is_local else "", 0))
         port = self._listener.getsockname()[1]
-        address = {"host": self._host, "port": port, "token": self._token}
+        address = {"host": self.host, "port": port, "token": self._token}
         write_atomically(self._path, json.dumps(address), mode=0o600)
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
@@ -221,11 +216,11 @@ class LearnerServer:
         for number in range(len(arrays["reward"])):
             unroll = Unroll({name: array[number] for name, array in arrays.items()}, version)
             with self._changed:
-                while not self._buffer.has_room() and self._over is None:
+                while not self.buffer.has_room() and self._over is None:
                     self._changed.wait(_WAIT_SECS)
                 if self._over is not None:
                     raise Closed
-                self._buffer.add(unroll)
+                self.buffer.add(unroll)
                 self._generated += 1
                 self.arrived_at = time.monotonic()
                 self._changed.notify_all()

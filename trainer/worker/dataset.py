@@ -22,7 +22,7 @@ from trainer.config.rules import augmented
 from trainer.config.schema import Experiment
 from trainer.engine.process_group import ProcessGroup
 from trainer.errors import ConfigError
-from trainer.files import read_json, read_text, write_json
+from trainer.files import read_json, write_json
 from trainer.protocols import (
     Batch,
     Dataset,
@@ -102,9 +102,7 @@ def fit_or_restore(
     file = fitted_file(run_dir)
     is_kept = file.exists()
     if is_kept:
-        text = read_text(file)
-        # A run of an earlier version holds the text alone.
-        fitted: str = read_json(file)["fitted"] if '"fitted"' in text else text
+        fitted: str = read_json(file)["fitted"]
         dataset.restore(fitted)
     elif fits:
         # In every process, although one fit is used: wrong data are then an error in all of them.

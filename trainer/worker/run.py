@@ -313,7 +313,7 @@ class Run:
         if self.strategy.asynchronous:
             num_workers = len(self.cluster.jobs["worker"])
             scheduler = ChunkScheduler(self.tf_strategy, num_workers)
-            return AsyncLoops(self.tf_strategy, scheduler, check=check)
+            return AsyncLoops(self.tf_strategy, scheduler=scheduler, check=check)
         in_order = self.sizes.shards is not None
         outside = self.strategy.input_outside
         return Loops(self.tf_strategy, input_outside=outside, in_order=in_order, check=check)

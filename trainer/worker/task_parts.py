@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -58,6 +59,7 @@ Schedule: TypeAlias = Callable[[Any], Any]
 """The learning rate, float32 scalar, of a step, int64 scalar."""
 
 
+@dataclass(eq=False, repr=False)
 class Parts:
     """Builds what a task asks for; see `trainer.protocols.TaskParts`.
 
@@ -65,27 +67,20 @@ class Parts:
         learning_rates: the learning rate of each optimizer that was built, by its name in the log.
     """
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        dataset: Dataset,
-        *,
-        plan: Plan,
-        callbacks: Mapping[str, Any],
-        process_group: ProcessGroup,
-        num_parts: int,
-        adapted: AdaptedLayers,
-    ) -> None:
-        self._experiment = experiment
-        self.dataset = dataset
-        self._plan = plan
-        self._callbacks = callbacks
-        self._adapted = adapted
-        self.num_parts = num_parts
-        self.worker = process_group.index
-        self.num_workers = process_group.count
-        self.is_chief = process_group.is_chief
-        self.label_kind = label_kind_of(dataset)
+    experiment: Experiment
+    dataset: Dataset
+    _: KW_ONLY
+    plan: Plan
+    callbacks: Mapping[str, Any]
+    process_group: ProcessGroup
+    num_parts: int
+    adapted: AdaptedLayers
+
+    def __post_init__(self) -> None:
+        self.worker = self.process_group.index
+        self.num_workers = self.process_group.count
+        self.is_chief = self.process_group.is_chief
+        self.label_kind = label_kind_of(self.dataset)
         self._own: set[str] = set()  # groups of which the task has nodes
         self._used: set[str] = set()  # groups whose choice it uses
         self._models: list[tuple[str, Any, str]] = []  # key, and why it could not be called
@@ -115,13 +110,13 @@ class Parts:
 
     @property
     def batch_specs(self) -> Mapping[str, Any]:
-        return batch_specs(self.dataset, self._plan.epochs.global_size)
+        return batch_specs(self.dataset, self.plan.epochs.global_size)
 
     @property
     def test_specs(self) -> Mapping[str, Any] | None:
         if not self._evaluated.num_examples:
             return None
-        return batch_specs(self.dataset, self._plan.epochs.global_size, self._evaluated)
+        return batch_specs(self.dataset, self.plan.epochs.global_size, self._evaluated)
 
     @property
     def _evaluated(self) -> Split:
@@ -146,7 +141,7 @@ class Parts:
 
     @property
     def has_optimizer(self) -> bool:
-        return self._experiment.optimizer is not None
+        return self.experiment.optimizer is not None
 
     @property
     def env(self) -> EnvSpec | None:
@@ -158,7 +153,7 @@ class Parts:
 
     @property
     def num_outputs(self) -> int:
-        declared = (self._experiment.model or {}).get("outputs")
+        declared = (self.experiment.model or {}).get("outputs")
         return declared or self.num_classes
 
     def model(
@@ -173,10 +168,10 @@ class Parts:
         arguments = model_arguments(self.dataset, input_shape, outputs)
 
         def build() -> Any:
-            with self._adapted.restored():
+            with self.adapted.restored():
                 return instantiate_model(options, key, arguments)
 
-        model, failure = build_model(build, key, options, arguments["features"], self._experiment)
+        model, failure = build_model(build, key, options, arguments["features"], self.experiment)
         self._models.append((key, model, failure))
         return model
 
@@ -235,19 +230,19 @@ class Parts:
         Raises:
             ConfigError: it does not; the run would be named by what changes nothing.
         """
-        choices = self._experiment.choices or {}
+        choices = self.experiment.choices or {}
         problems = [
             f"{group} ({choices.get(group)}) is not used by task={choices.get('task')}, which has "
             f"its own; leave {group}=<choice> out, or add ~{group}"
             for group in ("model", "optimizer")
-            if group in self._own - self._used and getattr(self._experiment, group) is not None
+            if group in self._own - self._used and getattr(self.experiment, group) is not None
         ]
         if problems:
             raise ConfigError(*problems)
         for key, model, _ in self._models:
             if (
                 choices.get("task") != "keras"
-                and self._experiment.trains
+                and self.experiment.trains
                 and self.is_chief
                 and (parts := _unused_arguments(model))
             ):
@@ -263,7 +258,7 @@ class Parts:
         if node is not None:
             self._own.add(group)
             return node.key, node.options
-        options = getattr(self._experiment, group)
+        options = getattr(self.experiment, group)
         if options is None:
             raise ConfigError(f"{group} has no value, but the task needs one; add {group}=<choice>")
         self._used.add(group)
@@ -279,11 +274,11 @@ class Parts:
         """
         adjustments = [
             callback.adjust_learning_rate
-            for callback in self._callbacks.values()
+            for callback in self.callbacks.values()
             if hasattr(callback, "adjust_learning_rate")
         ]
         if node is not None and not isinstance(node, ScheduleNode):
-            chosen = (self._experiment.choices or {}).get("schedule", "constant")
+            chosen = (self.experiment.choices or {}).get("schedule", "constant")
             if chosen != "constant":
                 raise ConfigError(
                     f"schedule ({chosen}) cannot be used with the model's own schedule "
@@ -292,23 +287,23 @@ class Parts:
                 )
             return adjust(node, adjustments)
         key = "schedule" if node is None else node.key
-        options = self._experiment.schedule if node is None else node.options
+        options = self.experiment.schedule if node is None else node.options
         if reference := options.get("reference_batch"):
-            peak *= self._plan.epochs.global_size / reference
+            peak *= self.plan.epochs.global_size / reference
         schedule = instantiate(
             options,
             key,
             peak,
-            self._plan.total_steps,
-            self._plan.epochs.length,
+            self.plan.total_steps,
+            self.plan.epochs.length,
             leave_out=("reference_batch",),
         )
         is_ours = options["_target_"].startswith("trainer.")
-        if is_ours and schedule.warmup_steps > self._plan.total_steps:
+        if is_ours and schedule.warmup_steps > self.plan.total_steps:
             _log.warning(
                 "%s: the warm-up takes %d steps, and the training %d: the learning rate does not "
                 "reach its peak; add %s.warmup_steps=<fewer>",
-                *(key, schedule.warmup_steps, self._plan.total_steps, key),
+                *(key, schedule.warmup_steps, self.plan.total_steps, key),
             )
         return adjust(schedule, adjustments)
 

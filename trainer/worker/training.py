@@ -178,8 +178,10 @@ class TrainingRun(Run):
         return {
             "state": self.state,
             "options": self.options,
-            "learning_rates": self.parts.learning_rates,
+            "schedules": self.parts.learning_rates,
             "seed": self.experiment.seed,
+            "on_traced": self._placement_writer(),
+            "check": self.loops.check,
         }
 
     @cached_property
@@ -192,12 +194,10 @@ class TrainingRun(Run):
         self.faults.on_flip_bit(lambda: flip_bit(self.state, self.tf_strategy))
         make_loop = with_defaults(self.dataset, LoopDefaults).make_loop
         if make_loop is not None:
-            loop: TrainLoop = self.loops.checked(make_loop(self))
-        else:
-            feed = self.with_faults(self.loops.feed(self._train_source()))
-            loop = self.loops.train(self.dataset, feed, **self.loop_options)
-        loop.on_traced = self._placement_writer()
-        return loop
+            loop: TrainLoop = make_loop(self)
+            return loop
+        feed = self.with_faults(self.loops.feed(self._train_source()))
+        return self.loops.train(self.dataset, feed, **self.loop_options)
 
     def _train_source(self) -> Source:
         """Return the training split in its random order."""

@@ -63,16 +63,6 @@ def names(directory):
     return sorted(os.listdir(directory))
 
 
-def test_checkpoint_with_a_variable_of_a_former_version_fits(tmp_path):
-    Checkpointer(tmp_path, {**state(5), "peak": tf.Variable(3.0)}).save(5, None)
-    trackables = state(0)
-    checkpointer = Checkpointer(tmp_path, trackables)
-    assert checkpointer.restore_latest() == 5
-    assert values(trackables) == values(state(5))
-    checkpointer.save(6, None)
-    assert "peak" not in read_marker(tmp_path, 6)["variables"]
-
-
 def test_marker_holds_step_metrics_sizes_hashes_and_variables(tmp_path):
     save(tmp_path, 5, metrics={"accuracy": 0.5})
     assert restored(tmp_path) == (5, {"step": 5, "a": [5.0] * 3, "b": [6.0] * 3}, [])

@@ -7,7 +7,7 @@ import errno
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -46,9 +46,6 @@ _RETRY_SECS = (0.1, 0.5)
 
 _LASTING = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """Errors that last: no write is tried again after one."""
-
-_RETIRED = ("peak",)
-"""Variables that former versions saved; a checkpoint that has them fits all the same."""
 
 
 Hold: TypeAlias = Callable[[Snapshot], "Callable[[], None] | None"]
@@ -297,8 +294,7 @@ class Checkpointer:
         """
         path = str(self.directory / f"ckpt-{step}")
         try:
-            with self._retired_variables(path):
-                self._checkpoint.read(path).assert_consumed()
+            self._checkpoint.read(path).assert_consumed()
         except CONNECTION_ERRORS:
             raise
         except (AssertionError, ValueError, tf.errors.OpError) as error:
@@ -306,21 +302,6 @@ class Checkpointer:
                 f"the checkpoint of step {step} does not fit this experiment: "
                 f"{describe_mismatch(error)}"
             ) from error
-
-    @contextlib.contextmanager
-    def _retired_variables(self, path: str) -> Iterator[None]:
-        """Let a checkpoint have variables of former versions, which are read and thrown away."""
-        names = {name.split("/")[0] for name, _ in tf.train.list_variables(path)}
-        retired = [
-            name for name in _RETIRED if name in names and not hasattr(self._checkpoint, name)
-        ]
-        for name in retired:
-            setattr(self._checkpoint, name, tf.Variable(0.0))
-        try:
-            yield
-        finally:
-            for name in retired:
-                delattr(self._checkpoint, name)
 
     def steps(self) -> list[int]:
         """Return the steps of the committed checkpoints, ascending."""

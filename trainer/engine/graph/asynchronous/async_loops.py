@@ -14,20 +14,19 @@ import itertools
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 
 from trainer.engine.graph.asynchronous.remote_input import RemoteFeed, RemotePipelineFeed
 from trainer.engine.graph.input.feed import Feed, Source
-from trainer.engine.graph.loops.split_loops import EvalLoop, Loops, PredictLoop
+from trainer.engine.graph.loops.split_loops import EvalLoop, Loops, Predict, PredictLoop, Transform
 from trainer.engine.graph.loops.train_loop import TrainLoop
 from trainer.engine.graph.step.metric_sums import num_sums
 from trainer.engine.graph.step.update_check import VERDICT_SIZE, DivergenceStatus, Verdict
 from trainer.errors import ConfigError
-from trainer.protocols import Stream
+from trainer.protocols import Dataset, Stream, Task
 from trainer.runs.ledger import WorkerRecord, WorkerTime
 
 # In one call: the last chunk keeps the other workers waiting for a quarter of the time at most.
@@ -320,8 +319,8 @@ class AsyncPredictLoop(PredictLoop):
 
     feed: RemoteFeed
 
-    def __init__(self, *args: Any, scheduler: ChunkScheduler) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, scheduler: ChunkScheduler, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._scheduler = scheduler
         self._result_buffer = scheduler.result_buffer(1, tf.string)
 
@@ -344,22 +343,24 @@ class AsyncPredictLoop(PredictLoop):
         )
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class AsyncLoops(Loops):
     """Creates the loops of a strategy whose chief hands out steps."""
 
-    in_sequence = False
+    scheduler: ChunkScheduler
+    input_outside: bool = True
+    in_sequence: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        scheduler: ChunkScheduler,
-        check: Callable[[str], None] = lambda subject: None,
-    ) -> None:
-        super().__init__(strategy, input_outside=True, check=check)
-        self._send = scheduler.send
-        self._train = partial(AsyncTrainLoop, scheduler=scheduler)
-        self._evaluate = partial(AsyncEvalLoop, scheduler=scheduler)
-        self._predict = partial(AsyncPredictLoop, scheduler=scheduler)
+    def train(self, dataset: Dataset, feed: Feed, **parts: Any) -> TrainLoop:
+        return AsyncTrainLoop(self.strategy, dataset, feed, scheduler=self.scheduler, **parts)
+
+    def evaluate(self, task: Task, dataset: Dataset, feed: Feed, num_parts: int = 1) -> EvalLoop:
+        options: Any = {"scheduler": self.scheduler, "check": self.check}
+        return AsyncEvalLoop(self.strategy, task, dataset, feed, num_parts=num_parts, **options)
+
+    def predict(self, predict: Predict, transform: Transform | None, feed: Feed) -> PredictLoop:
+        options: Any = {"scheduler": self.scheduler, "check": self.check}
+        return AsyncPredictLoop(self.strategy, predict, transform, feed, **options)
 
     def feed(self, source: Source) -> Feed:
         if isinstance(source.split, Stream):
@@ -368,4 +369,4 @@ class AsyncLoops(Loops):
                 "strategy=parameter_server train chunks of steps in any order; use another strategy"
             )
         kind = RemoteFeed if source.split.in_memory else RemotePipelineFeed
-        return kind(source, self._send)
+        return kind(source, self.scheduler.send)

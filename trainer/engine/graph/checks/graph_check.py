@@ -12,6 +12,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,25 +55,22 @@ IN_LOOP = "pass it to replicator.checkpoint(...), alone or in a model"
 """The same in a training loop of the user's own."""
 
 
+@dataclass(eq=False, repr=False)
 class GraphCheck:
     """Checks the graphs of a run as they are traced.
 
-    Args:
+    Attributes:
         in_shards: whether the bits are to be the same on every layout.
     """
 
-    def __init__(
-        self,
-        saved: Callable[[], Mapping[str, Any]],
-        warn: Callable[[str], None],
-        place: str = IN_TASK,
-        *,
-        in_shards: bool = False,
-    ) -> None:
-        self._saved = saved
-        self._warn = functools.cache(warn)
-        self._place = place
-        self._in_shards = in_shards
+    saved: Callable[[], Mapping[str, Any]]
+    warn: Callable[[str], None]
+    place: str = IN_TASK
+    _: KW_ONLY
+    in_shards: bool = False
+
+    def __post_init__(self) -> None:
+        self._warn = functools.cache(self.warn)
 
     def __call__(self, subject: str) -> None:
         """Check the graph whose tracing is about to end.
@@ -93,16 +91,16 @@ class GraphCheck:
                 )
             if operation.type in _WARNINGS and not _is_made_in(operation, _PRODUCT):
                 self._warn(f"warning: {subject}: {_named(operation)} {_WARNINGS[operation.type]}")
-            if self._in_shards and _has_own_seed(operation):
+            if self.in_shards and _has_own_seed(operation):
                 self._warn(
                     f"warning: {subject}: {_named(operation)} draws with a seed of its own, so its "
                     "numbers are not cut as the batch is, and the bits may depend on the layout; "
                     f"{_HOW_TO_DRAW}"
                 )
-        for name, shape, reader in _strangers(graphs, self._saved()):
+        for name, shape, reader in _strangers(graphs, self.saved()):
             raise ConfigError(
                 f"{subject}: {_named(reader)} reads the variable {name} (shape {shape}), which is "
-                f"neither trained nor saved; {self._place}, or make it a tf.constant if it "
+                f"neither trained nor saved; {self.place}, or make it a tf.constant if it "
                 "never changes"
             )
 

@@ -16,6 +16,7 @@ import struct
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,35 +43,30 @@ _MOST_VECTORS = 512  # in one call of the system
 _TCP_INFO = struct.Struct("2xB53xI")  # of Linux: tcpi_retransmits, tcpi_last_ack_recv
 
 
+@dataclass(eq=False, repr=False)
 class PeerLinks:
     """The connections of one process to its peers.
 
     Attributes:
         waited_secs: how long it has waited for the others to come to an exchange.
-
-    Args:
         timeouts: how long a peer may neither send nor take anything.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        names: Sequence[str],
-        host: str,
-        token: bytes,
-        timeouts: Timeouts,
-    ) -> None:
-        self.rank = rank
-        self.count = len(names)
+    rank: int
+    names: Sequence[str]
+    host: str
+    token: bytes
+    timeouts: Timeouts
+
+    def __post_init__(self) -> None:
+        self.count = len(self.names)
         self.waited_secs = 0.0
-        self._names = names
-        self._token = token
-        self._timeouts = timeouts
         self._received: list[Any] = []
         self._links: dict[int, socket.socket] = {}
         self._calls = 0
-        family = socket.getaddrinfo(host, None)[0][0]
-        self._listener = socket.create_server((host, 0), family=family, backlog=max(1, self.count))
+        family = socket.getaddrinfo(self.host, None)[0][0]
+        backlog = max(1, self.count)
+        self._listener = socket.create_server((self.host, 0), family=family, backlog=backlog)
         self.port: int = self._listener.getsockname()[1]
 
     def open(self, addresses: Mapping[int, tuple[str, int]], secs: float) -> None:
@@ -83,7 +79,7 @@ class PeerLinks:
             PeerLostError: a peer could not be reached, or did not come; names it.
         """
         deadline = time.monotonic() + secs
-        arrivals = _Arrivals(self._listener, self.rank, self.count, self._token)
+        arrivals = _Arrivals(self._listener, self.rank, self.count, self.token)
         try:
             for rank in range(self.rank):
                 self._links[rank] = self._connect(rank, addresses[rank], deadline)
@@ -91,11 +87,11 @@ class PeerLinks:
         finally:
             arrivals.close()
         here = {self.rank, *self._links}
-        if missing := [name for i, name in enumerate(self._names) if i not in here]:
+        if missing := [name for i, name in enumerate(self.names) if i not in here]:
             raise PeerLostError(f"{', '.join(missing)} did not connect within {secs:g} s")
         for link in self._links.values():
             link.setblocking(False)
-            _keep_alive(link, self._timeouts.cut_off_secs)
+            _keep_alive(link, self.timeouts.cut_off_secs)
 
     def all_reduce(self, total: Any, own: Pieces, add_up: AddUp) -> None:
         """Write the sum over all peers into a contiguous float32 vector.
@@ -144,12 +140,12 @@ class PeerLinks:
                 link.shutdown(socket.SHUT_RDWR)
 
     def _connect(self, rank: int, address: tuple[str, int], deadline: float) -> socket.socket:
-        name = self._names[rank]
+        name = self.names[rank]
         problem: Exception | None = None
         while (left := deadline - time.monotonic()) > 0:
             try:
                 link = socket.create_connection(address, min(left, _HANDSHAKE_SECS))
-                _prove(link, self._token, self.rank, rank, is_caller=True)
+                _prove(link, self.token, self.rank, rank, is_caller=True)
                 return link
             except (OSError, ValueError) as error:
                 problem = error
@@ -180,22 +176,22 @@ class PeerLinks:
         self.waited_secs += max((x.met_at for x in transfers.values()), default=began) - began
 
     def _wait(self, selector: selectors.BaseSelector) -> list[tuple[selectors.SelectorKey, int]]:
-        warn_secs, silent_secs = self._timeouts.warn_secs, self._timeouts.silent_secs
+        warn_secs, silent_secs = self.timeouts.warn_secs, self.timeouts.silent_secs
         began = time.monotonic()
         is_late = False
         while (waited := time.monotonic() - began) < silent_secs:
             if ready := selector.select(min(_CHECK_SECS, silent_secs - waited)):
                 return ready
             for rank in [key.data for key in selector.get_map().values()]:
-                if _is_cut_off(self._links[rank], self._timeouts.cut_off_secs):
-                    raise PeerLostError(f"{self._names[rank]} has gone: its host is cut off")
+                if _is_cut_off(self._links[rank], self.timeouts.cut_off_secs):
+                    raise PeerLostError(f"{self.names[rank]} has gone: its host is cut off")
             if not is_late and waited >= warn_secs:
                 is_late = True
-                self._timeouts.warn(self._awaited(selector))
+                self.timeouts.warn(self._awaited(selector))
         raise PeerLostError(f"{self._awaited(selector)}: silent for {silent_secs:g} s")
 
     def _awaited(self, selector: selectors.BaseSelector) -> str:
-        return ", ".join(self._names[key.data] for key in selector.get_map().values())
+        return ", ".join(self.names[key.data] for key in selector.get_map().values())
 
     def _advance(
         self, selector: selectors.BaseSelector, transfer: _Transfer, rank: int, events: int
@@ -211,7 +207,7 @@ class PeerLinks:
             if isinstance(error, PeerLostError):
                 raise
             reason = error.strerror or str(error)
-            raise PeerLostError(f"{self._names[rank]} has gone: {reason}") from error
+            raise PeerLostError(f"{self.names[rank]} has gone: {reason}") from error
         wanted = transfer.events()
         if not wanted:
             selector.unregister(transfer.link)

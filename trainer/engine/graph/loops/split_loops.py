@@ -8,7 +8,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeAlias, TypeVar
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -38,6 +39,8 @@ Predict: TypeAlias = Callable[[Batch], Mapping[str, tf.Tensor]]
 """Returns the predictions for one replica's batch, name -> [B, ...]."""
 Transform: TypeAlias = Callable[[Batch, tf.Tensor | None], Batch]
 """Turns a fetched batch into the input of the prediction; a dataset's."""
+Check: TypeAlias = Callable[[str], None]
+"""Checks the graph whose tracing is about to end, by what it computes; see `GraphCheck`."""
 
 
 class SplitLoop:
@@ -47,12 +50,16 @@ class SplitLoop:
     """
 
     def __init__(
-        self, strategy: tf.distribute.Strategy, transform: Transform | None, feed: Feed
+        self,
+        strategy: tf.distribute.Strategy,
+        transform: Transform | None,
+        feed: Feed,
+        check: Check = lambda subject: None,
     ) -> None:
         self._strategy = strategy
         self._transform = transform
         self.feed = feed
-        self.check: Callable[[str], None] = lambda subject: None
+        self.check = check
         self._log = CollectiveLog()
 
     @contextmanager
@@ -85,8 +92,9 @@ class EvalLoop(SplitLoop):
         *,
         in_order: bool = False,
         num_parts: int = 1,
+        **options: Any,
     ) -> None:
-        super().__init__(strategy, dataset.transform, feed)
+        super().__init__(strategy, dataset.transform, feed, **options)
         self._task = task
         self._in_order = in_order
         self._num_parts = num_parts
@@ -210,8 +218,9 @@ class PredictLoop(SplitLoop):
         predict: Predict,
         transform: Transform | None,
         feed: Feed,
+        **options: Any,
     ) -> None:
-        super().__init__(strategy, transform, feed)
+        super().__init__(strategy, transform, feed, **options)
         self._predict = predict
         self._types: dict[str, tf.DType] = {}
 
@@ -278,60 +287,36 @@ class PredictLoop(SplitLoop):
         return {name: tf.reshape(rows, [-1, *rows.shape[2:]]) for name, rows in gathered.items()}
 
 
-AnyLoop = TypeVar("AnyLoop", TrainLoop, EvalLoop, PredictLoop)
-
-
+@dataclass(eq=False, repr=False)
 class Loops:
     """Creates the compiled loops.
 
     Attributes:
-        in_sequence: whether an evaluation sees its batches one after the other.
-
-    Args:
         input_outside: whether replicas cannot gather their batches themselves.
         in_order: whether evaluations add up batches in the order of the split.
+        in_sequence: whether an evaluation sees its batches one after the other.
     """
 
-    in_sequence = True
-
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        *,
-        input_outside: bool,
-        in_order: bool = False,
-        check: Callable[[str], None] = lambda subject: None,
-    ) -> None:
-        self._check = check
-        self._train: Callable[..., TrainLoop] = TrainLoop
-        self._evaluate: Callable[..., EvalLoop] = EvalLoop
-        self._predict: Callable[..., PredictLoop] = PredictLoop
-        self._in_order = in_order
-        self._strategy = strategy
-        self._outside = input_outside
+    strategy: tf.distribute.Strategy
+    _: KW_ONLY
+    input_outside: bool
+    in_order: bool = False
+    check: Check = lambda subject: None
+    in_sequence: ClassVar[bool] = True
 
     def feed(self, source: Source) -> Feed:
         """Choose how the batches of a source reach the replicas."""
-        return input_module.feed(source, self._strategy, outside=self._outside)
+        return input_module.feed(source, self.strategy, outside=self.input_outside)
 
     def train(self, dataset: Dataset, feed: Feed, **parts: Any) -> TrainLoop:
         """Create the loop over training steps; `parts` are those of `TrainLoop`."""
-        return self.checked(self._train(self._strategy, dataset, feed, **parts))
+        return TrainLoop(self.strategy, dataset, feed, **parts)
 
     def evaluate(self, task: Task, dataset: Dataset, feed: Feed, num_parts: int = 1) -> EvalLoop:
         """Create the loop that evaluates the batches of a split, as `EvalLoop` does."""
-        in_order = self._in_order
-        return self.checked(
-            self._evaluate(
-                self._strategy, task, dataset, feed, in_order=in_order, num_parts=num_parts
-            )
-        )
+        options: Any = {"in_order": self.in_order, "num_parts": num_parts, "check": self.check}
+        return EvalLoop(self.strategy, task, dataset, feed, **options)
 
     def predict(self, predict: Predict, transform: Transform | None, feed: Feed) -> PredictLoop:
         """Create the loop that predicts the batches of a split."""
-        return self.checked(self._predict(self._strategy, predict, transform, feed))
-
-    def checked(self, loop: AnyLoop) -> AnyLoop:
-        """Have a loop checked when it has been traced."""
-        loop.check = self._check
-        return loop
+        return PredictLoop(self.strategy, predict, transform, feed, check=self.check)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -31,6 +32,7 @@ from trainer.protocols import Batch, Dataset
 from trainer.runs.ledger import WorkerRecord
 
 
+@dataclass(eq=False, repr=False)
 class TrainLoop:
     """Runs training steps and adds their metrics to the state's sums.
 
@@ -39,32 +41,22 @@ class TrainLoop:
         check: called when a graph has been traced, with what it computes; see `GraphCheck`.
         collectives: the collectives of this process's replicas in a step; known when `run` has
             been traced.
-
-    Args:
-        learning_rates: the learning rate of each optimizer at a step, by its name in the log.
+        schedules: the learning rate of each optimizer at a step, by its name in the log.
     """
 
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        dataset: Dataset,
-        feed: Feed,
-        *,
-        state: TrainState,
-        options: StepOptions,
-        learning_rates: Mapping[str, Callable[[tf.Tensor], tf.Tensor]],
-        seed: int,
-    ) -> None:
-        self.strategy = strategy
-        self._task = state.task
-        self.state = state
-        self._dataset = dataset
-        self.feed = feed
-        self.options = options
-        self._learning_rates = learning_rates
-        self._seed = seed
-        self.on_traced: Callable[[tf.Graph], None] = lambda graph: None
-        self.check: Callable[[str], None] = lambda subject: None
+    strategy: tf.distribute.Strategy
+    dataset: Dataset
+    feed: Feed
+    _: KW_ONLY
+    state: TrainState
+    options: StepOptions
+    schedules: Mapping[str, Callable[[tf.Tensor], tf.Tensor]]
+    seed: int
+    on_traced: Callable[[tf.Graph], None] = lambda graph: None
+    check: Callable[[str], None] = lambda subject: None
+
+    def __post_init__(self) -> None:
+        self._task = self.state.task
         self.collectives = CollectiveLog()
 
     @tf.function(autograph=False)
@@ -125,7 +117,7 @@ class TrainLoop:
     def learning_rates(self, step: int) -> dict[str, float]:
         """Return the learning rate of each optimizer in step `step`, counted from 0, by name."""
         index = tf.constant(step, tf.int64)
-        return {name: float(rate(index)) for name, rate in self._learning_rates.items()}
+        return {name: float(rate(index)) for name, rate in self.schedules.items()}
 
     def report(self) -> dict[str, float]:
         """Return further values for the log, by name: of the last step or call, or of the run."""
@@ -198,14 +190,14 @@ class TrainLoop:
         static = tf.get_static_value(replica)
         number = tf.cast(replica, tf.int64) if static is None else int(static)
         part = randomness.BatchPart(
-            lambda: randomness.fold_seed(self._seed, index),
+            lambda: randomness.fold_seed(self.seed, index),
             size=int(draws.shape[0]),
             number=number,
             num_parts=num_replicas,
         )
         with randomness.batch_part(part):
             num_shards = (self.options.shards or num_replicas) // num_replicas
-            transform = self._dataset.transform
+            transform = self.dataset.transform
             changed = of_each_shard(lambda x: dict(transform(*x)), (batch, draws), num_shards)
             yield {**batch, **changed}
 

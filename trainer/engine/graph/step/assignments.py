@@ -15,6 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
@@ -221,49 +222,44 @@ def notes_updates(model: tf.keras.Model) -> bool:
     return getattr(model, "notes_updates", False)
 
 
+@dataclass(eq=False, repr=False)
 class MovingStatistics:
     """The moving statistics of one model, in one update of a replica.
 
     Made before the forward passes, which change the variables of most models.
 
-    Args:
-        noted: whether what the step would assign is noted, and not assigned; None: as the model
-            does.
+    Attributes:
+        noted: whether what the step would assign is noted, and not assigned.
     """
 
-    def __init__(
-        self,
-        model: tf.keras.Model,
-        options: StepOptions,
-        num_replicas: int,
-        *,
-        noted: bool | None = None,
-    ) -> None:
-        self._model = model
-        self._options = options
-        self._num_replicas = num_replicas
-        noted = notes_updates(model) if noted is None else noted
-        self._keeps = options.captures_updates or noted
-        self._adds = noted and options.adds_differences
+    model: tf.keras.Model
+    options: StepOptions
+    num_replicas: int
+    noted: bool
+
+    def __post_init__(self) -> None:
+        self._keeps = self.options.captures_updates or self.noted
+        self._adds = self.noted and self.options.adds_differences
         self._variables: list[tf.Variable] = []
-        monitor = options.divergence_monitor
+        monitor = self.options.divergence_monitor
         may_drop = monitor is not None and monitor.skips and not self._keeps
-        self._before = [(v, v.read_value()) for v in moving_variables(model)] if may_drop else []
+        before = moving_variables(self.model) if may_drop else []
+        self._before = [(variable, variable.read_value()) for variable in before]
 
     def to_sum(self, variables: list[tf.Variable], values: list[tf.Tensor]) -> list[tf.Tensor]:
         """Return what this replica adds to the sums over all replicas that `assign` takes."""
         if self._keeps:
             self._variables = variables
             return values
-        if self._num_replicas == 1:
+        if self.num_replicas == 1:
             return []
         # Not those of frozen layers, which must keep their bits: the mean of three equal numbers
         # may be another one.
-        layers = (x for x in self._model.submodules if isinstance(x, tf.keras.layers.Layer))
+        layers = (x for x in self.model.submodules if isinstance(x, tf.keras.layers.Layer))
         frozen = {id(v) for layer in layers if not layer.trainable for v in layer.weights}
         self._variables = [
             variable
-            for variable in self._model.non_trainable_variables
+            for variable in self.model.non_trainable_variables
             if variable.synchronization == tf.VariableSynchronization.ON_READ
             and id(variable) not in frozen
         ]
@@ -277,11 +273,11 @@ class MovingStatistics:
         """
         if not self._keeps:
             for variable, total in zip(self._variables, totals, strict=True):
-                variable.assign(total / self._num_replicas)
+                variable.assign(total / self.num_replicas)
             for variable, old in self._before:
                 variable.assign(tf.where(dropped, old, variable.read_value()))
             return
-        passes = self._options.passes(self._num_replicas)
+        passes = self.options.passes(self.num_replicas)
         means = []
         for variable, total in zip(self._variables, totals, strict=True):
             mean = total / passes

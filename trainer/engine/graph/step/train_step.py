@@ -17,7 +17,7 @@ from trainer.engine.graph.step.accumulation import (
     accumulate_gradients,
     forward_parts,
 )
-from trainer.engine.graph.step.assignments import MovingStatistics, soft_update
+from trainer.engine.graph.step.assignments import MovingStatistics, notes_updates, soft_update
 from trainer.engine.graph.step.metric_sums import Sums
 from trainer.engine.graph.step.row_gradients import (
     allow_reads,
@@ -86,7 +86,8 @@ class Step(Collectives):
         """
         self._refuse_in_evaluation("minimize")
         self._count(optimizer)
-        statistics = MovingStatistics(model, self.options, self.num_replicas)
+        noted = notes_updates(model)
+        statistics = MovingStatistics(model, self.options, self.num_replicas, noted)
         # Once: other workers may change it before this update is made.
         loss_scale = self.options.loss_scale
         scale = None if loss_scale is None else loss_scale.value.read_value()
