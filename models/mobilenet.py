@@ -45,11 +45,5 @@ def mobilenet(
     load = loader_of(weights, "MobileNetV2", images, alpha=alpha, include_top=is_published)
     backbone, features = build_backbone("MobileNetV2", images, momentum, synchronized, alpha=alpha)
     return with_classifier(
-        inputs,
-        features,
-        backbone,
-        num_outputs,
-        load,
-        name="mobilenet",
-        is_published=is_published,
+        inputs, features, backbone, num_outputs, load, name="mobilenet", is_published=is_published
     )

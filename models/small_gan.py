@@ -45,10 +45,7 @@ def small_generator(
 
 
 def small_discriminator(
-    input_shape: tuple[int, ...],
-    num_classes: int,
-    *,
-    width: Annotated[int, Ge(1)] = 32,
+    input_shape: tuple[int, ...], num_classes: int, *, width: Annotated[int, Ge(1)] = 32
 ) -> tf.keras.Model:
     """Build a discriminator of three convolutions, all layers spectrally normalized.
 

@@ -62,10 +62,7 @@ def sngan_generator(
 
 
 def sngan_discriminator(
-    input_shape: tuple[int, ...],
-    num_classes: int,
-    *,
-    width: Annotated[int, Ge(1)] = 128,
+    input_shape: tuple[int, ...], num_classes: int, *, width: Annotated[int, Ge(1)] = 128
 ) -> tf.keras.Model:
     """Build the discriminator: four residual blocks, all layers spectrally normalized.
 

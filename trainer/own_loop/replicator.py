@@ -245,11 +245,7 @@ class Replicator:
     """
 
     def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        options: StepOptions,
-        session: Session,
-        seed: int,
+        self, strategy: tf.distribute.Strategy, options: StepOptions, session: Session, seed: int
     ) -> None:
         convert_draws()
         group = session.process_group

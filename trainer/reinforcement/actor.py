@@ -27,12 +27,7 @@ from trainer.errors import ConfigError
 from trainer.protocols import EnvSpec, Task
 from trainer.reinforcement.connection import Closed, Finished, LearnerClient
 from trainer.reinforcement.environment_data import EnvironmentData
-from trainer.reinforcement.rollout import (
-    EnvironmentGroup,
-    acting_task,
-    policy_signature,
-    unroll,
-)
+from trainer.reinforcement.rollout import EnvironmentGroup, acting_task, policy_signature, unroll
 from trainer.runs.directory import read_result
 
 _POLL_SECS = 0.25

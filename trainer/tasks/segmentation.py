@@ -78,11 +78,7 @@ class Segmentation(OneModel):
         present = [value for value in each.values() if not np.isnan(value)]
         others = {name: value for name, value in metrics.items() if name not in each}
         mean = float(np.mean(present)) if present else float("nan")
-        return {
-            **others,
-            "mean_iou": mean,
-            **(each if len(each) <= _MOST_NAMED_CLASSES else {}),
-        }
+        return {**others, "mean_iou": mean, **(each if len(each) <= _MOST_NAMED_CLASSES else {})}
 
     def make_evaluator(
         self, inference: Inference, source: Source, predictor: Predictor | None

@@ -91,10 +91,7 @@ class Server:
         return None
 
     def _watch(
-        self,
-        file: socket.socket | int,
-        events: int,
-        handler: Callable[[int], Task | None],
+        self, file: socket.socket | int, events: int, handler: Callable[[int], Task | None]
     ) -> None:
         descriptor = file if isinstance(file, int) else file.fileno()
         self._open[descriptor] = file

@@ -189,10 +189,7 @@ class Assignment:
 
 
 def _listen(
-    connection: socket.socket,
-    assignments: queue.Queue[Assignment],
-    signals: Signals,
-    send: Send,
+    connection: socket.socket, assignments: queue.Queue[Assignment], signals: Signals, send: Send
 ) -> None:
     """Receive the assignment, then stop and save requests, from the supervisor."""
     try:

@@ -94,11 +94,7 @@ class MemorySnapshots:
         self.process_group.gather(*_Holding(-1, -1, -1, -1, -1))
 
     def keep(
-        self,
-        position: Position,
-        *,
-        force: bool = False,
-        before: Callable[[], None] = lambda: None,
+        self, position: Position, *, force: bool = False, before: Callable[[], None] = lambda: None
     ) -> None:
         """Write the state, if that is due by now.
 

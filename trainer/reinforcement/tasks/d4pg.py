@@ -214,12 +214,7 @@ class Support:
 
 
 def n_step_returns(
-    reward: tf.Tensor,
-    terminated: tf.Tensor,
-    is_step: tf.Tensor,
-    *,
-    discount: float,
-    num_steps: int,
+    reward: tf.Tensor, terminated: tf.Tensor, is_step: tf.Tensor, *, discount: float, num_steps: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return the n-step returns of each row (Sutton 1988), of at most `num_steps` steps.
 

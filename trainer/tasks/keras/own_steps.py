@@ -19,12 +19,7 @@ from trainer.engine.graph.step.assignments import (
     value_to_sum,
 )
 from trainer.engine.graph.step.lockstep import in_lockstep
-from trainer.engine.graph.step.shard_tree import (
-    add,
-    add_all,
-    keep_apart,
-    tree_sum,
-)
+from trainer.engine.graph.step.shard_tree import add, add_all, keep_apart, tree_sum
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.errors import ConfigError
 from trainer.protocols import STATES, Batch

@@ -271,12 +271,7 @@ class Program:
             scope = self.model.own_step()
         elif "train_step" in self.steps:
             weights = self.model.variables
-        with (
-            self._explained(),
-            traced_step(index),
-            own_values(weights) as assigned,
-            scope as held,
-        ):
+        with self._explained(), traced_step(index), own_values(weights) as assigned, scope as held:
             with self._converting():
                 returned = converted(undecorated(self.own, name), self.library)(packed(batch))
             logs = _scalars(name, returned)

@@ -69,12 +69,7 @@ def run(saved: SavedRun) -> None:
             shutil.copy(fitted, temporary / fitted.name)
         (temporary / CARD).write_text(
             model_card.text(
-                experiment,
-                run_dir,
-                step,
-                dataset,
-                served,
-                parameters={name: model.count_params()},
+                experiment, run_dir, step, dataset, served, parameters={name: model.count_params()}
             )
         )
         _replace(path, temporary)

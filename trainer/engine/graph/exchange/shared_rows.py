@@ -344,11 +344,7 @@ def add_columns(
 
 
 def _add_block(
-    parts: list[np.ndarray],
-    mine: np.ndarray,
-    total: np.ndarray,
-    buffers: np.ndarray,
-    add_up: AddUp,
+    parts: list[np.ndarray], mine: np.ndarray, total: np.ndarray, buffers: np.ndarray, add_up: AddUp
 ) -> None:
     is_in_place = np.may_share_memory(mine, total)
     first = buffers[0] if is_in_place else total  # else the others would be added to what is lost

@@ -8,15 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.config.options.targets import MODEL_ARGUMENTS
-from trainer.protocols import (
-    Batch,
-    Dataset,
-    DatasetDefaults,
-    Split,
-    Stream,
-    paths,
-    with_defaults,
-)
+from trainer.protocols import Batch, Dataset, DatasetDefaults, Split, Stream, paths, with_defaults
 
 
 def feature_specs(dataset: Dataset) -> Any:

@@ -25,15 +25,7 @@ from trainer.engine.graph.step.shard_tree import add
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.graph.step.train_step import Step
 from trainer.errors import ConfigError
-from trainer.protocols import (
-    Batch,
-    Dataset,
-    PerExample,
-    Task,
-    TaskDefaults,
-    paths,
-    with_defaults,
-)
+from trainer.protocols import Batch, Dataset, PerExample, Task, TaskDefaults, paths, with_defaults
 
 Predict: TypeAlias = Callable[[Batch], Mapping[str, tf.Tensor]]
 """Returns the predictions for one replica's batch, name -> [B, ...]."""

@@ -43,13 +43,7 @@ from trainer.engine.graph.step.row_gradients import (
     stays_in_rows,
     values_of,
 )
-from trainer.engine.graph.step.shard_tree import (
-    add,
-    add_all,
-    carries,
-    keep_apart,
-    tree_sum,
-)
+from trainer.engine.graph.step.shard_tree import add, add_all, carries, keep_apart, tree_sum
 from trainer.engine.graph.step.step_options import Gradients, StepOptions
 from trainer.errors import ConfigError
 from trainer.protocols import Batch, LossFn, PartLoss

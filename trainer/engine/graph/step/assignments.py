@@ -72,8 +72,7 @@ class _Scope:
 
 @contextmanager
 def own_values(
-    variables: Sequence[tf.Variable],
-    begin: Callable[[tf.Variable], tf.Tensor] | None = None,
+    variables: Sequence[tf.Variable], begin: Callable[[tf.Variable], tf.Tensor] | None = None
 ) -> Iterator[dict[int, Assigned]]:
     """Keep what is assigned to variables inside, in this thread; yield it, by the variables' ids.
 

@@ -6,14 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.protocols import (
-    STATES,
-    Metrics,
-    PerExampleMetrics,
-    Task,
-    TaskDefaults,
-    with_defaults,
-)
+from trainer.protocols import STATES, Metrics, PerExampleMetrics, Task, TaskDefaults, with_defaults
 
 Sums = dict[str, tuple[tf.Tensor, tf.Tensor]]
 """Name of a metric -> (sum, weight), float32 scalars; of `STATES` a vector and an empty one."""

@@ -12,11 +12,7 @@ from trainer.engine.graph.exchange.collectives import CollectiveLog, Collectives
 from trainer.engine.graph.placement.step_devices import on_own_device
 from trainer.engine.graph.randomness import randomness
 from trainer.engine.graph.randomness.draws import static_shape
-from trainer.engine.graph.step.accumulation import (
-    Contribution,
-    accumulate_gradients,
-    forward_parts,
-)
+from trainer.engine.graph.step.accumulation import Contribution, accumulate_gradients, forward_parts
 from trainer.engine.graph.step.assignments import MovingStatistics, notes_updates, soft_update
 from trainer.engine.graph.step.metric_sums import Sums
 from trainer.engine.graph.step.row_gradients import (
@@ -52,12 +48,7 @@ class Step(Collectives):
     """
 
     def __init__(
-        self,
-        index: tf.Tensor,
-        options: StepOptions,
-        log: CollectiveLog,
-        *,
-        evaluates: bool = False,
+        self, index: tf.Tensor, options: StepOptions, log: CollectiveLog, *, evaluates: bool = False
     ) -> None:
         super().__init__(log)
         self.index = index
@@ -72,11 +63,7 @@ class Step(Collectives):
         self.dropped = tf.constant(False)
 
     def minimize(
-        self,
-        loss_fn: LossFn,
-        batch: Batch,
-        model: tf.keras.Model,
-        optimizer: Optimizer,
+        self, loss_fn: LossFn, batch: Batch, model: tf.keras.Model, optimizer: Optimizer
     ) -> Metrics:
         """Update a model once with the gradient of the global batch's mean loss.
 
@@ -314,11 +301,7 @@ class Step(Collectives):
             return tf.random.normal(shape, dtype=dtype)
 
     def random_uniform(
-        self,
-        shape: Sequence[int],
-        minval: Any = 0,
-        maxval: Any = None,
-        dtype: Any = tf.float32,
+        self, shape: Sequence[int], minval: Any = 0, maxval: Any = None, dtype: Any = tf.float32
     ) -> tf.Tensor:
         dtype = tf.as_dtype(dtype)
         if maxval is None:
