@@ -82,7 +82,6 @@ def build_backbone(
 
     Args:
         images: [B, H, W, 3] float32 in [0, 1].
-        options: further ones of the network.
     """
     build = getattr(tf.keras.applications, name)
     family = build.__module__.rpartition(".")[2]

@@ -57,7 +57,6 @@ def loader_of(
     Args:
         network: its name in `tf.keras.applications`.
         images: what it takes, [B, height, width, 3].
-        options: further ones of the network.
     """
     if weights is None:
         return None

@@ -79,13 +79,7 @@ def _normalized(x: tf.Tensor, name: str) -> tf.Tensor:
 
 @tf.keras.utils.register_keras_serializable("steadfast")
 class TokenEmbedding(tf.keras.layers.Layer):
-    """Learned vectors of tokens and of positions; and the logits of tokens from the same vectors.
-
-    Args:
-        vocabulary: how many different tokens there are.
-        width: numbers of a vector.
-        length: how many positions there are.
-    """
+    """Learned vectors of tokens and positions; also makes the logits of tokens from the former."""
 
     def __init__(self, vocabulary: int, width: int, length: int, **options: Any) -> None:
         super().__init__(**options)

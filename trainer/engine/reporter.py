@@ -49,9 +49,6 @@ class WorkerClock:
     TensorFlow's tells only when the gradient was ready and when the sum was there, and the travel
     of the gradient is in between; the least such time of any process counts as travel, what is
     above it as waiting.
-
-    Args:
-        exchange: their exchange of gradients; None: it is not measured.
     """
 
     def __init__(

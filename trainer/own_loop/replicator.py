@@ -51,7 +51,6 @@ class UserStep:
     Attributes:
         function: called on each replica with its element, or with nothing without an input;
             returns a nest of numbers or dense tensors of static shapes, or None.
-        options: of the sums over the replicas.
         averaged: variables that each replica updates by itself, such as moving statistics.
     """
 
@@ -67,13 +66,7 @@ class UserStep:
 
     @tf.function(autograph=False)
     def run(self, iterator: Any, index: tf.Tensor) -> Any:
-        """Run one step; return the results of all replicas, stacked along the first dimension.
-
-        Args:
-            iterator: gives the elements of this process's replicas, one after the other; None:
-                there is no input.
-            index: number of the step, scalar int64.
-        """
+        """Run a step; return the results of all replicas, stacked along the first dimension."""
         self.collectives = CollectiveLog()  # of this trace
         count = len(self.strategy.extended.worker_devices)
         elements: list[Any] = []
@@ -88,11 +81,7 @@ class UserStep:
         return results
 
     def trace(self, iterator: Any) -> dict[str, str]:
-        """Trace the step without running it; return the labels of its collectives.
-
-        Raises:
-            ConfigError: see `GraphCheck`.
-        """
+        """Trace the step without running it; return the labels of its collectives."""
         self.run.get_concrete_function(iterator, tf.TensorSpec([], tf.int64))
         return self.collectives.labels()
 
@@ -238,10 +227,6 @@ class Replicator:
         worker: number of this process, from 0.
         num_workers: processes that share a step.
         is_chief: whether this process writes the files of the run.
-
-    Args:
-        options: of the sums over the replicas.
-        session: the run that the steps belong to.
     """
 
     def __init__(
@@ -426,11 +411,7 @@ class Replicator:
         return compiled
 
     def _trackables(self, objects: dict[str, Any]) -> dict[str, Any]:
-        """Return the objects as they are saved.
-
-        Raises:
-            ConfigError: one cannot be saved.
-        """
+        """Return the objects as they are saved."""
         trackables = {}
         for name, value in objects.items():
             if name in _RESERVED:

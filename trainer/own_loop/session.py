@@ -34,9 +34,7 @@ class Session(RunState):
         save_policies: at which steps to save, besides `save_timer`.
         make_checkpointer: makes the checkpointer of named objects, and what keeps its state in
             memory, if anything does.
-        open_writers: opens the writers at a step.
         requests: whether a stop, and whether a save, was requested of this process by now.
-        metrics: the last ones that were logged.
     """
 
     run_dir: Path

@@ -40,10 +40,6 @@ class Streams:
     Attributes:
         positions: for each stream a digest of its name, and the number of steps that have read
             from it, [MAX_STREAMS, 2] int64. It is up to date after `record`.
-
-    Args:
-        context: the number of processes that read, and which one this is.
-        announce: shows a line to the user.
     """
 
     def __init__(
@@ -94,11 +90,7 @@ class Streams:
         return self._streams[name]
 
     def _iterator(self, function: InputFn, steps: int) -> Any:
-        """Return an iterator over the elements after the first `steps` steps.
-
-        Raises:
-            ConfigError: the function returns no dataset.
-        """
+        """Return an iterator over the elements after the first `steps` steps."""
         context = self._context
         num_local = context.num_replicas_in_sync // context.num_input_pipelines
         # Whatever was drawn before: a shuffle without a seed has the same order when it is made

@@ -34,11 +34,7 @@ _POLL_SECS = 0.25
 
 
 class PublishedPolicy:
-    """A task's policy with weights of its own: the newest that were assigned.
-
-    Raises:
-        ConfigError: the task does not act.
-    """
+    """A task's policy with weights of its own: the newest that were assigned."""
 
     def __init__(self, task: Task, spec: EnvSpec) -> None:
         acts = acting_task(task)
@@ -157,11 +153,7 @@ class Actor:
         return self.policy.act(observations, seed, self._exploration)
 
     def _on_wait(self) -> None:
-        """Send a sign of life; called while the learner has not answered too.
-
-        Raises:
-            _Stopped: a stop was requested.
-        """
+        """Send a sign of life; called while the learner has not answered too."""
         self.channel.phase(self._phase, self._unrolls)
         if self.stop():
             raise _Stopped

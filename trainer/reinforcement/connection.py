@@ -341,7 +341,6 @@ def send(
     """Send a header and arrays, however long the other process takes to read them.
 
     Args:
-        arrays: of types without objects.
         on_wait: called after each timeout of the socket; may raise an error to end the wait.
 
     Raises:

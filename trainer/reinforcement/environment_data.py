@@ -167,11 +167,7 @@ class ActorFeed:
 
 
 class ActorTrainLoop(TrainLoop):
-    """Runs training steps on unrolls, and reports what became of the frames.
-
-    Raises:
-        ConfigError: the task does not act, or the buffer refuses an option.
-    """
+    """Runs training steps on unrolls, and reports what became of the frames."""
 
     def __init__(self, run: Trained, data: EnvironmentData) -> None:
         task = acting_task(run.state.task)

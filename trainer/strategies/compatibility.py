@@ -44,8 +44,6 @@ def check(
     """Refuse what cannot be combined.
 
     Args:
-        strategy: the strategy, resolved as far as this process can.
-        cluster: the cluster as this process sees it.
         models: all models, once they have been built.
 
     Raises:

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 def canonical(key: str, names: Sequence[str]) -> list[str]:
     """Return the short names of devices, such as GPU:0 for /gpu:0 or /device:GPU:0.
 
-    Args:
-        key: the option's dotted key, for messages.
-        names: the devices, as a user writes them.
-
     Raises:
         ConfigError: there is none, a name is not a device's, or one is listed twice.
     """
@@ -159,9 +155,6 @@ def check_placement(devices_per_replica: int, placement: Mapping[str, int] | str
 
     Args:
         placement: regular expression -> logical device; or "balanced".
-
-    Raises:
-        ConfigError: a pattern or a number is wrong.
     """
     if isinstance(placement, str):
         return
@@ -183,9 +176,6 @@ def check_placement(devices_per_replica: int, placement: Mapping[str, int] | str
 
 def num_replicas(key: str, num_devices: int, devices_per_replica: int) -> int:
     """Return how many replicas so many devices make.
-
-    Args:
-        key: the option that says how many devices there are, for the message.
 
     Raises:
         ConfigError: some devices would be left over.

@@ -240,11 +240,7 @@ class MultiWorker(Strategy):
         return gpus
 
     def _is_direct(self, cluster: Cluster, num_gpus: int) -> bool:
-        """Return whether the processes add up directly.
-
-        Raises:
-            ConfigError: that is asked for, and not possible.
-        """
+        """Return whether the processes add up directly."""
         is_possible = (
             sys.platform == "linux"
             and len(cluster.trainers) > 1

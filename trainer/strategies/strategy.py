@@ -92,18 +92,11 @@ class Strategy:
         return None
 
     def process_ids(self, count: int | None) -> list[ProcessId]:
-        """Return the processes of a cluster; empty if the strategy needs none.
-
-        Args:
-            count: the number of processes; None: as many as are configured.
-        """
+        """Return `count` processes of a cluster, or as many as configured; [] without one."""
         return []
 
     def check(self, cluster: Cluster) -> None:
         """Check, without TensorFlow, what would otherwise fail after minutes or never be noticed.
-
-        Args:
-            cluster: the cluster as this process sees it; without jobs if there is none.
 
         Raises:
             ConfigError: it cannot work here.
@@ -118,20 +111,13 @@ class Strategy:
         yield from ()
 
     def check_devices(self) -> None:
-        """Check, without TensorFlow, that there are the devices; mode=plan needs none.
-
-        Raises:
-            ConfigError: there are not.
-        """
+        """Check, without TensorFlow, that there are the devices; mode=plan needs none."""
 
     def gradient_exchange(self, *, in_tree: bool) -> Exchange | None:
-        """Return how gradients are summed over the replicas; call it after `create`.
+        """Return what sums gradients over the replicas after `create`; None: one reduction does it.
 
         Args:
             in_tree: whether sums must have the order of the tree over shards.
-
-        Returns:
-            None if one reduction of TensorFlow's does it.
         """
         return None
 
@@ -143,7 +129,6 @@ class Strategy:
         Args:
             gradients: bytes of the gradient of all trainable variables.
             weights: bytes of all variables of the models.
-            num_replicas: number of replicas, at least 2.
             in_tree: whether sums have the order of the tree over shards.
 
         Returns:

@@ -63,7 +63,6 @@ class Checkpointer:
 
     Args:
         keep: the retention policies; none: every checkpoint is kept.
-        process_group: the processes that save and restore together; None: this process alone.
         background: whether training goes on while a checkpoint is written; None: if the state is
             held meanwhile, so that no kill loses the checkpoint.
         saved_once: a file outside the folder that shows that a checkpoint has been saved: if it

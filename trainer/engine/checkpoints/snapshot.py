@@ -103,9 +103,6 @@ class Snapshot:
     def write(self, prefix: str) -> None:
         """Write the files that `tf.train.Checkpoint.read` reads.
 
-        Args:
-            prefix: path of `<prefix>.index` and `<prefix>.data-00000-of-00001`.
-
         Raises:
             tf.errors.OpError: they could not be written.
         """

@@ -16,7 +16,6 @@ def registered(
 
     Args:
         id: the name, such as `CartPole-v1`; `module:name` imports a module first.
-        options: of the environment.
 
     Raises:
         ValueError: there is no such environment, or it needs a package that is missing.

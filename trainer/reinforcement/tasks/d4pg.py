@@ -198,14 +198,10 @@ class Support:
         return tf.reduce_sum(tf.nn.softmax(logits) * self.atoms, axis=-1)
 
     def project(self, values: tf.Tensor, probabilities: tf.Tensor) -> tf.Tensor:
-        """Return the distributions over the atoms, [..., num_atoms] float32, of any values.
+        """Return the distributions, [..., num_atoms], of values and their probabilities, [..., K].
 
         A value's probability is shared by the two atoms around it, the nearer one getting more; one
         beyond the atoms goes to the outermost.
-
-        Args:
-            values: [..., K] float32.
-            probabilities: theirs, [..., K] float32.
         """
         clipped = tf.clip_by_value(values, self._min, self._max)
         distances = tf.abs(clipped[..., None, :] - self.atoms[:, None]) / self._distance
@@ -252,12 +248,7 @@ def n_step_returns(
 
 
 def _bounds(spec: EnvSpec | None) -> tuple[EnvSpec, Sequence[float], Sequence[float]]:
-    """Return the environment, the lowest and the highest action.
-
-    Raises:
-        ConfigError: there is none, its actions are numbered or without bounds, or its observations
-            are not vectors.
-    """
+    """Return the environment, the lowest and the highest action."""
     if spec is None:
         raise ConfigError("task (d4pg) learns from an environment; add env=<choice>")
     if spec.low is None or spec.high is None:

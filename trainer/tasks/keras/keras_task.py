@@ -238,11 +238,7 @@ class Keras:
         return inference.split_evaluator(batch, of_rows, part_size=size)
 
     def _compile(self, own: Any, compiled: Compiled, parts: TaskParts) -> None:
-        """Compile a model with the options, in place of what it was compiled with.
-
-        Raises:
-            ConfigError: an option is nothing that Keras knows.
-        """
+        """Compile a model with the options, in place of what it was compiled with."""
         chosen = {name: x for name, x in vars(self._options).items() if x is not None}
         if not chosen:
             return
@@ -374,11 +370,7 @@ class Keras:
         return self._sums(self._train, made, size, 0)
 
     def _try(self, parts: TaskParts) -> None:
-        """Find how the numbers of a batch follow from those of its shards.
-
-        Raises:
-            ConfigError: a step of the model's own updates by what no shard can compute.
-        """
+        """Find how the numbers of a batch follow from those of its shards."""
         model, program = self.models["model"], self._program
         convert_draws()
         size = parts.batch_specs["weight"].shape[0]
@@ -482,11 +474,7 @@ def _scaled(value: tf.Tensor, kind: str, share: float) -> tf.Tensor:
 
 
 def _gathered(step: Any, batch: Any) -> Any:
-    """Return a nest of tensors, [B, ...], of all replicas, in their order.
-
-    Raises:
-        ConfigError: it has texts, which replicas cannot exchange.
-    """
+    """Return a nest of tensors, [B, ...], of all replicas, in their order."""
     if step.num_replicas == 1:
         return batch
     texts = [x for x in tf.nest.flatten(batch) if x.dtype == tf.string]
@@ -513,11 +501,7 @@ _FIRST = ("decoder", "generator", "student")
 
 
 def _serve_components(model: Any, dataset: Dataset, sampling: Sampling) -> Served:
-    """Return a function for each model in an attribute of one that cannot be called itself.
-
-    Raises:
-        ConfigError: no attribute is a model that knows its inputs.
-    """
+    """Return a function for each model in an attribute of one that cannot be called itself."""
     components = {
         name: value
         for name, value in vars(model).items()

@@ -65,7 +65,6 @@ def build(
     """Build the configured optimizer; without one that which does what the model's does.
 
     Args:
-        updates: updates that it makes in a step.
         weights: the model's trainable variables, of its own Keras.
     """
     if optimizer is not None and parts.has_optimizer and parts.is_chief:
@@ -328,11 +327,7 @@ def _of_tensorflow(variable: Any) -> Any:
 
 
 def _unbuilt(optimizer: Any) -> Any:
-    """Return an optimizer without variables of another model, or of another strategy.
-
-    Raises:
-        ConfigError: it has some, and another one cannot be made from its configuration.
-    """
+    """Return an optimizer without variables of another model, or of another strategy."""
     iterations = _of_tensorflow(optimizer._iterations)
     is_built = getattr(optimizer, "built", False) or getattr(optimizer, "_built", False)
     if not is_built and tf.distribute.get_strategy().extended.variable_created_in_scope(iterations):

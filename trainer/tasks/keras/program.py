@@ -41,11 +41,7 @@ from trainer.tasks.keras.user_model import (
 
 
 class MetricStates:
-    """The metrics of a model, each once, those of what it was compiled with first.
-
-    Args:
-        model: the user's, of either Keras, whose metrics have their variables.
-    """
+    """The metrics of a model, each once, those of what it was compiled with first."""
 
     def __init__(self, model: Any) -> None:
         self._is_keras3 = not isinstance(model, tf.keras.layers.Layer)
@@ -205,13 +201,11 @@ class Program:
     """A compiled model, or one with steps of its own.
 
     Attributes:
-        model: the model as the engine knows it.
         own: the user's, which is the same of tf_keras.
         steps: the steps that its class does not inherit from Keras: name -> class.
 
     Args:
         specs: of a batch; of the loss and the metrics the variables are created for such.
-        evaluates: whether there are examples to evaluate.
 
     Raises:
         ConfigError: it cannot be evaluated on such a batch.

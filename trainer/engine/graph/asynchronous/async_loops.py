@@ -48,7 +48,6 @@ class ResultBuffer:
     """Holds the results of the chunks of a call, one row each, on a parameter server.
 
     Attributes:
-        rows: the variable, [chunks, width].
         step_secs: how long a step took in the last call, all workers taken together; 0 before the
             first.
     """
@@ -91,14 +90,11 @@ class ChunkScheduler:
         start: int,
         count: int,
     ) -> list[ChunkResult]:
-        """Run the steps [start, start + count), each once.
+        """Run the steps [start, start + count), each once; return the results in order.
 
         Args:
             chunk: a tf.function of (iterator, row of the buffer, first step, number of steps), the
                 last three int64.
-
-        Returns:
-            The results of the chunks, in order of steps.
 
         Raises:
             tf.errors.UnavailableError: a parameter server was lost. The loss of a worker is made

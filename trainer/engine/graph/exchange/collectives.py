@@ -120,9 +120,6 @@ class ExchangeTimer:
 
     It changes no value: clocks are read beside the reduction, and nothing waits for them. On a GPU
     an operation counts as ready when it has been queued, so it is for processes without.
-
-    Args:
-        num_replicas: replicas of this process, each of which exchanges its own tensors.
     """
 
     def __init__(self, num_replicas: int) -> None:
@@ -156,10 +153,6 @@ class Collectives:
     same shapes, which must be static. They are differentiable, with respect to the sum of all
     replicas' losses. Where batch.accumulate or batch.shards cut the batch, a loss function may not
     communicate, and with batch.shards neither may `eval_step`.
-
-    Attributes:
-        num_replicas: replicas that share the step.
-        replica: number of this replica, from 0; a scalar tensor where one trace is for all.
     """
 
     def __init__(self, log: CollectiveLog) -> None:
@@ -387,9 +380,6 @@ class CompressedExchange:
     from the sum of the replicas' largest values, which no part of the gradient's sum exceeds: it
     travels with the tensors that are not rounded, so nothing is kept from step to step, and a
     gradient that is not finite anywhere is NaN everywhere, for the divergence monitor to see.
-
-    Args:
-        dtype: bfloat16 or float16.
     """
 
     def __init__(self, dtype: tf.DType) -> None:

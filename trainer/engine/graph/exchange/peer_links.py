@@ -49,7 +49,6 @@ class PeerLinks:
 
     Attributes:
         waited_secs: how long it has waited for the others to come to an exchange.
-        timeouts: how long a peer may neither send nor take anything.
     """
 
     rank: int

@@ -118,15 +118,11 @@ class ProcessSum:
 
 
 def groups_of_hosts(hosts: Sequence[str], *, in_tree: bool) -> list[list[int]]:
-    """Return the processes that add up first, in memory that they share.
+    """Return the numbers of the processes that add up first, in memory that they share, by group.
 
     Args:
-        hosts: the host of each process, in order.
         in_tree: whether sums are in the order of a tree over processes. Then those of a host must
             be a subtree of it; else each process is a group by itself.
-
-    Returns:
-        The numbers of the processes of each group, ascending.
     """
     groups = [
         [number for number, other in enumerate(hosts) if other == host]

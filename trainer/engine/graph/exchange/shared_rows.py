@@ -62,9 +62,6 @@ class Rendezvous:
 
     Attributes:
         waited_secs: how long this process has waited here for the others.
-
-    Args:
-        address: unique on this machine.
     """
 
     def __init__(self, address: str, rank: int, names: Sequence[str], timeouts: Timeouts) -> None:
@@ -139,9 +136,6 @@ class Rendezvous:
 
     def wait(self, call: int, size: int, mask: int = _ALL) -> int:
         """Wait until all processes have come here with the same call and size.
-
-        Args:
-            call: number of the sum within the step.
 
         Returns:
             The bits that are set in the masks of all processes.

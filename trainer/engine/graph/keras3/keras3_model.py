@@ -41,9 +41,6 @@ class Keras3Model(tf.Module):
         metric_begin: returns what a variable of a metric holds when a step begins.
         saved: the variables as a checkpoint knows them, by name. Automatic names of layers differ
             between two builds, so a name begins with the variable's number.
-
-    Raises:
-        ConfigError: the model cannot be trained here.
     """
 
     notes_updates = True
@@ -65,11 +62,7 @@ class Keras3Model(tf.Module):
         self._traced = self._no_dependency(threading.local())
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Call the model; in training, note what it would assign to its variables.
-
-        Raises:
-            ConfigError: the forward pass assigns to a trainable variable.
-        """
+        """Call the model; in training, note what it would assign to its variables."""
         with self.values_noted():
             return self._model(*args, **options)
 
@@ -99,9 +92,6 @@ class Keras3Model(tf.Module):
         """Call a step of the model's own inside: it reads its weights, and assigns to none.
 
         What it would assign to weights and moving statistics is noted. Metrics begin empty.
-
-        Raises:
-            ConfigError: it asks for the value of a tensor.
         """
         trained = {id(v) for v in self._model.trainable_variables}
         statistics = [(v, self._value(v)) for v in self._model.weights if id(v) not in trained]

@@ -116,13 +116,7 @@ class EvalLoop(SplitLoop):
 
     @tf.function(autograph=False)
     def run(self, iterator: Any, total: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-        """Add the sums of the batches [start, start + count) to `total`, batch by batch.
-
-        Args:
-            total: [num_sums] float64.
-            start: the first batch, scalar int64.
-            count: number of batches, scalar int64.
-        """
+        """Add the sums of the batches [start, start + count) to `total`, [num_sums] float64."""
         return self._batches(iterator, total, start, count)
 
     def _batches(

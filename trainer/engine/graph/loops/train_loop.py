@@ -61,10 +61,7 @@ class TrainLoop:
 
     @tf.function(autograph=False)
     def run(self, iterator: Any, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, DivergenceStatus]:
-        """Run steps.
-
-        Args:
-            count: number of steps, scalar int64.
+        """Run `count` (scalar int64) steps.
 
         Returns:
             The sums of the summary window, [2 * metrics] float64; the seconds that the steps waited
@@ -145,11 +142,7 @@ class TrainLoop:
             yield f"{dropped['updates_skipped']:.0f} updates were dropped (divergence.action=skip)."
 
     def _gather_ahead(self, iterator: Any, index: tf.Tensor) -> list[Gathered]:
-        """Return what step `index` is fed if it can be gathered while the step before runs.
-
-        Returns:
-            One element, or none: then each step gathers or fetches its own.
-        """
+        """Return what step `index` is fed, if that can be gathered before the step; or []."""
         feed = self.feed
         if not isinstance(feed, InGraph) or self.strategy.num_replicas_in_sync > 1:
             return []
@@ -162,12 +155,7 @@ class TrainLoop:
         return [self.strategy.run(gather, args=(index,))]
 
     def _step(self, index: tf.Tensor, element: Any) -> tuple[tf.Tensor, Verdict]:
-        """Run one step.
-
-        Returns:
-            The sums of its metrics, [2 * metrics] float64, and the verdict. Both are reduced over
-            the replicas already, so those of any replica will do.
-        """
+        """Run one step; return the sums of its metrics, float64, and the verdict."""
         results = self.strategy.run(self._replica_step, args=(index, element))
         numbers = self.strategy.experimental_local_results(results)[0]
         sums = numbers[:-VERDICT_SIZE]

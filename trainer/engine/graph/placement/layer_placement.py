@@ -75,8 +75,6 @@ def place_layers(
     """Place every layer of a task's models.
 
     Args:
-        models: the models by name; with several, the name is the first part of a path.
-        placement: regular expression -> logical device; or "balanced".
         requested: the logical device that the code requests for a variable, by the variable's id.
 
     Raises:
@@ -210,16 +208,10 @@ def _balanced(model: tf.keras.Model, prefix: str, count: int) -> dict[str, int]:
 
 
 def stages(sizes: Sequence[int], count: int) -> list[int]:
-    """Cut a row into `count` consecutive stages, none empty, so that the largest is smallest.
+    """Return the stage of each size, ascending: the largest of `count` is smallest, none empty.
 
     Of all such cuts it is the last: an activation stays with its layer, with which TensorFlow may
     fuse it.
-
-    Args:
-        sizes: size of each item; at least `count` are not 0.
-
-    Returns:
-        The stage of each item, ascending from 0.
     """
     sums = [0, *itertools.accumulate(sizes)]
     # Of the first items: the largest stage, and where the stages end, negative so that the least

@@ -134,13 +134,9 @@ def traced_here() -> AbstractContextManager[None]:
 def evaluated_part(
     batch: tf.Tensor, context: tf.distribute.ReplicaContext, size: int
 ) -> AbstractContextManager[None]:
-    """Draw for this replica's part of an evaluation's batch.
+    """Draw for this replica's part, of `size` examples, of the evaluation's batch number `batch`.
 
     The whole split is taken as one batch, so what is drawn depends on the example alone.
-
-    Args:
-        batch: number of the batch, scalar int64.
-        size: examples on each replica.
     """
     count = context.num_replicas_in_sync
     number = _plus(_times(batch, count), tf.cast(context.replica_id_in_sync_group, tf.int64))
@@ -240,17 +236,10 @@ def fold_seed(seed: int | tf.Tensor, *parts: int | tf.Tensor) -> tf.Tensor:
 
 
 def uniform(seed: int, epochs: tf.Tensor, indices: tf.Tensor, num_draws: int) -> tf.Tensor:
-    """Draw numbers that depend only on (seed, epoch, example), not on the batch or the replica.
+    """Draw [B, num_draws] float32 in [0, 1) by seed, epochs and examples, [B] int64 each.
 
     A counter through the finalizer of SplitMix64 (Steele, Lea and Flood 2014), vectorized over
     examples.
-
-    Args:
-        epochs: [B] int64.
-        indices: [B] int64, example indices.
-
-    Returns:
-        [B, num_draws] float32 in [0, 1).
     """
     key = _mix(
         _mix(_mix(tf.fill(tf.shape(indices), tf.constant(seed, tf.uint64))) + _u64(epochs))
@@ -265,14 +254,7 @@ def uniform(seed: int, epochs: tf.Tensor, indices: tf.Tensor, num_draws: int) ->
 
 
 def normal_of(numbers: tf.Tensor, size: int) -> tf.Tensor:
-    """Return a random vector for each number, always the same, as Box and Muller (1958) make it.
-
-    Args:
-        numbers: [B] int64.
-
-    Returns:
-        [B, size] float32, from the standard normal distribution.
-    """
+    """Return a standard normal vector, [B, size] float32, for each number, [B] int64."""
     half = -(-size // 2)
     draws = uniform(0, tf.zeros_like(numbers), numbers, 2 * half)
     # 1 - u is in (0, 1]: its logarithm is finite.

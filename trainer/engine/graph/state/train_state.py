@@ -35,7 +35,6 @@ class TrainState:
 
     Attributes:
         divergence_monitor: the samples that are left out, and the losses that define a spike.
-        step: number of updates made, int64.
         last_reported_step: the last step whose evaluation and log lines are complete, int64; a run
             stopped within an evaluation repeats it.
         stopped_early: whether a callback has ended the training before its last step.
@@ -139,15 +138,11 @@ class TrainState:
         )
 
     def update_averages(self, step: tf.Tensor, dropped: tf.Tensor) -> None:
-        """Move the averages toward the weights, in replica context, after an update.
+        """Move the averages toward the weights, in replica context, after an update of step `step`.
 
         average += (1 - d) * (weight - average) with d = min(decay, (1 + step) / (10 + step)), so
         that a young average is not held back by the initial weights (the rule of
         tf.train.ExponentialMovingAverage).
-
-        Args:
-            step: number of the update, scalar int64, from 0.
-            dropped: whether the update was dropped, bool scalar; then the averages do not change.
         """
         if self.ema_decay is None:
             return

@@ -96,11 +96,7 @@ class LossScale:
         self.good_steps = replicated(tf.constant(0), "good_steps")
 
     def update(self, finite: tf.Tensor) -> None:
-        """Adjust the scale after a step.
-
-        Args:
-            finite: whether the step's gradients were finite, bool scalar, the same on all replicas.
-        """
+        """Adjust the scale after a step, by whether its gradients were `finite`, bool scalar."""
         grow = tf.logical_and(finite, self.good_steps + 1 >= self.GROWTH_STEPS)
         growth = tf.where(tf.logical_and(grow, self.value < self.LARGEST), 2.0, 1.0)
         self.value.assign(tf.maximum(1.0, self.value * tf.where(finite, growth, 0.5)))

@@ -46,11 +46,7 @@ class Weight:
 
 
 def weights_of(models: Mapping[str, Any]) -> list[Weight]:
-    """Return the weights of models of either Keras in the order of their layers, each once.
-
-    Args:
-        models: the models by name; with several, the name is the first part of a path.
-    """
+    """Return the weights of models of either Keras in the order of their layers, each once."""
     result: dict[int, Weight] = {}
     for name, model in models.items():
         prefix = f"{name}/" if len(models) > 1 else ""

@@ -454,14 +454,10 @@ def cut(batch: Nest, parts: int) -> Callable[[int | tf.Tensor], Nest]:
 
 
 def of_each_shard(fn: Callable[[Nest], Any], batch: Nest, count: int) -> Any:
-    """Return what a function makes of each of `count` shards of a batch, concatenated.
+    """Return what a function makes of each of `count` shards of a nest, [B, ...], concatenated.
 
     A loop in the graph, because side by side TensorFlow's optimizer would join them again: it moves
     elementwise operations behind the concatenation of their results.
-
-    Args:
-        fn: returns a nest of tensors, [b, ...], of a shard.
-        batch: a nest of tensors, [B, ...].
     """
     if count == 1:
         return fn(batch)

@@ -131,11 +131,7 @@ def shared_values() -> Iterator[None]:
 
 
 def note_update(variable: tf.Variable, value: tf.Tensor, old: tf.Tensor) -> None:
-    """Note the value that a forward pass would assign to a variable, if a step is traced.
-
-    Args:
-        old: the value that the forward pass has read.
-    """
+    """Note the value that a forward pass, which has read `old`, would assign to a variable."""
     if (scope := _scope_of(variable, notes=True)) is not None:
         scope.assigned[id(variable)] = Assigned(variable, value, old)
 
@@ -265,11 +261,7 @@ class MovingStatistics:
         return [variable.read_value() for variable in self._variables]
 
     def assign(self, totals: list[tf.Tensor], dropped: tf.Tensor) -> None:
-        """Assign the means; if the update was `dropped`, bool scalar, no variable changes.
-
-        Args:
-            totals: the sums over the replicas of what `to_sum` returned.
-        """
+        """Assign the means of the sums of `to_sum`; of a `dropped` update none changes."""
         if not self._keeps:
             for variable, total in zip(self._variables, totals, strict=True):
                 variable.assign(total / self.num_replicas)
@@ -331,11 +323,6 @@ def soft_update(
 
     target += tau * (source - target), for statistics such as those of batch normalization too;
     integers are copied.
-
-    Args:
-        tau: the share of the way, in [0, 1].
-        dropped: whether the step's update was dropped, bool scalar, the same on all replicas; then
-            nothing moves.
 
     Raises:
         ConfigError: the models do not have the same variables, or `tau` is not in [0, 1].

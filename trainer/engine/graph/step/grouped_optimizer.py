@@ -30,7 +30,6 @@ class GroupRules:
     """What groups of weights have of their own.
 
     Attributes:
-        groups: pattern -> options.
         layer_decay: the rate of a layer, as a fraction of the next layer's; None: they are alike.
     """
 
@@ -58,10 +57,7 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
         self._member_of: dict[str, int] = {}
 
     def bind(self, weights: Sequence[Weight]) -> None:
-        """Divide the weights among the groups.
-
-        Args:
-            weights: all weights that it updates, in the order of their layers.
+        """Divide the weights, all in the order of their layers, among the groups.
 
         Raises:
             ConfigError: a pattern matches nothing, or a weight has an option from two groups.
@@ -143,11 +139,7 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
 
 
 def bind_groups(models: Mapping[str, Any], optimizers: Mapping[str, Any]) -> None:
-    """Bind optimizers of groups to the weights of their models, those of frozen layers left out.
-
-    Raises:
-        ConfigError: a pattern matches nothing, or a weight has an option from two groups.
-    """
+    """Bind optimizers of groups to the weights of their models, those of frozen layers left out."""
     weights = weights_of(models)
     for name, optimizer in optimizers.items():
         if isinstance(optimizer, GroupedOptimizer) and name in models:

@@ -37,14 +37,11 @@ class StepOptions:
         accumulate: micro-batches in a replica's batch, or in each of its shards.
         shards: parts that the global batch is always computed in; None: one for each replica, and
             sums are in no fixed order.
-        jit: whether forward and backward pass are compiled by XLA.
-        loss_scale: the loss scale of mixed_float16; None: not needed.
         optimizer_reduces: whether the optimizer's own reduction cannot be left out; it is then
             given its share of the sum.
         exchange: sums gradients, and other tensors that must not be rounded, over the replicas;
             None: as one `all_reduce`.
         divergence_monitor: judges each update before it is made; None: no update is judged.
-        exchange_timer: measures the sums over the replicas; None: they are not measured here.
         overlap: whether shards and micro-batches may be computed at the same time, on several
             devices of a replica, instead of one after the other.
         adds_differences: whether moving statistics that a model notes are changed by adding:

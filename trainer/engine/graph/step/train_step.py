@@ -37,9 +37,6 @@ class Step(Collectives):
     """What a task's steps may use. Created for each replica while the step is traced.
 
     Attributes:
-        index: number of the step, scalar int64, from 0.
-        worker: number of the process that this replica belongs to, from 0; a scalar tensor where
-            one trace is for all replicas.
         verdict: the verdict on the first update that is bad, or else on the last update.
         dropped: whether an update was dropped, bool scalar.
 

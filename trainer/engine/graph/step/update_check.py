@@ -161,12 +161,7 @@ class DivergenceStatus(NamedTuple):
 
 
 class LossWindow:
-    """The newest losses of sound updates, in a ring.
-
-    Attributes:
-        losses: [size] float32.
-        count: number of losses added so far, int64.
-    """
+    """The newest losses of sound updates, [size] float32, in a ring."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -233,9 +228,6 @@ class DivergenceMonitor:
         All arguments but the first are the same on all replicas.
 
         Args:
-            optimizer: the optimizer that makes the update, one of the task's.
-            loss_sum: the sum of the losses, float32 scalar.
-            weight: the sum of the examples' weights, float32 scalar.
             norm: the global norm of the gradient, float32 scalar; 0 if it is not finite and that
                 is no reason for concern.
         """
@@ -315,11 +307,7 @@ class DivergenceMonitor:
         return [int(block) for block in self.left_out.numpy() if block != _UNUSED]
 
     def blocks_without(self, step: int) -> list[int] | None:
-        """Return the blocks to be left out after `step` diverged, ascending.
-
-        Returns:
-            None if they are more than divergence.max_skips.
-        """
+        """Return the blocks left out once `step` has diverged; None: they are too many."""
         steps = tf.range(self.first_left_out(step), step + 1, dtype=tf.int64)
         blocks = sorted(
             [*self.blocks(), *block_of(steps, self.left_out.read_value()).numpy().tolist()]
