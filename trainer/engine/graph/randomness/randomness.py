@@ -254,7 +254,10 @@ def uniform(seed: int, epochs: tf.Tensor, indices: tf.Tensor, num_draws: int) ->
 
 
 def normal_of(numbers: tf.Tensor, size: int) -> tf.Tensor:
-    """Return a standard normal vector, [B, size] float32, for each number, [B] int64."""
+    """Return a standard normal vector, [B, size] float32, for each number, [B] int64.
+
+    As Box and Muller (1958) make it.
+    """
     half = -(-size // 2)
     draws = uniform(0, tf.zeros_like(numbers), numbers, 2 * half)
     # 1 - u is in (0, 1]: its logarithm is finite.
