@@ -54,9 +54,3 @@ def test_adapted_model_is_exported_with_what_it_has_learned(tmp_path, name):
 @pytest.mark.slow
 def test_feature_space_trains(tmp_path):
     finish(recipe(tmp_path, *options("feature_space"), *TWO))
-
-
-def test_lookups_are_refused_with_xla(tmp_path):
-    refused = [item for item in options("legacy_net") if "shards" not in item]
-    with pytest.raises(ConfigError, match=r"jit \(true\) compiles no texts, which the data"):
-        recipe(tmp_path, *refused, "jit=true")

@@ -158,20 +158,6 @@ def test_run_with_fault_ends_as_local_one_without(cluster, straight, tmp_path, s
     ]
 
 
-@pytest.mark.long
-def test_command_starts_a_ray_of_its_own_and_ends_it(cluster, straight, tmp_path):
-    before = set(cluster.pids("n1"))
-    command = [sys.executable, str(ROOT / "train.py"), *COMMAND, "launch=ray"]
-    process = cluster.begin(*command, cwd=tmp_path, joins=False)
-    try:
-        assert process.wait(SECS) == 0, (tmp_path / "output").read_text()
-    finally:
-        process.kill()
-        process.wait(SECS)
-    assert_same_bits(final_variables(straight), final_variables(only_run(tmp_path)))
-    wait_until(lambda: set(cluster.pids("n1")) <= before, problem="orphans")
-
-
 def test_command_without_the_token_is_refused(cluster, tmp_path):
     without = ["env", "-u", "RAY_AUTH_MODE", "-u", "RAY_AUTH_TOKEN_PATH"]
     soon = "RAY_NUM_REDIS_GET_RETRIES=1"  # seconds for which Ray tries to connect

@@ -42,20 +42,11 @@ FAULTS = [
 ]
 
 
-LARGE_TABLE = [
-    "dataset=arrays", "dataset.data._target_=tests.support.toy_tables.examples",
-"model._target_=tests.support.toy_tables.model", "optimizer=adagrad",
-    "batch.global_size=16", "batch.shards=4", "train.steps=12", "train.epochs=null",
-    "checkpoint.every_steps=4", "restart.backoff_secs=0",
-]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("training", "faults"),
     [
         pytest.param(TRAINING, [], marks=pytest.mark.slow, id="undisturbed"),
         pytest.param(TRAINING, FAULTS, marks=pytest.mark.long, id="killed-and-stopped"),
-        pytest.param(LARGE_TABLE, FAULTS[1:], marks=pytest.mark.long, id="table-stopped"),
     ],
 )
 def test_run_ends_with_the_bits_of_one_device(

@@ -1,10 +1,8 @@
 """The launcher: what it prints, refuses and leaves behind, without starting a process."""
 
 import json
-import os
 import shlex
 import signal
-import socket
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,20 +10,17 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.command_line import run_here
-from tests.support.terminal import Clock
 from trainer.cli.compose import compose
 from trainer.cli.overrides import resume_override, rewrite
 from trainer.cluster import discovery
-from trainer.cluster.messages import Phase
 from trainer.cluster.network_namespace import IsolationError
-from trainer.cluster.spec import Cluster, ProcessId
+from trainer.cluster.spec import ProcessId
 from trainer.launch import launcher
 from trainer.launch.attempt import Failure
-from trainer.launch.display import Console
 from trainer.launch.run_context import Command
-from trainer.runs import checkpoint_marker, process_status
+from trainer.runs import checkpoint_marker
 from trainer.runs.directory import open_run
-from trainer.runs.process_status import ProcessStatus, log_of
+from trainer.runs.process_status import log_of
 
 
 @pytest.fixture
@@ -206,45 +201,3 @@ def test_inline_run_gives_the_signals_back(here):
         if thread.name == "signals":
             thread.join(60)
             assert not thread.is_alive()
-
-
-WORKER = ProcessId("worker", 1)
-DECLARED = Cluster(WORKER, {"worker": ["a:1", "b:1"]}, "TF_CONFIG")
-
-
-@pytest.fixture
-def written(monkeypatch):
-    """Let the writer write without a pause; yield what is released at each record."""
-    released = threading.Semaphore(0)
-    write = process_status.write
-
-    def counted(*arguments):
-        write(*arguments)
-        released.release()
-
-    monkeypatch.setattr(process_status, "write", counted)
-    monkeypatch.setattr(process_status, "INTERVAL_SECS", 0.001)
-    return released
-
-
-def test_record_of_a_command_grows_while_it_runs_and_says_how_it_ended(written, tmp_path):
-    (tmp_path / "logs").mkdir()
-    clock = Clock()
-    console = Console(clock=clock)
-    directory = SimpleNamespace(path=tmp_path)
-    context = SimpleNamespace(directory=directory, console=console, cluster=DECLARED)
-    console.begin(WORKER)
-    console.update(WORKER, Phase("train", 12))
-    clock.now += 75  # it hangs; its parent does not
-    end = launcher.write_status(context)
-    assert written.acquire(timeout=60)
-    first = process_status.read(tmp_path)["worker-1"]
-    while (second := process_status.read(tmp_path)["worker-1"]).number == first.number:
-        assert written.acquire(timeout=60)
-    end(143)
-    assert (first.host, first.pid) == (socket.gethostname(), os.getpid())
-    assert first.cluster == ["worker-0", "worker-1"]
-    assert first.processes == [ProcessStatus("worker-1", "train", 12, 75.0)]
-    assert (first.code, second.code) == (None, None)
-    last = process_status.read(tmp_path)["worker-1"]
-    assert (last.code, last.number > second.number) == (143, True)

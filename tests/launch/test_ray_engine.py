@@ -197,16 +197,6 @@ def test_actor_that_never_starts_is_named_with_its_error(cloud):
     assert set(cloud.groups) == {None}
 
 
-def test_user_is_told_of_a_long_wait(cloud, monkeypatch):
-    monkeypatch.setattr(ray_engine, "_NOTICE_SECS", 0.0)
-    with pytest.raises(PlacementError):
-        cloud.engine().members()
-    assert cloud.lines == [
-        "waiting for Ray to place 2 processes with 1 CPU each (spread); the cluster has 1 node "
-        "with 1 CPU, free are 0 CPUs"
-    ]
-
-
 def test_stop_request_ends_the_wait_for_places(cloud):
     cloud.stop_requests.request(15)
     assert cloud.engine("launch.ray.timeout_secs=1000").members() == []

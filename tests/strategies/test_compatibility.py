@@ -12,7 +12,7 @@ from tests.support import keras3_models, toy_models
 from tests.support.choices import listed
 from tests.support.training import recipe
 from trainer.cli.compose import compose
-from trainer.cluster.spec import Cluster, ProcessId
+from trainer.cluster.spec import Cluster
 from trainer.config.instantiate import instantiate
 from trainer.engine.graph.keras3.keras3_model import Keras3Model
 from trainer.errors import ConfigError
@@ -146,14 +146,6 @@ def test_refused_combinations_fail_without_the_check(tmp_path, monkeypatch, name
     assert not isinstance(caught.value, ConfigError)
 
 
-def test_inline_is_allowed_for_a_single_process():
-    declared = Cluster(
-        ProcessId("worker", 0), {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}, "TF_CONFIG"
-    )
-    assert refusal(compose(["strategy=multi_worker", "launch=inline"]), cluster=declared) == []
-    assert refusal(compose(["strategy=multi_worker", "strategy.workers=1", "launch=inline"])) == []
-
-
 KERAS_3 = ["model=softmax", "~model.l2", "model._target_=tests.support.keras3_models.conv_net"]
 ONLY_TF_KERAS = {
     "central_storage": [["jit=true"], ["precision=mixed_float16"]],
@@ -206,15 +198,6 @@ def test_worker_checks_the_strategy_that_auto_chose(tmp_path, monkeypatch):
         engine(tmp_path, "strategy=auto", "jit=true", "model.batch_norm=true")
     (problem,) = caught.value.problems
     assert problem.startswith("jit (true) cannot be used with strategy=auto (Mirrored): replicas")
-
-
-def test_message_names_a_custom_strategy_by_its_choice(tmp_path):
-    (tmp_path / "strategy").mkdir()
-    (tmp_path / "strategy" / "ours.yaml").write_text(
-        "_target_: trainer.strategies.central_storage.CentralStorage\n"
-    )
-    (problem,) = refusal(compose(["strategy=ours", "jit=true"], tmp_path))
-    assert problem.startswith("jit (true) cannot be used with strategy=ours: XLA")
 
 
 @pytest.mark.parametrize("name", [*STRATEGIES, "tpu"])

@@ -96,23 +96,6 @@ def test_check_names_every_place_it_looked_at():
     Tpu(name="any").check_devices()
 
 
-def test_create_connects_to_listening_tasks(calls, monkeypatch):
-    with (
-        socket.create_server(("127.0.0.1", 0)) as one,
-        socket.create_server(("127.0.0.1", 0)) as two,
-    ):
-        monkeypatch.setattr(
-            Resolver,
-            "addresses",
-            tuple(f"127.0.0.1:{server.getsockname()[1]}" for server in (one, two)),
-        )
-        Tpu(name="pod").create(Cluster())
-        for server in (one, two):
-            server.settimeout(5)
-            server.accept()[0].close()
-    assert calls[-1] == "strategy"
-
-
 def test_create_refuses_an_unreachable_task_in_one_line(calls, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"

@@ -35,23 +35,13 @@ class RayCluster(RootHosts):
         self._address = f"{self.addresses['n1']}:6379"
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def begin(self, *command: str, cwd: Path, joins: bool = True) -> subprocess.Popen[str]:
-        """Start a command on the head, in a session of its own, with its output in `output`.
-
-        Args:
-            command: the words of the command.
-            cwd: where it runs.
-            joins: whether it finds the cluster; if not, there is no Ray for it.
-        """
-        environment = self._environment()
-        if not joins:
-            del environment["RAY_ADDRESS"]
-            environment["RAY_TMPDIR"] = f"{self._root}/tmp"
+    def begin(self, *command: str, cwd: Path) -> subprocess.Popen[str]:
+        """Start a command on the head, in a session of its own, with its output in `output`."""
         with (cwd / "output").open("a") as output:
             return subprocess.Popen(
                 self._on("n1", *command),
                 cwd=cwd,
-                env=environment,
+                env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -82,14 +82,6 @@ class Endless(Told):
         return super().__getitem__(index)
 
 
-class Bound(Told):
-    """Cannot be copied."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.file = Path(__file__).open("rb")  # noqa: SIM115 - it stays open
-
-
 class Absent(Told):
     """Can be copied, but not in another process."""
 

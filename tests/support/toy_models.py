@@ -173,15 +173,6 @@ def two_layers(
     return tf.keras.Model(inputs, outputs)
 
 
-def recurrent(input_shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
-    """Build a net of two recurrent layers: one has a loop, and one a function."""
-    inputs = tf.keras.Input(input_shape)
-    x = tf.keras.layers.Reshape([8, 8], name="rows")(inputs)
-    x = tf.keras.layers.SimpleRNN(4, return_sequences=True, name="loop")(x)
-    x = tf.keras.layers.LSTM(4, name="function")(x)
-    return tf.keras.Model(inputs, tf.keras.layers.Dense(num_classes, name="second")(x))
-
-
 class Halves(tf.keras.layers.Layer):
     """Computes a sine on one logical device, and a cosine on another."""
 

@@ -14,17 +14,14 @@ import tensorflow as tf
 
 from tests.support.outputs import run_program_of_card
 from tests.support.training import SMALL, engine
-from tests.tasks.test_tasks import SILENT
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.config.instantiate import instantiate
-from trainer.config.schema import Experiment
 from trainer.engine.evaluation.inference import Inference
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.keras3.keras3_model import Keras3Model
 from trainer.engine.graph.loops.split_loops import Loops
 from trainer.errors import ConfigError
-from trainer.strategies import select
 from trainer.worker.export import export, model_card
 from trainer.worker.run import SavedRun
 
@@ -166,18 +163,6 @@ def test_plain_tensorflow_predicts_the_same_bits(trained: SimpleNamespace, tmp_p
         )
 
 
-@pytest.mark.slow
-def test_export_directory_is_complete(trained: SimpleNamespace) -> None:
-    assert trained.directory == trained.run_dir / "export" / "model-8"
-    assert sorted(path.name for path in trained.directory.iterdir()) == [
-        "MODEL_CARD.md",
-        "model.h5",
-        "model.tflite",
-        "saved_model",
-    ]
-    assert [path.name for path in trained.directory.parent.iterdir()] == ["model-8"]
-
-
 def test_weights_load_in_keras(trained: SimpleNamespace) -> None:
     import tf_keras
 
@@ -245,11 +230,6 @@ def test_export_replaces_an_earlier_one_atomically(
     assert [path.name for path in directory.parent.iterdir()] == ["model-1"]
 
 
-def test_export_of_an_earlier_checkpoint(trained: SimpleNamespace, tmp_path: Path) -> None:
-    (tmp_path / "checkpoints").symlink_to(trained.run_dir / "checkpoints")
-    assert exported(tmp_path, *EVERY_LAYER, use=4).name == "model-4"
-
-
 @pytest.mark.slow
 def test_mixed_precision_exports_float32_outputs(tmp_path: Path) -> None:
     options = ["train.steps=1", "precision=mixed_bfloat16"]
@@ -259,18 +239,6 @@ def test_mixed_precision_exports_float32_outputs(tmp_path: Path) -> None:
         served.signatures["serving_default"](features=tf.zeros([2, 8, 8, 1]))["probabilities"].dtype
         == tf.float32
     )
-
-
-@pytest.mark.slow
-def test_task_without_predict_step_exports_its_first_model(tmp_path: Path) -> None:
-    options = (SILENT, "train.steps=1")
-    engine(tmp_path / "run", *options).train(lambda: False)
-    signatures = tf.saved_model.load(
-        exported(tmp_path / "run", *options) / "saved_model"
-    ).signatures
-    assert list(signatures) == ["serving_default"]
-    results = signatures["serving_default"](features=tf.zeros([3, 8, 8, 1]))
-    assert results["outputs"].shape == [3, 10]
 
 
 @pytest.mark.slow
@@ -289,12 +257,6 @@ def test_model_that_keras_cannot_write_is_one_line(
     ):
         exported(tmp_path / "run", "train.steps=1")
     assert list((tmp_path / "run" / "export").glob("[!.]*")) == []
-
-
-def test_export_runs_in_one_process() -> None:
-    experiment: Experiment = compose(["strategy=multi_worker"])
-    experiment.mode = "export"
-    assert select.select_strategy(experiment).process_ids(None) == []
 
 
 class TwoInputs:

@@ -185,29 +185,3 @@ def test_class_has_its_name_and_the_most_probable_one():
         "predicted": [1, None], "predicted_name": ["yes", None],
         "probability_0": [0.25, None], "probability_1": [0.75, None],
     }  # fmt: skip
-
-
-def test_several_numbers_end_in_the_names_of_their_targets():
-    label = [[2.0, 5.0], [3.0, 6.0]]
-    for names, ends in ((["a", "b"], "ab"), ([], "01")):
-        assert columns_of(names, label=label, prediction=label) == {
-            "id": [0, 1],
-            f"target_{ends[0]}": [2.0, 3.0],
-            f"target_{ends[1]}": [5.0, 6.0],
-            f"prediction_{ends[0]}": [2.0, None],
-            f"prediction_{ends[1]}": [5.0, None],
-        }
-
-
-def test_several_labels_have_a_column_each():
-    found = columns_of(
-        ["a", "b"],
-        label=[[0, 1], [1, 1]],
-        probabilities=[[0.5, 0.25], [0.0, 0.0]],
-        predicted=[[1, 0], [0, 0]],
-    )
-    assert found == {
-        "id": [0, 1], "label_a": [0, 1], "label_b": [1, 1],
-        "predicted_a": [1, None], "predicted_b": [0, None],
-        "probability_a": [0.5, None], "probability_b": [0.25, None],
-    }  # fmt: skip

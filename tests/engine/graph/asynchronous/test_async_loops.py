@@ -153,25 +153,6 @@ def test_chunk_of_lost_worker_is_repeated_counted_once_and_reported(tmp_path, co
 
 
 @pytest.mark.slow
-def test_staleness_counts_steps_that_others_begin_meanwhile(tmp_path, monkeypatch):
-    chief = engine(tmp_path, "train.steps=4", "train.steps_per_loop=4")
-    loop, step = chief.loop, chief.loop._step
-
-    def beside_others(index, element):
-        # At step 1 two others, at step 2 one.
-        others = tf.gather(tf.constant([0, 2, 1, 0], tf.int64), index)
-        with tf.control_dependencies([loop._begun.assign_add(others)]):
-            index = tf.identity(index)
-        return step(index, element)
-
-    monkeypatch.setattr(loop, "_step", beside_others)
-    monkeypatch.setattr(loop, "check", lambda subject: None)  # of what the test reads
-    chief.train(lambda: False)
-    report = loop.report()
-    assert (report["staleness_mean"], report["staleness_max"]) == (0.75, 2)
-
-
-@pytest.mark.slow
 def test_bad_gradient_in_the_last_step_of_a_call_is_never_saved(tmp_path, coordinators):
     # The loss is finite: it is that of before the update, and the regularization's is no part.
     chief = engine(tmp_path, "model.l2=1e30", "train.steps=1", "checkpoint.every_steps=1")

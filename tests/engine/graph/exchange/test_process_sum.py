@@ -289,17 +289,6 @@ def test_lost_process_is_noticed_by_all(rendezvous):
         waiting[1].result(timeout=30)
 
 
-@pytest.mark.parametrize("rendezvous", [3], indirect=True)
-def test_size_may_change_from_step_to_step(rendezvous):
-    members, pool = rendezvous
-    rows = rows_of(members)
-    for size in (100, 5000, 3, 70_000, 0):
-        mine = [[np.full([size, 2], rank + 1, np.float32)] for rank in range(3)]
-        for result in one_sum(rows, pool, mine):
-            assert result[0].shape == (size, 2)
-            assert (result[0] == 6).all()
-
-
 @pytest.mark.parametrize("rendezvous", [2], indirect=True)
 def test_process_that_is_waited_for_is_named(rendezvous, caplog):
     members, _ = rendezvous

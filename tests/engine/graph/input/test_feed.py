@@ -1,7 +1,6 @@
 """The order of samples: a function of (seed, position), for any replicas and any feed."""
 
 import dataclasses
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -198,47 +197,6 @@ def test_both_feeds_give_the_same_batches(replicas):
         for number, (batch, draws) in enumerate(batches_of(fed, strategy, start, 4)):
             expected = whole_step(in_memory, start + number)
             assert_same_bits(expected, {**batch, "draws": draws})
-
-
-class Counted:
-    """Examples that are read; it counts the batches."""
-
-    in_memory, num_examples = False, 1000
-
-    def __init__(self):
-        self.count = 0
-
-    def fetch(self, indices):
-        features = tf.numpy_function(self._read, [indices], tf.int64)
-        return {"features": tf.ensure_shape(features, indices.shape)}
-
-    def _read(self, indices):
-        self.count += 1
-        return indices
-
-
-@pytest.mark.parametrize("devices", [["CPU:1"], ["CPU:1", "CPU:2"]])
-def test_read_batches_are_on_their_device_ahead_of_the_step(devices):
-    replicas = len(devices)
-    one = replicas == 1
-    strategy = (
-        tf.distribute.OneDeviceStrategy(*devices)
-        if one
-        else tf.distribute.MirroredStrategy(devices)
-    )
-    reader = Counted()
-    fed = feed(Source(reader, 4, replicas, SampleOrder(1000, 0)), strategy)
-    iterator = fed.open(0)
-    batch, _ = fed.next(iterator)
-    found = [x.device[-5:] for x in strategy.experimental_local_results(batch["features"])]
-    assert found == devices
-    # One step is taken; two are prefetched and two batches being read on the host; of what was read
-    # beyond that, one waits for each replica on the host, and one on its device.
-    wanted = replicas + (2 * replicas + 2) + 2 * replicas
-    deadline = time.monotonic() + 60
-    while reader.count < wanted:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 PARTS = ((10, 3), (4, 1), (7, 2))

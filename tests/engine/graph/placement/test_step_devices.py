@@ -152,19 +152,6 @@ def test_logical_device_of_code_is_kept(tmp_path):
     assert_same_bits(one, variables(run))
 
 
-@pytest.mark.slow
-def test_loops_and_functions_of_layers_are_where_these_are_also_backward(tmp_path):
-    options = [option.replace("two_layers", "recurrent") for option in TWO_LAYERS]
-    placement = "strategy.placement={rows:0,loop:1,function:0,second:1}"
-    _, graph = traced(tmp_path, *options, *layout(1, 2), placement)
-    for types, device in (
-        (("While", "StatelessWhile"), 1),
-        (("PartitionedCall", "StatefulPartitionedCall"), 0),
-    ):
-        found = [device_key(x.device)[1] for x in graph.get_operations() if x.type in types]
-        assert found == [device] * 2  # forward and backward
-
-
 def test_logical_device_around_a_layer_places_its_variables_and_its_work(tmp_path):
     options = [*TWO_LAYERS, "+model.placed=true", *layout(1, 2), "strategy.placement={.*:0}"]
     run, graph = traced(tmp_path, *options)
@@ -201,9 +188,3 @@ def test_layer_made_under_a_device_is_refused(tmp_path, divided):
     )
     with pytest.raises(ConfigError, match=message):
         engine(tmp_path, *NO_OPTIONS, f"model._target_={__name__}.placed_layer", *divided)
-
-
-@pytest.mark.slow
-def test_variables_kept_on_a_device_without_replica_are_allowed(tmp_path):
-    kept = ("strategy.virtual_devices=2", "strategy.parameter_device=CPU:3", "train.steps=1")
-    assert train(tmp_path, "strategy=central_storage", *kept, "model.batch_norm=true")["/step"] == 1

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -316,19 +315,3 @@ def test_number_of_updates_must_be_that_of_the_optimizer():
 
     with pytest.raises(ConfigError, match=r"made 1 update .* for 2, .*updates_per_step=1\)$"):
         run(Layout(), dense(3, 1), train)
-
-
-@pytest.mark.parametrize(
-    ("number", "local_devices", "expected"),
-    [(0, 1, (0, 0)), (3, 1, (3, 3)), (3, 2, (3, 1)), (5, 4, (5, 1))],
-)
-def test_step_tells_its_replica_and_its_process(monkeypatch, number, local_devices, expected):
-    devices = [f"/device:CPU:{index}" for index in range(local_devices)]
-    context = SimpleNamespace(
-        replica_id_in_sync_group=tf.constant(number),
-        num_replicas_in_sync=8,
-        strategy=SimpleNamespace(extended=SimpleNamespace(worker_devices=devices)),
-    )
-    monkeypatch.setattr(tf.distribute, "get_replica_context", lambda: context)
-    step = Step(tf.constant(0, tf.int64), StepOptions(), CollectiveLog())
-    assert (step.replica, step.worker, step.num_replicas) == (*expected, 8)

@@ -188,18 +188,6 @@ def test_rollback_equals_run_that_never_saw_the_samples(tmp_path):
     ) in lines
 
 
-@pytest.mark.slow
-def test_rollback_leaves_out_earlier_steps_too(tmp_path):
-    rollback = (
-        *LINEAR, "divergence.action=rollback", "divergence.rollback_steps=3",
-        "checkpoint.every_steps=1", "checkpoint.keep=5",
-    )  # fmt: skip
-    messages = []
-    training = trained(tmp_path / "rollback", *rollback, *poison(6), receive=messages.append)
-    assert "Continuing from the checkpoint of step 4." in lines_of(messages)
-    assert_same_bits(without_blocks(tmp_path / "other", [4, 5, 6], *rollback), variables(training))
-
-
 NO_CHECKPOINT = ("rollback_steps=4", "checkpoint.every_steps=1", "checkpoint.keep=2")
 
 
