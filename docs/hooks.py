@@ -1,4 +1,4 @@
-"""What MkDocs does besides: generated pages in the navigation, search words, diagrams, copies."""
+"""Hooks of MkDocs: generated pages in the navigation, search words, diagrams, copies."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import trainer
+
 DOCS = Path(__file__).resolve().parent
 CONFIGURATION = "reference/configuration"
-_DECISIONS_BOOST = 0.2
-"""How much a decision counts in the search, compared with other pages."""
 
 DIAGRAM = re.compile(r"^```mermaid\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 SCHEMES = {"light": "neutral", "dark": "dark"}
@@ -25,7 +25,8 @@ _TAG = re.compile(r"<[^>]*>")
 
 
 def on_config(config: Any) -> None:
-    """Put the generated pages below the entry of the configuration in the navigation."""
+    """Show the version in the header, and the generated pages in the navigation."""
+    config.site_name += f" {trainer.__version__}"
     overview = f"{CONFIGURATION}.md"
     groups, sections = (DOCS / overview).read_text().split("| section |")
     for entry in (entry for tab in config.nav for entries in tab.values() for entry in entries):
@@ -46,7 +47,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     if path == "index.md":
         page.meta["hide"] = ["navigation", "toc"]
     if path.startswith("adr/"):
-        page.meta["search"] = {"boost": _DECISIONS_BOOST}
+        page.meta["search"] = {"exclude": True}
     return DIAGRAM.sub(lambda match: _pictures(match, posixpath.dirname(path)), markdown)
 
 

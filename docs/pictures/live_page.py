@@ -1,6 +1,7 @@
-"""Photographs the page of runs: `ui-1.png`, `ui-200.png`, `report.png`.
+"""Photographs the page of runs: `ui-1.png`, `ui-200.png`, `ui-sweep.png` and `report.png`.
 
-The first shows a cluster that trains, the second runs that are made up, the third a sweep.
+The first shows a cluster that trains, the second runs that are made up, the others a sweep and a
+run of which a process is killed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from docs.pictures.support import ROOT, TIMEOUT_SECS, TRAIN, browser_page, save,
 CLUSTER = [*TRAIN, "strategy=multi_worker", "train.epochs=60", "summary.every_steps=5"]
 SWEEP = ["-m", "model=cnn", "optimizer.learning_rate=0.01,0.003,0.001", "train.epochs=10"]
 SWEEP += ["summary.every_steps=10"]
+KILLED = ["strategy=multi_worker", "fault=kill_worker_1_at_50", *SWEEP[-2:]]
 MANY = [sys.executable, str(ROOT / "tests" / "support" / "fake_runs.py"), "runs"]
 MANY += ["--runs", "200", "--lines", "300", "--live", "3"]
 EVALUATIONS = 6
@@ -61,10 +63,15 @@ def photograph_live(name: str, command: list[str], folder: Path, files: str) -> 
         ):
             assert time.monotonic() < deadline, command
             time.sleep(0.2)
-        with started([*TRAIN, "ui"], folder) as server:
-            assert server.stdout
-            addresses = (re.search(r"http://\S+", text) for text in server.stdout)
-            photograph(name, next(filter(None, addresses))[0])
+        photograph_ui(name, folder)
+
+
+def photograph_ui(name: str, folder: Path) -> None:
+    """Take a picture of the live page of a folder of runs."""
+    with started([*TRAIN, "ui"], folder) as server:
+        assert server.stdout
+        addresses = (re.search(r"http://\S+", text) for text in server.stdout)
+        photograph(name, next(filter(None, addresses))[0])
 
 
 def main() -> None:
@@ -77,5 +84,7 @@ def main() -> None:
         last = f"runs/*-{200:08x}/metrics.jsonl"  # of those that train
         photograph_live("ui-200.png", MANY, many, last)
         train(sweep, *SWEEP)
+        train(sweep, *KILLED)
+        photograph_ui("ui-sweep.png", sweep)
         train(sweep, "report", "runs")
         photograph("report.png", (sweep / "report.html").as_uri())

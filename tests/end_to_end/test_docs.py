@@ -176,6 +176,10 @@ def test_search_words_belong_to_pages() -> None:
     assert [page for page in words if not (ROOT / "docs" / page).exists()] == []
 
 
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().split()) <= 750
+
+
 def test_links_lead_somewhere() -> None:
     """As on GitHub; of those to other sites only that they are addresses."""
     paths = [*(page.path for page in PAGES), *(ROOT / name for name in OTHER_PAGES)]
@@ -197,4 +201,4 @@ def test_site_builds_without_a_broken_link_and_fetches_nothing(tmp_path: Path) -
     assert re.search(r'<div data-copy="python train.py -m [^"<$]*" class="language-console', page)
     index = json.loads((tmp_path / "search" / "search_index.json").read_text())["docs"]
     assert [entry for entry in index if "OOM" in entry.get("tags", ())]
-    assert [entry for entry in index if "adr/0" in entry["location"] and entry["boost"] >= 1] == []
+    assert [entry for entry in index if "adr/0" in entry["location"]] == []
