@@ -4,8 +4,16 @@ import pytest
 
 from tests.support.training import engine
 from trainer.errors import ConfigError
-from trainer.protocols import TaskParts
 from trainer.tasks.classification import Classification
+
+
+class Silent(Classification):
+    """Predicts nothing."""
+
+    predict_step = None
+
+
+SILENT = f"task._target_={__name__}.Silent"
 
 
 def test_task_must_return_the_metrics_that_it_declares(tmp_path):
@@ -18,7 +26,7 @@ def test_task_must_return_the_metrics_that_it_declares(tmp_path):
 class Misnamed(Classification):
     """Its optimizer has another name than its model."""
 
-    def build(self, parts: TaskParts) -> None:
+    def build(self, parts):
         self.models = {"model": parts.model(), "teacher": parts.model()}
         self.optimizers = {"modle": parts.optimizer()}
 
@@ -26,7 +34,7 @@ class Misnamed(Classification):
 class SharedOptimizer(Classification):
     """Two models with one optimizer."""
 
-    def build(self, parts: TaskParts) -> None:
+    def build(self, parts):
         self.models = {"model": parts.model(), "teacher": parts.model()}
         self.optimizers = dict.fromkeys(self.models, parts.optimizer())
 
@@ -34,7 +42,7 @@ class SharedOptimizer(Classification):
 class SharedModel(Classification):
     """Two optimizers of one model."""
 
-    def build(self, parts: TaskParts) -> None:
+    def build(self, parts):
         self.models = dict.fromkeys(["model", "teacher"], parts.model())
         self.optimizers = {name: parts.optimizer() for name in self.models}
 
