@@ -6,18 +6,27 @@ Equal", OSDI 2014): the calls of a sequence are recorded, and states of the disk
 are made and recovered from.
 """
 
+import builtins
+import errno
+import io
 import itertools
 import os
 import random
+import time
 from dataclasses import dataclass, field
 
 import pytest
 import tensorflow as tf
 
 from trainer.engine.checkpoints.checkpointer import Checkpointer
+from trainer.engine.checkpoints.snapshot import Snapshot
+from trainer.errors import CheckpointError, StorageError
 from trainer.files import read_json, write_json
 from trainer.runs.checkpoint_marker import committed_steps, recover, verify
 from trainer.runs.checkpoint_retention import KeepBest, KeepNewest
+from trainer.runs.ledger import Ledger
+from trainer.runs.recorded_metrics import read_lines
+from trainer.summaries.writers.jsonl import JsonLines
 
 MOST_LOST = 10
 """Of more changes of names, some of the subsets that may be lost are drawn."""
@@ -186,3 +195,123 @@ def test_record_is_the_old_or_the_new_one(tmp_path, monkeypatch):
         if promised is not None or (copy / "result.json").exists():
             found = read_json(copy / "result.json")["step"]
             assert found in {promised, 0 if promised is None else promised + 1}
+
+
+def test_log_has_what_was_flushed(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with monkeypatch.context() as patch:
+        recorder = Recorder(folder, patch)
+        for position in range(3):
+            writer = JsonLines(folder, position)
+            for step in (position + 1, position + 2):
+                writer.scalars("train", step, {"loss": 1.0})
+                recorder.note()
+            writer.close()
+            recorder.promised = position + 1
+    for number, (state, promised) in enumerate(recorder.states(300)):
+        put(copy := tmp_path / str(number), state)
+        JsonLines(copy, position := promised or 0).close()
+        lines, num_damaged = read_lines(copy / "metrics.jsonl")
+        assert [line["step"] for line in lines] == [*range(1, position + 1)]
+        assert not num_damaged
+
+
+class FailingDisk:
+    """A disk that refuses one of the calls that change it, after a half, or that and all later.
+
+    Attributes:
+        left: how many calls it still carries out.
+    """
+
+    def __init__(self, patch, left, code, lasts):
+        self.left = left
+        self._code, self._lasts = code, lasts
+        patch.setattr(os, "fsync", self._guarded(lambda file: None))
+        patch.setattr(Snapshot, "write", self._guarded(Snapshot.write, is_half_done=True))
+        for name in ("replace", "rename", "mkdir", *(["unlink"] if code == errno.EIO else [])):
+            patch.setattr(os, name, self._guarded(getattr(os, name)))
+        for module in (builtins, io):
+            patch.setattr(module, "open", self._opened(module.open))
+
+    def _guarded(self, call, is_half_done=False):
+        def guarded(*arguments, **options):
+            self.left -= 1
+            if self.left == -1 or (self.left < 0 and self._lasts):
+                if is_half_done:
+                    call(*arguments, **options)
+                raise OSError(self._code, os.strerror(self._code))
+            return call(*arguments, **options)
+
+        return guarded
+
+    def _opened(self, call):
+        changing = self._guarded(call)
+
+        def opened(path, mode="r", *arguments, **options):
+            if mode.startswith("r"):
+                return call(path, mode, *arguments, **options)
+            file = changing(path, mode, *arguments, **options)
+            write = file.write
+
+            def write_half(content):
+                write(content[: len(content) // 2])
+                file.flush()
+                return self._guarded(write)(content[len(content) // 2 :])
+
+            file.write = write_half
+            return file
+
+        return opened
+
+
+def run_until_it_fails(folder, variable):
+    """Save, mark and log as a run does; return the step that it has saved."""
+    saved = 0
+    checkpointer = Checkpointer(folder / "checkpoints", {"step": variable}, [KeepNewest(1)])
+    ledger = Ledger(folder)
+    try:
+        writer = JsonLines(folder, 0)
+        for step in (2, 4, 4, 6):
+            ledger.mark("save", step)
+            if step != saved:
+                writer.scalars("train", step, {})
+            writer.flush()
+            variable.assign(step)
+            checkpointer.save(step, None)
+            saved = step
+            write_json(folder / "result.json", {"step": step})
+    except (CheckpointError, StorageError):
+        pass
+    return saved
+
+
+@pytest.mark.parametrize(
+    ("code", "lasts"), [(errno.EIO, False), (errno.EIO, True), (errno.ENOSPC, True)]
+)
+def test_write_that_fails_loses_nothing_that_was_saved(tmp_path, monkeypatch, code, lasts):
+    monkeypatch.setattr(time, "sleep", lambda secs: None)
+    variable = tf.Variable(0)
+    for number in itertools.count():
+        (folder := tmp_path / str(number)).mkdir()
+        with monkeypatch.context() as patch:
+            disk = FailingDisk(patch, number, code, lasts)
+            saved = run_until_it_fails(folder, variable)
+        checkpointer = Checkpointer(folder / "checkpoints", {"step": variable}, [KeepNewest(1)])
+        found = checkpointer.restore_latest() or 0
+        assert found >= saved, number
+        assert int(variable) == found or not found
+        JsonLines(folder, found).close()
+        assert [x["step"] for x in read_lines(folder / "metrics.jsonl")[0]] == [
+            *range(2, found + 1, 2)
+        ]
+        for begun in ("begin", "start"):
+            Ledger(folder).mark(begun)
+        assert Ledger(folder).summary().attempts == 1
+        checkpointer.save(8, None)
+        assert {x.name.split(".")[0] for x in (folder / "checkpoints").iterdir()} == {"ckpt-8"}
+        if (folder / "result.json").exists():
+            assert read_json(folder / "result.json")["step"] in (saved, found)
+        if disk.left >= 0:
+            break
+    assert number > 60
