@@ -39,6 +39,8 @@ def begin_write(directory: Path, step: int) -> str:
         next to it, so that the old one stays until the new one is complete. This happens when a
         stop in an evaluation has saved and the repeated step saves again.
     """
+    if _new_marker(directory, step).exists():  # an error has interrupted its replacement
+        _replace(directory, step)
     if marker_file(directory, step).exists():
         return f"{_NEW}ckpt-{step}"
     remove(directory, step)
@@ -72,8 +74,7 @@ def commit(
         "files": files,
         "variables": dict(variables or {}),
     }
-    marker = marker_file(directory, step)
-    write_json(marker.with_name(f"{_NEW}{marker.name}") if new_files else marker, content)
+    write_json((_new_marker if new_files else marker_file)(directory, step), content)
     if new_files:
         _replace(directory, step)
 
@@ -93,7 +94,7 @@ def recover(directory: Path) -> None:
 def _replace(directory: Path, step: int) -> None:
     """Replace a checkpoint by the one written next to it; may be repeated after a kill."""
     _remove(marker_file(directory, step))
-    marker = directory / f"{_NEW}{marker_file(directory, step).name}"
+    marker = _new_marker(directory, step)
     for path in _new_files(directory, step):
         if path != marker:
             place = directory / path.name.removeprefix(_NEW)
@@ -168,6 +169,8 @@ def marker_digest(directory: Path, step: int) -> str:
 
 def abort_write(directory: Path, step: int) -> None:
     """Remove the files of a checkpoint that is not committed: a full disk needs their space."""
+    if _new_marker(directory, step).exists():
+        return  # it is complete, and the one that it replaces may be gone: see `recover`
     for path in _new_files(directory, step):
         path.unlink(missing_ok=True)
     if not marker_file(directory, step).exists():
@@ -176,7 +179,8 @@ def abort_write(directory: Path, step: int) -> None:
 
 def remove(directory: Path, step: int) -> None:
     """Remove a checkpoint, the marker first: a half removed checkpoint must not be committed."""
-    for path in (marker_file(directory, step), *data_files(directory, step)):
+    markers = (marker_file(directory, step), _new_marker(directory, step))
+    for path in (*markers, *data_files(directory, step)):
         _remove(path)
 
 
@@ -194,6 +198,10 @@ def data_files(directory: Path, step: int) -> list[Path]:
 
 def _new_files(directory: Path, step: int) -> list[Path]:
     return sorted(directory.glob(f"{_NEW}ckpt-{step}.*"))
+
+
+def _new_marker(directory: Path, step: int) -> Path:
+    return directory / f"{_NEW}{marker_file(directory, step).name}"
 
 
 def marker_file(directory: Path, step: int) -> Path:

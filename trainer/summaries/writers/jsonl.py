@@ -34,17 +34,17 @@ class JsonLines(Writer):
 
     def __init__(self, run_dir: Path, position: int) -> None:
         self._path = run_dir / self.FILE
-        if self._path.exists():
-            lines, num_damaged = read_lines(self._path)
-            if num_damaged:
-                _log.warning(
-                    "%s: %d damaged lines of %d are left out",
-                    self._path,
-                    num_damaged,
-                    num_damaged + len(lines),
-                )
-            kept = (json.dumps(line) for line in lines if line["step"] <= position)
-            write_atomically(self._path, "".join(f"{line}\n" for line in kept))
+        lines, num_damaged = read_lines(self._path)
+        if num_damaged:
+            _log.warning(
+                "%s: %d damaged lines of %d are left out",
+                self._path,
+                num_damaged,
+                num_damaged + len(lines),
+            )
+        kept = (json.dumps(line) for line in lines if line["step"] <= position)
+        # Also if there is none: a power cut must not take the name of what is flushed later.
+        write_atomically(self._path, "".join(f"{line}\n" for line in kept))
         with writing(self._path):
             self._file = open(  # noqa: SIM115
                 self._path, "a", buffering=1, encoding="utf-8", opener=regular_file
