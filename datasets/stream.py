@@ -113,7 +113,6 @@ class _Source:
     Attributes:
         raw_spec: the specification of an element as the function makes it.
         spec: of an example by name, of static shapes.
-        class_names: names of the classes, if the function knows them, as Keras' do.
         is_column: whether `examples` makes a number of the label, a vector of length 1.
 
     Args:

@@ -26,11 +26,7 @@ from trainer.text import printable_lines
 
 
 def main(server: ForkServer | None = None) -> NoReturn:
-    """Run the command line in `sys.argv`, and exit with its code.
-
-    Args:
-        server: a fork server that has been started already.
-    """
+    """Run the command line in `sys.argv`, and exit with its code."""
     environment.add_working_directory()
     sys.exit(_exit_code(lambda: _dispatch(server)))
 

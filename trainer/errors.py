@@ -16,11 +16,7 @@ _LIBRARY_FOLDERS = {"site-packages", "dist-packages"}
 
 
 class ConfigError(ValueError):
-    """A wrong configuration or input, raised before anything is written; exit code 2.
-
-    Attributes:
-        problems: one line per problem, as many as were found.
-    """
+    """A wrong configuration or input, raised before anything is written; exit code 2."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("\n".join(problems))

@@ -318,10 +318,6 @@ def check_holder(lock_file: Path, holder: str) -> None:
     On a shared file system, the server gives the lock of a host that it does not hear of any more
     to another one. The first host may be alive, and come back: it must save nothing more.
 
-    Args:
-        lock_file: in the run directory.
-        holder: what it held then.
-
     Raises:
         ConfigError: the lock was given to another host.
     """

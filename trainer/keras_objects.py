@@ -38,8 +38,6 @@ class Archive:
     """A `.keras` file.
 
     Attributes:
-        version: of the Keras that wrote it.
-        config: of the model, as JSON.
         weights: what `WEIGHTS` in it holds.
     """
 

@@ -114,9 +114,6 @@ def logical_device(index: int) -> Iterator[None]:
     variables; it goes before `strategy.placement`. On a replica of one device it changes nothing,
     so the same code runs on any layout.
 
-    Args:
-        index: the number of the device, from 0.
-
     Raises:
         ConfigError: the replicas have several devices, and fewer than that.
     """

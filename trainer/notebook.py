@@ -56,7 +56,6 @@ class Run:
     """A run, as a command has left it.
 
     Attributes:
-        directory: the run directory.
         exit_code: 0 done; 130 or 143 stopped by an interrupt or SIGTERM, after saving.
     """
 
@@ -115,7 +114,6 @@ def run(
     a second one stops at once, without saving.
 
     Args:
-        overrides: as on the command line: `"model=softmax", "train.steps=100"`.
         config_dir: a directory with choices of your own.
         import_from: folders in which it finds modules, besides the working directory.
 

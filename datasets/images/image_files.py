@@ -139,7 +139,6 @@ def decode_batch(
 
     Args:
         examples: the arguments of `decode` for each image, each [B, ...].
-        decode: returns the pixels of one image, or raises InvalidArgumentError at run time.
 
     Returns:
         The images, [B, *image_shape], black where they are damaged, and whether each is good, [B]

@@ -289,9 +289,6 @@ class RecordReader:
 
     Errors have no cause of their own: of those that come out of a pipeline the user sees one line.
     The log has the traceback.
-
-    Attributes:
-        class_names: name -> class; None: labels are integers.
     """
 
     source: Indexable

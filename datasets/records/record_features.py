@@ -35,7 +35,6 @@ class Feature:
     """One feature, as the configuration describes it.
 
     Attributes:
-        kind: one of `KINDS`.
         shape: of one example, for numbers; [] is a scalar.
         max_length: for lists of any length: they are cut or filled up to so many; then there is no
             shape.

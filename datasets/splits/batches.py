@@ -106,9 +106,6 @@ def is_array(value: Any) -> bool:
 def as_column(value: Any, title: str, way_out: str) -> Column:
     """Return an array [N, ...]: floating-point numbers as float32, texts as objects.
 
-    Args:
-        way_out: what to do with a value that is no array, for the message.
-
     Raises:
         ValueError: it is none, or of other types than numbers and texts.
     """

@@ -152,11 +152,7 @@ def num_examples(examples: tf.data.Dataset) -> int:
 
 
 class Batching(NamedTuple):
-    """The `.batch()` that made the elements of a dataset.
-
-    Attributes:
-        is_mapped: whether a function follows, which may change the sizes.
-    """
+    """The `.batch()` that made the elements of a dataset."""
 
     source: tf.data.Dataset
     size: int

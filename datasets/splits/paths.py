@@ -87,7 +87,6 @@ def find_splits(
 
     Args:
         path: the files to train on, or a folder with those of all splits.
-        list_files: returns the files of a path, which the option of its second argument names.
 
     Raises:
         FileNotFoundError: there are no such files.

@@ -12,9 +12,6 @@ def training_features(dataset: Dataset, batch_size: int = 1024) -> tf.data.Datas
 
     Examples without weight, such as unreadable images, are left out.
 
-    Args:
-        dataset: the data; of a stream one pass is read.
-
     Returns:
         A dataset of features [B, ...], a tensor or a nest, as the model receives them.
     """

@@ -185,12 +185,7 @@ def fit_table(
     labels: Sequence[str],
     label_kind: str,
 ) -> TableFit:
-    """Fit to the training rows.
-
-    Args:
-        names: all columns, but for those of labels.
-        kinds: the kinds that are known; all others are found.
-    """
+    """Fit to the training rows."""
     found = _find_kinds(read, [name for name in names if name not in kinds])
     kinds = {name: found.get(name) or kinds[name] for name in names}
     fits = {name: ColumnFit(name, kind) for name, kind in kinds.items() if kind != "ignored"}

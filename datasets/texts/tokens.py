@@ -157,9 +157,6 @@ def kept_corpus(cache: str | Path | None, key: str, build: Callable[[], Corpus])
 
     Several processes may build the same one at a time: each puts a complete file in place. Where
     the folder cannot be written, it is built each time.
-
-    Args:
-        cache: the folder where it is kept; None: ~/.cache/steadfast.
     """
     file = Path(cache or FOLDER).expanduser() / f"text-{key}.npz"
     try:
@@ -178,11 +175,7 @@ def kept_corpus(cache: str | Path | None, key: str, build: Callable[[], Corpus])
 def kept_sequence(
     cache: str | Path | None, key: str, dtype: np.dtype, build: Callable[[], Iterable[np.ndarray]]
 ) -> np.ndarray:
-    """Return a sequence of tokens, [T], mapped from a file of the cache.
-
-    Args:
-        build: yields its parts, which need not fit in memory together.
-    """
+    """Return a sequence of tokens, [T], mapped from a file of the cache."""
     file = Path(cache or FOLDER).expanduser() / f"tokens-{key}.bin"
     if file.is_file():
         mark_used(file)

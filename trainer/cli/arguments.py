@@ -25,10 +25,7 @@ class Arguments:
     """A command line.
 
     Attributes:
-        overrides: every argument that is not a flag.
-        multirun: whether it is a sweep.
         config_dir: the user's own directory of choices, as an absolute path.
-        cfg: whether to print the composed configuration instead of a run.
     """
 
     overrides: list[str]

@@ -54,10 +54,6 @@ _Files = tuple[tuple[str, int, int], ...]
 def compose(overrides: Sequence[str], config_dir: str | Path | None = None) -> Experiment:
     """Compose and check an experiment, just as the command line does.
 
-    Args:
-        overrides: as on the command line.
-        config_dir: a directory with more choices, as in `--config-dir`.
-
     Raises:
         ConfigError: with every problem found.
     """
@@ -70,9 +66,6 @@ def compose(overrides: Sequence[str], config_dir: str | Path | None = None) -> E
 
 def compose_config(overrides: list[str], config_dir: str | None) -> Composition:
     """Compose a configuration without checking its values.
-
-    Args:
-        overrides: as `trainer.cli.overrides.rewrite` returns them.
 
     Raises:
         ConfigError: the command line or a file is wrong.
@@ -125,9 +118,7 @@ class Composition:
     """A composed configuration, whose values are not checked yet.
 
     Attributes:
-        config: the keys of the experiment.
         hydra_config: Hydra's own section, under the key `hydra`.
-        overrides: those of the experiment's keys and groups.
         problems: the overrides that could not be applied, one line each.
     """
 
@@ -300,9 +291,6 @@ def _drop_replaced(config: DictConfig, overrides: Sequence[str], loader: Any) ->
     `task=hinge` beside a recipe that sets `task.label_smoothing`, for example: Hydra merges that
     option into a task which has none. Only what the new choice does not have is left out: a
     learning rate is any optimizer's.
-
-    Args:
-        config: what the overrides compose to; changed in place.
     """
     recipe = [item for item in overrides if override_key(item) == "experiment"]
     if not recipe or len(recipe) == len(overrides):
@@ -321,7 +309,6 @@ def _drop_unknown(
     """Remove the options that the target of a node does not have.
 
     Args:
-        config: the configuration; changed in place.
         kept: keys that stay, with what is in them.
         unread: whether a target whose source does not tell has no options.
     """
@@ -375,9 +362,6 @@ class FileConfigSource(file_config_source.FileConfigSource):
 @contextlib.contextmanager
 def config_loader(config_dir: str | Path | None) -> Iterator[Any]:
     """Initialize Hydra and yield its config loader.
-
-    Args:
-        config_dir: a directory with more choices; those of the same name replace ours.
 
     Raises:
         ConfigError: it is no directory, or holds what a user cannot replace.

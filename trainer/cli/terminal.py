@@ -39,10 +39,6 @@ class Terminal(Console):
     """An output stream, which may be no terminal.
 
     The cursor is never hidden, so that a command that is killed leaves a clean terminal.
-
-    Args:
-        stream: the stream; default: standard output.
-        width: columns; default: those of the terminal.
     """
 
     def __init__(self, stream: TextIO | None = None, width: int | None = None) -> None:

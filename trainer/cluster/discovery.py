@@ -58,9 +58,6 @@ def allocated_cluster(
 def parse_tf_config(text: str, source: str) -> Cluster:
     """Return the cluster that a value of TF_CONFIG declares.
 
-    Args:
-        source: what declares it, for messages.
-
     With a wrong one TensorFlow would wait for ever, or train alone.
 
     Raises:

@@ -91,11 +91,7 @@ def online_writer(writers: object) -> str | None:
 
 
 def worker_environment(scratch: str | None = None) -> dict[str, str]:
-    """Return the environment of a process of a run.
-
-    Args:
-        scratch: the directory of its temporary files; None: the default.
-    """
+    """Return the environment of a process of a run."""
     environment = dict(os.environ) if scratch is None else {**os.environ, "TMPDIR": scratch}
     # With a stale TF_CONFIG of the shell, a strategy of one process would wait for a cluster.
     environment.pop("TF_CONFIG", None)
@@ -116,7 +112,6 @@ def point_environment(threads: int | None, gpus: Sequence[str] | None) -> dict[s
     Args:
         threads: number of threads of a TensorFlow operation, unless the user has set it; None:
             TensorFlow's default.
-        gpus: the GPUs that it may use, as in CUDA_VISIBLE_DEVICES; None: all.
     """
     environment = worker_environment()
     if declared := os.environ.get("TF_CONFIG"):

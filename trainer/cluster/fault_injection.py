@@ -40,9 +40,6 @@ class Faults:
         stops: the steps after which a fault happens, in any process: no graph call may run past
             them.
         changes_steps: whether a step is to have a loss of NaN, or to rest, in any process.
-
-    Args:
-        service_jobs: the jobs whose processes count no steps.
     """
 
     def __init__(
@@ -91,7 +88,6 @@ class Faults:
         """Inject the faults that are due now.
 
         Args:
-            phase: start, compile, evaluate, save or step.
             step: for `step`, the number of steps that are complete.
 
         Raises:
@@ -273,7 +269,6 @@ def check(
     """Refuse faults that could never happen: a test must not pass because its fault is missing.
 
     Args:
-        service_jobs: the jobs whose processes count no steps.
         declared: whether each process has a supervisor of its own.
 
     Raises:

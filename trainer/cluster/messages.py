@@ -68,8 +68,6 @@ class Progress:
 
     Attributes:
         rate: examples per second; 0 while unknown.
-        secs_left: seconds until the end; None while unknown.
-        metrics: the last values of the training's metrics.
         epoch: the epoch and how many there are, such as `3/30`; empty: it is not divided.
     """
 
@@ -145,11 +143,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Crash:
-    """The process has crashed: exit code 1.
-
-    Attributes:
-        text: the user's traceback.
-    """
+    """The process has crashed: exit code 1."""
 
     text: str
     cause: str

@@ -106,11 +106,7 @@ def needs_network(experiment: Mapping[str, object]) -> str | None:
 
 
 def open_ports_warning(jobs: Mapping[str, Sequence[str]], reason: str) -> str:
-    """Return the warning, one line, about a local cluster that others can reach.
-
-    Args:
-        jobs: the addresses of its processes, host:port, by job.
-    """
+    """Return the warning, one line, about a local cluster that others can reach."""
     addresses = (address for addresses in jobs.values() for address in addresses)
     ports = ", ".join(address.rpartition(":")[2] for address in addresses)
     return (

@@ -184,9 +184,6 @@ class Signals:
     thread would be simpler, but what the user's code starts would inherit the mask, and nobody
     could end it.
 
-    Args:
-        notify: called in that thread with the number of each signal.
-
     Attributes:
         number: the signal that requested a stop; 0: none did.
     """

@@ -19,7 +19,6 @@ class BatchSizes:
     """The batch sizes of one step.
 
     Attributes:
-        global_size: examples in one step.
         accumulate: micro-batches whose gradients each replica, or shard, adds up in a step.
         shards: parts that the global batch is always computed in; None: one for each replica.
     """
@@ -137,10 +136,6 @@ def _halved(count: int) -> list[int]:
 
 def check_same_global_batch(batch: Batch, before: int | None, now: int) -> None:
     """Check that a resumed run keeps its global batch if that depends on the number of replicas.
-
-    Args:
-        before: number of replicas of the run so far; None: not known.
-        now: number of replicas from now on.
 
     Raises:
         ConfigError: the global batch, and with it every update, would change.

@@ -49,12 +49,7 @@ class Directions:
         return self.by_metric.get(metric, self.by_metric.get(metric.partition("/")[0]))
 
     def problem(self, key: str, metric: str, mode_key: str, configured: str) -> str | None:
-        """Return why a metric cannot select, if its direction is not known.
-
-        Args:
-            mode_key: the key that overrules the declaration.
-            configured: the value of that key.
-        """
+        """Return why a metric cannot select, if its direction is not known."""
         if self.mode(metric, configured):
             return None
         return (
@@ -87,7 +82,6 @@ def of_targets(task: str | None, metrics: Mapping[str, str]) -> Directions:
 
     Args:
         task: the dotted path of the task; None: a loop of the user's own trains.
-        metrics: those of the metrics, by name.
     """
     own = None if task is None else signatures.constant(task, "direction")
     primary = None if task is None else signatures.constant(task, "primary_metric")
@@ -175,11 +169,7 @@ def selecting_split(experiment: Experiment) -> str:
 
 
 def biased_selection(experiment: Experiment, *others: str) -> list[str]:
-    """Return a line if something selects by test data, whose results then look too good.
-
-    Args:
-        *others: what selects besides best checkpoints and callbacks.
-    """
+    """Return a line if something selects by test data, whose results then look too good."""
     if not experiment.trains or experiment.dataset is None:
         return []
     best = ["checkpoint.best"] if experiment.checkpoint.best.metric is not None else []

@@ -19,7 +19,6 @@ class Action:
         effect: what is said of the process: `chief` `is killed` at step 50.
         signal: what the process is sent, which another process can do; None: it acts itself.
         fixed: the keys of the fault that have one possible value.
-        needs_loop: whether it needs the built-in loop.
     """
 
     effect: str

@@ -33,11 +33,7 @@ def instantiate(
 
     Args:
         node: `_target_` and its options; one that is a node whose `_target_` is null is None.
-        key: the node's key in the configuration, for messages.
-        *args: positional arguments that the engine passes.
         leave_out: keys of the node that the engine reads itself, so not options of the target.
-        named: arguments that the engine passes by name, as they are.
-        **extra: options of Hydra's.
 
     Raises:
         ConfigError: an option is unknown, or the target refuses a value or a file.
@@ -71,8 +67,6 @@ def instantiate_model(node: Mapping[str, Any], key: str, available: Mapping[str,
     """Call a model function with its options, and with what it asks for.
 
     Args:
-        node: `_target_` and its options.
-        key: the node's key in the configuration, for messages.
         available: a value for each of `MODEL_ARGUMENTS`.
 
     Raises:

@@ -21,8 +21,6 @@ def key(
     """Return a schema field.
 
     Args:
-        default: a value, or the class of a section.
-        help: one line of explanation, shown by `--help` and in the reference.
         *notes: the rules of its values; its effect on a continued run, without one that of its
             section; and `BUILT_IN`.
         target: a group's: the effect of another `_target_`, if it is not that of its options.

@@ -34,12 +34,6 @@ def load(
 ) -> Experiment:
     """Check a composed configuration and return it as an experiment of plain containers.
 
-    Args:
-        cfg: as Hydra composed it, without Hydra's own section.
-        choices: the choice in each group, as Hydra records it.
-        overrides: key and value of each override of the command line.
-        problems: what has been found already, one line each.
-
     Raises:
         ConfigError: with every problem found.
     """
@@ -137,11 +131,7 @@ def _plain_choice(choice: Any) -> Any:
 class _Reader:
     """Reads one configuration, and collects the problems.
 
-    Args:
-        root: the whole configuration, in which keys like unknown ones are looked for.
-
     Attributes:
-        unknown: a line for each unknown key.
         wrong: a line for each value that is empty, or not of the type of its key, and so left out.
     """
 

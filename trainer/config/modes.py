@@ -10,13 +10,10 @@ class Mode:
     """What can be done with an experiment.
 
     Attributes:
-        help: what it does, in a few words.
         module: whose `run` takes the command. Only this one is imported. What a worker does in the
             modes of the launcher, it decides in `trainer.worker.modes`.
-        needs_run: whether it is about a run that exists.
         with_loop: whether it works with a loop of the user's own.
         with_env: whether it works with an environment in place of a dataset.
-        with_ray: whether its processes may be placed by Ray.
     """
 
     help: str

@@ -42,11 +42,7 @@ def check(experiment: Experiment) -> list[str]:
 
 
 def check_unused(experiment: Experiment, overrides: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield a line for each override that sets a key that nothing uses; null is allowed.
-
-    Args:
-        overrides: key and value of each override of the command line.
-    """
+    """Yield a line for each override that sets a key that nothing uses; null is allowed."""
     reasons = _unused(experiment)
     for key in dict.fromkeys(key for key, value in overrides if value != "null"):
         section = f"{key.replace('/', '.')}."
@@ -402,9 +398,6 @@ def check_left_out(experiment: Experiment, choices: Mapping[str, Any]) -> Iterat
 
     It does not need one if it has nodes of the group, or if a file chooses nothing in it
     (`override /model@_global_.model: null`).
-
-    Args:
-        choices: the choice in each group, as Hydra records it.
     """
     task = experiment.task if isinstance(experiment.task, Mapping) else {}
     own = targets.node_groups(task.get("_target_")).values()
@@ -534,9 +527,6 @@ def augmented(dataset: Any, augment: Any) -> Any:
 
     A dataset takes it by a parameter `augment`; the datasets that it is made of, nodes in its
     options, do the same.
-
-    Args:
-        augment: the node of the group; None: there is none.
     """
     return dataset if augment is None else _augmented(dataset, augment, is_outermost=True)
 

@@ -38,9 +38,6 @@ def load_own(text: str) -> Any:
 def check(text: str, name: str = "<text>") -> None:
     """Refuse a text whose aliases would make too many values.
 
-    Args:
-        name: its file, for the error.
-
     Raises:
         yaml.YAMLError: it would, or is no YAML.
     """

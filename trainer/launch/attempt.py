@@ -209,8 +209,6 @@ class Attempt:
     Args:
         strategy: names the jobs that serve, and those that may be restarted alone.
         members: the processes to start; the messages of the first are shown to the user.
-        requests: decides what a stop or save request means, given those before it.
-        run_dir: the run directory, which is only named.
         standby_secs: how long to train before the next attempt gets started; NEVER: not at all.
     """
 
@@ -559,9 +557,6 @@ class JoinWait:
 
     Attributes:
         due_at: when to call `check`; NEVER while no process waits.
-
-    Args:
-        members: the processes that are started here.
     """
 
     def __init__(self, members: Mapping[ProcessId, Cluster], timeout_secs: float) -> None:

@@ -55,7 +55,6 @@ class CommandProcess(Child):
         command: what it runs; its server forks the process and its workers, or None: the process
             gets one for its workers.
         put: takes its messages, the last of which is `Exit`.
-        cores: the processor cores that it may use; empty for all.
     """
 
     def __init__(
@@ -125,7 +124,6 @@ def work(connection: socket.socket, began: float) -> NoReturn:
 
     Args:
         connection: the socket to the process that has started this one.
-        began: Unix time when this process was asked for.
     """
     survive_saves()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a fork server blocks what workers handle

@@ -80,9 +80,6 @@ class Screen:
 
     Attributes:
         is_live: whether there is a block: on a terminal whose cursor can be moved.
-
-    Args:
-        block: what is shown below the lines, rendered four times a second.
     """
 
     def __init__(
@@ -158,10 +155,6 @@ class Console:
 
     Attributes:
         cause: the first error that was shown, in one line; empty while there is none.
-
-    Args:
-        clock: seconds, monotonic.
-        is_quiet: whether only warnings and errors are shown.
     """
 
     def __init__(

@@ -57,10 +57,6 @@ def run(
 ) -> int:
     """Run an experiment to its end, or continue it.
 
-    Args:
-        console: shows messages; None: to the user of this process.
-        stop_requests: those that come otherwise than by a signal; None: there are none.
-
     Returns:
         The exit code: 0 done, 1 crashed, 2 wrong input, 130 or 143 stopped after saving.
 
@@ -471,11 +467,7 @@ def next_commands(context: RunContext) -> list[str]:
 
 
 def _summary(result: Mapping[str, Any], note: str = "") -> str:
-    """Return what a run came to: `step 24, test loss 2.2979, 0:04 in 3 attempts, useful time 2 %`.
-
-    Args:
-        result: the content of result.json.
-    """
+    """Return a result: `step 24, test loss 2.2979, 0:04 in 3 attempts, useful time 2 %`."""
     attempts = f" in {result['attempts']} attempts" if result["attempts"] > 1 else ""
     useful = f"useful time {100 * result['goodput']:.0f} %"
     duration = format_duration(result["wall_secs"])

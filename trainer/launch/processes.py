@@ -57,8 +57,6 @@ class Child:
         command: the module and its arguments, in which SOCKET stands for its socket.
         streams: descriptors for its standard output, its standard error, and perhaps its standard
             input.
-        server: forks it, or None if it is started afresh, and imports TensorFlow itself.
-        namespace: the private network that it is to be in.
         scratch: the directory of its temporary files, for the server to remove; empty: none.
 
     Raises:
@@ -279,10 +277,6 @@ class Child:
 class WorkerProcess(Child):
     """A process of `trainer.worker.process`.
 
-    Args:
-        server: forks the process, or None if it is started afresh, and imports TensorFlow itself.
-        namespace: the private network that it is to be in.
-
     Attributes:
         host: the name of its host, or None if that is the one of the command.
     """
@@ -331,10 +325,7 @@ class WorkerProcess(Child):
 
         Args:
             directory: the run directory, whose lock the worker shares from now on.
-            experiment: the effective configuration.
-            member: the cluster as the worker sees it.
             messages: receives the messages of the worker, the last of which is `Exit`.
-            memories: the memory of each process that has one.
             is_standby: whether another attempt runs until `Begin`, and writes to the directory.
         """
         process_id = member.process_id
@@ -407,10 +398,6 @@ class Log:
 
     What cannot be written is left out: no process may wait for its log.
 
-    Args:
-        path: the file, which is appended to.
-        warn: called once, with the reason, if it cannot be written.
-
     Raises:
         StorageError: it cannot be opened.
     """
@@ -445,7 +432,6 @@ class Answer:
 
     Attributes:
         value: the last line of its output, which is JSON, or None if there is no output.
-        errors: its standard error.
     """
 
     code: int
@@ -455,10 +441,6 @@ class Answer:
 
 def ask_module(words: Sequence[str], text: str = "") -> Answer:
     """Run a module that imports TensorFlow, for one answer.
-
-    Args:
-        words: its name, and its arguments.
-        text: its standard input.
 
     Raises:
         TimeoutError: it takes more than ten minutes.

@@ -110,12 +110,7 @@ def _connect(address: str | None) -> None:
 
 
 class PlacementError(Exception):
-    """The processes cannot be placed.
-
-    Attributes:
-        code: the exit code of the command.
-        problems: one line each for the user.
-    """
+    """The processes cannot be placed."""
 
     def __init__(self, code: int, *problems: str) -> None:
         super().__init__("\n".join(problems))
@@ -124,13 +119,7 @@ class PlacementError(Exception):
 
 @dataclass
 class _Placement:
-    """The actors of one attempt, and where they are.
-
-    Attributes:
-        actors: their handles.
-        answers: references to their places.
-        places: where they are, as far as they have started.
-    """
+    """The actors of one attempt, and where they are."""
 
     group: Any
     actors: list[Any]
@@ -390,7 +379,6 @@ class Place:
 
     Attributes:
         address: host:port for the process, free at this moment; an IPv6 host in brackets.
-        sees_run: whether it sees the files of the run.
     """
 
     address: str
@@ -414,7 +402,6 @@ class RayHost:
         """Return where the process will be, after checking that it sees the files of the run.
 
         Args:
-            working_dir: the directory of the command, in which relative paths are resolved.
             holder: what the lock of the run directory holds, as the command sees it.
         """
         node_ip = _own_ip()

@@ -74,10 +74,6 @@ class RemoteRun:
     A note beside the folder has the number of the lease under which the folder was last used, and
     its holders on this machine. Who has the lock on the folder knows that these have ended. And a
     folder of the store's last lease has everything that the store has, and perhaps more.
-
-    Args:
-        cluster: the cluster as this process sees it.
-        requests: a stop among them ends the wait for the store.
     """
 
     def __init__(
@@ -108,9 +104,6 @@ class RemoteRun:
 
         The chief alone does that. The command of another process brings the record of the run, and
         its worker the checkpoints that the chief restores.
-
-        Args:
-            run: runs it in its directory on this machine; returns the exit code.
 
         Raises:
             ConfigError: another process uses the run, it must not be continued, or the store

@@ -36,9 +36,6 @@ class Command:
     """What the user has typed.
 
     Attributes:
-        overrides: those of the command line, for the run's record and for `resume=`.
-        config_dir: the user's own folder of choices, for the record.
-        argv: the words of the command.
         server: forks its processes, started early for this command alone; None: it gets one.
     """
 
@@ -54,7 +51,6 @@ class RunContext:
     """A command and what its run uses.
 
     Attributes:
-        strategy: the strategy, decided as far as that is possible without TensorFlow.
         cluster: the cluster as this process sees it; a local one without jobs if none is declared.
         namespace: the network of the processes that are started here, which nothing outside can
             reach; None: that of the machine.
@@ -262,8 +258,6 @@ def when_free(use_run: Callable[[], _T], console: Console, requests: StopRequest
 
     Args:
         use_run: takes the run; called again after a RunInUseError.
-        console: shows what is waited for.
-        requests: a stop among them ends the wait.
 
     Returns:
         What it returns; None: a stop was requested before.

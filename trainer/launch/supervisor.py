@@ -43,14 +43,7 @@ _FRACTION_OF_MEMORY = 0.5
 
 
 class RestartBudget:
-    """A number of restarts; newer state to resume from renews it.
-
-    Attributes:
-        spent: restarts since the newest state.
-
-    Args:
-        newest_step: returns the newest step that a restart can resume from, or 0.
-    """
+    """A number of restarts; newer state to resume from renews it."""
 
     def __init__(self, newest_step: Callable[[], int], max_restarts: int) -> None:
         self.spent = 0
@@ -86,7 +79,6 @@ class Memories(dict[ProcessId, StateMemory]):
     The files have no names: nothing is left when the command and its processes are gone.
 
     Args:
-        is_on: whether processes keep their state in memory at all.
         service_jobs: jobs whose processes do not train; parameter servers hold the state of the
             chief, which keeps it in its own memory.
     """
@@ -127,12 +119,8 @@ class Processes(dict[ProcessId, ManagedProcess]):
     """The living processes of one attempt.
 
     Attributes:
-        members: all processes of the attempt, whether started or not.
         messages: what they send; None: look at the stop requests.
         phases: the last phase of each process that has sent one.
-
-    Args:
-        create: starts one process that has no assignment yet.
     """
 
     def __init__(
@@ -190,15 +178,7 @@ class Processes(dict[ProcessId, ManagedProcess]):
 
 
 class Supervisor:
-    """Runs attempts until one ends for good.
-
-    Attributes:
-        failure: that of the last attempt that failed, or None.
-
-    Args:
-        members: returns the processes of an attempt.
-        create: starts one process that has no assignment yet.
-    """
+    """Runs attempts until one ends for good."""
 
     def __init__(
         self,

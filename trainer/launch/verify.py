@@ -248,10 +248,8 @@ class Outcome:
     """The outcome of a run.
 
     Attributes:
-        result: step, metrics and best checkpoint.
         lines: the metrics lines without what depends on the clock.
         variables: a digest of each variable of the last checkpoint.
-        kills: step and description of each kill, in order.
     """
 
     result: Mapping[str, Any]
@@ -320,8 +318,6 @@ def likely_cause(straight: Outcome, other: Outcome, unrepeatable: bool) -> str:
     """Return the likely cause of a difference.
 
     Args:
-        straight: a run without kills.
-        other: a run that differs.
         unrepeatable: whether that was without kills, too.
     """
     if unrepeatable:

@@ -57,11 +57,7 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class ProcessSnapshot:
-    """The state of a process at the time of an alarm.
-
-    Attributes:
-        is_stopped: whether it is stopped by a signal (SIGSTOP), or by a debugger.
-    """
+    """The state of a process at the time of an alarm."""
 
     heartbeat: Heartbeat
     is_stopped: bool
@@ -74,11 +70,7 @@ class ProcessSnapshot:
 
 
 class Watch:
-    """The last signs of life of the processes of one attempt. It has no clock of its own.
-
-    Args:
-        allowed: how long a process may be silent, in each phase.
-    """
+    """The last signs of life of the processes of one attempt. It has no clock of its own."""
 
     def __init__(self, allowed: Watchdog) -> None:
         self._allowed = allowed
@@ -125,13 +117,7 @@ class Watch:
         logs: Mapping[ProcessId, Path],
         now: float,
     ) -> tuple[ProcessId, list[str]]:
-        """Return the process that hangs, after an alarm, and the lines for the user.
-
-        Args:
-            stopped: the processes that are stopped, see `examine`.
-            stacks: the stacks of the others.
-            logs: the logs that have all stacks.
-        """
+        """Return the process that hangs, after an alarm, and the lines for the user."""
         snapshots = {
             process_id: ProcessSnapshot(
                 heartbeat, process_id in stopped, stacks.get(process_id, "")

@@ -34,9 +34,6 @@ class RetentionPolicy(ABC):
     """One reason to keep a checkpoint; a checkpoint that no policy keeps is removed.
 
     `checkpoint.retention_policy` names a subclass of the user's own.
-
-    Attributes:
-        label: the reason as the command `checkpoints` prints it.
     """
 
     label: ClassVar[str] = "your policy"
@@ -124,9 +121,6 @@ class KeepAudited(RetentionPolicy):
 
 def retention_policies(checkpoint: Checkpoint, directions: Directions) -> list[RetentionPolicy]:
     """Return the policies that the section `checkpoint` of a configuration asks for.
-
-    Args:
-        directions: of the metrics; one that declares none ranks no checkpoints.
 
     Raises:
         ConfigError: the user's own is no policy.

@@ -131,7 +131,6 @@ class RunDirectory:
 
     Attributes:
         name: how the user names it: the path, or the address of what it mirrors.
-        is_new: whether this command has created the run.
         created: the directories that were created for it, the innermost first.
         old_run: the directory to which an earlier run of the same name was moved; None: there
             was none.

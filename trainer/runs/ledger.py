@@ -93,7 +93,6 @@ class WorkerRecord:
     """What the workers of a run did in an interval; empty for a run of one process.
 
     Attributes:
-        times: the time of each worker, by its name, such as worker-0.
         asynchronous: whether the workers update the variables without waiting for one another.
     """
 
@@ -430,12 +429,7 @@ class Ledger:
         at: float | None = None,
         workers: int | None = None,
     ) -> None:
-        """Mark the beginning of a phase; one that has only just begun is not marked again.
-
-        Args:
-            phase: as in `trainer.cluster.messages`, or one of the phases above.
-            at: when it began, Unix time; None: now.
-        """
+        """Mark the beginning of a phase; one that has only just begun is not marked again."""
         if not self.writes:
             return
         phase = _NAMES.get(phase, phase)

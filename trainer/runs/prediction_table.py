@@ -25,7 +25,6 @@ class PredictionTable:
     """A table of predictions.
 
     Attributes:
-        path: its file, which exists when it is finished.
         inputs: everything its content follows from, except the batch size of a replica.
     """
 

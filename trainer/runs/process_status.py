@@ -34,7 +34,6 @@ class ProcessStatus:
         phase: as in `trainer.cluster.messages.Phase`; empty until its first message.
         quiet_secs: seconds since its last sign of life.
         end: how it ended, in a word; empty while it lives.
-        host: the name of its host; None: that of the command.
     """
 
     name: str
@@ -50,10 +49,8 @@ class HostStatus:
     """What the processes of one command do.
 
     Attributes:
-        pid: the process id of the command there.
         number: how many records it has written before.
         cluster: the names of all processes, where each has a command of its own; else empty.
-        code: its exit code; None while it runs.
     """
 
     host: str
@@ -84,11 +81,7 @@ def read(run_dir: Path) -> dict[str, HostStatus]:
 
 
 def age_secs(run_dir: Path, name: str, now: float) -> float:
-    """Return how long ago a record was written, by the clock of the file system.
-
-    Args:
-        now: Unix time.
-    """
+    """Return how long ago a record was written, by the clock of the file system."""
     with suppress(OSError):
         return max(0.0, now - _path(run_dir, name).stat().st_mtime)
     return 0.0

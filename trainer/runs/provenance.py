@@ -103,9 +103,6 @@ def add_entry(
 ) -> list[str]:
     """Record a command that continues the run.
 
-    Args:
-        path: the run directory, which must be locked.
-
     Returns:
         The differences of code and versions from the last command, one line each.
     """

@@ -98,9 +98,6 @@ def epoch_metrics(path: Path) -> dict[str, list[float]]:
 
     Those of the training are the mean over the steps of the epoch, if they were written at its end
     (`summary.every_epochs=1`). Names of those by which is selected begin with `val_`.
-
-    Args:
-        path: the run directory; what cannot be read has no epochs.
     """
     evaluations = dict(read_evaluations(path))
     lines = {line["step"]: line for line in reversed(list(_lines(path / FILES[0], "train")))}

@@ -53,13 +53,10 @@ class RunSummary:
 
     Attributes:
         step: number of updates made, those since the newest checkpoint included while it trains.
-        config: its configuration by dotted key; empty: it cannot be read.
         metrics: the newest metrics of the split by which is selected, by name.
         test: with a validation split the newest metrics of the test split.
         best: step and value of the best evaluation by the primary metric; None: there is none.
-        secs: wall time of all attempts; None: not known.
         eta_secs: how long it will train on; None: not known, or it does not train now.
-        active: when one of its files was last written, Unix time.
         why: what happened to a failed run, one line.
     """
 

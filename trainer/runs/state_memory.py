@@ -53,7 +53,6 @@ class StoredTensor(NamedTuple):
     """One tensor of a snapshot.
 
     Attributes:
-        key: its name in a checkpoint of TensorFlow.
         slice_spec: the slice of it in TensorFlow's notation; '': all.
         dtype: the name of its type; `string`: the content is a serialized tensor.
         content: its bytes, [n] uint8, in memory that must not change while it is read or written.
@@ -71,8 +70,6 @@ class Header:
     """A snapshot that was written whole.
 
     Attributes:
-        number: of the write, from 1.
-        description_check: CRC-32 of the description.
         checksum: the sum of the contents as 64-bit numbers, modulo 2**64.
     """
 

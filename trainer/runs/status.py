@@ -34,8 +34,6 @@ class RunStatus:
     """The status of a run.
 
     Attributes:
-        step: updates in its newest checkpoint, or in its result.
-        metrics: the newest metrics of the split by which is selected, by name.
         test: with a validation split those of the test split; empty: there are none yet.
     """
 
@@ -75,11 +73,7 @@ def run_status(path: Path, experiment: Experiment | None = None) -> RunStatus:
 
 
 def record_failure(path: Path, error: str) -> None:
-    """Write failure.json: the run has crashed and does not continue by itself.
-
-    Args:
-        error: the first cause, in one line.
-    """
+    """Write failure.json: the run has crashed and does not continue by itself."""
     step = max(committed_steps(path / "checkpoints"), default=0)
     write_json(path / _FAILURE, {"error": error, "step": step, "exit": CRASHED})
 

@@ -140,10 +140,8 @@ class Lease:
         """Take the lease of a run.
 
         Args:
-            holder: a name that no other process has.
             ended: holders that are known to have ended.
             lease_secs: after how many seconds without a renewal the lease is taken over.
-            on_wait: called once with the holder if that has to be waited for.
 
         Raises:
             LeaseHeldError: its holder lives, or another process has been faster.
@@ -182,11 +180,7 @@ class Lease:
         self.change(lambda manifest: replace(manifest, is_free=True))
 
     def change(self, change: Callable[[Manifest], Manifest]) -> None:
-        """Replace the manifest; raises as `renew`.
-
-        Args:
-            change: returns the new manifest of the present one; called again after a conflict.
-        """
+        """Replace the manifest; raises as `renew`."""
         with self._mutex:
             for _ in range(_TRIES):
                 self._beat += 1

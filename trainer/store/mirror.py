@@ -32,8 +32,6 @@ class Mirror:
 
     Args:
         retry_secs: how long the store may fail before the run continues without it.
-        warn: shows the user that it does; called in a thread of this object.
-        on_loss: called in such a thread when another process has taken over the run.
     """
 
     def __init__(

@@ -15,11 +15,7 @@ _LONGEST_PAUSE_SECS = 30.0
 
 
 class StoreError(OSError):
-    """A request to a store has failed; it may have been carried out nevertheless.
-
-    Attributes:
-        is_temporary: whether the same request may succeed later.
-    """
+    """A request to a store has failed; it may have been carried out nevertheless."""
 
     def __init__(self, message: str, *, is_temporary: bool = True) -> None:
         super().__init__(message)

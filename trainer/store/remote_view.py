@@ -34,7 +34,6 @@ class RemoteView:
 
     Attributes:
         path: a folder of this machine with its records, but no weights; locked if it is in use.
-        in_use: whether a process renews its lease.
     """
 
     path: Path

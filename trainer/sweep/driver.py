@@ -192,11 +192,7 @@ class ResourceShare:
 
 
 class PointProcess(CommandProcess):
-    """A process that runs one point.
-
-    Args:
-        messages: receives the messages of the point, the last of which is `Exit`.
-    """
+    """A process that runs one point."""
 
     def __init__(
         self,
@@ -217,11 +213,7 @@ class PointProcess(CommandProcess):
 
 
 class Driver:
-    """Runs points until there are no more, or until it is stopped.
-
-    Attributes:
-        results: the results of the points that have ended, by number.
-    """
+    """Runs points until there are no more, or until it is stopped."""
 
     def __init__(
         self,

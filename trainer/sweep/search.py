@@ -48,7 +48,6 @@ class Point:
     """One run of a sweep.
 
     Attributes:
-        number: position in the sweep, from 1.
         varied: key -> value of the overrides in which the points differ, as written on a
             command line.
         path: its run directory, which no other point has.
@@ -332,7 +331,6 @@ class Search(Protocol):
     named by the constant `requires`, a pair of the package and what pip is to install.
 
     Attributes:
-        total: number of points in the sweep.
         points: all points, if the results of earlier ones choose none.
     """
 

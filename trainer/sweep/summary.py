@@ -39,7 +39,6 @@ def summary_folder(experiment: Experiment, keys: Collection[str], overrides: Ite
     not change a run.
 
     Args:
-        keys: the varied keys, as on the command line.
         overrides: all overrides of the sweep; those of varied keys are ignored.
     """
     parent = Path(experiment.runs_dir).expanduser() / "sweeps"
@@ -91,9 +90,6 @@ def write_summary(folder: Path, sweep: Sweep, results: Sequence[PointResult]) ->
 
 def link_events(folder: Path, points: Sequence[Point]) -> Path | None:
     """Link the events of a sweep's runs by what differs, so that TensorBoard names them by it.
-
-    Args:
-        points: all points; those without events get no link.
 
     Returns:
         The folder for `tensorboard --logdir`; None: no run has events, or there can be no links.

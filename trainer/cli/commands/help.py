@@ -89,8 +89,6 @@ class _Pages:
 
     Attributes:
         program: the command to show in examples.
-        width: the most characters in a line.
-        composed: the composed configuration, as plain containers.
     """
 
     program: str

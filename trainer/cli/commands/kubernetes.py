@@ -242,7 +242,6 @@ def _check(experiment: Experiment, sized: Experiment, name: str) -> tuple[int, b
     """Check an experiment as its first pod will.
 
     Args:
-        experiment: what the pods are given.
         sized: the same with the number of workers.
 
     Returns:

@@ -106,7 +106,6 @@ def _table(
     """Return the rows and the alignment of the table, without columns that have no value.
 
     Args:
-        differing: what tells each from the others, by short key.
         metric: the one that is asked for; None: the best value of the primary one.
     """
     names = {metric or run.metric for run in runs}

@@ -96,9 +96,6 @@ class _RefusedError(Exception):
 class PageServer(ThreadingHTTPServer):
     """Serves the page of the runs of a folder until it is closed.
 
-    Attributes:
-        token: what each request must have.
-
     Args:
         port: of this machine's own address; 0: any that is free.
 

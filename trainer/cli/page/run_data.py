@@ -39,7 +39,6 @@ class Summaries:
     """The runs of a folder in a few numbers each; only what has changed is read again.
 
     Args:
-        folder: how the user names the folder.
         listing: returns the directory of each run that is there now, by the id that the page knows
             it by.
     """
@@ -321,9 +320,6 @@ class _Reading:
     """What one reading gathers.
 
     Attributes:
-        most: about how many points of a curve are kept.
-        problems: what could not be read, one line each.
-        curves: the points of each curve by split and metric.
         num_lines: how many lines there were since all curves were thinned.
     """
 

@@ -23,11 +23,7 @@ _ENTRY_POINTS = "steadfast.schedulers"
 
 @dataclass(frozen=True)
 class Allocation:
-    """The processes that a scheduler has started together.
-
-    Attributes:
-        addresses: the address at which each process listens, host:port.
-    """
+    """The processes that a scheduler has started together."""
 
     source: str
     addresses: list[str]

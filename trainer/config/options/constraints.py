@@ -337,7 +337,6 @@ def unknown_key(key: str, siblings: Iterable[str], root: Mapping[str, Any]) -> s
     """Return the error line for an unknown key, with the key that was probably meant.
 
     Args:
-        siblings: the names that exist in its section.
         root: the whole configuration: `learning_rate=0.1` means a key of another section.
     """
     if gone := removal(key):

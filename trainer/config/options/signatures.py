@@ -92,7 +92,6 @@ def constant(target: str, name: str, default: Any = None, *, inherited: bool = T
     """Return the attribute that a class, or one that it extends, assigns as a literal.
 
     Args:
-        default: what is returned if the class assigns none.
         inherited: whether those of the classes that it extends count.
 
     Returns:

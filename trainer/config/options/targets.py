@@ -44,7 +44,6 @@ def check(node: Any, path: str, group: str = "") -> list[str]:
     """Check a `_target_` node and the nodes in its options; return the problems, one line each.
 
     Args:
-        path: its dotted key.
         group: the group of its choices, or another key of `ENGINE_ARGUMENTS`.
     """
     if node is None:
@@ -115,9 +114,6 @@ def model_arguments(signature: Signature | None) -> tuple[tuple[str, ...], tuple
 
     Those that it has parameters for, by name. Its first two parameters are the shape and the number
     of classes, whatever they are called, if they have no defaults and neither is in another place.
-
-    Args:
-        signature: that of the function; None: it cannot be told.
     """
     slots = MODEL_ARGUMENTS[:2]
     if signature is None:
@@ -142,7 +138,6 @@ def unknown_options(node: Mapping[str, Any], path: str, *, unread: bool = False)
     """Return the options of a node that its target does not have, as far as its source tells.
 
     Args:
-        path: its dotted key.
         unread: whether a target whose source does not tell has none.
     """
     signature, problem = _read(node["_target_"], path)

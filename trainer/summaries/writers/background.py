@@ -121,11 +121,7 @@ def open_writers(
     *,
     sidecar: bool = False,
 ) -> list[Writer]:
-    """Open writers, each in a thread; `channel` is warned when the run continues without one.
-
-    Args:
-        sidecar: whether the sidecar evaluator opens them; see `Writer`.
-    """
+    """Open writers, each in a thread; `channel` is warned when the run continues without one."""
     if sidecar:
         nodes = dict(_of_sidecar(nodes))
     opened: list[Writer] = []

@@ -19,9 +19,6 @@ _log = logging.getLogger(__name__)
 class JsonLines(Writer):
     """Writes one JSON object a line: step, split and metrics.
 
-    Attributes:
-        FILE: its name; each file has one process that writes.
-
     Args:
         position: lines of later steps are removed, because those steps are reported again; so are
             damaged lines.
