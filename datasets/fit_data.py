@@ -111,7 +111,6 @@ def _spec(batches: Any) -> tuple[Any, ...]:
 
 
 def _read(value: Any) -> Any:
-    """Return examples of any kind as arrays."""
     if isinstance(value, tf.data.Dataset):
         value = value.as_numpy_iterator()
     if not makes_batches(value):

@@ -99,7 +99,6 @@ def _load(path: str | None, key: str, *, divides: bool = False) -> tuple[Any, bo
 
 
 def _files(*paths: str | None) -> list[Path]:
-    """Return the files and folders that were loaded."""
     named = [Path(path).expanduser() for path in paths if path is not None]
     return [
         file

@@ -90,7 +90,6 @@ def _splits(path: str | None, test_fraction: float) -> dict[str, list[Path]]:
 
 
 def _scan(path: Paths, key: str) -> list[Path]:
-    """List the images of a tree of classes in sorted order."""
     root = Path(str(path)).expanduser()
     if not root.is_dir():
         raise FileNotFoundError(f"{key} ({root}): no such folder; {_LAYOUT}")

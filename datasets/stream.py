@@ -163,7 +163,6 @@ class _Source:
         return self._named(self._make(), batched=self.batched)
 
     def examples(self) -> tf.data.Dataset:
-        """Make the dataset anew, of single examples."""
         elements = self._make()
         return self._named(elements.unbatch() if self.batched else elements, batched=False)
 

@@ -179,7 +179,6 @@ def _log_padding(tokens: Tokens, length: int) -> None:
 def _rows(
     splits: Splits, columns: tuple[str, str], test_fraction: float
 ) -> dict[str, list[text_files.Row]]:
-    """Return the rows of each split; only those to train on need labels."""
     text, label = columns
     rows = list(text_files.read(*splits.train, text, label))
     if splits.is_whole:

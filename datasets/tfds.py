@@ -77,7 +77,6 @@ def _builder(path: str | None) -> tuple[Any, Any]:
 
 
 def _source(library: Any, builder: Any, split: str) -> Any:
-    """Return the data source of a split, which leaves images encoded."""
     skip = {
         name: library.decode.SkipDecoding()
         for name, feature in builder.info.features.items()

@@ -32,7 +32,6 @@ def main(server: ForkServer | None = None) -> NoReturn:
 
 
 def _dispatch(server: ForkServer | None) -> int:
-    """Do what the command line asks for; return the exit code."""
     if (name := sys.argv[1:2]) and name[0] in COMMANDS:
         if "" in sys.argv:
             raise ConfigError(
@@ -46,7 +45,6 @@ def _dispatch(server: ForkServer | None) -> int:
 
 
 def _run(server: ForkServer | None) -> int:
-    """Do what a command line of overrides asks for; return the exit code."""
     # Only now: commands do not compose.
     from omegaconf import OmegaConf
 

@@ -153,7 +153,6 @@ def run(
 
 
 def _program() -> list[str]:
-    """Return the program: `train.py` of the checkout, or the installed command."""
     checkout = Path(trainer.__file__).resolve().parents[1] / "train.py"
     if checkout.is_file():
         is_here = checkout.parent == Path.cwd()  # then the commands that it prints are short

@@ -145,7 +145,6 @@ class _Process:
         self._connection = Connection(ours.detach())
 
     def ask(self, message: bytes) -> Any:
-        """Send a message, and return the answer."""
         try:
             self._connection.send_bytes(message)
             problem, value = pickle.loads(self._connection.recv_bytes())

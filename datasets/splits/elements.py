@@ -80,7 +80,6 @@ def _problem(spec: Any) -> str:
 
 
 def _example(parts: tuple[Any, ...], *, batched: bool) -> dict[str, Any]:
-    """Return what is in an element by name."""
     (first, *_) = parts
     names = set(first) if len(parts) == 1 and isinstance(first, Mapping) else set()
     is_named = {"features", "label"} <= names

@@ -286,7 +286,6 @@ class LabelRule:
         return "class" if self._is_whole and self._spec.shape.rank == 0 else None
 
     def _problem(self, kind: Kind) -> str:
-        """Return why these labels are not of a kind, or ''."""
         if self._spec is None:
             return (
                 "there is not one label; leave dataset.label_kind=auto, or return the label as a "

@@ -40,7 +40,6 @@ def commit(path, text):
     path.write_text(text)
     git("add", str(path))
     git("commit", "-q", "-m", "more")
-    return git("rev-parse", "HEAD").strip()
 
 
 @pytest.fixture
@@ -61,9 +60,6 @@ def test_create_records_commit_and_uncommitted_changes(repository):
     assert provenance.add_entry(repository, [], None, 3, []) == []
     entry = provenance.latest_command(provenance.read(repository))
     assert (entry["git"]["sha"], entry["git"]["dirty"]) == (recorded["sha"], True)
-    last = commit(repository / "model.py", "width = 2\n")
-    line, *_ = provenance.add_entry(repository, [], None, 3, [])
-    assert line == f"the code is at commit {last[:10]}, the run was at {recorded['sha'][:10]}"
 
 
 def test_secrets_of_command_and_changes_are_masked(repository, monkeypatch):
@@ -76,9 +72,6 @@ def test_secrets_of_command_and_changes_are_masked(repository, monkeypatch):
     assert token not in text
     assert text.count("+model.token=<masked>") == 4
     assert "+key = '<masked>'" in provenance.read(repository)["git"]["diff"]
-    # The hash is of the changes themselves.
-    (repository / "model.py").write_text(f"key = '{token}b'\n")
-    assert len(provenance.add_entry(repository, [], None, 3, [])) == 1
 
 
 def test_add_entry_reports_other_versions(run):

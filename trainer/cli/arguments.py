@@ -84,7 +84,6 @@ def _unknown_flag(word: str) -> ConfigError:
 
 
 def _fail(message: str) -> NoReturn:
-    """Raise argparse's error in our words."""
     problems = {"expected one": "needs a value", "ignored explicit": "takes no value"}
     if match := re.match(r"argument (--[\w-]+).*: (expected one|ignored explicit)", message):
         message = f"{match[1]} {problems[match[2]]}"

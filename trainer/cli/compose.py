@@ -166,7 +166,6 @@ def _compose_choices(chosen: tuple[str, ...], config_dir: str | None, files: _Fi
 
 
 def _files(config_dir: str | None) -> _Files:
-    """Return the path, time of change and size of each file of choices."""
     paths = [
         os.path.join(folder, name)
         for root in (*importlib.import_module("trainer.conf").__path__, *filter(None, [config_dir]))
@@ -202,7 +201,6 @@ def _several_values(override: Override) -> str | None:
 
 
 def _swept_by(recipe: Override, config_dir: str | None) -> list[str]:
-    """Return what a recipe sweeps over, as overrides."""
     names = (
         list(recipe.sweep_string_iterator())
         if recipe.is_sweep_override()
@@ -325,7 +323,6 @@ def _drop_unknown(
 
 
 def _target_choices(config: DictConfig) -> Mapping[str, Any]:
-    """Return the choices of targets, also those within others."""
     choices = config.hydra.runtime.choices
     groups = {name: name.partition("@")[0].partition("/")[0] for name in choices}
     return {name: choices[name] for name, group in groups.items() if group in TARGET_GROUPS}

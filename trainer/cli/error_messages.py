@@ -122,7 +122,6 @@ def _no_choice(error: MissingConfigException) -> str:
 
 
 def _hydra_text(text: str) -> str:
-    """Explain an error that Hydra raises as text alone."""
     for pattern, explanation in _HYDRA_ERRORS:
         if match := re.search(pattern, text):
             words = match.groups()

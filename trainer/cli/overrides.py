@@ -153,7 +153,6 @@ def _sets_one(override: str) -> bool:
 
 
 def _saved_command(resume: str) -> Mapping[str, Any]:
-    """Return the record of the command that trained the run last."""
     if "," in resume and not Path(resume).exists():
         raise ConfigError(f"resume ({resume}) must be one run; resume runs one at a time")
     if line := run_problem(resume):

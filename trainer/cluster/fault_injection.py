@@ -205,7 +205,6 @@ class Faults:
 
 
 def _flip_bit(directory: Path) -> None:
-    """Flip a bit of the newest checkpoint's largest file."""
     if not (steps := committed_steps(directory)):
         return
     file = max(data_files(directory, steps[-1]), key=lambda path: path.stat().st_size)

@@ -174,7 +174,6 @@ def _unshare() -> list[str]:
 
 
 def _join(paths: Sequence[str], command: list[str]) -> None:
-    """Enter the namespaces, the network last, and execute the command."""
     # All are opened before one is entered: from a user namespace the parent is out of reach.
     enter([os.open(path, os.O_RDONLY) for path in paths])
     os.execvp(command[0], command)

@@ -130,7 +130,6 @@ def _check_shards(shards: int, num_replicas: int) -> None:
 
 
 def _halved(count: int) -> list[int]:
-    """Return a number, its half, and so on while it is even."""
     return [count] if count % 2 else [count, *_halved(count // 2)]
 
 

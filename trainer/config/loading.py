@@ -216,7 +216,6 @@ def _converted(value: Any, hint: Any) -> Any:
 
 
 def _as_kind(value: Any, kind: Any) -> Any:
-    """Return a value as a type, or raise an error."""
     is_scalar = isinstance(value, str | int | float)
     if kind is bool:
         return _SWITCHES[str(value).lower()]

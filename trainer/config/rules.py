@@ -58,7 +58,6 @@ def remove_unused(experiment: Experiment) -> None:
 
 
 def _unused(experiment: Experiment) -> dict[str, str]:
-    """Return why a key or section is unused, by its name."""
     reasons: dict[str, str] = {}
     if (name := experiment.own_loop) is not None:
         reason = f"is a key of the built-in loop, and loop ({name}) replaces that"
@@ -70,7 +69,6 @@ def _unused(experiment: Experiment) -> dict[str, str]:
 
 
 def _built_in(schema: Any, path: str = "") -> Iterator[str]:
-    """Yield the keys and sections of the built-in loop."""
     for item in fields(schema):
         section: Any = item.default_factory
         if item.metadata["built_in"]:
@@ -142,7 +140,6 @@ def _env(experiment: Experiment) -> Iterator[str]:
 
 
 def _pairs(experiment: Experiment) -> Iterator[str]:
-    """Of each pair of keys exactly one must be set."""
     for first, second in PAIRS:
         values = attrgetter(first, second)(experiment)
         if None not in values:
@@ -552,7 +549,6 @@ def _takes(node: Mapping[str, Any], is_outermost: bool) -> bool:
 
 
 def _nodes(value: Any, key: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the key and the node of each `_target_`, from the outside in."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             yield from _nodes(item, f"{key}[{index}]")

@@ -73,7 +73,6 @@ def function_node(
 
 
 def _found(function: types.FunctionType) -> Any:
-    """Return what is found under the name of a function."""
     try:
         return reduce(getattr, function.__qualname__.split("."), sys.modules[function.__module__])
     except (KeyError, AttributeError):

@@ -108,7 +108,6 @@ class _Digest:
         return other.hexdigest()
 
     def _reduced(self, item: Any) -> None:
-        """Add an object as it is pickled."""
         try:
             reduced = self._reduce(item)
             if reduced is NotImplemented and isinstance(item, types.FunctionType | type):

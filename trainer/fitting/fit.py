@@ -125,7 +125,6 @@ def fit(
 
 
 def _folder(runs_dir: str) -> Path:
-    """Return the folder of the models and data of the runs in a folder."""
     if addresses.is_remote(runs_dir):
         raise ConfigError(
             f"runs_dir ({runs_dir}) is an object store, where fit keeps no models and data; leave "

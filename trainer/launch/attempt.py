@@ -2,25 +2,6 @@
 
 `Attempt.handle` takes one event and the time, and returns the actions to carry out, in order. There
 is no thread, clock, process or file in here: `supervisor` has those, and a test plays any schedule.
-
-Events, in the order in which they happened:
-    Begin       the attempt begins, perhaps with processes that were started ahead
-    Received    a message of a process, the last of which is `Exit`; or a request of the user
-    Tick        `due_at` has come
-    NotStarted, Refused, Examined, Listening, Stopped
-                answers to an action; others may come before them
-
-Actions:
-    Start       a process, unless it was started ahead; on failure the answer is `NotStarted`
-    Restart     a lost process, alone; the answer is `Refused` if the budget is spent
-    Send        a message to a process: a stop or save request, or that it may leave
-    SendSignal  kill a process that hangs, or inject a fault
-    Examine     which processes are stopped, and all stacks; the answer is `Examined`
-    Probe       which of some addresses accept connections; the answer is `Listening`
-    StartStandby, EndStandby
-                the processes of the next attempt
-    Show, ShowUnsaved, ShowStalled
-                for the user
 """
 
 from __future__ import annotations
@@ -312,7 +293,6 @@ class Attempt:
         self._watch.end(process_id)
 
     def _tick(self) -> None:
-        """Do what is due by the clock."""
         if self._now >= self._grace_ends:
             grace_secs = self._experiment.preemption.grace_secs
             self._leave_at_once(f"preemption.grace_secs ({grace_secs:g}) are over")
@@ -479,7 +459,6 @@ class Attempt:
             self._fail(process_id, how, code, _CAUSE_SECS if code == RESTARTABLE else 0.0)
 
     def _fail(self, process_id: ProcessId, how: str, code: int, secs: float = 0.0) -> None:
-        """End the attempt within `secs` because of a process."""
         self.failure = Failure(process_id, how)
         self.code = code
         self._deadline = self._now + secs

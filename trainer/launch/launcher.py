@@ -156,7 +156,6 @@ def _prepare_training(context: RunContext) -> None:
 
 
 def _conclude(code: int, location: str, context: RunContext) -> None:
-    """Tell the user the result; take back what a command has left that trained nothing."""
     experiment, directory, console = context.experiment, context.directory, context.console
     if code == WRONG_INPUT and context.cluster.is_chief:
         directory.discard()
@@ -223,7 +222,6 @@ def _trained(experiment: Experiment, directory: RunDirectory) -> str | None:
 
 
 def _supervise(context: RunContext, ledger: Ledger) -> tuple[int, Failure | None]:
-    """Run the experiment in workers; return the exit code and the last failure, or None."""
     beside = _beside(context)
     command = context.command
     server: ForkServer | None = None
@@ -379,7 +377,6 @@ def _network(
 
 
 def _members(context: RunContext, beside: Sequence[Cluster]) -> list[Cluster]:
-    """Return the processes to start for one attempt."""
     if context.cluster.is_chief:
         clear_temporaries(context.directory.path)  # between two attempts no process writes
     if context.cluster.is_declared:
@@ -442,7 +439,6 @@ def _report_crash(context: RunContext, failure: Failure | None) -> None:
 
 
 def _continuing(context: RunContext) -> str:
-    """Return the command that continues a run."""
     directory, argv = context.directory, context.command.argv
     # Changes of this command that no checkpoint has are withdrawn, so it must be repeated whole.
     words = argv if directory.changes else [argv[0], resume_override(directory.name)]

@@ -224,7 +224,6 @@ class Child:
             self._close_given()
 
     def _close_given(self) -> None:
-        """Close the descriptors that the process has by now."""
         for descriptor in self._given:
             os.close(descriptor)
 

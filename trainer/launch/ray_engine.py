@@ -119,8 +119,6 @@ class PlacementError(Exception):
 
 @dataclass
 class _Placement:
-    """The actors of one attempt, and where they are."""
-
     group: Any
     actors: list[Any]
     answers: list[Any]

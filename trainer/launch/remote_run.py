@@ -127,7 +127,6 @@ class RemoteRun:
             lock.close()
 
     def _run_mirrored(self, run: Callable[[], int]) -> int:
-        """Run the experiment, then wait until the store has everything."""
         mirror = self._start()
         code = CRASHED
         try:

@@ -430,14 +430,12 @@ class Supervisor:
         return self._stop_requests.wait(secs)
 
     def _origin(self) -> str:
-        """Return what a restart resumes from."""
         if step := self._newest_step():
             is_kept = self._memories.newest_step() == step
             return f"step {step:,}, in memory" if is_kept else "the newest checkpoint"
         return "the beginning"
 
     def _newest_step(self) -> int:
-        """Return the newest step that a restart can resume from, or 0."""
         return max(self._newest_checkpoint(), self._memories.newest_step())
 
     def _newest_checkpoint(self) -> int:
@@ -478,7 +476,6 @@ def can_have_standby(context: RunContext) -> bool:
 
 
 def _members_like(members: Sequence[Cluster]) -> list[Cluster]:
-    """Return the same processes at new addresses."""
     beside = [member for member in members if member.process_id.is_beside]
     training = [member for member in members if not member.process_id.is_beside]
     if training[0].jobs:

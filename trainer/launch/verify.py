@@ -183,7 +183,6 @@ def _train(
 
 
 def _run_command(command: Command, runs_dir: Path) -> int:
-    """Run a command to its end, in a process and a session of its own; forward signals."""
     variables = environment.worker_environment()
     environment.keep_from_trackers(variables, runs_dir)
     messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -205,7 +204,6 @@ def _run_command(command: Command, runs_dir: Path) -> int:
 
 
 def _compare(command: Command, runs_dir: Path, kills: Mapping[str, Fault]) -> int:
-    """Train with and without kills, and print the differences; return the exit code."""
     code, straight = _train(command, runs_dir, "straight", {})
     if straight is None:
         return code
@@ -348,7 +346,6 @@ def _first_step(straight: Outcome, other: Outcome) -> int | None:
 
 
 def _after(other: Outcome, step: int) -> str:
-    """Return the last kill before a step, for a message."""
     before = [name for killed, name in other.kills if killed <= step] or [
         name for _, name in other.kills[:1]
     ]

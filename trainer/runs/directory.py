@@ -53,7 +53,6 @@ _LOCK_WAIT_SECS = 5.0  # a worker whose supervisor was killed needs a moment to 
 
 
 def _set_aside(path: Path) -> Path:
-    """Rename a file or a folder; return its new path."""
     names = (path.with_name(f"{path.name}.damaged-{number}") for number in range(1, 1_000_000))
     return path.rename(next(name for name in names if not os.path.lexists(name)))
 

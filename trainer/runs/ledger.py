@@ -268,27 +268,22 @@ class TimeSummary:
 
     def result(self) -> dict[str, Any]:
         """Return what result.json says of it."""
+        workers = {
+            name: {
+                "step_secs": round(time.step_secs, 3),
+                "wait_secs": round(time.wait_secs, 3),
+                "steps": time.steps,
+            }
+            for name, time in self.workers.times.items()
+        }
         return {
             "wall_secs": round(self.wall_secs, 3),
             "attempts": self.attempts,
             "workers": self.sizes,
             "goodput": round(self.goodput, 4),
             "time": {name: round(secs, 3) for name, secs in self.secs.items()},
-            **self._workers_result(),
+            **({"worker_times": workers} if workers else {}),
         }
-
-    def _workers_result(self) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        if self.workers.times:
-            result["worker_times"] = {
-                name: {
-                    "step_secs": round(time.step_secs, 3),
-                    "wait_secs": round(time.wait_secs, 3),
-                    "steps": time.steps,
-                }
-                for name, time in self.workers.times.items()
-            }
-        return result
 
 
 class Tally(TimeSummary):
@@ -412,10 +407,7 @@ class Ledger:
             file.seek(self._offset)
             while line := file.readline(MAX_LINE_BYTES):
                 try:
-                    content = json.loads(line.decode())
-                    if content.pop("staleness", None):  # of former versions
-                        content["asynchronous"] = True
-                    self._tally.add(Mark(**content))
+                    self._tally.add(Mark(**json.loads(line.decode())))
                 except (ValueError, TypeError, AttributeError, RecursionError):
                     if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
                         break  # it is being written, or a kill has cut it off

@@ -104,7 +104,7 @@ def add_entry(
     """Record a command that continues the run.
 
     Returns:
-        The differences of code and versions from the last command, one line each.
+        The differences of versions from the last command, one line each.
     """
     record = read(path)
     current = {
@@ -118,9 +118,7 @@ def add_entry(
     }
     previous = latest_command(record)
     _write(path, {**record, "lineage": [*record.get("lineage", ()), current]})
-    # What names the user's files says it better than what names all that git sees.
-    is_told = bool(changed_files(record))
-    return _differences(previous, current, code=not is_told)
+    return _differences(previous, current)
 
 
 def withdraw_entry(path: Path) -> None:
@@ -199,21 +197,8 @@ def _fingerprint(git: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {name: value for name, value in git.items() if name != "diff"}
 
 
-def _differences(
-    previous: Mapping[str, Any], current: Mapping[str, Any], *, code: bool
-) -> list[str]:
+def _differences(previous: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
     lines = []
-    before = _fingerprint(previous.get("git"))
-    after = current["git"]
-    if code and before and after:  # both None outside a repository
-        if before["sha"] != after["sha"]:
-            lines.append(
-                f"the code is at commit {after['sha'][:10]}, the run was at {before['sha'][:10]}"
-            )
-        if before.get("diff_sha256") != after["diff_sha256"]:
-            lines.append(
-                "uncommitted changes of the code are not those that the run was trained with"
-            )
     if previous.get("python") not in (None, current["python"]):
         lines.append(f"this is Python {current['python']}, the run had {previous['python']}")
     for name in (*_PACKAGES, "steadfast"):

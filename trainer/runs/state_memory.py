@@ -251,13 +251,11 @@ class StateMemory:
         return memory
 
     def _room(self, slot: int) -> tuple[int, int]:
-        """Return where a slot begins, and its bytes; 0: it was never written."""
         assert self._map is not None
         start, room = _ROOM.unpack_from(self._map, _ROOMS_AT + slot * _ROOM.size)
         return start, room
 
     def _free_slot(self, newest: Header | None) -> int:
-        """Return the slot that is written next."""
         memory = self._mapped()
         held = -1 if memory is None else _FILE.unpack_from(memory)[2]
         return next(x for x in _SLOTS if x != held and (newest is None or x != newest.slot))

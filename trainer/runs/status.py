@@ -84,7 +84,6 @@ def clear_failure(path: Path) -> None:
 
 
 def _result(path: Path, experiment: Experiment | None) -> dict[str, Any] | None:
-    """Return result.json if the run is done."""
     if experiment is not None:
         return directory.read_result(path, experiment)
     result = directory.recorded_result(path)

@@ -109,7 +109,6 @@ class Mirror:
         return self._problem
 
     def _upload_changes(self) -> None:
-        """Upload until the end, and then what is left."""
         try:
             self._upload_until_end()
         finally:
@@ -207,7 +206,6 @@ class Mirror:
             self._store.delete(gone)
 
     def _missing(self) -> list[int]:
-        """Return the steps of the committed checkpoints that the store does not have."""
         directory = self._path / CHECKPOINTS
         uploaded = self._lease.manifest.checkpoints
         missing = []

@@ -184,7 +184,6 @@ def _has_run(store: Store, name: str) -> bool:
 
 
 def _no_run(command: str, address: str) -> str:
-    """Return the error for an address without a run, with what is there."""
     text = f"{command} ({address}): no run there: it has no manifest.json"
     if folders := open_store(address).folders():
         more = f" and {len(folders) - _MOST_NAMES} more" if len(folders) > _MOST_NAMES else ""

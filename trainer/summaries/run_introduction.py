@@ -66,7 +66,6 @@ def graph_of(model: tf.keras.Model, channel: Channel) -> bytes | None:
 
 
 def _configuration(run_dir: Path) -> dict[str, str]:
-    """Return the configuration and the overrides of a run, in Markdown."""
     if not (run_dir / "config.yaml").exists():
         return {}
     config = yaml.safe_dump(shown(read_config(run_dir)), sort_keys=False)

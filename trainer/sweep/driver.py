@@ -359,7 +359,6 @@ class Driver:
             self._stop_point(process, number)
 
     def _stop_point(self, process: PointProcess, number: int) -> None:
-        """Ask a point to save and leave, once."""
         if process.point.number not in self._asked_to_stop:
             self._asked_to_stop.add(process.point.number)
             process.send(SignalReceived(number))

@@ -36,8 +36,6 @@ _COLORS = {State.DONE: "green", State.FAILED: "red", State.PRUNED: "yellow"}
 
 @dataclass
 class _Row:
-    """One row: a point that has been started."""
-
     point: Point
     state: State = State.RUNNING
     state_text: str = "starting"  # or, while it trains, its phase

@@ -122,7 +122,6 @@ def count_states(states: Iterable[State]) -> str:
 
 
 def _sorted(sweep: Sweep, results: Sequence[PointResult]) -> list[PointResult]:
-    """Sort results by a metric, the best first, those without the metric last, then by number."""
     sign = 1 if sweep.mode == "min" else -1
 
     def rank(result: PointResult) -> tuple[float, int]:

@@ -51,7 +51,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _settings(path: Path) -> Checkpoint:
-    """Return the section `checkpoint` that the run was last trained with."""
     node: dict[str, Any] = {}
     for key, value in directory.trained_config(path).items():
         if key.startswith("checkpoint."):

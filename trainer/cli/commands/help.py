@@ -195,7 +195,6 @@ class _Pages:
         return ["Commands", *self._table(rows)]
 
     def _places(self, group: str) -> list[str]:
-        """Return the groups that are chosen within the choice of a group."""
         names = [
             f"{inner}@{place}"
             for place, inner in self.choices.places().items()
@@ -274,7 +273,6 @@ def _of_engine(group: str, key: str) -> str:
 
 
 def _recipe_rows(composed: Mapping[str, Any], choices: Choices) -> list[Row]:
-    """Return what a recipe chooses and sets."""
     chosen = [
         (group, choice, _ABOUT.get(group, ""))
         for group, choice in choices.overridden("experiment").items()

@@ -140,7 +140,6 @@ def _take_storage(args: argparse.Namespace) -> str | None:
 
 
 def _needs(args: argparse.Namespace, address: str | None) -> str:
-    """Return what must be there before the objects are created, for people."""
     if address is None:
         return f"the PersistentVolumeClaim {args.claim} must be there"
     names = {"Secret": args.secret, "ServiceAccount": args.service_account}

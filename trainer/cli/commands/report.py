@@ -77,7 +77,6 @@ def _places(arguments: Sequence[str]) -> list[str]:
 
 
 def _data(places: Sequence[str]) -> dict[str, Any]:
-    """Return what the page shows of runs by their places."""
     most = max(_FEWEST_POINTS, min(MOST_POINTS, _POINTS_OF_ALL // len(places)))
     folder = ", ".join(sorted({os.path.dirname(place) or "." for place in places}))
     with ExitStack() as stack:
@@ -91,7 +90,6 @@ def _data(places: Sequence[str]) -> dict[str, Any]:
 
 @contextmanager
 def _directory(place: str) -> Iterator[Path]:
-    """Give a folder of this machine with the records of a run."""
     if addresses.is_remote(place):
         with remote_view.view("report", place) as view:
             yield view.path

@@ -86,8 +86,6 @@ _HEADERS = {
 
 
 class _RefusedError(Exception):
-    """A request that is not answered, with the status of HTTP."""
-
     def __init__(self, status: HTTPStatus, message: str) -> None:
         super().__init__(message)
         self.status = status
@@ -151,7 +149,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Log nothing: the terminal belongs to the address."""
 
     def _answer(self) -> tuple[bytes, str, Mapping[str, str]]:
-        """Return content, type and further headers."""
         path, query = self._checked()
         if path == "/":
             text, policy = live_page(self.server.summaries.folder)

@@ -169,7 +169,6 @@ def _content(path: Path) -> bytes | None:
 
 
 def _spent(path: Path) -> TimeSummary | None:
-    """Return the time spent by category; None: not known."""
     try:
         number = (path / "ledger.jsonl").stat().st_ino
     except FileNotFoundError:
@@ -188,7 +187,6 @@ def _ledger(path: Path, inode: int) -> Ledger:
 
 
 def _workers(path: Path, state: State) -> Iterator[dict[str, Any]]:
-    """Yield what each process does, with the seconds since it did something."""
     now = time.time()
     hosts = process_status.without_earlier(process_status.read(path), ())
     for name, host in hosts.items():
@@ -235,7 +233,6 @@ def _worker_times(spent: TimeSummary | None) -> dict[str, Any]:
 def _marks(
     record: Mapping[str, Any], spent: TimeSummary | None, saves: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    """Yield what has happened at which step."""
     for step in saves:
         yield _mark(step, "save", f"saved at step {step}")
     for step in spent.restarts if spent else ():

@@ -242,7 +242,6 @@ def _targets(statement: _Assignment) -> list[ast.expr]:
 
 
 def _of_class(node: ast.stmt | None, module: _Module) -> Signature | None:
-    """Return the signature of the constructor of a class, its own or that of its base."""
     if not isinstance(node, ast.ClassDef):
         return None
     for statement in node.body:
@@ -301,6 +300,5 @@ def _parameters(spec: ast.arguments, module: _Module) -> list[Parameter]:
 
 
 def _default(expression: ast.expr, module: _Module) -> Any:
-    """Return the value of a literal, or of a constant of the module."""
     name = expression.id if isinstance(expression, ast.Name) else ""
     return _literal(module.assigned.get(name, expression))

@@ -203,7 +203,6 @@ def _read(target: str, path: str) -> tuple[Signature | None, str | None]:
 
 
 def _addition(key: str, hint: Any) -> str:
-    """Return the override that gives an option a value."""
     if group := constraints.node_group(hint):
         return f"+{group}@{key}=<choice>"
     kind = "value" if hint is Parameter.empty else constraints.in_words(hint)
@@ -211,7 +210,6 @@ def _addition(key: str, hint: Any) -> str:
 
 
 def _option(key: str, value: Any, hint: Any) -> list[str]:
-    """Check the value of an option, which may be a node of a task."""
     group = constraints.node_group(hint)
     if group is None:
         return [*_nested(value, key), *_value(key, value, hint)]
@@ -224,7 +222,6 @@ def _option(key: str, value: Any, hint: Any) -> list[str]:
 
 
 def _nested(value: Any, path: str) -> list[str]:
-    """Check the `_target_` nodes that an option holds."""
     if isinstance(value, Mapping):
         if "_target_" in value:
             return check(value, path) if value["_target_"] is not None else _without(value, path)

@@ -89,7 +89,6 @@ class GsStore:
 
 @contextmanager
 def _errors(name: str) -> Iterator[None]:
-    """Turn an error of the client into a StoreError."""
     try:
         yield
     except exceptions.NotFound as error:

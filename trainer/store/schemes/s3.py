@@ -115,7 +115,6 @@ class S3Store:
 
 @contextmanager
 def _errors(name: str) -> Iterator[None]:
-    """Turn an error of the client into a StoreError."""
     try:
         yield
     except exceptions.ClientError as error:
@@ -130,7 +129,6 @@ def _errors(name: str) -> Iterator[None]:
 
 
 def _answered(name: str, error: exceptions.ClientError) -> StoreError:
-    """Return the StoreError of an answer that is an error."""
     code = error.response["Error"].get("Code", "")
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if code in _MISSING:

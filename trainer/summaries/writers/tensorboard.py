@@ -192,17 +192,14 @@ class _EventFile:
         self.add({"file_version": "brain.Event:2"}, start)
 
     def add(self, *events: dict[str, Any]) -> None:
-        """Append events; an open TensorBoard can read them at once."""
         for content in events:
             self._records.write(self._event(wall_time=time.time(), **content).SerializeToString())
         self._file.flush()
 
     def sync(self) -> None:
-        """Flush all events to the disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Flush all events to the disk and close the file."""
         with self._file:
             self.sync()
