@@ -37,7 +37,7 @@ def bar(row: dict[str, Any], y: int) -> list[str]:
 def chart(rows: list[dict[str, Any]]) -> str:
     """Return the picture."""
     body = [
-        label(14, 28, "Useful time under fire", font_size=15, font_weight=600),
+        label(14, 28, "Useful time while processes are killed", font_size=15, font_weight=600),
         label(14, 48, "a random process gets a SIGKILL every so many seconds", "faint"),
     ]
     y = 64
@@ -54,7 +54,7 @@ def chart(rows: list[dict[str, Any]]) -> str:
                 body += bar(row, y)
                 y += BAR
         y += 14
-    return card(WIDTH, y + 6, "Useful time under fire", body)
+    return card(WIDTH, y + 6, "Useful time while processes are killed", body)
 
 
 def main() -> None:

@@ -81,7 +81,7 @@ def figure(straight: list[Point], killed: list[list[Point]], largest: float, cou
         return panel[0] + share * (panel[1] - panel[0]), BOTTOM - (BOTTOM - TOP) * loss / highest
 
     dead, again = clock(before)[-1], clock(after)[0]
-    middle, pause = (dead[0] + again[0]) / 2, f"goes on {after[0][0] - before[-1][0]:.1f} s later"
+    middle, pause = (dead[0] + again[0]) / 2, f"resumes {after[0][0] - before[-1][0]:.1f} s later"
     body = [
         label(40, 30, "Two processes train the digits", font_size=15, font_weight=600),
         label(40, 50, "training loss, by the clock", "faint"),
@@ -99,11 +99,11 @@ def figure(straight: list[Point], killed: list[list[Point]], largest: float, cou
         body += [line(points(before), "blue draw"), line(points(after), "blue draw late")]
         x, y = points(before)[-1]
         body.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" class="red"/>')
-    for x, color, text in ((40, "gray", "undisturbed"), (160, "blue", "a process is killed")):
+    for x, color, text in ((40, "gray", "uninterrupted"), (160, "blue", "a process is killed")):
         body += [line([(x, 296), (x + 22, 296)], color, 4), label(x + 28, 300, text)]
     result = f"largest difference of all {count:,} numbers at the end: {largest:g}"
     body.append(label(830, 300, result, font_weight=600, text_anchor="end"))
-    return card(WIDTH, HEIGHT, f"A worker is killed, the loss goes on; {result}", body, STYLE)
+    return card(WIDTH, HEIGHT, f"A worker is killed, the loss continues; {result}", body, STYLE)
 
 
 def main() -> None:

@@ -147,7 +147,7 @@ class Evaluate:
         1, "evaluate every N epochs, and always at the end of training", Ge(1)
     )
     sidecar: bool = key(
-        False, "evaluate checkpoints in a separate process while training goes on", Free()
+        False, "evaluate checkpoints in a separate process while training continues", Free()
     )
     episodes: int = key(20, "env: number of episodes of an evaluation", Ge(1))
 
@@ -206,10 +206,10 @@ class Checkpoint:
         None, "also keep every checkpoint whose step is a multiple of this", Ge(1)
     )
     save_policy: Any = key(
-        None, "a class of your own that says at which steps to save too: _target_ and options"
+        None, "a custom class that says at which steps to save too: _target_ and options"
     )
     retention_policy: Any = key(
-        None, "a class of your own that says which checkpoints to keep too: _target_ and options"
+        None, "a custom class that says which checkpoints to keep too: _target_ and options"
     )
     async_write: bool | None = key(
         None,
@@ -237,7 +237,7 @@ class Profile:
 
 @dataclass
 class Summary:
-    """What is written for the user while a run goes on."""
+    """What is written for the user while a run continues."""
 
     every_steps: int | str = key(
         "auto",
@@ -302,7 +302,7 @@ class Predict:
 
 @dataclass
 class Export:
-    """mode=export: a SavedModel, and further files beside it."""
+    """mode=export: a SavedModel, and further files next to it."""
 
     weights: str | None = key(
         "h5", "also export the weights alone, in this format; null: do not", OneOf("h5", "keras")
@@ -323,7 +323,7 @@ class Restart:
     standby: str = key(
         "auto",
         "have the next attempt built and compiled when one fails; auto: on CPUs, once the training "
-        "has gone on for a while, where the memory allows",
+        "has continued for a while, where the memory allows",
         OneOf("auto", "always", "never"),
     )
 
@@ -400,7 +400,7 @@ class Fault:
 
     action: str | dict[str, Any] = key(
         "kill",
-        "what to inject, or the _target_ of a function of your own; slow lasts from then on in "
+        "what to inject, or the _target_ of a custom function; slow lasts from then on in "
         "every attempt, the others happen once in a run",
         OneOf(*ACTIONS),
     )
@@ -460,7 +460,7 @@ class Plan:
 
 @dataclass
 class Devices:
-    """Which hardware a run may use, whatever its strategy."""
+    """Which hardware a run may use, regardless of its strategy."""
 
     gpus: int | None = key(
         None, "number of GPUs to use, the first of the machine; 0: none; null: all", Ge(0)
@@ -649,7 +649,7 @@ class Experiment:
     checkpoint: Checkpoint = key(Checkpoint, "when to save and what to keep", Free())
     summary: Summary = key(
         Summary,
-        "what is written while the run goes on: metrics, images, profiles",
+        "what is written during a run: metrics, images, profiles",
         Free(),
         BUILT_IN,
     )
@@ -668,7 +668,7 @@ class Experiment:
     plan: Plan = key(Plan, "settings of mode=plan", Free())
     verify: Verify = key(Verify, "settings of mode=verify", Free())
     devices: Devices = key(
-        Devices, "which hardware may be used, whatever the strategy", Free(names_run=True)
+        Devices, "which hardware may be used, regardless of the strategy", Free(names_run=True)
     )
     store: Store = key(Store, "runs in an object store", Free())
     record: Record = key(Record, "what is recorded of the code", Free())
@@ -713,7 +713,7 @@ class Experiment:
     writers: Any = key(None, "where metrics are written; several with writers=[a,b]", Free())
     loop: Any = key(
         None,
-        "the training loop: the built-in one, or a function of your own",
+        "the training loop: the built-in one, or a custom function",
         Semantic(),
         target=Structural(),
     )
@@ -787,7 +787,7 @@ class _OfSchedule:
 @dataclass
 class _OfWriter:
     tracker: bool | None = key(
-        None, "the run goes on without this writer if it fails; it catches up from metrics.jsonl"
+        None, "the run continues without this writer if it fails; it catches up from metrics.jsonl"
     )
 
 
@@ -800,4 +800,4 @@ ENGINE_KEYS: Mapping[str, Mapping[str, Field[Any]]] = {
         "writers": _OfWriter,
     }.items()
 }
-"""Keys beside a `_target_` that the engine reads itself, by group and name."""
+"""Keys next to a `_target_` that the engine reads itself, by group and name."""
