@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support import toy_tasks
-from tests.support.processes import final_variables, log, only_run, run, signaler
+from tests.support.processes import final_variables, only_run, run, signaler
 from tests.support.toy_tasks import recorded
 
 OPTIONS = [
@@ -73,22 +73,8 @@ def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) 
     assert different == []
 
 
-def assert_same_log(found: list[dict], expected: list[dict]) -> None:
-    assert [(line["step"], line["split"]) for line in found] == [
-        (line["step"], line["split"]) for line in expected
-    ]
-    for line, same in zip(found, expected, strict=True):
-        # Only the numbers that both tell: a loop that hands out its steps tells others.
-        numbers = {
-            key: value
-            for key, value in same.items()
-            if key != "split" and (key in line or key != "gradient_norm")
-        }
-        assert {key: line[key] for key in numbers} == pytest.approx(numbers, rel=1e-5, abs=1e-6)
-
-
 def assert_continued(directory: Path, straight: Path) -> None:
-    """Compare a moved run with the straight one: the ids of every attempt at a step, state, log."""
+    """Compare a moved run with the straight one: the ids of every attempt at a step, and the state."""
     steps, expected = recorded(directory / "ids"), recorded(straight / "ids")
     assert steps.keys() == expected.keys() == set(range(24))
     assert [
@@ -98,7 +84,6 @@ def assert_continued(directory: Path, straight: Path) -> None:
         if ids != expected[step][1]
     ] == []
     assert_close(final_variables(only_run(directory)), final_variables(only_run(straight)))
-    assert_same_log(log(only_run(directory)), log(only_run(straight)))
 
 
 @pytest.mark.slow

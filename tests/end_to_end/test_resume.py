@@ -38,22 +38,3 @@ def test_changed_key_is_refused_until_allowed_and_kept_afterward(tmp_path):
     assert learning_rates(path) == {step: pytest.approx(rate) for step, rate in expected.items()}
     lineage = json.loads((path / "run.json").read_text())["lineage"]
     assert [entry["checkpoint"] for entry in lineage] == [3, 6]
-
-
-@pytest.mark.slow
-def test_change_that_does_not_fit_the_checkpoint_is_undone(tmp_path):
-    (tmp_path / "own.py").write_text(
-        "import tensorflow as tf\n\n"
-        "def adam(learning_rate, *, amsgrad: bool = False, **options):\n"
-        "    return tf.keras.optimizers.legacy.Adam(learning_rate, amsgrad=amsgrad, **options)\n"
-    )
-    assert run(tmp_path, *OPTIONS, "train.steps=3", "optimizer._target_=own.adam")[0] == 0
-    path = only_run(tmp_path)
-    resume, amsgrad = [f"resume=runs/{path.name}", "train.steps=6"], "+optimizer.amsgrad=true"
-    code, out, err = run(tmp_path, *resume, amsgrad, "resume_allow=[optimizer.amsgrad]")
-    assert code == 1
-    assert "Changed: optimizer.amsgrad: false -> true" in out
-    assert "the checkpoint of step 3 does not fit this experiment" in err
-    assert json.loads((path / "run.json").read_text())["lineage"] == []
-    code, _, err = run(tmp_path, *resume)
-    assert code == 0, err

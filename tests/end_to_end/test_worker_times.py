@@ -16,34 +16,20 @@ LATE = [
 ]  # fmt: skip
 
 
-def train(folder, *overrides):
-    """Train with a slow worker; return the run directory and what was printed."""
-    folder.mkdir()
-    code, out, err = run(folder, *LATE, *overrides)
-    assert code == 0, out + err
-    assert "fault late: worker-1 rests 0.1 s each time from now on, at step 1" in out
-    return only_run(folder)
-
-
-def read_lines(run_dir):
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["split"] == "train"]
-
-
-def times_of(run_dir):
-    return json.loads((run_dir / "result.json").read_text())["worker_times"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("exchange", first_only(["direct", "ring"]))
 def test_others_wait_for_a_slow_worker_whatever_the_exchange(tmp_path, exchange):
-    communication = f"strategy.communication={exchange}"
-    run_dir = train(tmp_path / "run", "strategy=multi_worker", communication)
-    lines = read_lines(run_dir)
+    options = ["strategy=multi_worker", f"strategy.communication={exchange}"]
+    code, out, err = run(tmp_path, *LATE, *options)
+    assert code == 0, out + err
+    assert "fault late: worker-1 rests 0.1 s each time from now on, at step 1" in out
+    run_dir = only_run(tmp_path)
+    lines = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
+    lines = [line for line in lines if line["split"] == "train"]
     waited = sum(line["worker_0_wait_secs"] for line in lines)
     assert waited > STEPS * DELAY_SECS / 2
     assert sum(line["worker_1_step_secs"] for line in lines) > STEPS * DELAY_SECS / 2
-    times = times_of(run_dir)
+    times = json.loads((run_dir / "result.json").read_text())["worker_times"]
     assert times["worker-0"]["wait_secs"] == pytest.approx(waited, abs=0.01)
     # The first step was compiled, and is not counted.
     assert times["worker-1"]["steps"] == STEPS

@@ -1,4 +1,4 @@
-"""The last upload of a run in a store: what ends the wait for it, here and in other commands."""
+"""A run in a store: what ends the waits for its lease, and for its last upload."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from trainer.cluster.messages import SignalReceived
 from trainer.cluster.signals import StopRequests
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import CRASHED, DONE
-from trainer.launch import remote_run
+from trainer.files import Lock
+from trainer.launch import remote_run, run_context
 from trainer.launch.remote_run import RemoteRun
 from trainer.runs.identity import run_address, run_path
-from trainer.store.lease import read_manifest
+from trainer.store.lease import Lease, read_manifest
 from trainer.store.object_store import StoreError
 
 ADDRESS = "s3://bucket/runs"
@@ -210,3 +211,68 @@ def test_other_command_waits_for_a_store_that_is_away_for_a_short_time(other, mo
 def test_other_command_that_was_not_stopped_waits_for_nobody(other, code):
     assert other.run(lambda number: None, code) == code
     assert other.waits == 0
+
+
+class EarlierStart(StopRequests):
+    """The holder of a lease: it renews it while another command waits, and then gives it up.
+
+    Args:
+        store: the objects of the run.
+        num_waits: how often the other waits before; 0: for ever.
+        stop_at: the wait in which a stop of the other is requested; 0: never.
+    """
+
+    def __init__(self, store, num_waits=0, stop_at=0):
+        super().__init__()
+        self._lease = Lease.acquire(store, "node-1:7:a", (), 60.0)
+        self._num_waits = num_waits
+        self._stop_at = stop_at
+        self._waits = 0
+
+    def wait(self, secs):
+        self._waits += 1
+        if self._waits == self._num_waits:
+            self._lease.release()
+        elif not self._num_waits or self._waits < self._num_waits:
+            self._lease.renew()
+        if self._waits == self._stop_at:
+            self.request(signal.SIGTERM)
+        return super().wait(0.0)
+
+
+def run_remote(console, requests):
+    experiment = experiment_with()
+    address = run_address(experiment)
+    return RemoteRun(experiment, address, Cluster(), console, requests).run(lambda: DONE)
+
+
+def test_job_of_a_scheduler_waits_until_the_lease_of_a_run_in_a_store_is_free(store, monkeypatch):
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
+    console = Console()
+    assert run_remote(console, EarlierStart(store, num_waits=8)) == DONE
+    (told,) = [line for line in console.lines if "is in use by" in line]
+    assert told.startswith(f"warning: {ADDRESS}/")
+    assert "is in use by node-1:7:a (host, process), perhaps of this job's last start" in told
+    assert len([line for line in console.lines if "taking over" in line]) == 1
+    manifest, _ = read_manifest(store)
+    assert (manifest.number, manifest.is_free) == (2, True)
+
+
+def test_stop_request_ends_the_wait_for_a_lease(store, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    for stop_at in (1, 2, 3):  # within the watch of the holder, and between two of them
+        store.objects.clear()
+        requests = EarlierStart(store, stop_at=stop_at)
+        assert run_remote(Console(), requests) == 128 + signal.SIGTERM
+        assert read_manifest(store)[0].holder == "node-1:7:a"
+
+
+def test_job_of_a_scheduler_waits_for_a_process_of_the_same_machine(store, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setattr(remote_run, "_LOCK_WAIT_SECS", 0.0)
+    monkeypatch.setattr(run_context, "_POLL_SECS", 0.0)
+    path = run_path(experiment_with())
+    earlier = Lock.acquire(path.with_name(f"{path.name}.work.lock"))
+    console = Console(earlier.close)
+    assert run_remote(console, StopRequests()) == DONE
+    assert "is in use by another process of this machine (pid " in console.lines[0]

@@ -4,8 +4,7 @@ import dataclasses
 
 import pytest
 
-from tests.support.http_servers import mlflow_server
-from tests.support.processes import OPTIONS, finish, run, start
+from tests.support.processes import OPTIONS, run
 from trainer.cli.compose import compose
 from trainer.launch.verify import Outcome, differences, likely_cause, random_kills, shortened
 
@@ -94,30 +93,6 @@ def test_resumable_experiment_passes_and_leaves_nothing(tmp_path):
     assert code == 0, out + err
     assert "Equal: step 24, " in out
     assert list((tmp_path / "runs").iterdir()) == []
-
-
-LOGS = '''
-from mlflow.tracking import MlflowClient
-
-class Logs:
-    """Tells MLflow of each evaluation."""
-
-    def on_evaluate(self, step, metrics):
-        client = MlflowClient()
-        client.log_metric(client.create_run("0").info.run_id, "loss", metrics["loss"])
-'''
-
-
-@pytest.mark.slow
-def test_verified_runs_reach_no_tracker(tmp_path):
-    pytest.importorskip("mlflow")
-    (tmp_path / "logs.py").write_text(LOGS)
-    options = ["writers=[jsonl,mlflow]", "+callbacks.mine={_target_:logs.Logs}"]
-    with mlflow_server() as (address, requests):
-        command = start(tmp_path, *SMALL, *options, MLFLOW_TRACKING_URI=address)
-        code, out, err = finish(command)
-    assert code == 0, out + err
-    assert requests == []
 
 
 DRAWS = '''

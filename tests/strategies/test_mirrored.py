@@ -64,14 +64,6 @@ def test_accumulation_of_a_users_own_replaces_the_sum():
         assert list(result.numpy()) == [2.0, 4.0]
 
 
-def test_custom_cross_device_ops_must_have_the_type():
-    with pytest.raises(
-        ConfigError,
-        match=r"^strategy.cross_device_ops \(dict\) must make a tf.distribute.CrossDeviceOps$",
-    ):
-        Mirrored(virtual_devices=2, cross_device_ops=dict).create(Cluster())
-
-
 @pytest.fixture
 def created(two_gpus, monkeypatch):
     """The arguments of MirroredStrategy, on a machine with two GPUs."""
@@ -103,29 +95,19 @@ def test_num_packs_reaches_the_cross_device_ops(
     assert created == [(["GPU:0", "GPU:1"], (kind, expected))]
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (
-            {"devices": ["CPU:0", "GPU:7"]},
-            r"^strategy.devices \(GPU:7\) does not exist here; choose among CPU:0, ",
-        ),
-        (
-            {"cross_device_ops": "nccl"},
-            r"^strategy.cross_device_ops \(nccl\) needs GPUs, and the devices are CPU:0, ",
-        ),
-    ],
-)
-def test_create_refuses_devices_that_do_not_exist(options, problem):
-    Mirrored(**options).check(Cluster())
-    with pytest.raises(ConfigError, match=problem):
-        Mirrored(**options).create(Cluster())
-
-
 def test_num_replicas_needs_no_tensorflow():
     assert Mirrored(virtual_devices=3).num_replicas() == 3
     assert Mirrored(devices=["GPU:0", "GPU:1"]).num_replicas() == 2
     assert Mirrored().num_replicas() is None
+
+
+def test_operations_that_cannot_sum_are_refused():
+    nccl, own = Mirrored(cross_device_ops="nccl"), Mirrored(cross_device_ops=dict)
+    nccl.check(Cluster())
+    with pytest.raises(ConfigError, match=r"cross_device_ops \(nccl\) needs GPUs, and the devices"):
+        nccl.create(Cluster())
+    with pytest.raises(ConfigError, match=r"\(dict\) must make a tf.distribute.CrossDeviceOps$"):
+        own.create(Cluster())
 
 
 @pytest.mark.parametrize(
@@ -134,31 +116,18 @@ def test_num_replicas_needs_no_tensorflow():
         ({"virtual_devices": 1}, None),
         ({"virtual_devices": 2}, "hierarchical copy"),
         ({"virtual_devices": 3}, "reduction to one device"),
-        (
-            {"virtual_devices": 2, "cross_device_ops": "reduction_to_one_device"},
-            "reduction to one device",
-        ),
         ({"virtual_devices": 2, "cross_device_ops": lambda: CountingOps(step=1)}, "CountingOps"),
     ],
 )
-def test_replicas_on_the_cpu_report_their_communication(options, text):
+def test_replicas_report_their_communication(options, text):
     strategy = Mirrored(**options)
     strategy.create(Cluster())
     assert strategy.communication == text
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({}, "NCCL"),
-        ({"devices": ["GPU:0"]}, None),
-        ({"cross_device_ops": "nccl"}, "NCCL"),
-        ({"cross_device_ops": "hierarchical_copy"}, "hierarchical copy"),
-        ({"devices": ["GPU:0", "CPU:0"]}, "reduction to one device"),
-    ],
-)
 @pytest.mark.usefixtures("created")
-def test_replicas_on_gpus_report_their_communication(options, text):
-    strategy = Mirrored(**options)
-    strategy.create(Cluster())
-    assert strategy.communication == text
+def test_replicas_on_gpus_report_their_communication():
+    for options, text in (({}, "NCCL"), ({"devices": ["GPU:0", "CPU:0"]}, "reduction to one dev")):
+        strategy = Mirrored(**options)
+        strategy.create(Cluster())
+        assert strategy.communication.startswith(text)
