@@ -74,7 +74,7 @@ def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) 
 
 
 def assert_continued(directory: Path, straight: Path) -> None:
-    """Compare a moved run with the straight one: the ids of every attempt at a step, and the state."""
+    """Compare the ids of every attempt at a step, and the state at the end."""
     steps, expected = recorded(directory / "ids"), recorded(straight / "ids")
     assert steps.keys() == expected.keys() == set(range(24))
     assert [

@@ -65,14 +65,7 @@ def actors(cluster):
 
 
 class Job:
-    """A command on the head, and what is done to it.
-
-    Args:
-        cluster: the Ray cluster.
-        directory: where it runs; what it prints is in `output`.
-        steps: where it waits for a fault.
-        options: further overrides.
-    """
+    """A command on the head, and what is done to it."""
 
     def __init__(self, cluster, directory, steps, *options):
         self.cluster = cluster

@@ -33,12 +33,7 @@ TRAINING = [
 
 
 class Job:
-    """The commands of one run on two hosts, each with a disk of its own.
-
-    Args:
-        hosts: the hosts.
-        directory: where the commands run.
-    """
+    """The commands of one run on two hosts, each with a disk of its own."""
 
     def __init__(self, hosts: Hosts, directory: Path) -> None:
         self._hosts = hosts

@@ -41,11 +41,7 @@ def test_missing_package_is_named(monkeypatch):
 
 
 class StartingRay:
-    """The module `ray`, whose starts fail at first; the system ends it with the thread that starts.
-
-    Args:
-        errors: what `init` raises, one call after the other; None: it starts.
-    """
+    """The module `ray`, whose starts fail at first; it ends with the thread that starts it."""
 
     def __init__(self, *errors):
         self._errors = list(errors)

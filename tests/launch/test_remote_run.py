@@ -25,11 +25,7 @@ TIMEOUT_SECS = 60
 
 
 class Console:
-    """A console that does something when a line is shown.
-
-    Args:
-        acts: what, a line each.
-    """
+    """A console that does something when a line is shown."""
 
     def __init__(self, *acts):
         self.lines = []
@@ -120,13 +116,7 @@ def test_repeated_signals_of_a_scheduler_do_not_cut_the_last_upload(store, numbe
 
 
 class Other:
-    """The command of another process than the chief's, whose run ends while the chief uploads.
-
-    Args:
-        store: the objects of the run.
-        run_dir: what the chief has uploaded.
-        monkeypatch: that of the test.
-    """
+    """The command of another process than the chief's, whose run ends while the chief uploads."""
 
     def __init__(self, store, run_dir, monkeypatch):
         (run_dir / "checkpoints").mkdir(parents=True)
@@ -214,13 +204,7 @@ def test_other_command_that_was_not_stopped_waits_for_nobody(other, code):
 
 
 class EarlierStart(StopRequests):
-    """The holder of a lease: it renews it while another command waits, and then gives it up.
-
-    Args:
-        store: the objects of the run.
-        num_waits: how often the other waits before; 0: for ever.
-        stop_at: the wait in which a stop of the other is requested; 0: never.
-    """
+    """The holder of a lease: it renews it while another command waits, and then gives it up."""
 
     def __init__(self, store, num_waits=0, stop_at=0):
         super().__init__()

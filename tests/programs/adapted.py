@@ -29,7 +29,6 @@ class Rows:
         self.labels = (self.columns["age"][:, 0] > 40).astype(np.int64)
 
     def fetch(self, indices):
-        """Return columns and labels."""
         with tf.init_scope(), tf.device("CPU:0"):
             columns = {name: tf.constant(values) for name, values in self.columns.items()}
             labels = tf.constant(self.labels)
@@ -50,12 +49,10 @@ class People:
         self.test = Rows(50)
 
     def transform(self, batch, draws):
-        """Change nothing."""
         return batch
 
 
 def people(*, num_examples: int = 300):
-    """Return the dataset."""
     return People(num_examples)
 
 

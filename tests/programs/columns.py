@@ -36,7 +36,6 @@ def drawn(*, count=40):
 
 
 def pixels(*, count=64):
-    """Return digits and their classes."""
     batch = digits().train.fetch(tf.range(count))
     return batch["features"].numpy(), batch["label"].numpy()
 
@@ -64,7 +63,6 @@ class TwoLosses:
     metrics = ("loss",)
 
     def build(self, parts):
-        """Create the model and its optimizer."""
         self.models = {"model": parts.model()}
         self.optimizers = {"model": parts.optimizer()}
 
@@ -77,7 +75,6 @@ class TwoLosses:
         return (price + sold) * batch["sample_weight"], {}
 
     def train_step(self, batch, step):
-        """Update the model."""
         return step.minimize(
             lambda part: self._losses(part, training=True),
             batch,
@@ -86,9 +83,7 @@ class TwoLosses:
         )
 
     def eval_step(self, batch):
-        """Return the losses."""
         return self._losses(batch, training=False)
 
     def predict_step(self, batch):
-        """Return both outputs."""
         return self.models["model"](batch["features"], training=False)

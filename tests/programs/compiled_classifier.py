@@ -5,13 +5,11 @@ import numpy as np
 
 
 def examples():
-    """Return features and classes."""
     features = np.random.default_rng(0).normal(size=[200, 8]).astype("float32")
     return features, features[:, :3].argmax(-1)
 
 
 def build():
-    """Return a compiled model."""
     model = keras.Sequential(
         [keras.Input([8]), keras.layers.Dense(8, "relu"), keras.layers.Dense(3, "softmax")]
     )

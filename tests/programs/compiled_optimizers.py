@@ -76,15 +76,7 @@ def net(
     updates: int = 0,
     decays: bool = False,
 ):
-    """Build it.
-
-    Args:
-        library: tf_keras or keras.
-        optimizer: its class.
-        options: its options besides the learning rate.
-        updates: how often its own step updates; 0: it has none.
-        decays: whether its learning rate halves at every second update.
-    """
+    """Build it."""
     K: Any = importlib.import_module(library)
 
     class Stepping(K.Sequential):

@@ -29,7 +29,6 @@ def sigmoid(input_shape, num_classes):
 
 
 def two_heads(input_shape, num_classes):
-    """Two outputs."""
     inputs = keras.Input(shape=input_shape)
     x = keras.layers.Flatten()(inputs)
     heads = [keras.layers.Dense(num_classes)(x), keras.layers.Dense(1)(x)]
@@ -44,15 +43,12 @@ class Forgetful(tf.keras.Model):
         self.dense = tf.keras.layers.Dense(10)
 
     def call(self, x):
-        """Compute, and return nothing."""
         self.dense(x)
 
 
 def forgetful(input_shape, num_classes):
-    """Return it as it is."""
     return Forgetful()
 
 
 def nothing(input_shape, num_classes):
-    """Forget `return`."""
     convnet(input_shape, num_classes)

@@ -7,7 +7,6 @@ class CustomModel(tf.keras.Model):
     """tf_keras: the step is overridden."""
 
     def train_step(self, data):
-        """Make one update on a batch."""
         x, y = data
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
@@ -18,7 +17,6 @@ class CustomModel(tf.keras.Model):
 
 
 def custom_model(input_shape, num_classes):
-    """Build it by the functional API."""
     inputs = tf.keras.Input(shape=input_shape)
     x = tf.keras.layers.Flatten()(inputs)
     return CustomModel(inputs, tf.keras.layers.Dense(num_classes)(x))

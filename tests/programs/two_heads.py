@@ -21,7 +21,6 @@ def columns():
 
 
 def net(*, library: str = "tf_keras"):
-    """Return the model."""
     K: Any = importlib.import_module(library)
     layers = K.layers
     size, kind = K.Input([3], name="size"), K.Input([1], dtype="int32", name="kind")

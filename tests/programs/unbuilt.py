@@ -14,7 +14,6 @@ class Net(keras.Model):
         self.logits = keras.layers.Dense(num_classes)
 
     def call(self, x):
-        """Return the logits."""
         return self.logits(self.hidden(self.flatten(x)))
 
 
@@ -22,7 +21,6 @@ class Pairs(tf.keras.Model):
     """tf_keras: it takes two inputs, which this dataset does not have."""
 
     def call(self, inputs):
-        """Return the sum of both."""
         left, right = inputs
         return left + right
 
@@ -31,20 +29,16 @@ class Named(tf.keras.Model):
     """tf_keras: it takes a dict of inputs, which this dataset does not have."""
 
     def call(self, inputs):
-        """Return the sum of all."""
         return tf.add_n(list(inputs.values()))
 
 
 def net(input_shape, num_classes):
-    """Build nothing."""
     return Net(num_classes)
 
 
 def pairs(input_shape, num_classes):
-    """Build nothing."""
     return Pairs()
 
 
 def named(input_shape, num_classes):
-    """Build nothing."""
     return Named()

@@ -132,13 +132,7 @@ def test_create_reports_a_tensorflow_error_in_one_line(calls, monkeypatch, error
 
 
 def losses(run_dir, *options, compiled):
-    """Return the losses of some steps, [4], with the input outside the step, as on a TPU.
-
-    Args:
-        run_dir: the run directory.
-        options: overrides.
-        compiled: whether the whole step is one XLA program.
-    """
+    """Return the losses of some steps, [4], with the input outside the step, as on a TPU."""
     training = engine(run_dir, "optimizer=sgd", "optimizer.learning_rate=0.05", *options)
     loop = training.loop
     loop.feed = Pipeline(loop.feed.source, loop.strategy)

@@ -115,12 +115,7 @@ class Page:
         return any(file.path.split("/")[0] in CHECKOUT for file in files)
 
     def directory(self, scratch: Path, checkout: Path) -> Path:
-        """Create the directory that the page starts from.
-
-        Args:
-            scratch: where.
-            checkout: a copy of the checkout, which is not written to.
-        """
+        """Create the directory that the page starts from."""
         folder = scratch / "work"
         if self.is_example:
             shutil.copytree(self.path.parent, folder, ignore=shutil.ignore_patterns("runs"))
@@ -134,11 +129,6 @@ class Page:
 
     def run(self, folder: Path, checkout: Path, variables: Mapping[str, str]) -> None:
         """Run the page.
-
-        Args:
-            folder: as made by `directory`.
-            checkout: what the program `steadfast` runs.
-            variables: environment variables, in addition to those of this process.
 
         Raises:
             AssertionError: a command fails, or prints something else than the page shows.

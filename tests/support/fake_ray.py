@@ -26,11 +26,7 @@ class Pending:
 
 
 class Actor:
-    """An actor whose methods answer from lists; an exception in a list is raised by `get`.
-
-    Args:
-        answers: method -> what its calls answer, one after the other; others answer None.
-    """
+    """An actor whose methods answer from lists; an exception in a list is raised by `get`."""
 
     def __init__(self, **answers):
         self._answers = {name: list(values) for name, values in answers.items()}

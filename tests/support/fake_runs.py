@@ -45,12 +45,6 @@ class FakeRun:
 
     Attributes:
         path: the directory.
-
-    Args:
-        folder: where it is made.
-        number: its number, which decides what differs from other runs.
-        total_lines: the lines of training that it has when it is done.
-        config: the configuration as YAML; see `config_text`.
     """
 
     def __init__(self, folder: Path, number: int, total_lines: int, config: str) -> None:

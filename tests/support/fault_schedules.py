@@ -88,13 +88,7 @@ def schedules(kinds: Sequence[str], num_faults: int) -> list[list[Fault]]:
 
 
 def hold(directory: Path, folder: Path, at: Sequence[int]) -> str:
-    """Put the callback into a user's project, and return the override that selects it.
-
-    Args:
-        directory: the project.
-        folder: where the run and the test meet: the run makes `reached-<step>`.
-        at: the steps at which it waits, for a fault or a request to stop.
-    """
+    """Put the callback into a user's project, and return the override that selects it."""
     (directory / "hold.py").write_text(HOLD)
     steps = json.dumps(list(at), separators=(",", ":"))
     return f"+callbacks.hold={{_target_:hold.Hold,at:{steps},folder:'{folder}'}}"

@@ -33,10 +33,6 @@ def start() -> Callable[[], None]:
 def fork_server_of(checkout: Path, within: Sequence[str] = ()) -> Iterator[dict[str, str]]:
     """Serve commands that `start` cannot: of another copy of the code, or in other namespaces.
 
-    Args:
-        checkout: where the commands import the code from.
-        within: a command that runs the server, such as `nsenter`.
-
     Yields:
         The environment variables that a command needs to use it.
     """

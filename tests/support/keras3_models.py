@@ -50,7 +50,6 @@ class Subclassed(keras.Model):
         self.last = layers.Dense(num_classes)
 
     def call(self, inputs, training=False):
-        """Return the logits."""
         hidden = self.first(keras.ops.reshape(inputs, (-1, 64)))
         for _ in range(2):
             hidden = self.noisy(hidden, training=training)
@@ -58,7 +57,6 @@ class Subclassed(keras.Model):
 
 
 def subclassed(input_shape, num_classes):
-    """Build `Subclassed`."""
     model = Subclassed(num_classes)
     model(keras.ops.zeros((1, *input_shape)))
     return model
@@ -101,12 +99,10 @@ class Flat(keras.Model):
         self.last = layers.Dense(num_classes)
 
     def call(self, inputs):
-        """Return the logits."""
         return self.last(keras.ops.mean(keras.ops.cast(inputs, "float32"), 1)[..., None])
 
 
 def flat(input_shape, num_classes):
-    """Build `Flat`."""
     model = Flat(num_classes)
     model(keras.ops.zeros((1, *input_shape)))
     return model
@@ -215,14 +211,12 @@ class Raw(keras.layers.Layer):
         self.held_by = held_by
 
     def build(self, input_shape):
-        """Make the variable."""
         scale = tf.Variable(1.0, name="own_scale")
         if self.held_by == "dict":
             self._scale = {"a": scale}
         self._read = lambda: scale
 
     def call(self, inputs):
-        """Scale the inputs."""
         return inputs * self._read()
 
 
@@ -249,7 +243,6 @@ class Counting(keras.layers.Layer):
         self.seen = keras.metrics.Mean()
 
     def call(self, inputs):
-        """Return the inputs."""
         self.seen.update_state(inputs)
         return inputs
 
@@ -276,7 +269,6 @@ class Around(keras.Model):
         self.chain = chain
 
     def call(self, inputs):
-        """Return the logits."""
         hidden = keras.ops.reshape(inputs, (-1, 64))
         for layer in self.chain:
             hidden = layer(hidden)

@@ -32,15 +32,7 @@ def run_loop(
     stop: Callable[[], bool] = lambda: False,
     lines: list[str] | None = None,
 ) -> bool:
-    """Run a loop in this process; return whether it was finished.
-
-    Args:
-        main: the loop.
-        run_dir: the run directory.
-        *overrides: of the configuration.
-        stop: whether a stop is requested.
-        lines: receives the lines for the user.
-    """
+    """Run a loop in this process; return whether it was finished."""
     global _main
     _main = main
     experiment = compose(

@@ -7,12 +7,7 @@ import pytest
 
 
 def first_only(cases: Iterable[Any], count: int = 1) -> list[Any]:
-    """Mark all cases but the first as long: they repeat it with other seeds or layouts.
-
-    Args:
-        cases: values of one parameter, tuples of those of several, or what `pytest.param` returns.
-        count: how many of them are the first.
-    """
+    """Mark all cases but the first as long: they repeat it with other seeds or layouts."""
     params = []
     for number, case in enumerate(cases):
         if not hasattr(case, "marks"):  # what `pytest.param` returns has them

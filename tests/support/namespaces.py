@@ -64,13 +64,7 @@ class Namespaces:
 
 @contextmanager
 def namespaces(script: str, *arguments: str, has_network: bool = True) -> Iterator[Namespaces]:
-    """Yield namespaces in which a shell script has run; skip the test where that is forbidden.
-
-    Args:
-        script: what is run first.
-        *arguments: those of the script.
-        has_network: whether they have a network of their own.
-    """
+    """Yield namespaces in which a shell script has run; skip the test where that is forbidden."""
     programs = ["unshare", "nsenter", "mount", *(["ip"] if has_network else [])]
     if missing := [name for name in programs if shutil.which(name) is None]:
         pytest.skip(f"no {missing[0]} here")

@@ -39,13 +39,7 @@ def predicted_rows(run_dir: Path, overrides: Sequence[str]) -> list[dict[str, st
 def exported_outputs(
     run_dir: Path, overrides: Sequence[str], batch_size: int
 ) -> tuple[dict[str, np.ndarray], str]:
-    """Export the newest checkpoint; return what it makes of the test split, and the card.
-
-    Args:
-        run_dir: the run directory.
-        overrides: what the run was trained with.
-        batch_size: examples that are predicted at a time; the last batch is filled up.
-    """
+    """Export the newest checkpoint; return what it makes of the test split, and the card."""
     experiment = compose([*overrides, "mode=export", "export.weights=null"])
     export.run(SavedRun(experiment, run_dir, _QUIET))
     (directory,) = (run_dir / "export").glob("[!.]*")

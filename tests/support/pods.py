@@ -97,15 +97,7 @@ class Pod:
 
 
 class Pods:
-    """The pods of one Job.
-
-    Args:
-        folder: for what belongs to the pods; each one that is started gets an empty folder.
-        job: the Job, as `kubernetes` prints it.
-        service: its Service.
-        image: files that are in the folder of each pod, by name.
-        network: the namespaces with a network for each pod.
-    """
+    """The pods of one Job."""
 
     def __init__(
         self,

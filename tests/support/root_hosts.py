@@ -31,12 +31,7 @@ class NotHereError(Exception):
 
 
 class RootHosts:
-    """Two hosts that a cable connects; they share all files.
-
-    Args:
-        name: a short name of the scheduler.
-        addresses: those of n1 and n2.
-    """
+    """Two hosts that a cable connects; they share all files."""
 
     def __init__(self, name: str, addresses: Sequence[str]) -> None:
         self.addresses = dict(zip(("n1", "n2"), addresses, strict=True))

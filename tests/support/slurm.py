@@ -63,11 +63,7 @@ def why_not() -> str | None:
 
 
 class SlurmCluster(RootHosts):
-    """Two hosts with a Slurm.
-
-    Args:
-        root: a folder for its state.
-    """
+    """Two hosts with a Slurm."""
 
     def __init__(self, root: Path) -> None:
         super().__init__("sf", ("10.77.0.11", "10.77.0.12"))

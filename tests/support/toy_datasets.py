@@ -60,21 +60,13 @@ class WaveDataset(ImageDataset):
 
 
 def waves(**options: Any) -> WaveDataset:
-    """Return digits of 7 x 5 pixels, so that a kernel's vectors end within a batch of them.
-
-    Args:
-        options: of the digits.
-    """
+    """Return digits of 7 x 5 pixels, so that a kernel's vectors end within a batch of them."""
     smaller = digits(**{**options, "image_size": [7, 5]})
     return WaveDataset(**vars(smaller), rotation=tf.keras.layers.RandomRotation(0.1))
 
 
 class SlowSplit:
-    """Examples that take a quarter of a second for each batch, as from a slow disk.
-
-    Args:
-        split: the same examples, at once.
-    """
+    """Examples that take a quarter of a second for each batch, as from a slow disk."""
 
     in_memory = False
 
@@ -94,10 +86,6 @@ class SlowSplit:
 
 
 def slow(**options: Any) -> ImageDataset:
-    """Return digits that are read slowly in training.
-
-    Args:
-        options: of the digits.
-    """
+    """Return digits that are read slowly in training."""
     data = digits(**options)
     return replace(data, train=SlowSplit(data.train))

@@ -89,7 +89,6 @@ class SeesNumbers(tf.keras.layers.Layer):
         self.seen: list[bool] = []
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """Return the inputs."""
         self.seen.append(hasattr(inputs, "numpy"))
         return inputs
 
@@ -157,14 +156,7 @@ def everything(
 def two_layers(
     input_shape: tuple[int, ...], num_classes: int, *, hidden: int = 6, placed: bool = False
 ) -> tf.keras.Model:
-    """Build a net of two dense layers, `first` and `second`.
-
-    Args:
-        input_shape: shape of the features.
-        num_classes: how many logits.
-        hidden: units of the first layer.
-        placed: whether the second layer and its activation are put on logical device 1 here.
-    """
+    """Build a net of two dense layers, `first` and `second`."""
     inputs = tf.keras.Input(input_shape)
     x = tf.keras.layers.Flatten(name="flatten")(inputs)
     x = tf.keras.layers.Dense(hidden, "tanh", name="first")(x)

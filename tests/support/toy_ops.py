@@ -4,11 +4,7 @@ import tensorflow as tf
 
 
 class CountingOps(tf.distribute.ReductionToOneDevice):
-    """Counts its reductions, over all instances.
-
-    Args:
-        step: what a reduction counts.
-    """
+    """Counts its reductions, over all instances."""
 
     count = 0
 

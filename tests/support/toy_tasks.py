@@ -13,12 +13,7 @@ from trainer.tasks.classification import Classification
 
 
 class Recording(Classification):
-    """Writes a file `<step>/<replica>-of-<replicas>` with the ids of the replica's examples.
-
-    Args:
-        record: the directory of these files.
-        options: those of classification.
-    """
+    """Writes a file `<step>/<replica>-of-<replicas>` with the ids of the replica's examples."""
 
     def __init__(self, *, record: str = "ids", **options: Any) -> None:
         super().__init__(**options)

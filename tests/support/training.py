@@ -137,13 +137,7 @@ def weights(state: dict[str, np.ndarray]) -> np.ndarray:
 def distance(
     a: dict[str, np.ndarray], b: dict[str, np.ndarray], initial: dict[str, np.ndarray]
 ) -> float:
-    """Return how far apart the weights of two states are, relative to the movement of the first.
-
-    Args:
-        a: a state.
-        b: another.
-        initial: the state that both began with.
-    """
+    """Return how far apart the weights of two states are, relative to the movement of the first."""
     movement = np.linalg.norm(weights(a) - weights(initial))
     return float(np.linalg.norm(weights(a) - weights(b)) / movement)
 
