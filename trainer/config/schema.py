@@ -237,7 +237,7 @@ class Profile:
 
 @dataclass
 class Summary:
-    """What is written for the user while a run continues."""
+    """What is written for the user during a run."""
 
     every_steps: int | str = key(
         "auto",
@@ -323,7 +323,7 @@ class Restart:
     standby: str = key(
         "auto",
         "have the next attempt built and compiled when one fails; auto: on CPUs, once the training "
-        "has continued for a while, where the memory allows",
+        "has run for a while, where the memory allows",
         OneOf("auto", "always", "never"),
     )
 
