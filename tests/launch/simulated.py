@@ -178,12 +178,12 @@ class Requests(StopRequests):
         if request.number not in SAVES:
             command.owed = command.owed or command.world.step()
             command.had = max(command.owed, command.newest())
+            command.asked = min(command.asked, command.world.now)
 
     def decide(self, request, source=None):
         self._note(request)
         decision = super().decide(request, source)
         if self.number:
-            self._command.asked = min(self._command.asked, self._command.world.now)
             self._command.world.asked.add(self.number)
         return decision
 
