@@ -68,7 +68,7 @@ LAYOUTS = (
 
 OPTIONS = (
     (),
-    (),
+    ("restart.standby=never",),
     ("preemption.grace_secs=20",),
     ("restart.max_restarts=1",),
     ("restart.max_restarts=0",),

@@ -93,7 +93,7 @@ def test_check_same_global_batch_refuses_another():
     batch_sizes.check_same_global_batch(per_replica, None, 3)
     batch_sizes.check_same_global_batch(per_replica, 3, 3)
     batch_sizes.check_same_global_batch(Batch(global_size=48), 3, 1)
-    with pytest.raises(ConfigError, match=r"^batch.per_replica \(16\) .* batch.global_size=48$"):
+    with pytest.raises(ConfigError, match=r"^batch.per_replica \(16\) makes 16 .*_size=48$"):
         batch_sizes.check_same_global_batch(per_replica, 3, 1)
 
 

@@ -296,6 +296,7 @@ class Process:
         self.command.touch()
         if self.world.is_full:
             raise StorageError("the log cannot be written")
+        assert not is_standby or experiment.restart.standby != "never", "started ahead"
         is_again = any(x.id == self.id and x.attempt is inbox for x in self.command.processes)
         if is_again and not self.id.is_actor:
             self.command.count_restart()

@@ -12,6 +12,7 @@ from trainer.cluster.messages import (
     Dismiss,
     ErrorLine,
     Exit,
+    FaultNotice,
     Line,
     Phase,
     Problem,
@@ -318,6 +319,7 @@ def test_user_sees_the_messages_of_the_first_process_and_those_of_the_whole_run(
     ]
     assert [name for name, line in shown if line == "a line"] == ["worker-0", "evaluator-0"]
     assert sum(line.startswith("warning") for _, line in shown) == 3
+    assert play.send("worker-1", FaultNotice("a fault"))
     assert len(play.send("worker-1", CRASHING[0]) + play.send("worker-0", CRASHING[0])) == 1
 
 

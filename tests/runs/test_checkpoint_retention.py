@@ -70,6 +70,9 @@ def test_retention_policies_follow_the_configuration():
     ]
     overruled = Checkpoint(best=Best(metric="rmse", mode="max"))
     assert retention_policies(overruled, declared)[-1] == KeepBest("rmse", "max", 1)
+    policy = {"_target_": "trainer.runs.checkpoint_retention.KeepEveryNth", "steps": 7}
+    own = Checkpoint(retention_policy=policy)
+    assert retention_policies(own, declared) == [KeepNewest(2), KeepEveryNth(7)]
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ class Manifest:
     Attributes:
         number: of the lease; grows with each holder.
         is_free: whether the holder has given it up.
-        beat: grows with each version, so that no two have the same content.
+        beat: grows with each version of a holder, so that no two have the same content.
         checkpoints: step -> folder of the objects of the checkpoint.
         files: path in the run directory -> number of the lease under which it was uploaded.
     """
@@ -152,9 +152,7 @@ class Lease:
         if not before.is_free and before.holder not in (*ended, holder):
             on_wait(before.holder)
             before, version = _watch(store, version, lease_secs, sleep)
-        taken = replace(
-            before, number=before.number + 1, holder=holder, is_free=False, beat=before.beat + 1
-        )
+        taken = replace(before, number=before.number + 1, holder=holder, is_free=False)
         try:
             return cls(store, taken, store.replace(MANIFEST, taken.encode(), version), before)
         except StoreError as error:

@@ -239,6 +239,10 @@ def test_restore_latest_skips_damaged_checkpoint(tmp_path, damage, problem):
     step, content, (skipped,) = restored(tmp_path)
     assert (step, content) == (1, values(state(1)))
     assert re.fullmatch(f"skipped the checkpoint of step 2: {problem}", skipped)
+    checkpointer = Checkpointer(tmp_path, trackables := state(0))
+    assert re.fullmatch(problem, checkpointer.restore_chosen(2))
+    assert checkpointer.restore_chosen(1) == ""
+    assert values(trackables) == content
 
 
 def test_restore_latest_fails_if_all_checkpoints_are_damaged(tmp_path):
