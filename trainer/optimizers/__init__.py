@@ -4,7 +4,7 @@ Each is a function of (learning_rate, options) that returns a Keras optimizer wi
 fused kernels. The `legacy` classes of Keras call one kernel per variable, such as
 ResourceApplyAdam. The newer ones consist of elementwise operations, read memory several times more
 and cost up to a third of a step (docs/adr/0002-fused-optimizers.md). Lion, LARS, LAMB, Adafactor
-and Muon have no such kernel: they are computed in TensorFlow (`slot_optimizer`).
+and Muon have no such kernel: they are computed in TensorFlow (`common.SlotOptimizer`).
 """
 
 OF_WHOLE_LAYERS = (".lars", ".lamb", ".adafactor", ".muon")

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import tensorflow as tf
 
 from trainer.annotations import Ge, Gt
-from trainer.optimizers.slot_optimizer import SlotOptimizer, Slots
-from trainer.optimizers.weight_decay import is_decayed
+from trainer.optimizers.common import SlotOptimizer, Slots, is_decayed
 
 
 def adafactor(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import tensorflow as tf
 
 from trainer.annotations import Ge, Gt
-from trainer.optimizers.weight_decay import WeightDecay
+from trainer.optimizers.common import WeightDecay
 
 
 def adagrad(

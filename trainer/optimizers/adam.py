@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import tensorflow as tf
 
 from trainer.annotations import Ge, Gt, Lt
-from trainer.optimizers.row_updates import RowUpdates, add_to_rows, read_rows
+from trainer.optimizers.common import RowUpdates, add_to_rows, read_rows
 
 
 def adam(

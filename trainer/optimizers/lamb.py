@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import tensorflow as tf
 
 from trainer.annotations import Ge, Gt, Lt
-from trainer.optimizers.slot_optimizer import SlotOptimizer, Slots, adam_direction, norm_ratio
-from trainer.optimizers.weight_decay import is_decayed
+from trainer.optimizers.common import SlotOptimizer, Slots, adam_direction, is_decayed, norm_ratio
 
 
 def lamb(

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import tensorflow as tf
 
 from trainer.annotations import Ge, Gt, Lt, Semantic
-from trainer.optimizers.slot_optimizer import SlotOptimizer, Slots, norm_ratio
-from trainer.optimizers.weight_decay import is_decayed
+from trainer.optimizers.common import SlotOptimizer, Slots, is_decayed, norm_ratio
 
 
 def lars(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import tensorflow as tf
 
 from trainer.annotations import Ge, Lt
-from trainer.optimizers.slot_optimizer import SlotOptimizer, Slots
+from trainer.optimizers.common import SlotOptimizer, Slots
 
 
 def lion(

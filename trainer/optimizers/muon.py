@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import tensorflow as tf
 
 from trainer.annotations import Ge, Gt, Lt, Semantic
-from trainer.optimizers.slot_optimizer import SlotOptimizer, Slots, adam_direction
+from trainer.optimizers.common import SlotOptimizer, Slots, adam_direction
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic Newton-Schulz iteration (Jordan et al. 2024): steepest at zero, not exact at 1."""

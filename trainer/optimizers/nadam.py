@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from trainer.annotations import Ge, Gt, Lt
 from trainer.optimizers.adam import Adam
-from trainer.optimizers.weight_decay import WeightDecay
+from trainer.optimizers.common import WeightDecay
 
 
 def nadam(

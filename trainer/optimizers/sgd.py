@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import tensorflow as tf
 
 from trainer.annotations import Ge, Lt, Semantic
-from trainer.optimizers.row_updates import add_to_rows
-from trainer.optimizers.weight_decay import WeightDecay
+from trainer.optimizers.common import WeightDecay, add_to_rows
 
 
 def sgd(

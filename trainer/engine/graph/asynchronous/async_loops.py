@@ -292,7 +292,7 @@ class AsyncEvalLoop(EvalLoop):
     def __init__(self, *args: Any, scheduler: ChunkScheduler, **options: Any) -> None:
         super().__init__(*args, **options)
         self._scheduler = scheduler
-        self._result_buffer = scheduler.result_buffer(num_sums(self._task))
+        self._result_buffer = scheduler.result_buffer(num_sums(self.task))
 
     def run(self, iterator: Any, total: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
         chunks = self._scheduler.run(
@@ -306,7 +306,7 @@ class AsyncEvalLoop(EvalLoop):
     @tf.function(autograph=False)
     def _chunk(self, iterator: Any, row: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> None:
         iterator = self.feed.open_chunk(next(iterator), start, count)
-        zero = tf.zeros([num_sums(self._task)], tf.float64)
+        zero = tf.zeros([num_sums(self.task)], tf.float64)
         self._result_buffer.write(row, self._batches(iterator, zero, start, count))
 
 
@@ -352,11 +352,12 @@ class AsyncLoops(Loops):
 
     def evaluate(self, task: Task, dataset: Dataset, feed: Feed, num_parts: int = 1) -> EvalLoop:
         options: Any = {"scheduler": self.scheduler, "check": self.check}
-        return AsyncEvalLoop(self.strategy, task, dataset, feed, num_parts=num_parts, **options)
+        options |= {"task": task, "num_parts": num_parts}
+        return AsyncEvalLoop(self.strategy, feed, dataset.transform, **options)
 
     def predict(self, predict: Predict, transform: Transform | None, feed: Feed) -> PredictLoop:
         options: Any = {"scheduler": self.scheduler, "check": self.check}
-        return AsyncPredictLoop(self.strategy, predict, transform, feed, **options)
+        return AsyncPredictLoop(self.strategy, feed, transform, predict=predict, **options)
 
     def feed(self, source: Source) -> Feed:
         if isinstance(source.split, Stream):

@@ -25,7 +25,7 @@ from keras.src.backend import core as backend
 from tensorflow.python.autograph.core.ag_ctx import ControlStatusCtx, Status
 
 from trainer.engine.graph.keras3 import keras3_random
-from trainer.engine.graph.keras3.refusal import refusals_as_they_are, refuse
+from trainer.engine.graph.keras3.keras3_random import refusals_as_they_are, refuse
 from trainer.engine.graph.state.variables import pieces_of
 from trainer.engine.graph.state.weight_paths import select, shown, weights_of
 from trainer.engine.graph.step.assignments import note_update

@@ -11,15 +11,16 @@ tests/engine/graph/keras3/test_keras3_model.py (-k private_names) fails when it 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import keras
 import tensorflow as tf
 from keras.src.backend import random as backend
 
-from trainer.engine.graph.keras3.refusal import refuse
 from trainer.engine.graph.randomness.randomness import (
     BatchPart,
     batch_part,
@@ -28,6 +29,28 @@ from trainer.engine.graph.randomness.randomness import (
     in_step,
     next_seed,
 )
+from trainer.errors import ConfigError
+
+# Mirrored strategies trace their replicas in one thread each, hence thread-local.
+_current = threading.local()
+
+
+def refuse(problem: str) -> NoReturn:
+    """Raise a ConfigError on what a model does in `refusals_as_they_are`."""
+    _current.refusal = ConfigError(problem)
+    raise _current.refusal
+
+
+@contextmanager
+def refusals_as_they_are() -> Iterator[None]:
+    """Call Keras inside: it raises another error, with what it knows about the call."""
+    _current.refusal = None
+    try:
+        yield
+    except ConfigError:
+        if _current.refusal is None:
+            raise
+        raise _current.refusal from None
 
 
 @functools.cache

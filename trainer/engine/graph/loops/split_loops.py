@@ -35,23 +35,20 @@ Check: TypeAlias = Callable[[str], None]
 """Checks the graph whose tracing is about to end, by what it computes; see `GraphCheck`."""
 
 
+@dataclass(eq=False, repr=False)
 class SplitLoop:
     """Runs over the batches of a split, at a static batch shape.
 
     The last batch is filled up with examples of weight 0.
     """
 
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        transform: Transform | None,
-        feed: Feed,
-        check: Check = lambda subject: None,
-    ) -> None:
-        self._strategy = strategy
-        self._transform = transform
-        self.feed = feed
-        self.check = check
+    strategy: tf.distribute.Strategy
+    feed: Feed
+    transform: Transform | None
+    _: KW_ONLY
+    check: Check = lambda subject: None
+
+    def __post_init__(self) -> None:
         self._log = CollectiveLog()
 
     @contextmanager
@@ -59,38 +56,30 @@ class SplitLoop:
         """Provide this replica's batch, transformed; what is traced inside draws by example."""
         context = tf.distribute.get_replica_context()
         with evaluated_part(index, context, int(batch["weight"].shape[0])):
-            yield batch if self._transform is None else {**batch, **self._transform(batch, None)}
+            yield batch if self.transform is None else {**batch, **self.transform(batch, None)}
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class EvalLoop(SplitLoop):
     """Sums the metrics of a task over a whole split.
 
     With a task that has `eval_part` the loop is for whole batches, and `rest` evaluates what
     remains.
 
-    Args:
+    Attributes:
         in_order: whether the replicas' batches are added one after the other in the order of the
             split, so that the sum does not depend on the number of replicas.
         num_parts: in how many parts a replica evaluates its batch, one after the other; of a task
             with `eval_part`.
     """
 
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        task: Task,
-        dataset: Dataset,
-        feed: Feed,
-        *,
-        in_order: bool = False,
-        num_parts: int = 1,
-        **options: Any,
-    ) -> None:
-        super().__init__(strategy, dataset.transform, feed, **options)
-        self._task = task
-        self._in_order = in_order
-        self._num_parts = num_parts
-        self._eval_part = with_defaults(task, TaskDefaults).eval_part
+    task: Task
+    in_order: bool = False
+    num_parts: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._eval_part = with_defaults(self.task, TaskDefaults).eval_part
 
     @tf.function(autograph=False, reduce_retracing=False)
     def rest(self, batch: Batch, share: float, total: tf.Tensor) -> tf.Tensor:
@@ -106,11 +95,11 @@ class EvalLoop(SplitLoop):
             with self._prepared(index, batch) as batch:
                 step = Step(index, StepOptions(), self._log, evaluates=True)
                 with step.on_part(True):
-                    return pack(self._task, eval_part(batch, step, share, self._states(total)))
+                    return pack(self.task, eval_part(batch, step, share, self._states(total)))
 
         self._log = CollectiveLog()
-        results = self._strategy.run(evaluate, args=(batch,))
-        sums = self._strategy.experimental_local_results(results)[0]
+        results = self.strategy.run(evaluate, args=(batch,))
+        sums = self.strategy.experimental_local_results(results)[0]
         self.check("the evaluation")
         return add(total, tf.cast(sums, tf.float64))
 
@@ -126,11 +115,11 @@ class EvalLoop(SplitLoop):
 
         def one_batch(index: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             element = self.feed.next(iterator)
-            results = self._strategy.run(
+            results = self.strategy.run(
                 self._replica_step, args=(index, element, self._states(total))
             )
-            sums = self._strategy.experimental_local_results(results)[0]
-            for row in tf.unstack(sums) if self._in_order else [sums]:
+            sums = self.strategy.experimental_local_results(results)[0]
+            for row in tf.unstack(sums) if self.in_order else [sums]:
                 total = add(total, tf.cast(row, tf.float64))
             return index + 1, total
 
@@ -140,7 +129,7 @@ class EvalLoop(SplitLoop):
 
     def _states(self, total: tf.Tensor) -> tf.Tensor:
         """Return the states in packed sums, [num_states] float32."""
-        return tf.cast(total[2 * len(self._task.metrics) :], tf.float32)
+        return tf.cast(total[2 * len(self.task.metrics) :], tf.float32)
 
     def _replica_step(self, index: tf.Tensor, element: Any, states: tf.Tensor) -> tf.Tensor:
         context = tf.distribute.get_replica_context()
@@ -149,8 +138,8 @@ class EvalLoop(SplitLoop):
             if self._eval_part is not None:
                 sums = self._sums_of_parts(batch, index, states)
             else:
-                sums = pack(self._task, sums_of(*self._evaluate(batch, index), batch["weight"]))
-        if self._in_order:
+                sums = pack(self.task, sums_of(*self._evaluate(batch, index), batch["weight"]))
+        if self.in_order:
             rows = Collectives(CollectiveLog()).all_gather(sums)
             return tf.reshape(rows, [-1, rows.shape[-1]])
         if sums.shape.rank == 2:
@@ -163,33 +152,34 @@ class EvalLoop(SplitLoop):
         """Return what each part of this replica's batch adds, [num_parts, num_sums]."""
         evaluate: Any = self._eval_part
         step = Step(index, StepOptions(), self._log, evaluates=True)
-        share = 1.0 / (self._num_parts * step.num_replicas)
-        if self._num_parts == 1:
-            sums = pack(self._task, evaluate(batch, step, share, states))[None]
+        share = 1.0 / (self.num_parts * step.num_replicas)
+        if self.num_parts == 1:
+            sums = pack(self.task, evaluate(batch, step, share, states))[None]
         else:
-            part, enter = cut(batch, self._num_parts), split_part(self._num_parts)
+            part, enter = cut(batch, self.num_parts), split_part(self.num_parts)
 
             def one(number: tf.Tensor) -> tf.Tensor:
                 with enter(number), step.on_part(True):
-                    return pack(self._task, evaluate(part(number), step, share, states))
+                    return pack(self.task, evaluate(part(number), step, share, states))
 
-            spec = tf.TensorSpec([num_sums(self._task)], tf.float32)
-            sums = tf.map_fn(one, tf.range(self._num_parts), fn_output_signature=spec)
+            spec = tf.TensorSpec([num_sums(self.task)], tf.float32)
+            sums = tf.map_fn(one, tf.range(self.num_parts), fn_output_signature=spec)
         step.end()
         return sums
 
     def _evaluate(self, batch: Batch, index: tf.Tensor) -> PerExample:
         """Call the task's `eval_step`, with a step to communicate in if it takes one."""
-        evaluate: Any = self._task.eval_step
+        evaluate: Any = self.task.eval_step
         if "step" not in inspect.signature(evaluate).parameters:
             return evaluate(batch)
         step = Step(index, StepOptions(), self._log, evaluates=True)
-        with step.on_part(self._in_order):
+        with step.on_part(self.in_order):
             result = evaluate(batch, step=step)
         step.end()
         return result
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class PredictLoop(SplitLoop):
     """Predicts the examples of a split.
 
@@ -198,16 +188,10 @@ class PredictLoop(SplitLoop):
     form.
     """
 
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        predict: Predict,
-        transform: Transform | None,
-        feed: Feed,
-        **options: Any,
-    ) -> None:
-        super().__init__(strategy, transform, feed, **options)
-        self._predict = predict
+    predict: Predict
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._types: dict[str, tf.DType] = {}
 
     def run(self, iterator: Any, start: int, count: int) -> dict[str, np.ndarray]:
@@ -238,9 +222,9 @@ class PredictLoop(SplitLoop):
         def one_batch(
             index: tf.Tensor, batches: tf.TensorArray
         ) -> tuple[tf.Tensor, tf.TensorArray]:
-            results = self._strategy.run(self._replica_step, args=(index, self.feed.next(iterator)))
+            results = self.strategy.run(self._replica_step, args=(index, self.feed.next(iterator)))
             rows = {
-                name: self._strategy.experimental_local_results(value)[0]
+                name: self.strategy.experimental_local_results(value)[0]
                 for name, value in results.items()
             }
             self._types = {name: value.dtype for name, value in rows.items()}
@@ -259,7 +243,7 @@ class PredictLoop(SplitLoop):
         context = tf.distribute.get_replica_context()
         batch, _ = self.feed.replica_batch(element, index, context.replica_id_in_sync_group)
         with self._prepared(index, batch) as batch:
-            predictions = self._predict(batch)
+            predictions = self.predict(batch)
         if texts := [name for name, value in predictions.items() if value.dtype == tf.string]:
             raise ConfigError(
                 f"predict_step returns texts ({', '.join(texts)}); return numbers, such as the "
@@ -301,8 +285,8 @@ class Loops:
     def evaluate(self, task: Task, dataset: Dataset, feed: Feed, num_parts: int = 1) -> EvalLoop:
         """Create the loop that evaluates the batches of a split, as `EvalLoop` does."""
         options: Any = {"in_order": self.in_order, "num_parts": num_parts, "check": self.check}
-        return EvalLoop(self.strategy, task, dataset, feed, **options)
+        return EvalLoop(self.strategy, feed, dataset.transform, task=task, **options)
 
     def predict(self, predict: Predict, transform: Transform | None, feed: Feed) -> PredictLoop:
         """Create the loop that predicts the batches of a split."""
-        return PredictLoop(self.strategy, predict, transform, feed, check=self.check)
+        return PredictLoop(self.strategy, feed, transform, predict=predict, check=self.check)

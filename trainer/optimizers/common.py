@@ -1,4 +1,8 @@
-"""What optimizers that TensorFlow has no fused kernel for have in common."""
+"""What the optimizers have in common: updates by rows, decoupled weight decay, slots.
+
+A table is updated by the rows of its gradient, without a look at its other rows. Weight decay
+(Loshchilov and Hutter 2019) is the same of all optimizers that have it.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import tensorflow as tf
-
-from trainer.optimizers.row_updates import RowUpdates, add_to_rows, read_rows
-from trainer.optimizers.weight_decay import is_decayed
 
 Slots: TypeAlias = dict[str, tf.Tensor]
 Change: TypeAlias = Callable[..., tuple[tf.Tensor, Slots]]
@@ -22,6 +23,96 @@ update, from 1.
 
 
 SlotShapes: TypeAlias = Callable[[tf.Variable], Mapping[str, tf.TensorShape]]
+
+
+class RowUpdates:
+    """Takes gradients in rows; each row is once in them.
+
+    For a subclass of it and then of an optimizer of `tf.keras.optimizers.legacy` whose
+    `_resource_apply_sparse` changes no other rows.
+
+    Attributes:
+        lazy: whether rows without a gradient stay as they are, also where the dense computation
+            changes them, as by their momentum.
+        can_be_lazy: whether that can be set.
+    """
+
+    lazy = False
+    can_be_lazy = True
+
+    def updates_rows(self, variable: tf.Variable) -> bool:
+        """Return whether a variable is updated by the rows of its gradient."""
+        return self.lazy or self._keeps_other_rows(variable)
+
+    def _keeps_other_rows(self, variable: tf.Variable) -> bool:
+        """Return whether the dense computation keeps rows whose gradient is zero, to the bit."""
+        return False
+
+    def _resource_apply_sparse_duplicate_indices(
+        self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor, apply_state: Any = None
+    ) -> tf.Operation:
+        # Keras adds up the rows of an index here, and there is but one of each.
+        optimizer: Any = self
+        return optimizer._resource_apply_sparse(grad, var, indices, apply_state)
+
+
+def add_to_rows(variable: tf.Variable, indices: tf.Tensor, change: tf.Tensor) -> tf.Operation:
+    """Add to rows of a variable, in one operation: no update of another worker is lost."""
+    return tf.raw_ops.ResourceScatterAdd(resource=variable.handle, indices=indices, updates=change)
+
+
+def read_rows(variable: tf.Variable, indices: tf.Tensor) -> tf.Tensor:
+    """Return rows of a variable; `tf.gather` would read the whole of one that is mirrored."""
+    return tf.raw_ops.ResourceGather(
+        resource=variable.handle, indices=indices, dtype=variable.dtype.base_dtype
+    )
+
+
+def is_decayed(value: tf.Tensor) -> bool:
+    """Return whether weight decay applies: not to biases, nor to scales of normalizations."""
+    return value.shape.rank >= 2
+
+
+class WeightDecay(RowUpdates):
+    """Precedes a fused kernel by `variable -= learning_rate * weight_decay * variable`.
+
+    For a subclass of it and then of an optimizer of `tf.keras.optimizers.legacy`. Only matrices and
+    convolution kernels are decayed; vectors and scalars are not, as is usual.
+
+    Attributes:
+        decays: returns whether a variable is decayed.
+    """
+
+    def __init__(self, learning_rate: Any, *, weight_decay: float, **options: Any) -> None:
+        optimizer: Any = super()
+        optimizer.__init__(learning_rate, **options)
+        self.weight_decay = weight_decay
+        self.decays: Callable[[Any], bool] = is_decayed
+
+    def _resource_apply_dense(
+        self, grad: tf.Tensor, var: tf.Variable, apply_state: Any = None
+    ) -> tf.Operation:
+        optimizer: Any = super()
+        if not self._decays(var):
+            return optimizer._resource_apply_dense(grad, var, apply_state)
+        rate = apply_state[(var.device, var.dtype.base_dtype)]["lr_t"]
+        # The decay must come before the kernel reads the variable.
+        with tf.control_dependencies([var.assign_sub(rate * self.weight_decay * var)]):
+            return optimizer._resource_apply_dense(grad, var, apply_state)
+
+    def _resource_apply_sparse(
+        self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor, apply_state: Any = None
+    ) -> tf.Operation:
+        optimizer: Any = super()
+        if not self._decays(var):
+            return optimizer._resource_apply_sparse(grad, var, indices, apply_state)
+        rate = apply_state[(var.device, var.dtype.base_dtype)]["lr_t"]
+        decay = -rate * self.weight_decay * read_rows(var, indices)
+        with tf.control_dependencies([add_to_rows(var, indices, decay)]):
+            return optimizer._resource_apply_sparse(grad, var, indices, apply_state)
+
+    def _decays(self, variable: tf.Variable) -> bool:
+        return bool(self.weight_decay) and self.decays(variable)
 
 
 class SlotOptimizer(RowUpdates, tf.keras.optimizers.legacy.Optimizer):
