@@ -20,11 +20,7 @@ def cnn(
     synchronized: Annotated[bool, Semantic()] = True,
     l2: Annotated[float, Ge(0), Semantic()] = 0.0,
 ) -> tf.keras.Model:
-    """Build two blocks of two convolutions and pooling, and a hidden layer, to logits [B, C].
-
-    Raises:
-        ValueError: the features are not images.
-    """
+    """Build two blocks of two convolutions and pooling, and a hidden layer, to logits [B, C]."""
     require_images("cnn", input_shape)
     regularizer = tf.keras.regularizers.L2(l2) if l2 else None
     inputs = x = tf.keras.Input(input_shape, name="features")

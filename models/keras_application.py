@@ -56,17 +56,10 @@ def keras_application(
     synchronized: Annotated[bool, Semantic()] = False,
     weights: Annotated[str | None, Exists("file", or_word="imagenet"), Semantic()] = None,
 ) -> tf.keras.Model:
-    """Build a network of `tf.keras.applications` with a linear classifier.
+    """Build a network of `tf.keras.applications`, from images in [0, 1] to logits [B, num_classes].
 
     The model itself enlarges images with a side below 32 pixels, repeats a single channel three
     times, and scales as the network's published weights expect.
-
-    Returns:
-        A model from features [B, height, width, channels] in [0, 1] to logits [B, num_classes].
-
-    Raises:
-        ValueError: the features are not images or too small, or the weights do not fit or cannot be
-            downloaded.
     """
     inputs, images = image_input(name, input_shape)
     _check_size(name, input_shape)

@@ -22,17 +22,10 @@ def mobilenet(
     outputs: Annotated[int | None, Ge(1)] = None,
     weights: Annotated[str | None, Exists("file", or_word="imagenet"), Semantic()] = None,
 ) -> tf.keras.Model:
-    """Build MobileNetV2 with a linear classifier.
+    """Build MobileNetV2, from images in [0, 1] to logits [B, outputs] float32.
 
     The model itself enlarges images with a side below 32 pixels, repeats a single channel three
     times, and scales from [0, 1] to the [-1, 1] that published weights expect.
-
-    Returns:
-        A model from features [B, height, width, channels] float32 in [0, 1] to logits
-        [B, outputs] float32.
-
-    Raises:
-        ValueError: the features are not images, or the weights do not fit or cannot be downloaded.
     """
     num_outputs = num_classes if outputs is None else outputs
     if num_outputs < num_classes:

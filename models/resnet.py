@@ -39,9 +39,6 @@ def resnet(  # noqa: PLR0913 - every option is a key of the configuration
 
     `cifar` is that of section 4.2 of the paper, `imagenet` that of its table 1; `v1_5` and
     `zero_gamma` are from Goyal et al. 2017. Images should be normalized.
-
-    Raises:
-        ValueError: the features are not images, or there is no network of this depth.
     """
     require_images("resnet", input_shape)
     stages = _stages(variant, depth)

@@ -19,15 +19,7 @@ def small_generator(
     width: Annotated[int, Ge(1)] = 32,
     batch_norm: bool = True,
 ) -> tf.keras.Model:
-    """Build a generator: a dense layer, one enlargement, two convolutions.
-
-    Returns:
-        A model from latent vectors [B, latent] float32 to images [B, *input_shape] float32 in
-        [0, 1].
-
-    Raises:
-        ValueError: the images have no such shape.
-    """
+    """Build dense layer, enlargement, two convolutions: from [B, latent] to images in [0, 1]."""
     height, breadth, channels = require_images("small_generator", input_shape, multiple_of=2)
     latents = tf.keras.Input([latent], name="latents")
     x = tf.keras.layers.Dense(
@@ -47,15 +39,7 @@ def small_generator(
 def small_discriminator(
     input_shape: tuple[int, ...], num_classes: int, *, width: Annotated[int, Ge(1)] = 32
 ) -> tf.keras.Model:
-    """Build a discriminator of three convolutions, all layers spectrally normalized.
-
-    Returns:
-        A model from images [B, *input_shape] float32 in [0, 1] to scores [B, num_classes] float32,
-        large for real images.
-
-    Raises:
-        ValueError: the features are not images.
-    """
+    """Build three convolutions, all layers spectrally normalized, to scores, large for real."""
     require_images("small_discriminator", input_shape)
     images = tf.keras.Input(input_shape, name="features")
     x = tf.keras.layers.Rescaling(2.0, -1.0, name="scale")(images)

@@ -27,15 +27,7 @@ def sngan_generator(
     width: Annotated[int, Ge(1)] = 256,
     batch_norm: bool = True,
 ) -> tf.keras.Model:
-    """Build the generator: a dense layer, and three residual blocks that double the image.
-
-    Returns:
-        A model from latent vectors [B, latent] float32 to images [B, *input_shape] float32 in
-        [0, 1].
-
-    Raises:
-        ValueError: the images have no such shape.
-    """
+    """Build a dense layer and three blocks that double the image: from [B, latent] to [0, 1]."""
     height, breadth, channels = require_images(
         "sngan_generator", input_shape, multiple_of=_ENLARGED
     )
@@ -64,15 +56,7 @@ def sngan_generator(
 def sngan_discriminator(
     input_shape: tuple[int, ...], num_classes: int, *, width: Annotated[int, Ge(1)] = 128
 ) -> tf.keras.Model:
-    """Build the discriminator: four residual blocks, all layers spectrally normalized.
-
-    Returns:
-        A model from images [B, *input_shape] float32 in [0, 1] to scores [B, num_classes] float32,
-        large for real images.
-
-    Raises:
-        ValueError: the features are not images.
-    """
+    """Build four blocks, all layers spectrally normalized, to scores, large for real images."""
     require_images("sngan_discriminator", input_shape)
     images = tf.keras.Input(input_shape, name="features")
     x = tf.keras.layers.Rescaling(2.0, -1.0, name="scale")(images)

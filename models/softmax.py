@@ -12,11 +12,7 @@ from trainer.annotations import Ge, Semantic
 def softmax(
     input_shape: tuple[int, ...], num_classes: int, *, l2: Annotated[float, Ge(0), Semantic()] = 0.0
 ) -> tf.keras.Model:
-    """Build softmax regression.
-
-    Returns:
-        A model from features [B, *input_shape] float32 to logits [B, num_classes] float32.
-    """
+    """Build softmax regression, to logits [B, num_classes] float32."""
     regularizer = tf.keras.regularizers.L2(l2) if l2 else None
     inputs = tf.keras.Input(input_shape, name="features")
     x = tf.keras.layers.Flatten(name="flatten")(inputs)

@@ -23,15 +23,9 @@ def transformer(  # noqa: PLR0913 - every option is a key of the configuration
     dropout: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.1,
     tied: bool = True,
 ) -> tf.keras.Model:
-    """Build a decoder: each token sees itself and those before it.
+    """Build a decoder: each token sees itself and those before it; to logits [B, T, num_classes].
 
     With `tied` the logits use the embedding of tokens (Press and Wolf 2017), at most `vocabulary`.
-
-    Returns:
-        A model from features [B, tokens] int32 to logits [B, tokens, num_classes] float32.
-
-    Raises:
-        ValueError: the features are not tokens, or the heads do not divide the width.
     """
     require_tokens("transformer", input_shape, "text_windows")
     sizes = Sizes(layers, width, heads, hidden, dropout)

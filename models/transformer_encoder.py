@@ -22,14 +22,7 @@ def transformer_encoder(  # noqa: PLR0913 - every option is a key of the configu
     hidden: Annotated[int, Ge(1)] = 512,
     dropout: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.1,
 ) -> tf.keras.Model:
-    """Build an encoder: each token sees all others but the padding, and their mean is classified.
-
-    Returns:
-        A model from features [B, tokens] int32 to logits [B, num_classes] float32.
-
-    Raises:
-        ValueError: the features are not tokens, or the heads do not divide the width.
-    """
+    """Build an encoder: each token sees all but the padding; their mean is classified, [B, C]."""
     require_tokens("transformer_encoder", input_shape, "text")
     sizes = Sizes(layers, width, heads, hidden, dropout)
     inputs = tf.keras.Input(input_shape, name="features", dtype="int32")

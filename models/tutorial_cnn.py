@@ -15,14 +15,7 @@ _SHAPE = (28, 28, 1)
 def tutorial_cnn(
     input_shape: tuple[int, ...], num_classes: int, *, l2: Annotated[float, Ge(0), Semantic()] = 0.0
 ) -> tf.keras.Model:
-    """Build the tutorial's network: one convolution, one hidden layer, 2,770,634 parameters.
-
-    Returns:
-        A model from features [B, *input_shape] float32 to logits [B, num_classes] float32.
-
-    Raises:
-        ValueError: the features are not 784 numbers.
-    """
+    """Build one convolution and one hidden layer, 2,770,634 parameters, to logits [B, C]."""
     if math.prod(input_shape) != math.prod(_SHAPE):
         raise ValueError(
             f"tutorial_cnn takes images of 28 x 28 x 1, the dataset gives {list(input_shape)}; "

@@ -23,9 +23,6 @@ def unet(
 
     Each level on the way down has two convolutions, then pooling to half the size; each on the way
     up enlarges, takes in what the level below it had before pooling, and has two convolutions.
-
-    Raises:
-        ValueError: the features are not such images.
     """
     require_images("unet", input_shape, multiple_of=2**depth)
     norm = {"batch_norm": batch_norm, "synchronized": synchronized}

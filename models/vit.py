@@ -22,16 +22,9 @@ def vit(  # noqa: PLR0913 - every option is a key of the configuration
     hidden: Annotated[int, Ge(1)] = 512,
     dropout: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.0,
 ) -> tf.keras.Model:
-    """Build a transformer whose tokens are the patches of an image; their mean is classified.
+    """Build a transformer whose tokens are patches of an image; their mean is classified, [B, C].
 
     Images should be normalized.
-
-    Returns:
-        A model from features [B, height, width, channels] float32 to logits [B, C] float32.
-
-    Raises:
-        ValueError: the features are not images, or cannot be cut into such patches; or the heads do
-            not divide the width.
     """
     rows, columns, _ = require_images("vit", input_shape)
     if rows % patch or columns % patch:

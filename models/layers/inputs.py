@@ -10,11 +10,7 @@ MIN_SIZE = 32  # the least that the networks of `tf.keras.applications` take
 def require_images(
     model: str, shape: tuple[int, ...], *, multiple_of: int = 1
 ) -> tuple[int, int, int]:
-    """Return (height, width, channels).
-
-    Raises:
-        ValueError: an example has another shape.
-    """
+    """Return (height, width, channels)."""
     if len(shape) != 3 or shape[0] % multiple_of or shape[1] % multiple_of:
         sides = f" whose sides are multiples of {multiple_of}" if multiple_of > 1 else ""
         raise ValueError(
@@ -39,9 +35,6 @@ def image_input(name: str, input_shape: tuple[int, ...]) -> tuple[tf.Tensor, tf.
     once, in the network.
 
     1 channel is repeated three times.
-
-    Raises:
-        ValueError: the features are not images of 1 or 3 channels.
     """
     if len(input_shape) != 3 or input_shape[-1] not in (1, 3):
         raise ValueError(

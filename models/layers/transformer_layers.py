@@ -39,9 +39,6 @@ def stack(
     Args:
         mask: which tokens are seen, [B, T] bool; None: all.
         causal: whether a token is seen by itself and later ones alone.
-
-    Raises:
-        ValueError: the heads cannot share the width.
     """
     if sizes.width % sizes.heads:
         raise ValueError(

@@ -133,12 +133,7 @@ class Auditor:
 
 
 def find_difference(group: ProcessGroup, owners: Sequence[str], digests: Sequence[Digests]) -> str:
-    """Compare the copies of all processes; collective.
-
-    Returns:
-        A line that names the first variable that differs, and in whose copy; empty if none does.
-        The same in all processes.
-    """
+    """Return a line on the first variable that differs, and in whose copy, or ""; collective."""
     # Of each copy 40 bits, which a sum over processes and replicas leaves room for.
     hashes = (hashlib.sha256("".join(x.values()).encode()).hexdigest() for x in digests)
     rows = group.gather(*(int(x[:10], 16) for x in hashes))

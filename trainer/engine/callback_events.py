@@ -166,13 +166,10 @@ class CallbackCaller:
         )
 
     def call(self, event: str) -> bool:
-        """Call a method of the callbacks that have it; collective.
+        """Call a method of the callbacks that have it; return whether any ends the training.
 
         The chief's variables are sent to the other processes, most of which do not call it: so all
         of them hold the same state, and any snapshot of it can be restored.
-
-        Returns:
-            Whether a callback, in any process, ends the training.
 
         Raises:
             ConfigError: a callback changed what it may only read.
@@ -204,11 +201,7 @@ class CallbackCaller:
         return bool(ending)
 
     def _share(self, ends: Sequence[bool]) -> list[int]:
-        """Assign the chief's values to the variables of callbacks in all processes; collective.
-
-        Returns:
-            In how many processes each callback ends the training, as `ends` has it for this one.
-        """
+        """Share the chief's variables; return how many processes each callback ends the run in."""
         group = self._process_group
         variables = self._state.callback_variables()
         if group.count == 1 or not variables:

@@ -153,10 +153,7 @@ class Engine(RunState):
     def train(
         self, stop_requested: Callable[[], bool], save_requested: Callable[[], bool] = lambda: False
     ) -> bool:
-        """Train to the end, or until a stop is requested.
-
-        Returns:
-            Whether the training is finished; if not, the state has been saved.
+        """Train to the end, and return True; or until a stop is requested: the state is saved.
 
         Raises:
             NonFiniteError: the training has diverged; no such state is ever saved.

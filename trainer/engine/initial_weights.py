@@ -220,16 +220,13 @@ def _take_by_name(
     allow: Sequence[str],
     rename: Mapping[str, str] | None,
 ) -> str:
-    """Assign saved weights to the weights of the same name and shape.
+    """Assign saved weights to those of the same name and shape; return what was taken, in words.
 
     The name of a weight is that of its layers and its own, as Keras makes it: `conv1/kernel`. So a
     model with another head takes what it has in common with the one that was saved.
 
     Args:
         saved: the saved weights by name; with several models, the model's name comes first.
-
-    Returns:
-        What was taken and what not, in words.
     """
     saved = _renamed(source, saved, rename or {})
     matches = _find(weights_of(models), saved, models)

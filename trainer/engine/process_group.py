@@ -27,11 +27,7 @@ _MAX_NUMBERS = 1 << 20  # in one sum of a long content: 8 MiB
 
 @dataclass(eq=False, repr=False)
 class ProcessGroup:
-    """All processes of a synchronous run; a single process communicates nothing.
-
-    Attributes:
-        is_chief: whether this is the one process that writes files.
-    """
+    """All processes of a synchronous run; a single process communicates nothing."""
 
     strategy: tf.distribute.Strategy
     index: int = 0
@@ -80,11 +76,7 @@ class ProcessGroup:
         return self.broadcast_bytes(source, text.encode()).tobytes().decode()
 
     def broadcast_bytes(self, source: int, content: Any) -> np.ndarray:
-        """Return the bytes of process `source`, [n] uint8, sent in sums of integers.
-
-        Args:
-            content: its bytes; of no interest in the others.
-        """
+        """Return the content of process `source`, [n] uint8, sent in sums of integers."""
         own = np.frombuffer(content if self.index == source else b"", np.uint8)
         (size,) = self.all_reduce_sum(own.size)
         received = np.zeros([-(-size // _NUMBER_BYTES), _NUMBER_BYTES], np.uint8)

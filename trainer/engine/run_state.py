@@ -115,8 +115,6 @@ class RunState(ABC):
 
         Args:
             version: what the state is known by: its step, and what else has changed at that step.
-            metrics: of the evaluation at this step, which rank the checkpoint; None: there was
-                none.
         """
         if self.checkpointer is None or version == self._saved:
             return

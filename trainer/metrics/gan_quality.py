@@ -126,11 +126,7 @@ class TrainedClassifier:
         self._model = library.Model(model.inputs, [model.layers[-1].input, model.outputs[0]])
 
     def judge(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return what the last layer sees of examples, [N, *input_shape], and probabilities.
-
-        Returns:
-            [N, D] and [N, classes], float32.
-        """
+        """Return what the last layer sees of examples, [N, D], and probabilities, [N, C]."""
         seen = []
         probabilities = []
         with tf.device("CPU:0"):

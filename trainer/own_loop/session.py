@@ -63,7 +63,6 @@ class Session(RunState):
 
         Args:
             objects: what is saved, by name.
-            step: the variable of it that holds the number of steps, int64.
             write: called with the number of steps before each save, to write it into variables.
         """
         self._write_variables = write

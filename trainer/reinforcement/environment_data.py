@@ -230,9 +230,6 @@ class EpisodeEvaluator(Evaluator):
     """Runs episodes with the greedy policy, in the chief's process; the others wait for it.
 
     The episodes begin alike in each evaluation: two of them differ by their weights alone.
-
-    Args:
-        inference: says how many episodes there are; as many environments are stepped side by side.
     """
 
     names = ("return", "episode_length")

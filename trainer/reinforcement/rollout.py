@@ -94,14 +94,7 @@ class EnvironmentGroup:
         self._lengths = np.zeros(len(environments))
 
     def step(self, actions: np.ndarray) -> dict[str, np.ndarray]:
-        """Take an action in each environment.
-
-        Args:
-            actions: [E, ...]; that of an environment that is reset is ignored.
-
-        Returns:
-            The row of an unroll, name -> [E] float32; see `trainer.protocols`.
-        """
+        """Take actions, [E, ...]; return the row of an unroll, name -> [E] float32."""
         count = len(self._environments)
         row = {
             name: np.zeros(count, np.float32)

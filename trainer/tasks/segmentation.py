@@ -145,13 +145,7 @@ class Segmentation(OneModel):
     def _counts(
         self, labels: tf.Tensor, predictions: tf.Tensor, valid: tf.Tensor
     ) -> PerExampleMetrics:
-        """Return the numbers of pixels that the metrics are made of, [B] each.
-
-        Args:
-            labels: [B, H, W] int32.
-            predictions: the predictions, [B, H, W] int32; -1: none.
-            valid: which pixels count, [B, H, W] float32.
-        """
+        """Return the numbers of pixels that metrics are made of, [B] each; prediction -1: none."""
         is_right = tf.cast(tf.equal(labels, predictions), tf.float32) * valid
         labeled = tf.one_hot(labels, self._num_classes) * valid[..., None]
         predicted = tf.one_hot(predictions, self._num_classes) * valid[..., None]

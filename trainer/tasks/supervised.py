@@ -41,12 +41,7 @@ class OneModel(ABC):
     def _call(
         self, features: tf.Tensor, *, training: bool, shape: Sequence[int | None] | None, fix: str
     ) -> tf.Tensor:
-        """Return what the model makes of features, [B, *shape] float32.
-
-        Args:
-            shape: shape of the outputs of one example; None: any.
-            fix: what to do about a model of other outputs, for the message.
-        """
+        """Return what the model makes of features, [B, *shape] float32; `fix`: for the error."""
         outputs = self.models["model"](features, training=training)
         if not tf.is_tensor(outputs) or not outputs.shape[1:].is_compatible_with(shape):
             raise ConfigError(

@@ -1,6 +1,7 @@
 """Checks of the user's objects: their members, and the values of examples in memory.
 
-The values are checked before training, because TensorFlow names no example, or none.
+Each raises a ConfigError with a line for each problem. The values are checked before training,
+because TensorFlow names no example, or none.
 """
 
 from __future__ import annotations
@@ -55,11 +56,7 @@ _CHANGES: dict[LabelKind | None, str] = {
 
 
 def check_dataset(dataset: Dataset) -> None:
-    """Check that a dataset and its splits have every member.
-
-    Raises:
-        ConfigError: with a line for each object that lacks some.
-    """
+    """Check that a dataset and its splits have every member."""
     problems = lacking("dataset", dataset, names_of(Dataset))
     for name in ("train", "test"):
         if hasattr(dataset, name):
@@ -79,12 +76,7 @@ def check_has(key: str, value: object, names: Sequence[str]) -> None:
 
 
 def check_callback(key: str, callback: object) -> None:
-    """Check that a callback is called at all, and at nothing that there is not.
-
-    Raises:
-        ConfigError: it has no method of an event, or one that would never be called, or that takes
-            other arguments.
-    """
+    """Check that a callback is called at all, and at nothing that there is not."""
     if problems := list(_callback_problems(f"{key} ({type(callback).__name__})", callback)):
         raise ConfigError(*problems)
 
@@ -155,11 +147,7 @@ def check_label_kind(task: Task, kind: LabelKind | None) -> None:
 
 
 def check_features(task: Task, dataset: Dataset, experiment: Experiment) -> None:
-    """Check that a task and a model of ours can use all that an example has.
-
-    Raises:
-        ConfigError: one needs a single tensor of numbers; or the task ignores sample weights.
-    """
+    """Check that a task and a model of ours can use all that an example has."""
     own = with_defaults(task, TaskDefaults)
     specs = feature_specs(dataset)
     is_single = isinstance(specs, tf.TensorSpec) and specs.dtype != tf.string
@@ -210,9 +198,6 @@ def check_variables(task: Task, strategy: tf.distribute.Strategy) -> None:
 
     Those of a model that a module creates at its import, before the strategy, for example, were
     not: TensorFlow would neither place them nor keep them alike on all replicas.
-
-    Raises:
-        ConfigError: with a line for each model that has such a variable.
     """
     strangers = {
         name: [
@@ -269,9 +254,6 @@ def check_classes(task: Task, dataset: Dataset, loss: Any = None) -> None:
 
     Args:
         loss: the configured loss of a Keras model; None: that it was compiled with.
-
-    Raises:
-        ConfigError: a label is none, or all are of one class.
     """
     # Of the class: a Keras task has that of its dataset, whatever its loss makes of the labels.
     learns_classes = with_defaults(type(task), TaskDefaults).label_kind == "class"

@@ -48,9 +48,6 @@ def build_dataset(
 ) -> Dataset:
     """Build the configured dataset; collective.
 
-    Args:
-        run_dir: the run directory; if it does not exist, nothing is kept there.
-
     Raises:
         ConfigError: an option or a file is wrong, or the dataset lacks a member.
     """
@@ -148,9 +145,6 @@ def _keep_splits(dataset: Dataset, run_dir: Path, is_chief: bool) -> None:
     """Give a run that an earlier version has trained the splits that it had there.
 
     That version tested on files to validate. Names of files meant nothing to most formats.
-
-    Raises:
-        ConfigError: the run has been trained on the files of all splits.
     """
     found = with_defaults(dataset, DatasetDefaults)
     if found.by_name and "splits" not in provenance.read(run_dir):

@@ -43,12 +43,7 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 
 @dataclass(frozen=True)
 class ForkedProcess:
-    """A forked process, seen from the server.
-
-    Attributes:
-        connection: to the command that asked for it.
-        scratch: removed if nobody else does.
-    """
+    """A forked process, seen from the server."""
 
     pid: int
     connection: socket.socket

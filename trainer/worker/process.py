@@ -217,11 +217,7 @@ def _listen(
 
 
 def work(connection: socket.socket, began: float) -> NoReturn:
-    """Do what the supervisor assigns, and exit.
-
-    Args:
-        began: Unix time when this process was asked for.
-    """
+    """Do what the supervisor assigns, and exit; this process was asked for at Unix time `began`."""
     send = to_socket(connection)
     signals = Signals(lambda number: send(SignalReceived(number)))
     assignments: queue.Queue[Assignment] = queue.Queue()

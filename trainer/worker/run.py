@@ -77,6 +77,8 @@ from trainer.worker.task_parts import Parts
 class Run:
     """One process of a run.
 
+    Each part raises a ConfigError of an option that is wrong, and of an object that lacks a member.
+
     Attributes:
         run_dir: the run directory; if it does not exist, nothing is kept there.
         memory_files: where its state outlives it; None: nowhere.
@@ -115,9 +117,6 @@ class Run:
         """TensorFlow's strategy: nothing may have used TensorFlow's devices before.
 
         It waits for the other processes of the cluster.
-
-        Raises:
-            ConfigError: it cannot work on this machine's devices.
         """
         experiment, strategy = self.experiment, self.strategy
         if may_be_keras3(experiment):
@@ -173,11 +172,7 @@ class Run:
 
     @cached_property
     def dataset(self) -> Dataset:
-        """The dataset, or what stands for it; building it is collective.
-
-        Raises:
-            ConfigError: an option or a file is wrong, or the dataset lacks a member.
-        """
+        """The dataset, or what stands for it; building it is collective."""
         is_chief = self.cluster.is_chief
         return build_dataset(self.experiment, self.run_dir, self.channel, self.group, is_chief)
 
@@ -228,9 +223,6 @@ class Run:
         """The logical device of each layer that has one, and that of each variable, in order.
 
         A draft of the task decides, if replicas have several devices.
-
-        Raises:
-            ConfigError: an option is wrong, the task lacks a member, or a layer cannot be placed.
         """
         groups = groups_of(self.tf_strategy)
         if groups is None:
@@ -246,11 +238,7 @@ class Run:
 
     @cached_property
     def task(self) -> Task:
-        """The task, built in the strategy's scope; where replicas have several devices, on all.
-
-        Raises:
-            ConfigError: an option is wrong, or the task lacks a member.
-        """
+        """The task, built in the strategy's scope; where replicas have several devices, on all."""
         planned, variable_devices = self.placement
         parts = self.parts
         groups = groups_of(self.tf_strategy)
@@ -276,11 +264,7 @@ class Run:
 
     @cached_property
     def state(self) -> TrainState:
-        """Every variable, of models, optimizers, callbacks and the engine.
-
-        Raises:
-            ConfigError: an option is wrong, or the task or a callback lacks a member.
-        """
+        """Every variable, of models, optimizers, callbacks and the engine."""
         experiment, task, dataset = self.experiment, self.task, self.dataset
         with self.tf_strategy.scope():
             checks.check_variables(task, self.tf_strategy)
@@ -320,11 +304,7 @@ class Run:
 
     @cached_property
     def inference(self) -> Inference:
-        """What predicts and evaluates splits with the models.
-
-        Raises:
-            ConfigError: an option of a metric is wrong, or it lacks a member.
-        """
+        """What predicts and evaluates splits with the models."""
         state = self.state
         metrics: dict[str, Metric] = {}
         with tf.device("CPU:0"):  # where their variables are: the devices are the model's

@@ -111,11 +111,7 @@ class Sidecar:
         return True
 
     def _build(self) -> Evaluator:
-        """Build what evaluates.
-
-        Raises:
-            ConfigError: something is wrong that only this machine, the data or the model can tell.
-        """
+        """Build what evaluates."""
         run = self._run
         if run.cluster.is_local:
             # The training is on the same machine, and takes all memory of its GPUs.

@@ -226,9 +226,6 @@ class Parts:
         """Check that a task with a model or optimizer of its own uses the configured one, if any.
 
         Says what else of a model is not used.
-
-        Raises:
-            ConfigError: it does not; the run would be named by what changes nothing.
         """
         choices = self.experiment.choices or {}
         problems = [
@@ -268,9 +265,6 @@ class Parts:
         """Build a learning rate, adjusted by the callbacks that do so.
 
         It is scaled linearly with the batch if a reference batch is set (Goyal et al. 2017).
-
-        Raises:
-            ConfigError: it has a schedule of its own, and another one is configured.
         """
         adjustments = [
             callback.adjust_learning_rate

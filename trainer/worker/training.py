@@ -48,11 +48,7 @@ class TrainingRun(Run):
 
     @cached_property
     def engine(self) -> Engine:
-        """The engine, with nothing restored.
-
-        Raises:
-            ConfigError: something is wrong that only this machine, the data or the model can tell.
-        """
+        """The engine, with nothing restored."""
         self._check_threads()
         models = self.state.task.models.values()
         compatibility.check(self.experiment, self.strategy, self.cluster, models)
@@ -186,11 +182,7 @@ class TrainingRun(Run):
 
     @cached_property
     def loop(self) -> TrainLoop:
-        """The loop over training steps, which the data may make.
-
-        Raises:
-            ConfigError: task and data do not go together, or an option is refused.
-        """
+        """The loop over training steps, which the data may make."""
         self.faults.on_flip_bit(lambda: flip_bit(self.state, self.tf_strategy))
         make_loop = with_defaults(self.dataset, LoopDefaults).make_loop
         if make_loop is not None:
@@ -251,11 +243,7 @@ class TrainingRun(Run):
 
     @cached_property
     def auditor(self) -> Auditor | None:
-        """What audits the run; None: nothing does.
-
-        Raises:
-            ConfigError: there is one replica.
-        """
+        """What audits the run; None: nothing does."""
         every = self.experiment.watchdog.audit_every_steps
         if every is None:
             return None

@@ -99,11 +99,7 @@ class Checkpointer:
         return ""
 
     def before_restore(self, step: int, digest: str) -> None:
-        """Bring a checkpoint to this process, if its folder lacks it; called in every process.
-
-        Args:
-            digest: the SHA-256 of the chief's marker.
-        """
+        """Bring the checkpoint whose marker has this SHA-256 to this process, if it is lacking."""
 
     def save(
         self, step: int, metrics: Mapping[str, float] | None, hold: Hold | None = None

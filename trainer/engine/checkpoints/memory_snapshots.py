@@ -96,11 +96,7 @@ class MemorySnapshots:
     def keep(
         self, position: Position, *, force: bool = False, before: Callable[[], None] = lambda: None
     ) -> None:
-        """Write the state, if that is due by now.
-
-        Args:
-            before: called first, if it is; brings variables up to date.
-        """
+        """Write the state, if that is due by now; `before` brings variables up to date."""
         if self._is_off or position == self._written:
             return
         if not (force or self._is_due(position.step)):
@@ -145,14 +141,11 @@ class MemorySnapshots:
             memory.release()
 
     def restore(self, checkpointed: int) -> Restored | None:
-        """Restore the newest snapshot of all processes; collective.
+        """Restore the newest snapshot of all processes, if one is as new; collective.
 
         Args:
             checkpointed: the step of the newest checkpoint in the chief, below which no snapshot is
                 of interest; -1: there is none.
-
-        Returns:
-            What was restored; None: there is none that is as new.
         """
         own = self._newest(self.files.begin())
         rows = self.process_group.gather(*self._holding(own, checkpointed))

@@ -61,11 +61,7 @@ OfRows: TypeAlias = Callable[[int, Iterator[Rows]], Evaluation]
 
 @dataclass(eq=False)
 class Evaluator:
-    """Evaluates a split by its predicted rows; finds nothing if there are none.
-
-    Attributes:
-        of_rows: who predicts rows, and what is found in them.
-    """
+    """Evaluates a split by its predicted rows; finds nothing if there are none."""
 
     of_rows: Sequence[tuple[Predictor, OfRows]] = field(default=(), kw_only=True)
 
@@ -149,11 +145,7 @@ class Predictor:
     def evaluate(
         self, of_rows: OfRows, stop_requested: Callable[[], bool], enter: Callable[[str], None]
     ) -> Evaluation:
-        """Return what a function finds in all rows, called in the chief; collective.
-
-        Raises:
-            Stopped: a stop was requested of some process.
-        """
+        """Return what a function finds in all rows, called in the chief; collective."""
         rows = blocks(self.predict(0, stop_requested, enter), _BLOCK_ROWS)
         is_chief = self.process_group.is_chief
         step = int(self.state.step.numpy())

@@ -86,10 +86,7 @@ class OwnSteps:
                 _replace(undecorated(own, "train_step"), proxy)
 
     def trial(self, specs: Mapping[str, Any]) -> tuple[list[str], list[Update]]:
-        """Trace the step once in the strategy's scope, which updates nothing.
-
-        Returns:
-            The names of the values that it returns, and its updates in order.
+        """Trace the step once, without updates; return the names of its values, and its updates.
 
         Raises:
             ConfigError: it cannot be traced.

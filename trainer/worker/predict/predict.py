@@ -153,12 +153,7 @@ class PredictionWriter:
 
 
 class RowFile:
-    """Rows of a fixed size; a last row that a kill has cut off is removed.
-
-    Args:
-        path: the file; created if it does not exist.
-        columns: the values of a row.
-    """
+    """Rows of a fixed size; a last row that a kill has cut off is removed."""
 
     def __init__(self, path: Path, columns: Columns) -> None:
         self._path = path
@@ -169,11 +164,7 @@ class RowFile:
             self.file.truncate(self.count * self._dtype.itemsize)
 
     def append(self, values: Mapping[str, np.ndarray]) -> None:
-        """Append rows, name -> [n, ...]; return when they are on the disk.
-
-        Raises:
-            StorageError: they could not be written.
-        """
+        """Append rows, name -> [n, ...]; return when they are on the disk."""
         rows = np.empty(len(next(iter(values.values()))), self._dtype)
         for name, value in values.items():
             rows[name] = value

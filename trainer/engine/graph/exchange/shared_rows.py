@@ -79,10 +79,7 @@ class Rendezvous:
             self._listener.listen(self.count)
 
     def open(self, secs: float) -> None:
-        """Connect all; the first process must have been created before any other calls this.
-
-        Args:
-            secs: how long the first one waits for each of the others.
+        """Connect all within `secs` each; the first must have been created before this.
 
         Raises:
             PeerLostError: one does not come, or has gone.
@@ -237,7 +234,6 @@ class SharedRows:
         again as long as somebody has one of them.
 
         Args:
-            tensors: those of this process; their shapes are the same in all.
             over_hosts: writes the sum over the hosts of what is in a part into the part.
         """
         # Where TensorFlow can use them as they are.

@@ -30,11 +30,7 @@ def feature_specs(dataset: Dataset) -> Any:
 def batch_specs(
     dataset: Dataset, size: int, split: Split | Stream | None = None
 ) -> Mapping[str, Any]:
-    """Return what a batch holds as the task receives it; nothing is read.
-
-    Args:
-        split: of which split; None: of the training.
-    """
+    """Return what a batch of a split, else of the training's, holds for the task; reads nothing."""
 
     def received(batch: Batch) -> Batch:
         whole = {"weight": tf.ones([size]), "id": tf.range(size, dtype=tf.int64), **batch}

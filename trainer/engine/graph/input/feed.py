@@ -56,15 +56,7 @@ class SampleOrder:
 def permuted(
     offsets: tf.Tensor, sizes: tf.Tensor, seed: int, epochs: tf.Tensor, sources: tf.Tensor
 ) -> tf.Tensor:
-    """Return the examples at offsets of an epoch, in the epoch's random order, [B] int64.
-
-    Args:
-        offsets: [B] int64.
-        sizes: examples in the epoch, [B] int64.
-        seed: key of all permutations.
-        epochs: [B] int64; each has its permutation.
-        sources: [B] int64; likewise.
-    """
+    """Return the examples at offsets, in the random order of their epochs; all [B] int64."""
     # The raw operation: TensorFlow 2.21's wrapper pads a seed per index along the wrong axis.
     key = tf.fill(tf.shape(epochs), tf.constant(seed, tf.int64))
     return tf.raw_ops.RandomIndexShuffle(
@@ -76,14 +68,10 @@ def permuted(
 
 
 def block_of(step: tf.Tensor, left_out: tf.Tensor) -> tf.Tensor:
-    """Return the number of the block of samples that a step is trained on.
+    """Return the block of samples that a step, int64 of any shape, is trained on.
 
     Before the block k_i, the i-th of those left out, k_i - i blocks are trained on; after these it
     is passed over.
-
-    Args:
-        step: int64 of any shape.
-        left_out: [n] int64, ascending.
     """
     trained_before = left_out - tf.range(tf.shape(left_out, tf.int64)[0])
     return step + tf.math.count_nonzero(trained_before <= step[..., None], axis=-1)
@@ -144,12 +132,7 @@ class Source:
         return self.complete(batch, indices, weight), draws
 
     def draws(self, epochs: tf.Tensor, indices: tf.Tensor) -> tf.Tensor:
-        """Return the random numbers for the augmentation of examples, [B, num_draws] float32.
-
-        Args:
-            epochs: [B] int64.
-            indices: [B] int64, the examples' numbers in the split.
-        """
+        """Return the random numbers of examples in epochs, [B] int64, [B, num_draws] float32."""
         if self.order is None or not self.num_draws:
             return tf.zeros([self.per_replica, 0])
         return randomness.uniform(self.order.seed, epochs, indices, self.num_draws)

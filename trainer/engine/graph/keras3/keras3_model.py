@@ -71,9 +71,6 @@ class Keras3Model(tf.Module):
         """Compute from the values of the variables inside; note what would be assigned to weights.
 
         Metrics begin empty; the scope has their values.
-
-        Raises:
-            ConfigError: something assigns to a trainable variable.
         """
         weights = list(self._model.weights)
         before = [self._value(v) for v in weights]

@@ -83,11 +83,7 @@ class EvalLoop(SplitLoop):
 
     @tf.function(autograph=False, reduce_retracing=False)
     def rest(self, batch: Batch, share: float, total: tf.Tensor) -> tf.Tensor:
-        """Add the sums of some examples to `total`, [num_sums] float64; every replica has them all.
-
-        Args:
-            share: the share of the examples that are evaluated together.
-        """
+        """Add the sums of a share of the examples to `total`; every replica has them all."""
         eval_part: Any = self._eval_part
 
         def evaluate(batch: Batch) -> tf.Tensor:

@@ -187,12 +187,7 @@ def repeatable() -> AbstractContextManager[None]:
 
 
 def split_part(count: int) -> Callable[[int | tf.Tensor], AbstractContextManager[None]]:
-    """Cut the current part into `count` equal ones.
-
-    Returns:
-        A function that enters part i. Draws are counted on from here in each of them: the same
-        trace may serve them all.
-    """
+    """Cut the current part into `count` equal ones; return a function that enters part i."""
     outer: BatchPart | None = getattr(_current, "part", None)
     if outer is None:
         return lambda number: nullcontext()

@@ -16,13 +16,7 @@ Sizes = dict[str, tuple[int, int]]
 
 
 def sums_of(losses: tf.Tensor, metrics: PerExampleMetrics, weight: tf.Tensor) -> Sums:
-    """Add up the loss and the metrics of each example, weighted.
-
-    Args:
-        losses: the loss of each example, [b].
-        metrics: name -> the metric of each example, [b]; or its sum and weight, [b] each.
-        weight: the weight of each example, [b] float32.
-    """
+    """Add up the loss and the metrics of each example by their weight, [b] float32 each."""
     total = tf.reduce_sum(weight)
 
     def add_up(x: tf.Tensor) -> tf.Tensor:

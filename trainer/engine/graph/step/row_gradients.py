@@ -192,11 +192,7 @@ def for_optimizer(
     optimizer: Any,
     note_rows: Callable[[Any, tf.Variable], None],
 ) -> list[Gradient]:
-    """Return gradients as an optimizer takes them: in rows if it `updates_rows` of a variable.
-
-    Args:
-        note_rows: called with it and each variable whose gradient is in rows.
-    """
+    """Return gradients as an optimizer takes them: in rows if it `updates_rows` of a variable."""
     view = with_defaults(optimizer, OptimizerDefaults)
     result = []
     for gradient, variable in zip(gradients, variables, strict=True):
