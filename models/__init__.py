@@ -1,4 +1,5 @@
 """Models: one file each. A model is a function of (input_shape, num_classes, *, its options).
 
-It raises a ValueError of features that it does not take, and of an option that is wrong.
+It takes features, [B, *input_shape] float32, tokens as int32, and its outputs are float32. Features
+that it cannot take, and a wrong option, are a ValueError.
 """

@@ -19,14 +19,7 @@ def text_cnn(
     kernels: list[Annotated[int, Ge(1)]] = [3, 4, 5],  # noqa: B006 - never changed
     dropout: Annotated[float, Ge(0), Lt(1), Semantic()] = 0.5,
 ) -> tf.keras.Model:
-    """Build an embedding, convolutions of several lengths, and the maximum of each over the text.
-
-    Returns:
-        A model from features [B, tokens] int32 to logits [B, num_classes] float32.
-
-    Raises:
-        ValueError: the features are not tokens.
-    """
+    """Build an embedding, convolutions of several lengths, and their maxima, to logits [B, C]."""
     require_tokens("text_cnn", input_shape, "text")
     inputs = tf.keras.Input(input_shape, name="features", dtype="int32")
     embedded = tf.keras.layers.Embedding(vocabulary, width, name="embedding")(inputs)

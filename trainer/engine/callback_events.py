@@ -34,9 +34,12 @@ class Training:
     """A run as its callbacks see it at one event.
 
     Attributes:
+        is_chief: whether this process writes the files of the run.
         models: the models of the task by name, each as its function returned it, of either Keras.
         total_epochs: number of its epochs, one that is not completed included.
         steps_per_epoch: not whole where steps straddle two passes over the data.
+        step: number of steps made.
+        epoch: number of epochs completed.
         step_in_epoch: number of steps made of the epoch that the last step belongs to.
         metrics: the training metrics by name, means over that epoch; empty before its first step.
         evaluation: the metrics of the last evaluation, as `on_evaluate` gets them; empty: none.

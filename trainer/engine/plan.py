@@ -54,6 +54,7 @@ class Epochs:
         return step * self.global_size // self.num_examples
 
     def next_after(self, step: int) -> int:
+        """Return the first step after `step` that completes an epoch."""
         return self.end(self.completed(step))
 
     def total_steps(self, train: Train) -> int:

@@ -40,6 +40,7 @@ class ExchangeTime:
     includes_travel: bool = False
 
 
+@dataclass(eq=False, repr=False)
 class WorkerClock:
     """Measures how long this process works on steps, and how long it waits for the others.
 
@@ -51,15 +52,12 @@ class WorkerClock:
     above it as waiting.
     """
 
-    def __init__(
-        self,
-        process_group: ProcessGroup,
-        names: Sequence[str] = (),
-        exchange: ExchangeTime | None = None,
-    ) -> None:
-        self._process_group = process_group
-        self._names = names
-        self._exchange = exchange or ExchangeTime(lambda: 0.0)
+    process_group: ProcessGroup
+    names: Sequence[str] = ()
+    exchange: ExchangeTime | None = None
+
+    def __post_init__(self) -> None:
+        self._exchange = self.exchange or ExchangeTime(lambda: 0.0)
         self.begin(0)
 
     def begin(self, step: int) -> None:
@@ -91,9 +89,9 @@ class WorkerClock:
         own = (self._busy_secs, self._agree_secs, exchange_secs)
         num_steps = step - self._step
         self.begin(step)
-        if self._process_group.count == 1:
+        if self.process_group.count == 1:
             return WorkerRecord()
-        gathered = self._process_group.gather(*(round(1e6 * secs) for secs in own))
+        gathered = self.process_group.gather(*(round(1e6 * secs) for secs in own))
         rows = [[value / 1e6 for value in row] for row in gathered]
         if not num_steps:  # after a stop within the evaluation of this step
             return WorkerRecord()
@@ -103,7 +101,7 @@ class WorkerClock:
                 name: WorkerTime(
                     max(0.0, busy - exchanged + travel), agreed + exchanged - travel, num_steps
                 )
-                for name, (busy, agreed, exchanged) in zip(self._names, rows, strict=True)
+                for name, (busy, agreed, exchanged) in zip(self.names, rows, strict=True)
             }
         )
 

@@ -39,6 +39,7 @@ from trainer.engine.graph.step.train_step import Step
 from trainer.errors import ConfigError
 from trainer.own_loop.session import Session
 from trainer.own_loop.streams import InputFn, Stream, Streams, function_name
+from trainer.protocols import Replica
 
 # Mirrored strategies trace their replicas in one thread each, hence thread-local.
 _current = threading.local()
@@ -211,7 +212,7 @@ def _in_step(
 ) -> Callable[Concatenate[Replicator, P], Any]:
     """Return a method that calls a collective of the step that is traced."""
 
-    @functools.wraps(collective)
+    @functools.wraps(getattr(Replica, collective.__name__))
     def call(_: Replicator, *args: P.args, **kwargs: P.kwargs) -> Any:
         return collective(current_step(collective.__name__), *args, **kwargs)
 

@@ -111,7 +111,11 @@ class Strategy:
         yield from ()
 
     def check_devices(self) -> None:
-        """Check, without TensorFlow, that there are the devices; mode=plan needs none."""
+        """Check, without TensorFlow, that there are the devices; mode=plan needs none.
+
+        Raises:
+            ConfigError: there are not.
+        """
 
     def gradient_exchange(self, *, in_tree: bool) -> Exchange | None:
         """Return what sums gradients over the replicas after `create`; None: one reduction does it.

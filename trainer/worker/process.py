@@ -75,11 +75,6 @@ def attempt(run: TrainingRun, signals: Signals, began: float) -> int:
         return _report_error(error, channel, is_known=run.cluster.is_local)
 
 
-def _warn(text: str, channel: Channel, is_known: bool) -> None:
-    """Tell the user of a lost peer, or only the log if the supervisor knows which one it is."""
-    (channel.log if is_known else channel.line)(text)
-
-
 def _report_error(error: Exception, channel: Channel, *, is_known: bool = False) -> int:
     """Report how the attempt failed; return the process's exit code.
 
@@ -88,50 +83,51 @@ def _report_error(error: Exception, channel: Channel, *, is_known: bool = False)
     """
     import tensorflow as tf
 
-    from trainer.engine.graph.exchange.shared_rows import PeerLostError
-
-    match error:
-        case ConfigError():
-            channel.send(Problem(list(error.problems)))
-            return WRONG_INPUT
-        case (
-            tf.errors.UnavailableError()
-            | tf.errors.AbortedError()
-            | tf.errors.DeadlineExceededError()
-            | tf.errors.InternalError()
-        ) if _is_lost_contact(error):
-            _warn(f"warning: {error_cause(error)}", channel, is_known)
-            return RESTARTABLE
-        # A process that joins in the moment in which the chief starts again.
-        case tf.errors.InvalidArgumentError() if "CoordinationService" in str(error):
-            _warn(f"warning: {error_cause(error)}", channel, is_known)
-            return RESTARTABLE
-        # An error of Python code inside the graph (tf.py_function) arrives as this type.
-        case tf.errors.UnknownError() if "PeerLostError" in str(error):
-            reason = re.search(r"PeerLostError: (.+)", str(error))
-            _warn(f"warning: {reason[1] if reason else error}", channel, is_known)
-            return RESTARTABLE
-        case PeerLostError():
-            _warn(f"warning: {error}", channel, is_known)
-            return RESTARTABLE
-        case tf.errors.InvalidArgumentError():
-            # An error that a dataset raises inside a tf.data pipeline arrives as this type.
-            if cause := re.search(r"^ValueError: (.+)$", str(error), re.MULTILINE):
-                channel.send(Problem([f"dataset: {cause[1]}"]))
-                return WRONG_INPUT
+    if isinstance(error, ConfigError):
+        channel.send(Problem(list(error.problems)))
+        return WRONG_INPUT
+    if (lost := _lost_contact(error)) is not None:
+        (channel.log if is_known else channel.line)(f"warning: {lost}")
+        return RESTARTABLE
+    # An error that a dataset raises inside a tf.data pipeline arrives as this type.
+    cause = re.search(r"^ValueError: (.+)$", str(error), re.MULTILINE)
+    if cause and isinstance(error, tf.errors.InvalidArgumentError):
+        channel.send(Problem([f"dataset: {cause[1]}"]))
+        return WRONG_INPUT
     if isinstance(error, SELF_EXPLANATORY):
         channel.crash(str(error), error_cause(error))
         return CRASHED
     return _crashed(error, channel)
 
 
-def _is_lost_contact(error: Exception) -> bool:
-    """Return whether an error of a type that TensorFlow gives to lost peers is one."""
+def _lost_contact(error: Exception) -> str | None:
+    """Return the cause of an error by which a process notices that it has lost another one."""
     import tensorflow as tf
 
-    if isinstance(error, tf.errors.InternalError):
-        return _COMMUNICATION_ERROR.search(str(error)) is not None
-    return _KERNEL_ERROR not in str(error)
+    from trainer.engine.graph.exchange.shared_rows import PeerLostError
+
+    text = str(error)
+    match error:
+        case PeerLostError():
+            return text
+        # An error of Python code inside the graph (tf.py_function) arrives as this type.
+        case tf.errors.UnknownError() if "PeerLostError" in text:
+            reason = re.search(r"PeerLostError: (.+)", text)
+            return reason[1] if reason else text
+        case tf.errors.InternalError():
+            is_lost = _COMMUNICATION_ERROR.search(text) is not None
+        # A process that joins in the moment in which the chief starts again.
+        case tf.errors.InvalidArgumentError():
+            is_lost = "CoordinationService" in text
+        case (
+            tf.errors.UnavailableError()
+            | tf.errors.AbortedError()
+            | tf.errors.DeadlineExceededError()
+        ):
+            is_lost = _KERNEL_ERROR not in text
+        case _:
+            return None
+    return error_cause(error) if is_lost else None
 
 
 def prepare() -> None:
