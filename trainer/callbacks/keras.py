@@ -113,11 +113,7 @@ class KerasCallback:
         return {**training.metrics, **{f"val_{name}": x for name, x in evaluation.items()}}
 
     def _call(self, step: int, method: str, *args: Any) -> bool:
-        """Call a method after a step; return whether training should stop.
-
-        Raises:
-            ConfigError: it sets a learning rate, which nothing would read.
-        """
+        """Call a method after a step; return whether training should stop."""
         assert self._training is not None
         rates = self._training.learning_rates(step)
         first = next(iter(rates.values()), 0.0)

@@ -425,11 +425,7 @@ class Engine(RunState):
         monitor.leave_out(sorted({*monitor.blocks(), *recorded}))
 
     def _evaluate_at_end(self) -> None:
-        """Evaluate what the result lacks; collective.
-
-        Raises:
-            Stopped: a stop was requested of some process; nothing is saved.
-        """
+        """Evaluate what the result lacks; collective."""
         self.finish_save()
         if not self._metrics:
             # Nothing was evaluated in this attempt: a sidecar does, or an earlier attempt has.

@@ -128,7 +128,6 @@ class AutoTimer(Timer):
 
     Args:
         spent: returns how all attempts so far, this one included, have spent their time.
-        log: receives a line with the interval when it is first known.
     """
 
     def __init__(self, spent: Callable[[], TimeSummary], log: Callable[[str], None]) -> None:

@@ -30,11 +30,6 @@ class RowUpdates:
 
     For a subclass of it and then of an optimizer of `tf.keras.optimizers.legacy` whose
     `_resource_apply_sparse` changes no other rows.
-
-    Attributes:
-        lazy: whether rows without a gradient stay as they are, also where the dense computation
-            changes them, as by their momentum.
-        can_be_lazy: whether that can be set.
     """
 
     lazy = False
@@ -78,9 +73,6 @@ class WeightDecay(RowUpdates):
 
     For a subclass of it and then of an optimizer of `tf.keras.optimizers.legacy`. Only matrices and
     convolution kernels are decayed; vectors and scalars are not, as is usual.
-
-    Attributes:
-        decays: returns whether a variable is decayed.
     """
 
     def __init__(self, learning_rate: Any, *, weight_decay: float, **options: Any) -> None:
@@ -120,9 +112,6 @@ class SlotOptimizer(RowUpdates, tf.keras.optimizers.legacy.Optimizer):
 
     The change is subtracted from the variable in one operation, so no update is lost where workers
     update without waiting for each other.
-
-    Attributes:
-        decays: returns whether a variable is decayed.
 
     Args:
         weight_decay: decoupled, of matrices and kernels alone.

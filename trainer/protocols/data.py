@@ -2,6 +2,9 @@
 
 A user's class needs no base class. Members that not every dataset or split has are declared in
 `DatasetDefaults` and `SplitDefaults`, with what counts for one without; `with_defaults` reads them.
+
+A dataset, a task and a metric may have an attribute `label_kind`: what its labels are. Without it a
+dataset has classes, and a task or a metric is not checked.
 """
 
 from __future__ import annotations
@@ -9,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+from trainer.protocols.defaults import with_defaults
 
 if TYPE_CHECKING:
     import numpy as np
@@ -118,7 +123,7 @@ class DatasetDefaults:
             `input_shape`. Then `input_shape` is the nest of the shapes.
         weighted: whether its training examples have `sample_weight`.
         class_names: a name for each class.
-        label_kind: what its labels are, see `trainer/protocols/labels.py`; None: anything, or none,
+        label_kind: what its labels are, see `LabelKind`; None: anything, or none,
             for tasks that are not checked.
         target_scale: of numbers as labels: mean and standard deviation of each target.
         max_value: the value of white in the images of its splits; None: 255 of integers, else 1.
@@ -199,3 +204,61 @@ def paths(nest: Any, prefix: str = "", separator: str = "/") -> list[str]:
         return [prefix]
     start = f"{prefix}{separator}" if prefix else ""
     return [name for key, part in parts for name in paths(part, f"{start}{key}", separator)]
+
+
+LabelKind: TypeAlias = Literal["class", "number", "multilabel"]
+"""What an example's `label` is, and what a task's `predict_step` returns.
+
+class: the number of its class, [B] integers; `probabilities`, [B, num_classes] float32.
+number: targets to predict, [B] or [B, targets] float32; `prediction`, [B, targets] float32.
+multilabel: whether it has each label, [B, labels] integers, 0 or 1; `probabilities`, [B, labels]
+float32, and `predicted`, [B, labels] integers.
+"""
+
+MetricKind: TypeAlias = LabelKind | Literal["sample"]
+"""What a metric compares with predictions: labels; or (sample) none, of generated examples."""
+
+PREDICTIONS: Mapping[MetricKind, str] = {
+    "class": "probabilities",
+    "number": "prediction",
+    "multilabel": "probabilities",
+    "sample": "sample",
+}
+"""Which of a task's predictions its metrics are given."""
+
+IN_WORDS: Mapping[MetricKind | None, str] = {
+    "class": "one class an example",
+    "number": "numbers",
+    "multilabel": "several labels an example",
+    "sample": "generated examples",
+    None: "of another form, or missing",
+}
+
+
+def label_kind_of(owner: Any) -> LabelKind | None:
+    """Return the kind of labels of a dataset or a metric: its `label_kind`, or `class`.
+
+    None: they may be anything.
+    """
+    return with_defaults(owner, DatasetDefaults).label_kind
+
+
+class KnownLabels(Protocol):
+    """What is known of the labels of the training split.
+
+    Attributes:
+        label_kind: what they are.
+    """
+
+    label_kind: LabelKind | None
+
+    @property
+    def class_counts(self) -> Sequence[int]:
+        """Number of examples of each class.
+
+        Raises ConfigError where the dataset does not know them without reading all examples.
+        """
+
+    @property
+    def target_scale(self) -> Sequence[tuple[float, float]] | None:
+        """Mean and standard deviation of each target; None: the dataset is not fitted."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from trainer.protocols.data import Dataset
-from trainer.protocols.labels import MetricKind
+from trainer.protocols.data import Dataset, MetricKind
 
 if TYPE_CHECKING:
     import numpy as np

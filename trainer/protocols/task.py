@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from trainer.protocols.acting import EnvSpec
-from trainer.protocols.data import Batch, Dataset
-from trainer.protocols.labels import KnownLabels, LabelKind
+from trainer.protocols.data import Batch, Dataset, KnownLabels, LabelKind
 
 if TYPE_CHECKING:
     import tensorflow as tf

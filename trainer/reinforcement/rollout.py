@@ -147,8 +147,6 @@ def run_episodes(
     """Run an episode in each environment; return its `return` and `episode_length`, [E] float64.
 
     Args:
-        group: the environments, each at the begin of an episode.
-        act: returns the actions, [E, ...].
         check: called before each step; may raise an error to end the episodes.
     """
     count = len(group.observations)

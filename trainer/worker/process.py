@@ -166,7 +166,6 @@ class Assignment:
     """What the supervisor has sent.
 
     Attributes:
-        content: the experiment, the cluster and the run directory.
         memories: descriptors of the memory files, by process; the first is this process's own.
         begin: gets the names of the processes whose memory has a snapshot, when this process may
             restore.

@@ -158,12 +158,7 @@ class Predictor:
 
 @dataclass(eq=False)
 class SplitEvaluator(Evaluator):
-    """Evaluates a split by its sums, with the averaged weights if there are some, and by its rows.
-
-    Attributes:
-        part_size: how many examples of the last batch are evaluated at a time, of a task with
-            `eval_part`.
-    """
+    """Evaluates a split by its sums, with averaged weights if there are some, and by its rows."""
 
     state: TrainState
     loop: EvalLoop

@@ -174,11 +174,7 @@ class Keras:
         return step.minimize(loss_fn, batch, self.models["model"], self.optimizers["model"])
 
     def eval_part(self, batch: Batch, step: Any, share: float, states: tf.Tensor) -> Metrics:
-        """Return what a fraction (`share`) of an evaluated batch adds to the evaluation.
-
-        Args:
-            states: what was added so far, [num_states] float32.
-        """
+        """Return what a fraction (`share`) of an evaluated batch adds to the evaluation."""
         assert self._test is not None
         kinds = self._test.kinds
         carried = [kind == "carried" for kind in kinds.states]

@@ -228,9 +228,6 @@ def check_losses(graphs: Sequence[tf.Graph]) -> None:
 
     It would train something else, without an error: most examples of Keras end in a softmax or a
     sigmoid.
-
-    Raises:
-        ConfigError: one is; names the layer.
     """
     for inner in graphs:
         for operation in inner.get_operations():

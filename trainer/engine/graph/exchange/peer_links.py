@@ -316,10 +316,6 @@ def _prove(
 
     Each end sends its rank and a number that was never used, then an HMAC over both numbers, its
     own role first: so no proof can be sent back, or used a second time.
-
-    Raises:
-        OSError: it says too little, too late, or cannot prove it.
-        ValueError: it is another peer.
     """
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     own = _HELLO.pack(_MAGIC, rank, os.urandom(_NONCE_BYTES))

@@ -38,7 +38,6 @@ class TrainLoop:
 
     Attributes:
         on_traced: called with the graph of a step whenever one is traced.
-        check: called when a graph has been traced, with what it computes; see `GraphCheck`.
         collectives: the collectives of this process's replicas in a step; known when `run` has
             been traced.
         schedules: the learning rate of each optimizer at a step, by its name in the log.

@@ -242,11 +242,7 @@ def _leaves(model: Any, prefix: str) -> Iterator[tuple[str, Layer]]:
 
 @dataclass
 class Draft:
-    """The variables of a draft, on the host, in the order in which they were made.
-
-    Attributes:
-        requested: the logical device that the code requests for a variable, by its id.
-    """
+    """The variables of a draft, on the host, in the order in which they were made."""
 
     variables: list[tf.Variable] = field(default_factory=list)
     requested: dict[int, int] = field(default_factory=dict)

@@ -42,9 +42,6 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
     """Updates each weight by the optimizer of its group.
 
     `bind` must be called before it is used.
-
-    Attributes:
-        clips: how the gradients of some weights are clipped, each with the keys of its variables.
     """
 
     def __init__(self, rules: GroupRules, make: MakeMember) -> None:

@@ -37,7 +37,6 @@ def in_lockstep(count: int, compute: Callable[[int], T], at_meeting: Meet) -> li
     """Call `compute` for each of `count` shards; return what it returns.
 
     Args:
-        count: number of shards; a single one has no thread.
         compute: traces a shard, given its number, and calls `meet`.
         at_meeting: called in this thread with what the shards bring, in their order, whenever all
             have called `meet`; returns what each is given.

@@ -190,7 +190,6 @@ class DivergenceMonitor:
     What it remembers is the same whatever the action: a run may be continued with another one.
 
     Attributes:
-        skipped: updates that were dropped, int64.
         left_out: numbers of the blocks of samples that are left out, [MAX_SKIPS] int64, ascending.
         windows: for each optimizer, by name, the losses of its updates.
     """
