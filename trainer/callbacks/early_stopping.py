@@ -13,11 +13,7 @@ from trainer.errors import ConfigError
 
 
 class Patience:
-    """Counts evaluations without improvement of a metric.
-
-    Attributes:
-        directions: which direction of each metric is better; the engine sets it.
-    """
+    """Counts evaluations without improvement of a metric."""
 
     def __init__(
         self, name: str, *, metric: str, mode: str, patience: int, min_delta: float

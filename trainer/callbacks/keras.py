@@ -177,11 +177,7 @@ def _check(callback: Any, every: int | None) -> None:
 
 
 class _ShownOptimizer:
-    """An optimizer of a model as a callback sees it.
-
-    Args:
-        optimizer: what the model has; None: it was not compiled.
-    """
+    """An optimizer of a model as a callback sees it."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer

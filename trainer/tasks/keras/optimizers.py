@@ -197,7 +197,6 @@ class KerasOptimizer:
 
     Args:
         rate: returns the learning rate of an update, from its number.
-        weights: the trainable variables, of the optimizer's Keras.
     """
 
     def __init__(

@@ -214,7 +214,6 @@ def _contribution(
     Args:
         results: of each shard what it made, and what it would assign to weights.
         weights: all of the model, moving statistics too.
-        logs: the names of the values that are reported besides metrics.
     """
     updated = [v for v in weights if any(id(v) in noted for _, noted in results)]
 

@@ -33,7 +33,6 @@ class SampleOrder:
     """The order in which examples are trained.
 
     Attributes:
-        seed: key of the permutations; each epoch has its own.
         unit: how many consecutive examples stay together; 0: all.
     """
 

@@ -83,7 +83,6 @@ class LossScale:
     never overflow, and an infinite scale would have every later update dropped.
 
     Attributes:
-        value: the scale, float32.
         good_steps: steps without overflow since it last changed, int32.
     """
 

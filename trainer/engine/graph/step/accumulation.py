@@ -70,14 +70,6 @@ class Contribution:
     updated: list[tf.Variable]
     updates: list[tf.Tensor]
 
-    def packed_sums(self) -> tf.Tensor:
-        """Return the sums and weights as one vector, float32."""
-        return flat_sums(self.sums)
-
-    def unpack_sums(self, packed: tf.Tensor) -> Sums:
-        """Return the sums and weights of a vector that is packed likewise, by name."""
-        return restored_sums(packed, sizes_of(self.sums))
-
 
 def accumulate_gradients(
     loss_fn: LossFn,

@@ -14,7 +14,7 @@ from trainer.engine.graph.randomness import randomness
 from trainer.engine.graph.randomness.draws import static_shape
 from trainer.engine.graph.step.accumulation import Contribution, accumulate_gradients, forward_parts
 from trainer.engine.graph.step.assignments import MovingStatistics, notes_updates, soft_update
-from trainer.engine.graph.step.metric_sums import Sums
+from trainer.engine.graph.step.metric_sums import Sums, flat_sums, restored_sums, sizes_of
 from trainer.engine.graph.step.row_gradients import (
     allow_reads,
     combine,
@@ -78,11 +78,11 @@ class Step(Collectives):
         own = accumulate_gradients(loss_fn, batch, model, self.options, self, scale)
         gradients, (packed, *totals) = self.sum_over_replicas(
             self._to_sum(own, model, optimizer),
-            [own.packed_sums(), *statistics.to_sum(own.updated, own.updates)],
+            [flat_sums(own.sums), *statistics.to_sum(own.updated, own.updates)],
         )
         if scale is not None:
             gradients = scaled(gradients, 1.0 / scale)
-        reduced = own.unpack_sums(packed)
+        reduced = restored_sums(packed, sizes_of(own.sums))
         self._apply(optimizer, model.trainable_variables, gradients, reduced)
         statistics.assign(totals, self.dropped)
         return reduced
@@ -125,9 +125,9 @@ class Step(Collectives):
     ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         """Average moving statistics over all replicas; return the sums of the metrics over them."""
         kept = statistics.to_sum(own.updated, own.updates)
-        packed, *totals = self.sum_exactly([own.packed_sums(), *kept])
+        packed, *totals = self.sum_exactly([flat_sums(own.sums), *kept])
         statistics.assign(totals, self.dropped)
-        return own.unpack_sums(packed)
+        return restored_sums(packed, sizes_of(own.sums))
 
     def soft_update(
         self, target: tf.keras.Model, source: tf.keras.Model, tau: float | tf.Tensor
