@@ -386,7 +386,6 @@ def _numbered(
 
     Args:
         model: the model that the weights are for, whose layers have names where the file does not.
-        configured: the names of layers by place, where a configuration has them.
     """
     layers: dict[str, h5py.Group] = {}
 

@@ -284,11 +284,7 @@ class Keras:
     def _sums(
         self, side: _Side, made: Pass, count: int, number: int, share: float = 1.0
     ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        """Return what a fraction (`share`) of a batch adds to the metrics.
-
-        Args:
-            number: 0: they were trained on, 1: they were evaluated.
-        """
+        """Return what a share of a batch adds to metrics; `number`: 0 in training, else 1."""
         weight = tf.constant(float(count))
         zero = tf.zeros([])
         numbers = {**made.logs, "loss": made.loss}

@@ -111,10 +111,8 @@ class ChunkScheduler:
             self._coordinator.schedule(chunk, args=(iterator, *numbers))
         self._coordinator.join()
         result_buffer.step_secs = (time.monotonic() - began) / count
-        return [
-            ChunkResult(first, size, values)
-            for (first, size), values in zip(pieces, result_buffer.rows.numpy(), strict=False)
-        ]
+        results = zip(pieces, result_buffer.rows.numpy(), strict=False)
+        return [ChunkResult(*piece, values) for piece, values in results]
 
 
 _NUM_MEASURED = 4

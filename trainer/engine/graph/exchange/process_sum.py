@@ -156,11 +156,7 @@ class Notifications:
         context.context().set_config_key_value(f"{self._prefix}/{name}", text)
 
     def get(self, name: str) -> str:
-        """Return the text of a name, as soon as a process sends it.
-
-        Raises:
-            tf.errors.DeadlineExceededError: none does.
-        """
+        """Return the text of a name, as soon as a process sends it."""
         key = f"{self._prefix}/{name}"
         text: str = context.context().get_config_key_value(key, int(1000 * self.secs))
         return text
