@@ -153,7 +153,7 @@ class Engine(RunState):
     def train(
         self, stop_requested: Callable[[], bool], save_requested: Callable[[], bool] = lambda: False
     ) -> bool:
-        """Train to the end, and return True; or until a stop is requested: the state is saved.
+        """Train to the end, or until a stop is requested, and save; return whether it is the end.
 
         Raises:
             NonFiniteError: the training has diverged; no such state is ever saved.

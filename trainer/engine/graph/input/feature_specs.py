@@ -30,7 +30,7 @@ def feature_specs(dataset: Dataset) -> Any:
 def batch_specs(
     dataset: Dataset, size: int, split: Split | Stream | None = None
 ) -> Mapping[str, Any]:
-    """Return what a batch of a split, else of the training's, holds for the task; reads nothing."""
+    """Return what a batch of a split (None: training) holds as the task gets it; reads nothing."""
 
     def received(batch: Batch) -> Batch:
         whole = {"weight": tf.ones([size]), "id": tf.range(size, dtype=tf.int64), **batch}

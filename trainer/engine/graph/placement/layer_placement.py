@@ -208,10 +208,10 @@ def _balanced(model: tf.keras.Model, prefix: str, count: int) -> dict[str, int]:
 
 
 def stages(sizes: Sequence[int], count: int) -> list[int]:
-    """Return the stage of each size, ascending: the largest of `count` is smallest, none empty.
+    """Cut a row of sizes into `count` stages, none empty, so that the largest is smallest.
 
-    Of all such cuts it is the last: an activation stays with its layer, with which TensorFlow may
-    fuse it.
+    Returns the stage of each size, from 0. Of all such cuts it is the last: an activation stays
+    with its layer, with which TensorFlow may fuse it.
     """
     sums = [0, *itertools.accumulate(sizes)]
     # Of the first items: the largest stage, and where the stages end, negative so that the least
