@@ -91,20 +91,6 @@ def test_compiled_model_trains_and_says_what_is_ignored(tmp_path, name, caplog):
     ]
 
 
-@pytest.mark.slow
-def test_unbuilt_model_is_built(tmp_path):
-    run = train(tmp_path, *model("unbuilt.net"), *TWO)
-    assert [tuple(v.shape) for v in run.state.task.models["model"].trainable_variables] == [
-        (64, 8), (8,), (8, 10), (10,),
-    ]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_model_that_asks_for_nothing_trains(tmp_path):
-    run = train(tmp_path, *SHORT, "dataset=digits", "model._target_=tests.programs.adapted.bare")
-    assert run.state.task.models["model"].count_params() == 64 * 8 + 8 + 8 * 10 + 10
-
-
 @pytest.mark.parametrize("name", STREAMS_REFUSED)
 def test_stream_is_refused_in_one_line(tmp_path, name):
     assert_refused(tmp_path, STREAMS_REFUSED[name], *stream(name))

@@ -80,9 +80,6 @@ def test_disabled_summaries_write_nothing(tmp_path):
     assert not (tmp_path / "events" / "plugins").exists()
 
 
-TRAIN = {"loss": 2.25021, "accuracy": 0.22852}
-
-
 def result_lines(metric="accuracy", **directions):
     directions = Directions({"loss": "min", **directions}, metric)
     return ResultLines(compose(["train.epochs=30"]), 337, "test", ["loss", "accuracy"], directions)
@@ -90,21 +87,6 @@ def result_lines(metric="accuracy", **directions):
 
 def evaluated(accuracy, loss=2.1137):
     return {"loss": loss, "accuracy": accuracy, "recall/cat": 0.5}
-
-
-def test_columns_keep_their_place_and_the_best_so_far_is_marked():
-    shown = result_lines(accuracy="max")
-    assert [
-        shown.line(7, None, TRAIN, evaluated(0.5)),
-        shown.line(12, 1, TRAIN, None),
-        shown.line(330, 29, {"loss": 12.345, "accuracy": 1.0}, evaluated(0.25)),
-        shown.line(337, 30, None, evaluated(0.75, 0.00001)),
-    ] == [
-        "             step   7  train 2.2502 0.229  test 2.1137 0.500  best",
-        "epoch  1/30  step  12  train 2.2502 0.229",
-        "epoch 29/30  step 330  train 12.345 1.000  test 2.1137 0.250",
-        "epoch 30/30  step 337                      test  1e-05 0.750  best",
-    ]
 
 
 def test_best_is_that_of_all_attempts():

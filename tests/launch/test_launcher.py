@@ -4,7 +4,6 @@ import json
 import shlex
 import signal
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +16,6 @@ from trainer.cluster.network_namespace import IsolationError
 from trainer.cluster.spec import ProcessId
 from trainer.launch import launcher
 from trainer.launch.attempt import Failure
-from trainer.launch.run_context import Command
 from trainer.runs import checkpoint_marker
 from trainer.runs.directory import open_run
 from trainer.runs.process_status import log_of
@@ -113,32 +111,6 @@ def test_what_needs_a_common_folder_is_refused_in_a_store(
     assert done.code == 2
     assert f"have no folder in common: {reason}" in done.err
     assert list(here.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("overrides", "argv", "commands"),
-    [
-        ([], "train.py", ["python train.py ui 'my runs'",
-                          "tensorboard --logdir 'my runs'",
-                          "python train.py report 'my runs/x'",
-                          "python train.py mode=export 'resume=\"my runs/x\"'"]),
-        (["writers=jsonl"], "/usr/bin/steadfast", ["steadfast ui 'my runs'",
-                                                   "steadfast report 'my runs/x'",
-                                                   "steadfast mode=export 'resume=\"my runs/x\"'"]),
-        (["loop._target_=shlex.join", "train.steps=9", "writers=jsonl"], "train.py",
-         ["python train.py ui 'my runs'", "python train.py report 'my runs/x'"]),
-        (["runs_dir=s3://bucket"], "train.py",
-         ["python train.py mode=export 'resume=\"my runs/x\"'"]),
-    ],
-)  # fmt: skip
-def test_next_commands_are_those_that_apply_ready_to_paste(overrides, argv, commands):
-    path = Path("my runs/x")
-    context = SimpleNamespace(
-        command=Command(compose(overrides), overrides, argv=[argv, *overrides]),
-        experiment=compose(overrides),
-        directory=SimpleNamespace(path=path, name=str(path)),
-    )
-    assert launcher.next_commands(context) == commands
 
 
 def crash(path, failure, changes=()):

@@ -101,9 +101,3 @@ def feature_space(dataset):
     space.adapt(training_features(dataset))
     encoded = space.get_encoded_features()
     return keras.Model(space.get_inputs(), keras.layers.Dense(2)(encoded))
-
-
-def bare(*, hidden: int = 8):
-    """Ask for nothing; tf_keras."""
-    layers = tf.keras.layers
-    return tf.keras.Sequential([layers.Flatten(), layers.Dense(hidden), layers.Dense(10)])

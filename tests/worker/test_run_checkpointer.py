@@ -23,7 +23,7 @@ from trainer.runs.checkpoint_marker import committed_steps, marker_digest
 from trainer.store import remote_files
 from trainer.store.lease import Lease
 from trainer.store.object_store import StoreError
-from trainer.store.remote_files import checkpoint_folder, wait_for_upload, write_note
+from trainer.store.remote_files import checkpoint_folder, write_note
 from trainer.worker import run_checkpointer
 from trainer.worker.run import SavedRun
 from trainer.worker.run_checkpointer import RunCheckpointer
@@ -82,17 +82,6 @@ def test_commit_waits_for_the_upload_of_the_checkpoint_before(tmp_path, monkeypa
     monkeypatch.setattr(remote_files.time, "sleep", upload)
     call_of(tmp_path, stop)()
     assert stop.waits == 1
-
-
-def test_rollback_past_a_checkpoint_that_the_store_has_awaits_nothing(tmp_path, monkeypatch):
-    for step in (2, 4):
-        write_checkpoint(tmp_path, step)
-    write_note(tmp_path, [folder_of(tmp_path, step) for step in (2, 4)])
-    checkpoint_marker.remove(tmp_path / "checkpoints", 4)
-    stop = Stop(0)
-    monkeypatch.setattr(remote_files.time, "sleep", stop.wait)
-    wait_for_upload(tmp_path, lambda: None)
-    assert stop.waits == 0
 
 
 @pytest.mark.parametrize(("phase", "beats"), [("save", 60), ("train", 0)])

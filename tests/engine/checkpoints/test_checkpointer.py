@@ -19,11 +19,10 @@ import pytest
 import tensorflow as tf
 
 from tests.support.layouts import mirrored
-from tests.support.training import train
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.checkpoints.snapshot import SnapshotReader
 from trainer.errors import CheckpointError
-from trainer.runs.checkpoint_marker import committed_steps, read_marker
+from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.checkpoint_retention import KeepNewest
 
 
@@ -300,18 +299,6 @@ def test_restore_names_variables_that_do_not_match(tmp_path, other, message):
     problem = rf"the checkpoint of step 5 does not fit this experiment: .*{message}"
     with pytest.raises(CheckpointError, match=problem):
         Checkpointer(tmp_path, other).restore_latest()
-
-
-@pytest.mark.slow
-def test_checkpoint_has_only_metrics_of_its_own_step(tmp_path):
-    options = (
-        "evaluate.every_steps=4", "evaluate.every_epochs=null", "checkpoint.keep=99",
-        "checkpoint.every_secs=0.000001", "train.steps_per_loop=1",
-    )  # fmt: skip
-    train(tmp_path, *options)
-    metrics = {step: read_marker(tmp_path / "checkpoints", step)["metrics"] for step in range(1, 9)}
-    assert [step for step in metrics if metrics[step]] == [4, 8]
-    assert metrics[4].keys() == {"loss", "accuracy"}
 
 
 def test_restore_names_the_checkpoint_by_its_marker(tmp_path):

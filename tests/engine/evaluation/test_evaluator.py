@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 from tests.support.marks import first_only
-from tests.support.toy_writers import Shown
 from tests.support.training import ROUNDING, TWO, assert_same_bits, engine, train, variables
 from tests.tasks.test_tasks import SILENT
 from trainer.datasets.digits import digits
@@ -128,18 +127,6 @@ def test_blocks_do_not_depend_on_chunks_and_omit_rows_of_weight_zero(cuts):
     assert [block["id"].tolist() for block in result] == [[0, 1, 2, 3], [4, 6, 7, 8], [9, 10]]
     for block in result:
         np.testing.assert_array_equal(block["probabilities"], np.eye(11)[block["id"]])
-
-
-def test_evaluation_images_reach_the_writers(tmp_path):
-    options = ["summary.misclassified=3", "train.steps=2", "evaluate.every_steps=1"]
-    run_engine = engine(tmp_path, *METRICS, *options)
-    writer = Shown()
-    run_engine.reporter.open_writers = lambda position: [writer]
-    run_engine.train(lambda: False)
-    names = ("confusion", "misclassified")
-    assert set(writer.shown) == {("test", step, name) for step in (1, 2) for name in names}
-    assert writer.shown["test", 2, "misclassified"].shape[0] == 3
-    assert {(x.dtype.name, x.ndim) for x in writer.shown.values()} == {("uint8", 4)}
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ import re
 import pytest
 import tensorflow as tf
 
-from tests.engine.graph.loops.test_train_loop import ancestors
 from tests.support.training import assert_same_bits, engine, train, variables
 from trainer.engine.graph.placement.step_devices import BACKWARD, device_key, traffic
 from trainer.errors import ConfigError
@@ -105,22 +104,6 @@ def test_bytes_are_those_counted_by_hand(divided):
     assert 0 < within - 2 * (hidden + logits) < 100
     parameters = 64 * HIDDEN + HIDDEN + HIDDEN * CLASSES + CLASSES
     assert (between >= 2 * 4 * parameters) == (replicas == 2)
-
-
-def test_micro_batches_do_not_wait_for_one_another(tmp_path):
-    options = [*TWO_LAYERS, *layout(1, 2), PLACED]
-    _, graph = traced(tmp_path, *options, "batch.accumulate=4")
-
-    def products(layer, device):
-        forward = (x for x in graph.get_operations() if x.type == "MatMul" and not is_backward(x))
-        return [x for x in forward if f"/{layer}/" in x.name and device_key(x.device)[1] == device]
-
-    first, second = products("first", 0), products("second", 1)
-    assert len(first) == len(second) == 4
-    for stage in (first, second):
-        for number, operation in enumerate(stage):
-            others = {*first, *second} - {operation, first[number]}
-            assert not ancestors([operation]) & others
 
 
 @pytest.mark.slow
