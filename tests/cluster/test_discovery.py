@@ -163,15 +163,3 @@ def test_local_clusters_have_different_ports():
     assert len({address for addresses in jobs.values() for address in addresses}) == 4
     for cluster in clusters:
         assert discovery.parse_tf_config(cluster.tf_config(), "local") == cluster
-
-
-def test_start_commands_are_quoted_for_a_shell():
-    words = ["python", "train.py", "strategy=multi_worker", "strategy.hosts=[a,b]"]
-    argv = [*words, "name=it's mine", "model.sizes=[1,2]"]
-    commands = discovery.start_commands(["a:1234", "b"], workers(2), argv)
-    jobs = '{"cluster": {"worker": ["a:1234", "b:2222"]}, "task": {"type": "worker", "index": %d}}'
-    words = "python train.py strategy=multi_worker 'name=it'\"'\"'s mine' 'model.sizes=[1,2]'"
-    assert commands == [
-        ("a:1234", f"TF_CONFIG='{jobs % 0}' {words}"),
-        ("b:2222", f"TF_CONFIG='{jobs % 1}' {words}"),
-    ]

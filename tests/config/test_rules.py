@@ -205,7 +205,6 @@ def text_keys(section: type, path: str = "") -> Iterator[str]:
         "dataset=text_windows dataset.cache_dir=",
         "model=mobilenet model.weights=",
         "model=saved model.path=",
-        "strategy=multi_worker strategy.hosts=['']",
         "fault=kill_chief_at_50 fault.kill_chief_at_50.process=",
     ],
 )

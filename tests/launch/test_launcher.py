@@ -1,7 +1,6 @@
 """The launcher: what it prints, refuses and leaves behind, without starting a process."""
 
 import json
-import shlex
 import signal
 import threading
 from types import SimpleNamespace
@@ -11,7 +10,6 @@ import pytest
 from tests.support.command_line import run_here
 from trainer.cli.compose import compose
 from trainer.cli.overrides import resume_override, rewrite
-from trainer.cluster import discovery
 from trainer.cluster.network_namespace import IsolationError
 from trainer.cluster.spec import ProcessId
 from trainer.launch import launcher
@@ -26,18 +24,6 @@ def here(tmp_path, monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def test_hosts_prints_a_command_for_each_host(here):
-    done = run_here("strategy=parameter_server", "strategy.hosts=[a,b:99,c]", "train.steps=3")
-    lines = done.out.splitlines()
-    assert (done.code, lines[::2]) == (0, ["# a:2222", "# b:99", "# c:2222"])
-    for line, task in zip(lines[1::2], ("chief-0", "ps-0", "worker-0"), strict=True):
-        assignment, *words = shlex.split(line)
-        assert words[1:] == ["train.py", "strategy=parameter_server", "train.steps=3"]
-        cluster = discovery.parse_tf_config(assignment.removeprefix("TF_CONFIG="), "TF_CONFIG")
-        assert (str(cluster.process_id), cluster.jobs["ps"]) == (task, ["b:99"])
-    assert list(here.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ _FENCE = re.compile(
 )
 _PLACEHOLDER = re.compile(r"[\w./-]*<[\w ]+>[\w./-]*")
 _PROGRAMS = ("python train.py", "steadfast")
-_QUICK = ("--help", "--cfg", "strategy.hosts=", "error:")
+_QUICK = ("--help", "--cfg", "error:")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,8 +14,6 @@ from trainer.cluster.schedulers.scheduler import Allocation
 from trainer.cluster.spec import ACTOR, BESIDE, EVALUATOR, LOCAL, TF_CONFIG, Cluster, ProcessId
 from trainer.config.options import constraints
 from trainer.errors import ConfigError
-
-_DEFAULT_PORT = 2222
 
 _JOBS = ("chief", "worker", "ps", EVALUATOR, ACTOR)
 
@@ -78,33 +75,6 @@ def parse_tf_config(text: str, source: str) -> Cluster:
     task = content["task"]
     actors = len(content["cluster"].get(ACTOR, ()))
     return Cluster(ProcessId(task["type"], task["index"]), jobs, source, actors)
-
-
-def start_commands(
-    hosts: Sequence[str], process_ids: Sequence[ProcessId], argv: Sequence[str]
-) -> list[tuple[str, str]]:
-    """Return the shell commands that start a cluster by hand.
-
-    Args:
-        hosts: host or host:port, one for each process; the port is 2222 by default.
-        argv: this command line; its `strategy.hosts` is left out.
-
-    Returns:
-        For each process its address and the command to type on that host.
-
-    Raises:
-        ConfigError: an address is wrong.
-    """
-    words = [word for word in argv if not word.lstrip("+").startswith("strategy.hosts=")]
-    addresses = [
-        host if re.search(r":[0-9]+$", host) else f"{host}:{_DEFAULT_PORT}" for host in hosts
-    ]
-    clusters = clusters_of(process_ids, addresses, "strategy.hosts")
-    parse_tf_config(clusters[0].tf_config(), "strategy.hosts")
-    lines = [
-        f"TF_CONFIG={shlex.quote(cluster.tf_config())} {shlex.join(words)}" for cluster in clusters
-    ]
-    return list(zip(addresses, lines, strict=True))
 
 
 def local_clusters(process_ids: Sequence[ProcessId]) -> list[Cluster]:

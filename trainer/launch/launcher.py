@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 
 from trainer.cli.overrides import resume_override
@@ -73,8 +71,6 @@ def run(
         remote_run.check(experiment, strategy, cluster.source if cluster.is_declared else None)
     if experiment.mode == "predict":
         prediction_table.check(experiment)
-    if strategy.hosts:
-        return _print_host_commands(strategy, strategy.hosts, command.argv)
     requests = stop_requests or StopRequests(is_attended=is_attended())
     # Until the end: a signal must not cut what is told of the last attempt.
     console = console or Console(is_quiet=is_quiet(cluster, experiment.launch))
@@ -403,14 +399,6 @@ def _beside(context: RunContext) -> list[Cluster]:
     if experiment.env is not None and not cluster.actors:
         beside += [ProcessId(ACTOR, index) for index in range(experiment.actors.count)]
     return [Cluster(process_id) for process_id in beside]
-
-
-def _print_host_commands(strategy: Strategy, hosts: list[str], argv: Sequence[str]) -> int:
-    python = [Path(sys.executable).name] if argv[0].endswith(".py") else []
-    process_ids = strategy.process_ids(len(hosts))
-    for address, line in discovery.start_commands(hosts, process_ids, [*python, *argv]):
-        print(f"# {address}\n{line}")
-    return DONE
 
 
 def _report_crash(context: RunContext, failure: Failure | None) -> None:

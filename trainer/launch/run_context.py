@@ -105,8 +105,6 @@ def check(experiment: Experiment, strategy: Strategy, cluster: Cluster) -> Clust
     Returns:
         The cluster; of a process that joins no other one, a cluster of that process alone.
     """
-    if strategy.hosts:
-        return cluster
     strategy.check(cluster)
     if experiment.mode != "plan" and not experiment.launch.uses_ray:
         strategy.check_devices()

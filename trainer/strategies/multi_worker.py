@@ -43,7 +43,6 @@ class MultiWorker(Strategy):
             TensorFlow notices.
         bytes_per_pack: TensorFlow's hint for splitting a reduction; 0: as one.
         compress: none; bfloat16 or float16: gradients are sent in 16 bits.
-        hosts: print the command for each of these hosts (host or host:port) and exit.
         isolate: whether a cluster that is started here gets a network of its own, which nothing
             outside can reach; auto: where the system allows it and nothing in the run needs the
             network.
@@ -66,14 +65,12 @@ class MultiWorker(Strategy):
         timeout_secs: Annotated[float | None, Gt(0), Free()] = None,
         bytes_per_pack: Annotated[int, Ge(0)] = 0,
         compress: Annotated[str, OneOf("none", "bfloat16", "float16")] = "none",
-        hosts: Annotated[list[str] | None, Free()] = None,
         isolate: Annotated[Literal["auto", True, False], Free()] = "auto",
         start_timeout_secs: Annotated[float, Gt(0), Free()] = 300.0,
         devices_per_replica: Annotated[int, Ge(1), Le(1024)] = 1,
         placement: Literal["balanced"] | dict[str, int] = "balanced",
     ) -> None:
         self.workers = workers
-        self.hosts = hosts
         self.isolate = isolate
         self.start_timeout_secs = start_timeout_secs
         self.devices_per_replica = devices_per_replica

@@ -31,8 +31,6 @@ class ParameterServer(Strategy):
             each).
         shard_bytes: see `partitioner`.
         max_shards: the largest number of shards of one variable; null: one for each server.
-        hosts: print the command for each of these hosts (host or host:port) and exit: the chief,
-            the servers, the workers.
         isolate: whether a cluster that is started here gets a network of its own, which nothing
             outside can reach; auto: where the system allows it and nothing in the run needs the
             network.
@@ -72,7 +70,7 @@ class ParameterServer(Strategy):
     )
     optimizer_reduces: ClassVar[bool] = True
 
-    def __init__(  # noqa: PLR0913 - each parameter is a key of the configuration
+    def __init__(
         self,
         *,
         workers: Annotated[int, Ge(1), Le(1024)] = 2,
@@ -80,13 +78,11 @@ class ParameterServer(Strategy):
         partitioner: Annotated[str, OneOf("none", "min_size", "max_size", "fixed_shards")] = "none",
         shard_bytes: Annotated[int, Ge(1)] = 262144,
         max_shards: Annotated[int | None, Ge(1)] = None,
-        hosts: Annotated[list[str] | None, Free()] = None,
         isolate: Annotated[Literal["auto", True, False], Free()] = "auto",
         start_timeout_secs: Annotated[float, Gt(0), Free()] = 300.0,
     ) -> None:
         self.workers = workers
         self.ps = ps
-        self.hosts = hosts
         self.isolate = isolate
         self.start_timeout_secs = start_timeout_secs
         self._partitioner = partitioner

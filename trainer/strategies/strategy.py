@@ -46,7 +46,6 @@ class Strategy:
         warn_secs: for how long a process waits for another one in a step before it warns.
         isolate: whether a cluster that is started here gets a network of its own: auto, True or
             False.
-        hosts: the hosts to print commands for.
         devices_per_replica: number of devices between which each replica divides its model.
         communication: how replicas communicate, in words for the user; set by `create`. None:
             there is nothing to choose, or one replica.
@@ -68,7 +67,6 @@ class Strategy:
     start_timeout_secs: float = 0.0
     warn_secs: float = 150.0
     isolate: str | bool = False
-    hosts: list[str] | None = None
     devices_per_replica: int = 1
     communication: str | None = None
     parameters_apart: str | None = None

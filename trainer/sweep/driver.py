@@ -35,7 +35,6 @@ from trainer.config import directions
 from trainer.config.directions import biased_selection, selecting_split
 from trainer.config.schema import Experiment, Sweep
 from trainer.errors import CRASHED, DONE, ConfigError
-from trainer.launch import launcher
 from trainer.launch.command_process import CommandProcess
 from trainer.launch.display import is_attended
 from trainer.launch.run_context import Command, resolve
@@ -73,11 +72,8 @@ def run_sweep(overrides: list[str], config_dir: str | None) -> int:
         ConfigError: with all problems of all points; nothing has been written.
     """
     first, search, folder = prepare(overrides, config_dir)
-    strategy, cluster = resolve(first)
+    _, cluster = resolve(first)
     declared = cluster if cluster.is_declared else None
-    if strategy.hosts:
-        # It prints the commands for all hosts.
-        return launcher.run(Command(first, overrides, config_dir))
     shares, share_notes = _divide_resources(first, search.total, declared)
     search.begin()
     table = LiveTable(search.total, first.sweep)

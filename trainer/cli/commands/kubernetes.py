@@ -251,8 +251,6 @@ def _check(experiment: Experiment, sized: Experiment, name: str) -> tuple[int, b
             f"mode ({experiment.mode}) must be train: the Job trains a run to its end"
         )
     choice = (experiment.choices or {}).get("strategy", "")
-    if experiment.strategy.get("hosts"):
-        raise ConfigError("strategy.hosts is for clusters that are started by hand; remove it")
     strategy = select.select_strategy(experiment)
     process_ids = select.select_strategy(sized).process_ids(None)
     if strategy.uses_declared_cluster and not process_ids:
