@@ -271,3 +271,10 @@ def test_new_key_of_the_schema_names_the_same_run(longer_schema):
     assert changes(values, leaves(now)) == []
     with pytest.raises(LookupError, match="extra has no effect"):
         run_name(dataclasses.replace(now, extra="more"))
+
+
+def test_null_option_that_a_target_had_names_the_same_run():
+    experiment = compose(["strategy=multi_worker"])
+    name = run_name(experiment)
+    experiment.strategy = {**experiment.strategy, "hosts": None}
+    assert run_name(experiment) == name

@@ -79,8 +79,19 @@ def _differing(values: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str
     return {
         key: value
         for key, value in normalized.items()
-        if key not in defaults or value != normal(defaults[key])
+        if (value != normal(defaults[key]) if key in defaults else not _is_gone(key, values))
     }
+
+
+def _is_gone(key: str, values: Mapping[str, Any]) -> bool:
+    """Return whether a key is null, and an option that its target had when the run was begun."""
+    section, _, last = key.rpartition(".")
+    target = values.get(f"{section}._target_")
+    return (
+        values.get(key, ...) is None
+        and isinstance(target, str)
+        and targets.takes(target, last) is False
+    )
 
 
 def _completed(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
