@@ -52,23 +52,6 @@ def test_stop_within_evaluation_at_saved_step_leaves_no_trace(tmp_path):
 
 
 @pytest.mark.slow
-def test_checkpoint_on_request_does_not_become_the_best(tmp_path):
-    options = [
-        "evaluate.every_steps=2",
-        "checkpoint.every_steps=4",
-        "checkpoint.best.metric=accuracy",
-        "checkpoint.best.mode=min",
-    ]
-    straight = engine(tmp_path / "straight", *options)
-    assert straight.train(lambda: False)
-    train(tmp_path / "stopped", *options, stop=lambda training: training.step >= 2)
-    assert read_marker(tmp_path / "stopped" / "checkpoints", 2)["metrics"] == {}
-    again = engine(tmp_path / "stopped", *options)
-    assert again.train(lambda: False)
-    assert straight.checkpointer.best() == again.checkpointer.best() != []
-
-
-@pytest.mark.slow
 def test_deterministic_run_that_reads_its_data_reads_no_clock(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     code, out, err = run(

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.engine.checkpoints.test_checkpointer import flip_a_bit
-from tests.support.keras_archives import rewritten, write_on_loading
+from tests.support.keras_archives import rewritten
 from tests.support.training import engine, train
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.graph.keras3.keras3_model import Keras3Model
@@ -86,19 +86,6 @@ def test_checkpoint_in_a_folder_below_is_named(tmp_path):
     for source in (tmp_path / "runs", tmp_path / "runs" / "one" / "checkpoints"):
         with pytest.raises(CheckpointError, match=hint):
             restore_weights(source, {"model": model()})
-
-
-def test_names_that_patterns_match_are_told(tmp_path):
-    save_model(tmp_path / "checkpoints", 1)
-    models = {"model": model(), "teacher": model(4)}
-    with pytest.raises(CheckpointError) as caught:
-        restore_weights(tmp_path, models)
-    text = str(caught.value)
-    assert "called model/dense_0/kernel, model/dense_0/bias and 2 more here" in text
-    assert "init_rename gives these names to the saved ones, model/dense_0/" in text
-    rename = {"^model/": "teacher/"}
-    with pytest.raises(CheckpointError, match="teacher/dense_0/kernel as"):
-        restore_weights(tmp_path, models, ["^model/"], rename)
 
 
 def convolutional(units=5, library=tf.keras):
@@ -245,16 +232,6 @@ def test_archive_gives_layers_by_name_in_another_order(tmp_path):
     text, _ = restore_weights(path, {"model": adapted(model)})
     assert text == f"4 of 4 weights from {path}; not used: two/0, two/1"
     assert len(same(values(saved), values(model))) == 4
-
-
-def test_operations_that_a_file_names_are_not_run(tmp_path):
-    path = tmp_path / "saved.keras"
-    saved, fresh = model(), model()
-    saved.save(path)
-    rewritten(path, lambda config, _: write_on_loading(config, tmp_path / "written"))
-    restore_weights(path, {"model": fresh})
-    assert_weights(fresh, saved.get_weights())
-    assert not (tmp_path / "written").exists()
 
 
 def external_link(group, other):

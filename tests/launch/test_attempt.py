@@ -293,12 +293,6 @@ def test_save_request_is_forwarded_to_those_that_train_and_stops_nothing():
     assert play.of(Send)[-1] == Send(process("ps-0"), Dismiss())
 
 
-def test_evaluator_beside_does_not_delay_the_restart():
-    play = Play("worker-0", "evaluator-0").train("worker-0")
-    play.send("worker-0", Exit(RESTARTABLE))
-    assert (play.attempt.is_over, play.attempt.code) == (True, RESTARTABLE)
-
-
 @pytest.mark.parametrize(("code", "is_dismissed"), [(0, False), (143, True)])
 def test_evaluator_is_dismissed_when_the_training_was_stopped(code, is_dismissed):
     play = Play("worker-0", "evaluator-0")
