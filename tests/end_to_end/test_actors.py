@@ -1,4 +1,4 @@
-"""Actors and learner as processes: kills, environments that raise, several workers."""
+"""Actors and learner as processes: kills, and several workers."""
 
 import json
 import os
@@ -7,7 +7,6 @@ import signal
 
 import pytest
 
-from tests.support.hosts import two_hosts
 from tests.support.processes import (
     final_variables,
     finish,
@@ -96,57 +95,6 @@ def test_run_survives_kills_of_actors_learner_and_supervisor(tmp_path):
     result = json.loads((run_dir / "result.json").read_text())
     assert result["frames"] == (step + 10) * BATCH * LENGTH
     assert f"Frames: {result['frames']:,} trained" in out
-
-
-JOBS = {"worker": ["10.78.0.10:2222"], "actor": ["10.78.0.11:2222"]}
-
-
-@pytest.mark.slow
-def test_actor_on_another_host_is_killed_and_another_one_started(tmp_path):
-    command = (
-        *SMALL, "strategy=multi_worker", "train.steps=100000", "checkpoint.every_steps=40",
-        "summary.every_steps=5",
-    )  # fmt: skip
-
-    def wait_for_steps():
-        before = lines(only_run(tmp_path))
-        wait_until(lambda: lines(only_run(tmp_path)) > before, learner)
-
-    with two_hosts() as hosts:
-
-        def begin(job, *overrides):
-            """Start the command of the learner's host, or of the actor's."""
-            config = json.dumps({"cluster": JOBS, "task": {"type": job, "index": 0}})
-            return hosts.start([*JOBS].index(job), tmp_path, *overrides, TF_CONFIG=config)
-
-        learner = begin("worker", *command)
-        actor = begin("actor", *command)
-        wait_until((tmp_path / "runs").exists, learner)
-        wait_for_steps()
-        pid = worker_pids(tmp_path)["actor-0"]
-        actor.kill()
-        actor.communicate()
-        wait_gone(pid)
-        actor = begin("actor", *command)
-        wait_for_steps()
-        wait_until(lambda: has_killed(tmp_path, "actor-0"), learner)
-        wait_for_steps()  # its own command has started it again
-        learner.terminate()
-        assert finish(learner)[0] == 143
-        actor.terminate()  # unless it was told in time, it waits for the learner to come back
-        # The same to a shell: a command that is leaving already may die of the signal.
-        assert finish(actor)[0] in (143, -signal.SIGTERM)
-        run_dir = only_run(tmp_path)
-        variables = final_variables(run_dir)
-        step = int(variables["step/.ATTRIBUTES/VARIABLE_VALUE"])
-        check_counts(variables["frames/counts/.ATTRIBUTES/VARIABLE_VALUE"], step)
-        more = (f"resume={run_dir}", f"train.steps={step + 10}")
-        for process in [begin("worker", *more), begin("actor", *more)]:
-            code, out, err = finish(process)
-            assert code == 0, out + err
-    result = json.loads((run_dir / "result.json").read_text())
-    assert result["frames"] == (step + 10) * BATCH * LENGTH
-    assert worker_pids(tmp_path) == {}
 
 
 @pytest.mark.slow

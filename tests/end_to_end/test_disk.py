@@ -1,6 +1,5 @@
 """A full or removed disk: one line with the cause, and the run can continue."""
 
-import json
 import re
 from pathlib import Path
 
@@ -80,28 +79,6 @@ def test_failed_save_keeps_older_checkpoints_and_the_same_command_continues(
         assert "Continuing from the checkpoint of step 6." in out
         straight = finished(*OPTIONS, *([] if strategy is IN_BACKGROUND else strategy))
         assert_same_bits(final_variables(only_run(disk)), final_variables(straight))
-
-
-@pytest.mark.slow
-def test_full_disk_while_writing_metrics_is_reported(mounts, tmp_path):
-    # Much to report before the first save, which would fail too.
-    much = [*OPTIONS, "summary.every_steps=1", "checkpoint.every_steps=100"]
-    with small_disk(mounts, tmp_path) as disk:
-        code, out, err = disk.run(*much, sabotage("full", 4))
-        assert code == 1, out + err
-        assert len(err.splitlines()) == 3
-        assert "there is no checkpoint yet; to continue: " in err.splitlines()[2]
-        assert err.startswith(f"runs/{only_run(disk).name}/")
-        assert " could not be written: " in err.splitlines()[0]
-        assert err.splitlines()[0].endswith(NO_SPACE)
-        disk.restore()
-        code, out, err = disk.run(*OPTIONS, sabotage("full", 4))
-        assert code == 0, out + err
-        assert_same_bits(final_variables(only_run(disk)), final_variables(finished(*OPTIONS)))
-        lines = [
-            json.loads(line) for line in (only_run(disk) / "metrics.jsonl").read_text().splitlines()
-        ]
-        assert [line["step"] for line in lines if line["split"] == "train"] == [5, 10, 15, 20, 24]
 
 
 @pytest.mark.slow

@@ -5,13 +5,7 @@ import re
 
 import pytest
 
-from tests.support.processes import (
-    ROOT,
-    finished,
-    log,
-    only_run,
-    run,
-)
+from tests.support.processes import ROOT, finished, log, only_run, run
 
 MULTI = ["strategy=multi_worker"]
 SIX = ["model=softmax", "batch.global_size=16", "train.steps=6"]

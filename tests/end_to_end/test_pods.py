@@ -14,13 +14,7 @@ import yaml
 from tests.support.command_line import run_here
 from tests.support.fault_schedules import HOLD, Fault, free, hold, schedules
 from tests.support.pods import Controller, pods_of
-from tests.support.processes import (
-    OPTIONS,
-    assert_same_run,
-    finished,
-    only_run,
-    worker_pids,
-)
+from tests.support.processes import OPTIONS, assert_same_run, finished, only_run, worker_pids
 
 # A small model, because each pod compiles it anew. With shards the bits do not depend on the number
 # of pods.

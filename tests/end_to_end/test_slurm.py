@@ -12,14 +12,7 @@ import pytest
 
 from tests.support.fault_schedules import free, hold, schedules
 from tests.support.marks import first_only
-from tests.support.processes import (
-    OWN_SERVER,
-    ROOT,
-    final_variables,
-    log,
-    only_run,
-    worker_pids,
-)
+from tests.support.processes import OWN_SERVER, ROOT, final_variables, log, only_run, worker_pids
 from tests.support.root_hosts import running
 from tests.support.slurm import SlurmCluster, until, why_not
 from tests.support.training import assert_same_bits

@@ -11,13 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.hosts import two_hosts
-from tests.support.processes import (
-    OPTIONS,
-    SIGNALER,
-    assert_same_run,
-    finish,
-    finished,
-)
+from tests.support.processes import OPTIONS, SIGNALER, assert_same_run, finish, finished
 
 ADDRESSES = ("10.78.0.10", "10.78.0.11")
 TRAINING = [

@@ -196,13 +196,7 @@ def test_process_ends_when_its_parent_closes_the_socket(tmp_path):
     with parent_socket, child_socket:
         descriptor = child_socket.fileno()
         process = subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "trainer.launch.command_process",
-                str(descriptor),
-            ],
+            [sys.executable, "-P", "-m", "trainer.launch.command_process", str(descriptor)],
             pass_fds=(descriptor,),
             cwd=tmp_path,
             env=environment.point_environment(None, None),

@@ -16,12 +16,7 @@ from trainer.errors import RESTARTABLE
 from trainer.launch import supervisor
 from trainer.launch.display import Console
 from trainer.launch.run_context import Command, RunContext
-from trainer.launch.supervisor import (
-    Memories,
-    RestartBudget,
-    Supervisor,
-    can_have_standby,
-)
+from trainer.launch.supervisor import Memories, RestartBudget, Supervisor, can_have_standby
 from trainer.runs.ledger import Ledger
 from trainer.runs.state_memory import Position
 from trainer.strategies.select import select_strategy

@@ -12,13 +12,7 @@ from trainer.cluster.spec import ProcessId
 from trainer.config.schema import Watchdog
 from trainer.launch import watchdog
 from trainer.launch.processes import WorkerProcess
-from trainer.launch.watchdog import (
-    Heartbeat,
-    ProcessSnapshot,
-    Watch,
-    examine,
-    find_hung,
-)
+from trainer.launch.watchdog import Heartbeat, ProcessSnapshot, Watch, examine, find_hung
 
 CHIEF = ProcessId("worker", 0)
 WORKER = ProcessId("worker", 1)
@@ -34,13 +28,7 @@ def watch():
 
 
 @pytest.mark.parametrize(
-    ("phase", "allowed"),
-    [
-        ("train", 3),
-        ("compile", 40),
-        ("evaluate", 50),
-        ("save", 60),
-    ],
+    ("phase", "allowed"), [("train", 3), ("compile", 40), ("evaluate", 50), ("save", 60)]
 )
 def test_each_phase_has_its_own_allowance(watch, phase, allowed):
     watch.begin(CHIEF, 0)

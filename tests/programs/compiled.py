@@ -7,11 +7,7 @@ import tensorflow as tf
 def convnet(input_shape, num_classes):
     """Keras 3."""
     model = keras.Sequential(
-        [
-            keras.Input(shape=input_shape),
-            keras.layers.Flatten(),
-            keras.layers.Dense(num_classes),
-        ]
+        [keras.Input(shape=input_shape), keras.layers.Flatten(), keras.layers.Dense(num_classes)]
     )
     model.compile(
         optimizer=keras.optimizers.SGD(0.5),

@@ -234,9 +234,7 @@ class Controller:
 
 @contextmanager
 def pods_of(
-    folder: Path,
-    objects: Sequence[Mapping[str, Any]],
-    image: Mapping[str, str],
+    folder: Path, objects: Sequence[Mapping[str, Any]], image: Mapping[str, str]
 ) -> Iterator[Pods]:
     """Yield the pods of a Job; skip the test where the system forbids namespaces."""
     folder.mkdir()

@@ -212,12 +212,7 @@ class Drawing(Classification):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "layout",
-    first_only(
-        [
-            ["batch.global_size=64", *TWO],
-            ["batch.global_size=48", "batch.shards=4", *TWO],
-        ]
-    ),
+    first_only([["batch.global_size=64", *TWO], ["batch.global_size=48", "batch.shards=4", *TWO]]),
 )
 def test_draws_of_an_evaluation_are_those_of_the_example(tmp_path, layout):
     task = f"task._target_={__name__}.Drawing"

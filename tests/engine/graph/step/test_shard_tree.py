@@ -22,12 +22,7 @@ def expression(count):
 
 @pytest.mark.parametrize(
     ("count", "expected"),
-    [
-        (1, "0"),
-        (3, "((0+1)+2)"),
-        (4, "((0+1)+(2+3))"),
-        (7, "(((0+1)+(2+3))+((4+5)+6))"),
-    ],
+    [(1, "0"), (3, "((0+1)+2)"), (4, "((0+1)+(2+3))"), (7, "(((0+1)+(2+3))+((4+5)+6))")],
 )
 def test_tree_adds_neighbors_first(count, expected):
     assert expression(count) == expected
