@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import Outcome, run_apart, run_here
-from trainer.errors import ConfigError
 from trainer.launch import launcher
 from trainer.launch.run_context import Command, resolve
 from trainer.sweep import driver
@@ -116,12 +115,6 @@ def test_resume_allow_refuses_unknown_keys(run: Path, work: Path) -> None:
 )
 def test_separate_process_reports_the_same_without_tensorflow(command: str, work: Path) -> None:
     assert_reports(run_apart(*command.split(), cwd=work), WRONG[command], work)
-
-
-def test_hydra_full_error_shows_traceback(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    with pytest.raises(ConfigError):
-        run_here("seed=x")
 
 
 def launches(monkeypatch: pytest.MonkeyPatch, code: int = 0) -> list[Command]:

@@ -165,17 +165,3 @@ def test_online_writer_names_the_variable(monkeypatch, variable, value, is_onlin
     assert reason == (f"{variable} ({value}) may be on the network" if is_online else None)
     writers = compose.compose(["writers=[jsonl,tensorboard]"]).writers
     assert environment.online_writer(writers) is None
-
-
-def test_writer_that_does_not_say_what_it_needs_may_use_the_network(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    source = "class {}:\n{}    def __init__(self, run_dir, position):\n        assert False\n"
-    (tmp_path / "unlike.py").write_text(
-        source.format("Silent(Offline)", "") + source.format("Offline", "    network = None\n")
-    )
-    assert environment.online_writer({"a": {"_target_": "unlike.Offline"}}) is None
-    reason = environment.online_writer({"a": {"_target_": "unlike.Silent"}})
-    assert reason.startswith("writers.a (unlike.Silent)")
-    # They are asked here, and not taken for offline as other code of ours is.
-    own = {"writers": {"a": {"_target_": "unlike.Silent"}}}
-    assert network_namespace.needs_network(own) is None

@@ -8,14 +8,12 @@ import pytest
 
 from tests.support.choices import GAN_CONF as CONF
 from trainer.annotations import Effect, Semantic, Structural
-from trainer.cli.compose import compose, parse_sweep
+from trainer.cli.compose import compose
 from trainer.config.instantiate import instantiate
-from trainer.config.options import targets
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.protocols import ModelNode, ScheduleNode
 from trainer.runs.identity import Change, changes, leaves, run_name
-from trainer.sweep.search import expand
 
 
 @pytest.fixture(autouse=True)
@@ -95,22 +93,6 @@ def test_target_receives_nodes_and_instantiates_nothing_of_them() -> None:
     assert instantiate(gan().task, "task").generator_schedule is None
 
 
-def test_nodes_are_read_from_a_base_class_of_another_module(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "derived.py").write_text(
-        "from tests.support.toy_gan import ToyGan as Base\n"
-        "from nowhere import Missing\n"
-        "class Derived(Base): ...\n"
-        "class Lost(Missing): ...\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    expected = targets.node_groups("tests.support.toy_gan.ToyGan")
-    assert set(expected.values()) == {"model", "optimizer", "schedule"}
-    assert targets.node_groups("derived.Derived") == expected
-    assert targets.node_groups("derived.Lost") == {}
-
-
 def test_changed_node_has_the_effect_of_its_group() -> None:
     before = leaves(gan())
 
@@ -128,16 +110,3 @@ def test_changed_node_has_the_effect_of_its_group() -> None:
     target = "task.generator_optimizer._target_"
     assert effects("optimizer@task.generator_optimizer=adamw")[target] == Structural()
     assert changes(before, leaves(gan(f"{rate}=1"))) == [Change(rate, 0.001, 1)]
-
-
-def test_choices_and_options_of_nodes_are_swept() -> None:
-    parsed = parse_sweep(
-        ["task=toy_gan", "model@task.generator=toy_generator,softmax", "task.latent=2,3"], str(CONF)
-    )
-    points, _ = expand(parsed, lambda overrides: compose(overrides, CONF))
-    assert [point.label for point in points] == [
-        f"model@task.generator={generator} task.latent={latent}"
-        for generator in ("toy_generator", "softmax")
-        for latent in (2, 3)
-    ]
-    assert len({point.path for point in points}) == 4

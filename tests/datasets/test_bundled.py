@@ -18,7 +18,7 @@ from trainer.datasets.breast_cancer import breast_cancer
 from trainer.datasets.cifar10 import TEST_FILE, TRAIN_FILES, cifar10
 from trainer.datasets.colored_digits import colored_digits
 from trainer.datasets.diabetes import diabetes
-from trainer.datasets.digits import digits, read_digits
+from trainer.datasets.digits import digits
 from trainer.datasets.mnist import mnist
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.sentences import sentences
@@ -52,17 +52,6 @@ def test_digits_contain_every_image_once() -> None:
     assert images.shape == (1797, 8, 8, 1)
     assert (images.dtype, images.max(), int(images.sum())) == (np.uint8, 16, 561718)
     assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
-
-
-def test_colors_of_digits_follow_from_the_seed() -> None:
-    first, same, other = (everything(colored_digits(seed=seed).test) for seed in (0, 0, 1))
-    np.testing.assert_array_equal(first["features"], same["features"])
-    assert (first["features"] != other["features"]).any(axis=(1, 2, 3)).all()
-    np.testing.assert_array_equal(first["label"], read_digits()[1][1])
-    plain = everything(colored_digits(noise=0.0).test)["features"]
-    for image, digit in zip(plain[:20], read_digits()[1][0], strict=False):
-        ground = image[digit[..., 0] == 0]
-        assert (ground == ground[0]).all()
 
 
 def test_tables_are_whole() -> None:

@@ -29,16 +29,6 @@ def dataset(**options: Any) -> ImageDataset:
     return ImageDataset(train=SPLIT, test=SPLIT, image_shape=(6, 7, 3), num_classes=8, **options)
 
 
-def test_augmentations_draw_independently_of_one_another() -> None:
-    draws = tf.constant(RANDOM.uniform(size=(8, 4)), tf.float32)
-    batch = SPLIT.fetch(ALL)
-    flipped = dataset(augment=Augmentation(flip=True)).transform(batch, draws[:, :1])
-    both = dataset(augment=Augmentation(flip=True, crop=1)).transform(
-        batch, tf.concat([draws[:, :1], tf.fill([8, 2], 0.5)], axis=1)
-    )
-    np.testing.assert_array_equal(both["features"], flipped["features"])
-
-
 MIXING = {"mixup": 0.2, "cutmix": 1.0}
 
 

@@ -110,20 +110,6 @@ def images(library: Any) -> Any:
     return library.Dataset.from_dict(columns, features=library.Features(kinds))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("pattern", ["", "*.arrow"])
-def test_huggingface_has_images_and_names_of_classes(
-    images: Any, tmp_path: Path, pattern: str
-) -> None:
-    images.save_to_disk(str(tmp_path / "folder"))
-    path = str(tmp_path / "folder" / pattern)
-    data = huggingface(path=path, test_path=path, crop=0.875, cache="disk")
-    assert (data.input_shape, data.class_names) == ((4, 4, 1), ["cat", "dog"])
-    batch = everything(data.train)
-    assert batch["features"][:, 0, 0, 0].tolist() == list(range(12))
-    assert batch["label"].tolist() == [0, 1] * 6
-
-
 def test_huggingface_has_splits_in_one_folder(library: Any, images: Any, tmp_path: Path) -> None:
     parts = library.DatasetDict(train=images.select(range(4, 12)), test=images.select(range(4)))
     path = str(tmp_path / "d")

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from tests.support.toy_sources import everything
 from trainer.datasets import text_windows as windows_module
 from trainer.datasets.text import TextDataset, text
 from trainer.datasets.text_windows import text_windows
-from trainer.datasets.texts import text_files, tokens
+from trainer.datasets.texts import text_files
 
 TEXTS = ["a cat", "two dogs", "ein Käfer", "", "a much longer text than the others"]
 
@@ -122,26 +121,6 @@ def test_tokens_are_kept_until_a_file_changes(
     kept.write_bytes(kept.read_bytes()[:100])  # cut short
     assert texts_of(text(path=str(path))) == first
     assert len(texts_of(text(path=str(write_rows(path, 60))))) == 60
-
-
-def test_concurrent_builders_leave_one_complete_file(tmp_path: Path) -> None:
-    split = tokens.Tokens(np.arange(5), np.array([0, 5]), np.array([0]))
-    together = threading.Barrier(4)
-
-    def build() -> tokens.Corpus:
-        together.wait(60)
-        return tokens.Corpus({"train": split}, ("a",))
-
-    threads = [
-        threading.Thread(target=tokens.kept_corpus, args=(tmp_path, "x", build)) for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert [file.name for file in tmp_path.glob("*")] == ["text-x.npz"]
-    read = tokens.kept_corpus(tmp_path, "x", lambda: pytest.fail("was built again"))
-    np.testing.assert_array_equal(read.splits["train"].numbers, np.arange(5))
 
 
 @pytest.mark.parametrize(
@@ -258,14 +237,3 @@ def test_windows_go_from_text_to_text(tmp_path: Path, kind: str) -> None:
             features, _ = windows_of(split)
             assert expected.startswith(features)
             assert len(expected) - len(features) <= 4
-
-
-def test_what_has_no_windows_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"path \(null\)"):
-        text_windows()
-    (tmp_path / "short.txt").write_text("short")
-    with pytest.raises(ValueError, match=r"length \(8\) must be < 5, the tokens of the train "):
-        text_windows(path=str(tmp_path / "short.txt"), length=8)
-    (tmp_path / "rows.jsonl").write_text('{"body": "a"}')
-    with pytest.raises(ValueError, match=r"rows.jsonl, row 1 has no 'text', it has body; set "):
-        text_windows(path=str(tmp_path / "rows.jsonl"))

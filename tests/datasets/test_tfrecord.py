@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from tests.support.dataset_contract import arrays
 from tests.support.records import example, image_records, vector_records, write
 from tests.support.toy_sources import everything
 from trainer.datasets import tfrecord as tfrecord_module
-from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.tfrecord import RecordIndex, open_index, tfrecord
 from trainer.engine.graph.asynchronous.remote_input import RemoteFeed
 from trainer.engine.graph.input.feed import SampleOrder, Source
@@ -72,15 +70,6 @@ def test_several_features_are_concatenated(tmp_path: Path) -> None:
     batch = everything(data.train)
     assert batch["features"].tolist() == [[0.5, 7, 8, 0, 1, 2, 3, 9]]
     assert (batch["label"].tolist(), data.num_classes, data.input_shape) == ([1], 2, (8,))
-
-
-def test_raw_pixels_are_images(tmp_path: Path) -> None:
-    pixels = np.arange(2 * 3 * 1, dtype=np.uint8)
-    file = write(tmp_path / "a.tfrecord", [example(p=pixels.tobytes(), y=1)])
-    features = {"p": {"kind": "raw", "shape": [2, 3, 1], "max_value": 5}, "y": "int"}
-    data = open_vectors(file, features=features, augment=Augmentation())
-    found = data.transform(data.test.fetch(tf.constant([0], tf.int64)), None)["features"]
-    np.testing.assert_allclose(found.numpy().ravel(), pixels / 5, rtol=1e-6)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""One process of the fuzzer: draws, compares and shrinks programs."""
+"""One process of the fuzzer: draws and compares programs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tests.differential.outcome import Report
 
@@ -26,11 +25,10 @@ def prepare() -> None:
     tf.config.threading.set_inter_op_parallelism_threads(max(2, os.cpu_count() or 1))
 
 
-def run(seed: int, number: int, *, layouts: Sequence[str], every: int, shrinks: bool) -> Report:
-    """Compare a program, and make it smaller if it shows a defect."""
+def run(seed: int, number: int, *, layouts: Sequence[str], every: int) -> Report:
+    """Compare a program; report its script if it shows a defect."""
     from tests.differential.comparison import compare, layouts_of
     from tests.differential.grammar import draw
-    from tests.differential.shrink import shrunk
     from tests.differential.source import script
     from tests.differential.steadfast_run import command
 
@@ -38,9 +36,6 @@ def run(seed: int, number: int, *, layouts: Sequence[str], every: int, shrinks: 
     outcome = compare(program, layouts_of(number, layouts, every))
     if not outcome.is_defect:
         return Report(number, outcome)
-    if shrinks:
-        program, smaller = shrunk(program, outcome)
-        outcome = replace(smaller, secs=outcome.secs)
     title = f"Program {number} of seed {seed}, {outcome.kind} on {outcome.layout}."
     text = (
         f"{script(program, title, command(program, outcome.layout))}\n{outcome.detail}\n{program}"

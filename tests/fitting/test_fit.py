@@ -176,51 +176,6 @@ def test_model_that_its_steps_build_is_trained_and_evaluated() -> None:
     assert run.model().head.kernel.shape == (3, 1)
 
 
-class OfPairs(keras.Model):
-    """Is called with each half of a batch."""
-
-    def train_step(self, data: Any) -> dict[str, Any]:
-        with tf.GradientTape() as tape:
-            loss = self.compute_loss(y=self(data[0]), y_pred=self(data[1]))
-        gradients = tape.gradient(loss, self.trainable_variables)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-        return {"loss": loss}
-
-
-@pytest.mark.slow
-def test_model_that_cannot_be_called_with_a_batch_is_trained_but_not_evaluated() -> None:
-    inputs = keras.Input([3])
-    model = OfPairs(inputs, keras.layers.Dense(1)(inputs))
-    model.compile("adam", "mse")
-    pairs = np.random.default_rng(0).normal(size=[4, 2, 10, 3]).astype(np.float32)
-    run = fit(model, iter(pairs), epochs=2)
-    assert list(run.history) == ["loss"]
-    assert run.history["loss"][1] < run.history["loss"][0]
-
-
-class Scores(keras.layers.Layer):
-    """Keeps a constant, and what its call has made."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.factor = tf.constant(2.0)
-
-    def call(self, inputs: Any) -> Any:
-        self.last = inputs * self.factor
-        return self.last
-
-
-def test_what_a_call_leaves_in_a_layer_names_no_run(composed: list[Experiment]) -> None:
-    for _ in range(2):
-        model = keras.Sequential([keras.Input([2]), keras.layers.Dense(2), Scores()])
-        model.compile("sgd", "mse")
-        model(np.ones([1, 2]))
-        fit(model, (np.ones([8, 2]), np.ones([8, 2])))
-        assert float(model.layers[-1].factor) == 2.0
-    first, second = (experiment.model["path"] for experiment in composed)
-    assert first == second
-
-
 def test_wrong_arguments_are_refused_before_anything_is_kept(
     composed: list[Experiment], tmp_path: Path
 ) -> None:

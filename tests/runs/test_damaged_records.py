@@ -1,6 +1,5 @@
 """Each file of a run, damaged in each way: a command goes on, or names the file in one line."""
 
-import errno
 import json
 import os
 import shutil
@@ -223,22 +222,3 @@ def test_bit_in_the_metrics_costs_its_line_alone(here, caplog):
     expected = [line for line in [lines[0], *lines[2:]] if json.loads(line)["step"] <= 4]
     assert (path / "metrics.jsonl").read_bytes() == b"".join(expected)
     assert f"1 damaged lines of {len(lines)} are left out" in caplog.text
-
-
-@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl"])
-def test_file_that_may_not_be_read_is_set_aside(here, as_worker, monkeypatch, name):
-    """Root may read everything, so it is the call that is refused."""
-    path = run_in(here)
-    opened = os.open
-    inode = (path / name).stat().st_ino
-
-    def refused(file, *arguments, **options):
-        if os.path.exists(file) and os.stat(file).st_ino == inode:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), file)
-        return opened(file, *arguments, **options)
-
-    monkeypatch.setattr(os, "open", refused)
-    outcome = run_here("runs")
-    assert (outcome.code, path.name in outcome.out) == (0, True)
-    outcome = run_here(*OPTIONS)
-    assert f"{name}: Permission denied; it is {name}.damaged-1 now" in outcome.out + outcome.err

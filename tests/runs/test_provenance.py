@@ -1,6 +1,5 @@
 """run.json: the provenance of a run, and which of the user's modules have changed."""
 
-import hashlib
 import importlib
 import json
 import subprocess
@@ -101,17 +100,6 @@ def test_lineage_has_the_changes_of_every_command(run):
     assert provenance.changed_values(provenance.read(run)) == {"seed": 2, "jit": True}
     assert provenance.latest_command({"overrides": ["a"]}) == {"overrides": ["a"]}
     assert provenance.changed_values({}) == {}
-
-
-def test_code_is_recorded_and_named_instead_of_what_git_sees(repository):
-    provenance.create(repository, [], None)
-    file = repository / "model.py"
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    provenance.update(repository, code={"a_model": {"file": str(file), "sha256": digest}})
-    assert provenance.code_warning(repository) is None
-    file.write_text("width = 3\n")
-    assert "other code in model.py; " in provenance.code_warning(repository)
-    assert provenance.add_entry(repository, [], None, 3, []) == []
 
 
 @pytest.fixture

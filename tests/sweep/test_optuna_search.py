@@ -17,7 +17,6 @@ from tests.sweep.simulated_search import (
     run_search,
     train,
 )
-from trainer.errors import ConfigError
 from trainer.runs.status import RunStatus, State
 
 
@@ -108,19 +107,6 @@ def test_repeated_search_continues_unfinished_points(tmp_path):
     results = run_search(open_search(tmp_path, trials=3))
     assert [label for label, _ in results[:2]] == [point.label for point in points]
     assert trial_states(tmp_path) == ["COMPLETE"] * 3
-
-
-@pytest.mark.slow
-def test_study_of_another_search_is_refused(tmp_path):
-    folder = tmp_path / "mine"
-    run_search(open_search(folder, trials=1))
-    rates = "optimizer.learning_rate=interval(0.1,0.2)"
-    with pytest.raises(ConfigError) as raised:
-        open_search(folder, rates, MODEL_CHOICE, metric="loss")
-    differences, fix = raised.value.problems
-    assert "goal: maximize accuracy -> minimize loss" in differences
-    assert "tag(log,interval(0.0001,0.1)) -> interval(0.1,0.2)" in differences
-    assert "sweep.name=<name>" in fix
 
 
 class Killed(BaseException):

@@ -1,16 +1,13 @@
 """Points and searches: from a command line to checked points, sampled or every combination."""
 
-import copy
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from tests.sweep.simulated_search import (
-    BASE,
     MODEL_CHOICE,
     RATE_RANGE,
-    compose,
     open_search,
     parse,
     run_search,
@@ -22,7 +19,6 @@ from trainer.runs.identity import run_name
 from trainer.sweep.search import (
     Choice,
     NumberRange,
-    SearchContext,
     compose_point,
     expand,
     parse_search_space,
@@ -79,19 +75,6 @@ def test_quoted_values_are_single_values_and_a_glob_selects_choices():
     assert (point.experiment.name, list(point.experiment.writers)) == ("a", ["jsonl"])
     points, _ = grid("optimizer=glob(adam*)")
     assert [point.experiment.choices["optimizer"] for point in points] == ["adam", "adamw"]
-
-
-def test_resume_of_one_run_is_refused_for_several_points(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").touch()
-    message = r"resume \(run\) is one run, and there are several points"
-    with pytest.raises(ConfigError, match=message):
-        grid("resume=run", "seed=1,2")
-    assert len(grid("resume=run", "seed=1")[0]) == 1
-    base = copy.deepcopy(BASE)
-    base.resume = "runs/x"
-    with pytest.raises(ConfigError, match=r"resume \(runs/x\) is one run, and a search has many"):
-        SearchContext(parse(RATE_RANGE), base, compose, tmp_path).space()
 
 
 @pytest.mark.parametrize(
@@ -154,16 +137,6 @@ def test_sampled_numbers_are_short_and_within_the_bounds(values):
         assert values.format(float(text)) == text
         assert not values.step or (int(text) - values.low) % values.step == 0
     assert len(set(samples)) == values.size or len(set(samples)) > 50
-
-
-def test_ranges_are_sampled_equally():
-    random = Random(1)
-    log_range = NumberRange(0.0001, 1.0, log=True)
-    samples = [float(log_range.sample(random)) for _ in range(1000)]
-    for power in range(-4, 0):
-        assert 200 < sum(10**power <= value < 10 ** (power + 1) for value in samples) < 300
-    samples = [NumberRange(1, 3, 1).sample(random) for _ in range(900)]
-    assert all(240 < samples.count(value) < 360 for value in "123")
 
 
 def test_invalid_bounds_are_reported_before_anything_is_written(tmp_path):

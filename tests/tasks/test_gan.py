@@ -12,7 +12,6 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.engine.graph.randomness.randomness import normal_of
-from trainer.errors import ConfigError
 from trainer.protocols import ModelNode, OptimizerNode
 from trainer.tasks.gan import Gan
 from trainer.worker.run import SavedRun
@@ -141,12 +140,3 @@ def test_evaluation_shows_samples_and_scores_them_also_in_the_sidecar(tmp_path, 
     beside.checkpointer.restore(4)
     assert evaluator.evaluate(lambda: False).metrics == metrics, "from the same vectors"
     assert picture.exists()
-
-
-def test_metric_of_what_a_task_does_not_make_is_refused(tmp_path, classifier):
-    quality = ["metrics=gan_quality", f"metrics.gan_quality.classifier={classifier}"]
-    run = TrainingRun(compose([*SOFTMAX, *quality]), tmp_path, Channel(lambda message: None))
-    with pytest.raises(ConfigError, match=r"^metrics.confusion .* Gan "):
-        gan_engine(tmp_path / "gan", "metrics=confusion")
-    with pytest.raises(ConfigError, match=r"^metrics.gan_quality .* Classification "):
-        run.engine.train(bool)

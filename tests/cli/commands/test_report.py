@@ -6,8 +6,6 @@ import re
 import pytest
 
 from tests.support.command_line import run_here
-from tests.support.object_stores import MemoryStore, upload_run, write_checkpoint
-from trainer.store import remote_view
 
 
 @pytest.fixture
@@ -42,28 +40,3 @@ def test_sweep_stands_for_its_runs_best_first_also_when_it_was_moved(sweep, tmp_
     assert runs == [(second, "seed=2"), (first, "seed=1")]
     (tmp_path / "runs").rename(tmp_path / "moved")
     assert run_here("report", "moved/sweeps/seeds").out == "2 runs: report.html\n"
-
-
-def test_runs_in_a_store_are_read_without_their_weights(make, tmp_path, monkeypatch):
-    stores = {f"s3://bucket/runs{name}": MemoryStore() for name in ("", "/a", "/b")}
-    monkeypatch.setattr(remote_view, "open_store", lambda place: stores[place])
-    for name in ("a", "b"):
-        run = tmp_path / make(f"name={name}")
-        line = {"step": 2, "split": "test", "loss": 0.125}
-        (run / "metrics.jsonl").write_text(f"{json.dumps(line)}\n")
-        write_checkpoint(run, 2)
-        store = stores[f"s3://bucket/runs/{name}"]
-        upload_run(store, run, "node:1:x").release()
-        stores["s3://bucket/runs"].objects |= {
-            f"{name}/{key}": value for key, value in store.objects.items()
-        }
-    done = run_here("report", "s3://bucket/runs/", "s3://bucket/runs/b")
-    assert (done.code, done.out, done.err) == (0, "2 runs: report.html\n", "")
-    data = data_of(tmp_path / "report.html")
-    assert data["folder"] == "s3://bucket/runs"
-    assert [run["state"] for run in data["runs"]] == ["stopped", "stopped"]
-    address = "s3://bucket/runs/b"
-    assert data["series"][address]["points"]["test/loss"]["value"] == [0.125]
-    assert data["details"][address]["directory"] == address
-    assert [details["problems"] for details in data["details"].values()] == [[], []]
-    assert run_here("report", "s3://bucket/runs/b").out == "1 run: report.html\n"
