@@ -153,13 +153,6 @@ def test_option_that_a_chosen_task_lacks_is_left_out() -> None:
     assert experiment.optimizer is None
 
 
-def test_option_that_a_chosen_node_lacks_is_left_out() -> None:
-    assert with_gans("experiment=toy_recipe").task["generator"]["width"] == 32
-    experiment = with_gans("experiment=toy_recipe", "model@task.generator=softmax")
-    assert experiment.task["generator"] == {"_target_": "trainer.models.softmax.softmax", "l2": 0.0}
-    assert experiment.task["updates"] == 1
-
-
 def test_wrong_option_of_a_recipe_or_command_line_is_still_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"unknown key 'task.label_smoothing'"):
         with_gans("experiment=smooth_recipe", "task=toy_gan", "+task.label_smoothing=0.1")

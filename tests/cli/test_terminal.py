@@ -37,25 +37,3 @@ def test_table_that_is_too_wide_wraps_one_column_between_words_then_loses_the_la
         "a-5cf383baf108  model=softmax       done    0.5000 at 10",
         "                batch=128 lr=0.25",
     ]
-
-
-def test_lines_are_wrapped_between_words_on_a_terminal_alone(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    text = "error: batch [x] must be >= 0; see\x1b[2J :smile: the-page"
-
-    def line(terminal):
-        terminal.show_line(text)
-        terminal.show_line("warning: " + "y" * 20, is_whole=True)
-
-    escaped = "error: batch [x] must be >= 0; see\\x1b[2J :smile: the-page"
-    assert shown(24, line, io.StringIO()) == [escaped, "warning: " + "y" * 20]
-    colored = [
-        "<31>error:<0> batch [x] must be",
-        ">= 0; see\\x1b[2J :smile:",
-        "the-page",
-        "<33>warning:<0> " + "y" * 20,
-    ]
-    assert shown(24, line) == colored
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert shown(24, line)[0] == "error: batch [x] must be"

@@ -129,17 +129,6 @@ def test_corruption_damages_newest_checkpoint(tmp_path, signals):
     assert signals == [("self", signal.SIGKILL)]
 
 
-def test_nan_is_switched_on_for_one_step_once(tmp_path):
-    switched = []
-    for _ in range(2):
-        faults = faults_of(tmp_path, Fault("nan", at=3))
-        faults.on_nan(switched.append)
-        assert faults.changes_steps
-        assert faults.stops == {2, 3}
-        reach_steps(faults)
-    assert switched == [True, False]
-
-
 SLOW_WORKER = "{process:worker-0,action:slow,delay_secs:1}"
 ACTIONS = "must be one of kill, terminate, freeze"
 
@@ -191,10 +180,3 @@ def test_fault_that_could_never_happen_is_refused(fault, processes, declared, li
 def test_injected_nan_reaches_loss_of_its_step(tmp_path, options):
     with pytest.raises(NonFiniteError, match=r"^the loss became nan after 4 steps; "):
         train(tmp_path, "+fault.mine={action:nan,at:5}", *options)
-
-
-def test_fault_is_recorded_before_it_happens(tmp_path, monkeypatch):
-    record, recorded = tmp_path / "faults" / "mine.json", []
-    monkeypatch.setattr(signal, "raise_signal", lambda number: recorded.append(record.exists()))
-    reach_steps(faults_of(tmp_path, Fault(at=1)))
-    assert recorded == [True]

@@ -37,13 +37,6 @@ def test_descriptors_arrive_and_are_not_inherited_by_programs(pair, tmp_path):
         os.close(descriptor)
 
 
-def test_end_of_the_other_side_is_no_message(pair):
-    pair[0].close()
-    assert receive(pair[1]) == (None, [])
-    with pytest.raises(OSError, match="Broken pipe"):
-        send(pair[1], 0)
-
-
 def test_server_of_another_user_is_not_used(tmp_path, monkeypatch):
     with closing(listen(tmp_path / "socket")):
         monkeypatch.setattr(fork_server, "peer_uid", lambda connection: os.getuid() + 1)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trainer.cli.compose import compose
-from trainer.config.directions import Directions, biased_selection, declared, of_targets, resolved
+from trainer.config.directions import Directions, declared, of_targets, resolved
 from trainer.errors import ConfigError
 
 OWN = """
@@ -89,11 +89,6 @@ def test_metric_without_a_declaration_selects_nothing() -> None:
     compose([*overrides, "checkpoint.best.mode=min"])
 
 
-def test_unknown_metric_of_a_callback_is_named_before_anything_starts() -> None:
-    with pytest.raises(ConfigError, match=r"early_stopping\.metric .* mean 'accuracy'"):
-        compose(["callbacks=early_stopping", "callbacks.early_stopping.metric=acuracy"])
-
-
 def test_sweep_takes_the_tasks_primary_metric() -> None:
     chosen = {}
     for name in ("digits", "diabetes", "impala_catch", "char_lm"):
@@ -109,9 +104,3 @@ def test_sweep_takes_the_tasks_primary_metric() -> None:
     }
     experiment = compose(["task=gan"])  # without gan_quality nothing tells how good examples are
     assert resolved(experiment.sweep, experiment)[0].metric == "loss"
-
-
-def test_only_what_selects_by_a_metric_is_said_to_select() -> None:
-    stops = compose(["callbacks=early_stopping", "+callbacks.log._target_=builtins.object"])
-    assert biased_selection(stops)[0].startswith("callbacks.early_stopping selects by test data")
-    assert biased_selection(compose(["+callbacks.log._target_=builtins.object"])) == []

@@ -90,16 +90,6 @@ def test_every_yaml_lists_options_with_defaults(group: str, choice: str) -> None
     assert listed == expected
 
 
-@pytest.mark.parametrize("group", ["dataset", "model"])
-def test_every_function_of_a_module_of_its_name_has_a_choice(group: str) -> None:
-    functions = {
-        path.stem
-        for path in (ROOT / f"{group}s").glob("*.py")
-        if f"\ndef {path.stem}(" in path.read_text()
-    }
-    assert functions <= {file.stem for file in (CONF / group).glob("*.yaml")}
-
-
 def defaults(target: str) -> dict[str, Any]:
     """Return the defaults of keyword-only parameters; those that have none get an empty list."""
     signature = signatures.read(target)
@@ -254,15 +244,6 @@ def test_groups_of_the_built_in_loop_are_left_out() -> None:
     assert (experiment.choices["dataset"], experiment.choices["loop"]) == (None, "built_in")
     assert identity.run_name(experiment).startswith("tests.support.loops.call-")
     assert loading.restore(loading.plain(experiment)) == experiment
-
-
-def test_strategy_and_seed_name_the_run_of_a_loop() -> None:
-    names = {
-        identity.run_name(compose([*LOOP, *more]))
-        for more in ((), ("seed=1",), ("strategy=mirrored",), ("train.steps=9",))
-    }
-    assert len(names) == 4
-    assert identity.run_name(compose([*LOOP, "checkpoint.every_steps=5"])) in names
 
 
 @pytest.mark.parametrize(

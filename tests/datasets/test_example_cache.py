@@ -13,7 +13,6 @@ import tensorflow as tf
 from tests.support.toy_sources import png
 from trainer.datasets.cache.example_cache import open_bytes
 from trainer.datasets.image_folder import image_folder
-from trainer.datasets.operations.augment import Augmentation
 
 COUNT = 12
 
@@ -77,16 +76,6 @@ def test_damage_of_the_cache_is_found(folder: Path, home: Path) -> None:
     for file in (folder / "train").rglob("*.png"):  # it is mended, so these are not needed
         file.unlink()
     np.testing.assert_equal(fetch(data.train, *range(COUNT)), expected)
-
-
-def test_augmentation_stays_after_the_cache(folder: Path) -> None:
-    data = cached(folder, augment=Augmentation(flip=True))
-    batch = data.train.fetch(tf.constant([1, 1], tf.int64))
-    draws = tf.constant([[0.1] * data.num_draws, [0.9] * data.num_draws], tf.float32)
-    one, two = data.transform(batch, draws)["features"].numpy()
-    np.testing.assert_array_equal(one, two[:, ::-1])
-    with pytest.raises(ValueError, match=r"cache \(disk\): with augment.min_area another part"):
-        cached(folder, augment=Augmentation(min_area=0.5))
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -79,13 +79,10 @@ def test_transform_compiles_under_xla() -> None:
     ("options", "message"),
     [
         ({"augment": {"magnitude": 9.0}}, r"magnitude \(9.0\) is .*augment.randaugment=2"),
-        ({"augment": {"randaugment": 2}}, r"magnitude \(0.0\) must be > 0 and <= 10"),
-        ({"image_size": [9]}, r"image_size \(\[9\]\) must be \[height, width\], both at least 1"),
         ({"image_size": [9, 0]}, r"image_size \(\[9, 0\]\) must be"),
         ({"augment": {"crop": 6}}, r"augment\.crop \(6\) must be less.*shorter side, 6"),
         ({"augment": {"crop": 4}, "image_size": [4, 9]}, r"augment\.crop \(4\).*side, 4"),
         ({"normalize": Normalization(mean=[0.1, 0.2])}, r"normalize\.mean.*for each of the 3 ch"),
-        ({"normalize": Normalization(std=[])}, r"normalize\.std \(\[\]\) must have one number"),
         ({"normalize": Normalization(std=[0.5, 0.0, 0.5])}, r"normalize\.std.*must be positive"),
     ],
 )

@@ -156,19 +156,14 @@ VECTORS = [(np.zeros(3), 1)] * 99
 @pytest.mark.parametrize(
     ("source", "fields", "options", "message"),
     [
-        (Records(), {"channels": 2}, {}, "must be 1 or 3"),
         (Records(), {"class_names": ["a"]}, {}, "1 names for 3 classes"),
-        (3, {}, {}, r"train_source \(int\) has no __len__"),
-        ([], {}, {}, r"train_source \(list\) is empty"),
         (Broken(), {"num_classes": None}, {}, "add dataset.fields.num_classes=<int>"),
         (Records(), {"features": "imag"}, {}, r"no such part, it has image, label"),
         (Records(), {"label": 7}, {}, r"fields.label \(7\): .* has image, label"),
         ([("text", 1)], {}, {}, "record 0 are text or bytes"),
-        ([([[1], [1, 2]], 1)], {}, {}, "features that are no array"),
         (VECTORS, {"shape": [2]}, {}, "fill"),
         (Records(count=2), {}, {}, "test_fraction .* none of the 2 records"),
         (VECTORS, {}, {"augment": Augmentation(flip=True)}, "augment is for images"),
-        (VECTORS, {}, {"crop": 0.5}, "crop and antialias are for the files of images"),
     ],
 )
 def test_errors_say_what_to_change(

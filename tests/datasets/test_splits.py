@@ -116,12 +116,9 @@ def test_read_npz_refuses_other_files_and_never_unpickles(tmp_path: Path) -> Non
     ("features", "labels", "message"),
     [
         (FEATURES[..., 0], LABELS, r"images are \[5, 2, 2\] uint8,.*\[N, 2, 2, 1\] uint8"),
-        (FEATURES.astype(np.float32), LABELS, r"images are \[5, 2,.*float32, they must be"),
         (FEATURES[:0], LABELS[:0], "there are no images"),
         (FEATURES, LABELS[:3], r"labels are \[3\] uint8, they must be \[5\] integers"),
-        (FEATURES, LABELS.astype(np.float32), r"labels are \[5\] float32"),
         (FEATURES, LABELS + 6, r"labels go from 6 to 10, they must be in 0\.\.9"),
-        (FEATURES, LABELS.astype(np.int64) - 1, "labels go from -1 to 3"),
     ],
 )
 def test_check_pair_names_what_is_wrong(

@@ -194,15 +194,9 @@ def numbers(split: Any, column: dict[str, Any]) -> list[int]:
         ({"path": "nowhere.csv"}, r"path \(nowhere.csv\): no such file"),
         ({"label": "lable"}, r"label \(lable\): .* it has id, age, .*, label"),
         ({"label": ["age", "id"]}, r"label \(\[age, id\]\) must be one column"),
-        ({"label": []}, r"label \(\[\]\) names no column"),
-        ({"label": ["age", "age"], "label_kind": "number"}, "names a column twice"),
-        ({"split_by": "idd"}, r"split_by \(idd\): .* dataset.split_by="),
         ({"columns": {"agee": "numeric"}}, r"columns.agee: .* 'age'"),
         ({"columns": {"age": "number"}}, r"columns.age \(number\) must be one of numeric"),
-        ({"columns": {"label": "numeric"}}, "columns.label is the label"),
-        ({"delimiter": ";;"}, "delimiter .* must be one character"),
         ({"test_path": None, "test_fraction": 1e-9}, "none of the 4 rows of"),
-        ({"label": "id", "columns": {"id": "numeric"}}, "columns.id is the label"),
     ],
 )
 def test_wrong_option_is_named(tmp_path: Path, options: dict[str, Any], message: str) -> None:
@@ -225,11 +219,7 @@ def numeric(name: str) -> dict[str, Any]:
         ("", "", {"missing": "error"}, "line 4, column 'age': the value is missing; .*=fill"),
         ("yes,no\nb", "yes,\nb", {}, r"line 2: the label \(label\) is missing"),
         ("no,yes\n", "no,maybe\n", {}, "test.csv, line 2: the label .* is 'yes'"),
-        ("age", "id", {}, "train.csv has several columns 'id'"),
-        (TRAIN, "", {}, "train.csv is empty"),
-        (TRAIN, "label\na\n", {"columns": {}}, "no column is left to learn from"),
         ("", "", numeric("city"), "line 2, column 'city': 'Bern' is not a number"),
-        ("", "", numeric("age"), r"line 4: the label \(age\) is missing"),
         ("", "", {"label_kind": "multilabel"}, "line 2: .* is 'no', it must be 0"),
     ],
 )

@@ -5,15 +5,12 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from tests.differential import keras_run, steadfast_run
 from tests.differential.catalog import BY_PART, NOISY
@@ -32,8 +29,6 @@ from tests.differential.source import script
 from tests.differential.steadfast_run import PROCESSES, Crashed, Refused
 from tests.support.scratch import new_folder
 
-SECS = 1200
-"""The longest that a program may take."""
 SHIFT = 1e-6
 EXACT = {"killed": "undisturbed", "again": "undisturbed", "mirrored_shards": "shards"}
 """Layouts that are the same as another to the bit."""
@@ -48,11 +43,7 @@ def compare(
 ) -> Outcome:
     """Run a program with `fit`, on one device and on layouts, and compare."""
     began = time.monotonic()
-    try:
-        with _limited():
-            outcome = _compare(program, layouts, train)
-    except TimeoutError as error:
-        outcome = Outcome(CRASHED, detail=str(error), signature="timeout")
+    outcome = _compare(program, layouts, train)
     return Outcome(**{**vars(outcome), "secs": time.monotonic() - began})
 
 
@@ -60,8 +51,6 @@ def _compare(program: Program, layouts: Sequence[str], train: Train) -> Outcome:
     module = imported(program)
     try:
         expected = keras_run.fit(program, module)
-    except TimeoutError:
-        raise
     except Exception as error:
         detail = f"{type(error).__name__}: {_first(error)}"
         return Outcome(KERAS_REFUSES, "fit", detail, reason(detail))
@@ -194,17 +183,3 @@ def imported(program: Program) -> ModuleType:
 def _first(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0] if lines else traceback.format_exception_only(error)[0]
-
-
-@contextmanager
-def _limited() -> Iterator[None]:
-    def late(number: int, frame: Any) -> None:
-        raise TimeoutError(f"it takes more than {SECS} s")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(SECS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)

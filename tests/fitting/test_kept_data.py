@@ -203,22 +203,3 @@ def test_data_that_cannot_be_kept_are_refused(data: Any, message: str, tmp_path:
     with pytest.raises(ConfigError, match=message):
         KeptData(data, "data", tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_functions_may_return_either_kind() -> None:
-    def examples() -> tf.data.Dataset:
-        return tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
-
-    def batches() -> Iterator[Any]:
-        yield from zip(np.split(X, 3), np.split(Y, 3), strict=True)
-
-    kinds: list[Callable[[], Any]] = [lambda: (X, Y), examples, batches, lambda: Halves(3, 2)]
-    for make, held_out in zip(kinds, [*kinds[1:], kinds[0]], strict=True):
-        dataset = data_of_fit(data=make, held_out=held_out, num_examples=6, batched=True)
-        assert [dataset.train.num_examples, dataset.test.num_examples] == [6, 6]
-        test = dataset.test.fetch(tf.range(6, dtype=tf.int64))
-        np.testing.assert_array_equal(test["features"], X)
-        np.testing.assert_array_equal(test["label"], Y)
-    assert data_of_fit(data=lambda: (X, Y)).num_classes == 3
-    assert data_of_fit(data=examples, label_kind=None).num_classes == 1  # nothing was read
-    assert data_of_fit(data=lambda: X).test.num_examples == 0

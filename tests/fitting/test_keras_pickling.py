@@ -263,13 +263,6 @@ def test_functions_bring_layers_losses_and_variables(kind: str, tmp_path: Path) 
     assert float(loss) == pytest.approx(np.log(2))
 
 
-def test_a_seed_that_keras_has_chosen_names_no_run(tmp_path: Path) -> None:
-    crops = [keras.layers.RandomCrop(2, 2, seed=seed) for seed in (None, None, 1, 2)]
-    paths = [carried(crop, "model", tmp_path) for crop in crops]
-    assert paths[0] == paths[1]
-    assert len(set(paths)) == 3
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_copies_of_fresh_weights_are_drawn_alike_from_the_seed(kind: str, tmp_path: Path) -> None:
     library = KINDS[kind]

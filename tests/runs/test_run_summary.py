@@ -9,9 +9,8 @@ import pytest
 from trainer.cli.compose import compose
 from trainer.runs import provenance
 from trainer.runs.directory import open_run
-from trainer.runs.identity import leaves
 from trainer.runs.ledger import Ledger
-from trainer.runs.run_summary import differences, label, summarize
+from trainer.runs.run_summary import summarize
 from trainer.runs.status import State
 
 
@@ -85,22 +84,3 @@ def test_time_and_workers_are_those_of_the_whole_ledger(run):
         summary, whole = summarize(run.path), Ledger(run.path, writes=False).summary()
         assert summary.secs == pytest.approx(whole.wall_secs, abs=1e-6), seed
         assert summary.sizes == whole.sizes, seed
-
-
-def labels(*commands):
-    configs = [leaves(compose(command.split())) for command in commands]
-    return [label(each) for each in differences(configs)]
-
-
-def test_label_names_choices_and_options_with_the_most_values_first():
-    rates = ["optimizer.learning_rate=0.1", "optimizer.learning_rate=0.01", ""]
-    assert labels(*(f"{rate} {model}" for model in ("model=softmax", "") for rate in rates)) == [
-        "lr=0.1 model=softmax", "lr=0.01 model=softmax", "lr=0.001 model=softmax",
-        "lr=0.1 model=cnn", "lr=0.01 model=cnn", "lr=0.001 model=cnn",
-    ]  # fmt: skip
-
-
-def test_options_are_compared_with_those_of_the_same_choice():
-    assert labels("model=softmax", "model.width=8", "") == [
-        "model=softmax", "model=cnn width=8", "model=cnn width=32",
-    ]  # fmt: skip

@@ -86,11 +86,3 @@ def test_failed_run_is_failed_until_it_continues(path):
     clear_failure(path)
     clear_failure(path)
     assert run_status(path) == RunStatus(State.STOPPED, 5, METRICS)
-
-
-def test_damaged_files_hide_nothing_else(path):
-    for name in ("result.json", "failure.json", "run.json", "metrics.jsonl"):
-        (path / name).write_text("{")
-    status = run_status(path)
-    assert (status.state, status.step, status.metrics) == (State.FAILED, 0, {})
-    assert status.error.startswith(f"{path / 'failure.json'} cannot be read: it is not JSON")

@@ -5,14 +5,11 @@ import signal
 import subprocess
 import sys
 import uuid
-from importlib.machinery import ModuleSpec
 
 import pytest
 
 from tests.support import tracked
-from tests.support.command_line import run_here
 from tests.support.processes import ROOT, wait_for_orphans
-from trainer import optional_packages
 
 KILLED = """
 import os, pathlib, signal, sys
@@ -75,16 +72,3 @@ def test_tracker_has_every_point_once_after_a_kill(tmp_path, attempt, name, read
     assert (run_dir / f"{name}_run_id").read_text() == run_id
     assert read(run_dir) == tracked.of_jsonl(run_dir)
     assert read(run_dir)["train/loss"] == [(step, 1 / step) for step in range(1, 7)]
-
-
-@pytest.mark.parametrize("name", ["mlflow", "wandb"])
-def test_missing_tracker_is_reported_before_anything_is_written(tmp_path, monkeypatch, name):
-    folder_of_that_name = ModuleSpec(name, loader=None)
-    specs = {"mlflow": None, "wandb": folder_of_that_name}
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(optional_packages, "find_spec", specs.get)
-    outcome = run_here(f"writers=[jsonl,{name}]")
-    assert outcome.code == 2, outcome
-    assert outcome.err.startswith(f"error: writers.{name} (")
-    assert f'needs {name}, which is not installed; pip install ".[{name}]"' in outcome.err
-    assert list(tmp_path.iterdir()) == []

@@ -319,16 +319,3 @@ def test_gpus_are_those_visible_to_this_process(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert environment.visible_gpus() == gpus
-
-
-def test_point_environment_has_threads_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TF_CONFIG", "{}")
-    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    variables = environment.point_environment(4, ("1", "3"))
-    expected = {"TF_CONFIG": "{}", "TF_NUM_INTRAOP_THREADS": "4", "CUDA_VISIBLE_DEVICES": "1,3"}
-    assert expected.items() <= variables.items()
-    alone = environment.point_environment(None, None)
-    assert not {"TF_NUM_INTRAOP_THREADS", "CUDA_VISIBLE_DEVICES"} & alone.keys()
-    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
-    assert environment.point_environment(4, None)["TF_NUM_INTRAOP_THREADS"] == "1"

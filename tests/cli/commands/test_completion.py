@@ -21,40 +21,27 @@ COMMANDS = {"help": (), "runs": (), "completion": ("bash", "fish")}
 COMPLETIONS: dict[str, str] = {
     "mod": "mode= model. model=",
     "--c": "--cfg --config-dir",
-    "--cfg ": "job",
     "ru": "runs runs_dir=",
-    "seed=1 ru": "runs_dir=",
     "completion b": "bash",
-    "he": "help",
     "help r": "record restart resume resume_allow runs runs_dir",
-    "help al": "all",
     "help optimizer=sgd optimizer.n": "optimizer.nesterov",
-    "help model=m": "model=mlp model=mobilenet",
-    "runs ": "",
     # Choices: one, one of several, in a list.
     "model=m": "model=mlp model=mobilenet",
     "-m model=cnn,so": "model=cnn,softmax",
     "callbacks=[ear": "callbacks=[early_stopping",
-    "+fault=nan": "+fault=nan_at_30",
-    "model=zzz": "",
     # Keys: those of the choices that were made.
     "optimizer.la": "optimizer.layer_decay= optimizer.lazy=",
     "callbacks=early_stopping callbacks.early_stopping.p": "callbacks.early_stopping.patience=",
-    "zzz.": "",
     # What stands before may be half done, or a sweep.
     "model=mobilnet seed=x train.ep": "train.epochs=",
     "-m optimizer=sgd seed=1,2 optimizer.n": "optimizer.nesterov=",
     # Values.
     "precision=": "precision=float32 precision=mixed_bfloat16 precision=mixed_float16",
-    "writers=[j": "writers=[jsonl",
     "train.steps_per_loop=": "train.steps_per_loop=auto",
-    "jit=": "jit=false jit=true",
-    "model.batch_norm=t": "model.batch_norm=true",
     "optimizer.learning_rate=": "optimizer.learning_rate=0.001",
     "dataset=mnist dataset.path=": "",
     # A node of a task.
     f"{TOY} model@": "model@task.discriminator= model@task.generator=",
-    f"{TOY} model@task.d": "model@task.discriminator=",
     f"{TOY} model@task.generator=toy_g": "model@task.generator=toy_generator",
     f"{TOY} task.generator.w": "task.generator.width=",
     # A user's own.

@@ -91,19 +91,6 @@ def test_discovery_understands_the_pods(monkeypatch):
     assert cluster.jobs == {"worker": addresses}
 
 
-@pytest.mark.parametrize(
-    ("option", "problem"),
-    [
-        (("--name", "x" * 62), "has 62 characters; at most 61 leave room"),
-        (("--memory", "0Gi"), "above 0"),
-        (("--memory", "400m"), "did you mean '400Mi'?"),
-    ],
-)
-def test_what_kubernetes_would_refuse_late_is_refused(option, problem):
-    outcome = run_here("kubernetes", *MULTI, *option)
-    assert (outcome.code, problem in outcome.err) == (2, True)
-
-
 def test_pods_find_each_other_and_stopped_or_disrupted_ones_are_no_failures():
     service, policy, job = printed(*MULTI, "--workers", "4", "--name", "train")
     label = {"batch.kubernetes.io/job-name": "train"}
