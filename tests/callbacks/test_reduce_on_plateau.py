@@ -1,7 +1,6 @@
 """ReduceOnPlateau: the same rates on every strategy, and the same bits after a stop."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,13 +24,13 @@ REDUCES = (
 RATES = [0.01] * 4 + [0.005] * 2 + [0.0025] * 2
 
 
-def rates(run_dir: Path) -> list[float]:
+def rates(run_dir):
     """Return the logged learning rates."""
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     return [line["learning_rate"] for line in lines if line["split"] == "train"]
 
 
-def rates_after(callback: ReduceOnPlateau, losses: list[float]) -> list[float]:
+def rates_after(callback, losses):
     """Return the learning rate after each evaluation, at a schedule of 1."""
     rates = []
     for step, loss in enumerate(losses):
@@ -40,7 +39,7 @@ def rates_after(callback: ReduceOnPlateau, losses: list[float]) -> list[float]:
     return rates
 
 
-def test_reduces_by_patience_cooldown_and_min_learning_rate() -> None:
+def test_reduces_by_patience_cooldown_and_min_learning_rate():
     halves = ReduceOnPlateau(factor=0.5, patience=2)
     halved = [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25, 0.125]
     assert rates_after(halves, [3, 2, 2, 2, 1, 1, 1, 1, 1]) == halved
@@ -55,14 +54,14 @@ def test_reduces_by_patience_cooldown_and_min_learning_rate() -> None:
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, np.ndarray]]:
+def one(tmp_path_factory):
     """Return the directory and the variables of a run on one device."""
     path = tmp_path_factory.mktemp("one")
     return path, train(path, *REDUCES)
 
 
 @pytest.mark.slow
-def test_logged_rate_is_the_one_that_trains(one, tmp_path: Path) -> None:
+def test_logged_rate_is_the_one_that_trains(one, tmp_path):
     path, reduced = one
     np.testing.assert_allclose(rates(path), RATES, rtol=1e-6)
     # The same rates from a schedule: halving is exact.
@@ -74,7 +73,7 @@ def test_logged_rate_is_the_one_that_trains(one, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_resumed_run_ends_with_same_bits(one, tmp_path: Path) -> None:
+def test_resumed_run_ends_with_same_bits(one, tmp_path):
     path, straight = one
     train(tmp_path, *REDUCES, stop=lambda run_engine: run_engine.step >= 5)
     assert_same_bits(straight, train(tmp_path, *REDUCES))

@@ -1,13 +1,8 @@
 """Composing: as Hydra does, from what is kept of it."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from tests.support.choices import GAN_CONF
 from trainer.cli.compose import (
@@ -22,10 +17,10 @@ from trainer.cli.overrides import rewrite
 from trainer.errors import ConfigError
 
 
-def composed_by_hydra(overrides: str) -> Composition:
+def composed_by_hydra(overrides):
     rewritten, config_dir = rewrite(overrides.split())
     with config_loader(config_dir) as loader:
-        config: DictConfig = loader.load_configuration("config", rewritten, RunMode.RUN)
+        config = loader.load_configuration("config", rewritten, RunMode.RUN)
     OmegaConf.set_struct(config, False)
     add_engine_keys(config)
     section = config.pop("hydra")
@@ -45,7 +40,7 @@ def composed_by_hydra(overrides: str) -> Composition:
         "~callbacks strategy={_target_:trainer.strategies.one_device.OneDevice}",
     ],
 )
-def test_composed_configuration_is_that_of_hydra(overrides: str) -> None:
+def test_composed_configuration_is_that_of_hydra(overrides):
     rewritten, config_dir = rewrite(overrides.split())
     expected = composed_by_hydra(overrides)
     for _ in range(2):  # the second time from what is kept
@@ -54,7 +49,7 @@ def test_composed_configuration_is_that_of_hydra(overrides: str) -> None:
         assert (composed.choices, composed.overrides) == (expected.choices, expected.overrides)
 
 
-def test_edited_choice_shows_in_next_composition(tmp_path: Path) -> None:
+def test_edited_choice_shows_in_next_composition(tmp_path):
     (tmp_path / "model").mkdir()
     file = tmp_path / "model" / "mine.yaml"
     for width in (3, 40):
@@ -62,13 +57,13 @@ def test_edited_choice_shows_in_next_composition(tmp_path: Path) -> None:
         assert compose(["model=mine"], tmp_path).model["width"] == width
 
 
-def test_composed_experiments_share_no_state() -> None:
+def test_composed_experiments_share_no_state():
     first = compose(["model.width=5"])
     first.model["width"] = 7
     assert compose(["seed=1"]).model["width"] not in (5, 7)
 
 
-def test_recipe_brings_sweep_and_command_line_wins(tmp_path: Path) -> None:
+def test_recipe_brings_sweep_and_command_line_wins(tmp_path):
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "rates.yaml").write_text(
         """# @package _global_
@@ -109,7 +104,7 @@ hydra:
         ("experiment=mine", r"model=\.\./model/softmax: a choice"),
     ],
 )
-def test_choice_by_a_path_is_refused(override: str, line: str, tmp_path: Path) -> None:
+def test_choice_by_a_path_is_refused(override, line, tmp_path):
     (tmp_path / "experiment").mkdir()
     text = "# @package _global_\ndefaults:\n  - override /model: ../model/softmax\n"
     (tmp_path / "experiment" / "mine.yaml").write_text(text)
@@ -142,18 +137,18 @@ def test_target_on_the_command_line_leaves_options_of_the_choice_behind():
         compose([*own, "model.width=3"])
 
 
-def with_gans(*overrides: str) -> Any:
+def with_gans(*overrides):
     return compose(list(overrides), GAN_CONF)
 
 
-def test_option_that_a_chosen_task_lacks_is_left_out() -> None:
+def test_option_that_a_chosen_task_lacks_is_left_out():
     experiment = with_gans("experiment=smooth_recipe", "task=toy_gan", "~model", "~optimizer")
     assert "label_smoothing" not in experiment.task
     assert experiment.choices["task"] == "toy_gan"
     assert experiment.optimizer is None
 
 
-def test_wrong_option_of_a_recipe_or_command_line_is_still_an_error(tmp_path: Path) -> None:
+def test_wrong_option_of_a_recipe_or_command_line_is_still_an_error(tmp_path):
     with pytest.raises(ConfigError, match=r"unknown key 'task.label_smoothing'"):
         with_gans("experiment=smooth_recipe", "task=toy_gan", "+task.label_smoothing=0.1")
     (tmp_path / "experiment").mkdir()

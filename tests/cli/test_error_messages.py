@@ -1,22 +1,19 @@
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.command_line import Outcome, run_apart, run_here
+from tests.support.command_line import run_apart, run_here
 from trainer.launch import launcher
-from trainer.launch.run_context import Command, resolve
+from trainer.launch.run_context import resolve
 from trainer.sweep import driver
 
 FOLDER = Path(__file__).parent
 
 
-def golden(name: str) -> dict[str, list[str]]:
+def golden(name):
     """Return the entries of a file: for a command or a file its problems."""
-    entries: dict[str, list[str]] = {}
+    entries = {}
     for line in (FOLDER / name).read_text(encoding="utf-8").splitlines():
         if line.startswith("#"):
             continue
@@ -34,7 +31,7 @@ WRONG = golden("wrong_commands.txt")
 WRONG_FILES = golden("wrong_files.txt")
 
 
-def assert_reports(outcome: Outcome, problems: list[str], work: Path) -> None:
+def assert_reports(outcome, problems, work):
     """Assert that a command ends with these problems, a line each, and without a trace."""
     lines = outcome.err.splitlines()
     assert len(lines) == len(problems), outcome.err
@@ -47,10 +44,10 @@ def assert_reports(outcome: Outcome, problems: list[str], work: Path) -> None:
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work(tmp_path, monkeypatch):
     """Return an empty working directory, and let the launcher check a command and end."""
 
-    def refuse(command: Command, *_: Any) -> int:
+    def refuse(command, *_):
         resolve(command.experiment)
         raise AssertionError("a wrong configuration was launched")
 
@@ -62,12 +59,12 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("command", WRONG)
-def test_wrong_command_line_is_reported(command: str, work: Path) -> None:
+def test_wrong_command_line_is_reported(command, work):
     assert_reports(run_here(*command.split()), WRONG[command], work)
 
 
 @pytest.mark.parametrize("file", WRONG_FILES)
-def test_wrong_user_file_is_reported(file: str, work: Path, tmp_path: Path) -> None:
+def test_wrong_user_file_is_reported(file, work, tmp_path):
     *text, problem = WRONG_FILES[file]
     path = tmp_path / "theirs" / file
     path.parent.mkdir(parents=True)
@@ -76,9 +73,7 @@ def test_wrong_user_file_is_reported(file: str, work: Path, tmp_path: Path) -> N
     assert_reports(outcome, [problem.replace("../theirs", str(tmp_path / "theirs"))], work)
 
 
-def test_hydra_makes_no_directory(
-    work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hydra_makes_no_directory(work, tmp_path, monkeypatch):
     commands = launches(monkeypatch)
     (tmp_path / "theirs" / "experiment").mkdir(parents=True)
     text = (
@@ -92,14 +87,14 @@ def test_hydra_makes_no_directory(
 
 
 @pytest.fixture
-def run(work: Path, tmp_path: Path) -> Path:
+def run(work, tmp_path):
     """Return a run directory with an empty configuration."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").touch()
     return tmp_path / "run"
 
 
-def test_resume_allow_refuses_unknown_keys(run: Path, work: Path) -> None:
+def test_resume_allow_refuses_unknown_keys(run, work):
     outcome = run_here(f"resume={run}", "resume_allow=[optimizer.learning_rte,schedul,seed,model]")
     expected = [
         "resume_allow: unknown key 'optimizer.learning_rte' ... did you mean "
@@ -113,15 +108,15 @@ def test_resume_allow_refuses_unknown_keys(run: Path, work: Path) -> None:
 @pytest.mark.parametrize(
     "command", ["model=mobilnet", "-m search=random", "diff a b", "kubernetes --imgae a"]
 )
-def test_separate_process_reports_the_same_without_tensorflow(command: str, work: Path) -> None:
+def test_separate_process_reports_the_same_without_tensorflow(command, work):
     assert_reports(run_apart(*command.split(), cwd=work), WRONG[command], work)
 
 
-def launches(monkeypatch: pytest.MonkeyPatch, code: int = 0) -> list[Command]:
+def launches(monkeypatch, code=0):
     """Have the launcher end with an exit code; return the commands that it is given."""
-    commands: list[Command] = []
+    commands = []
 
-    def run(command: Command) -> int:
+    def run(command):
         commands.append(command)
         return code
 
@@ -129,7 +124,7 @@ def launches(monkeypatch: pytest.MonkeyPatch, code: int = 0) -> list[Command]:
     return commands
 
 
-def test_exit_code_is_that_of_the_run(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_code_is_that_of_the_run(work, monkeypatch):
     commands = launches(monkeypatch, 143)
     outcome = run_here("train.steps=5", "seed=1")
     assert (outcome.code, outcome.err, outcome.out) == (143, "", "")
@@ -138,9 +133,7 @@ def test_exit_code_is_that_of_the_run(work: Path, monkeypatch: pytest.MonkeyPatc
     assert not list(work.iterdir())
 
 
-def test_resumed_run_is_composed_of_its_overrides(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resumed_run_is_composed_of_its_overrides(run, tmp_path, monkeypatch):
     (tmp_path / "theirs" / "model").mkdir(parents=True)
     (tmp_path / "theirs" / "model" / "mine.yaml").write_text(
         "_target_: trainer.models.cnn.cnn\nwidth: 3\n"
@@ -163,7 +156,7 @@ def test_resumed_run_is_composed_of_its_overrides(
     assert (experiment.seed, experiment.jit, experiment.resume_allow) == (3, True, [])
 
 
-def test_resumed_run_needs_its_masked_overrides_again(run: Path) -> None:
+def test_resumed_run_needs_its_masked_overrides_again(run):
     record = {"overrides": ["seed=1", "init_from=https://<masked>@host/a.npz"]}
     (run / "run.json").write_text(json.dumps(record))
     done = run_here(f"resume={run}")
@@ -171,8 +164,8 @@ def test_resumed_run_needs_its_masked_overrides_again(run: Path) -> None:
     assert "init_from was masked in its run.json, because it holds a secret; give" in done.err
 
 
-def test_multirun_calls_sweep(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
+def test_multirun_calls_sweep(work, monkeypatch):
+    calls = []
     monkeypatch.setattr(driver, "run_sweep", lambda *arguments: calls.extend(arguments) or 143)
     assert run_here("-m", "model=cnn,softmax", "train.steps=1,2").code == 143
     assert calls == [["model=cnn,softmax", "train.steps=1,2", "train.epochs=null"], None]

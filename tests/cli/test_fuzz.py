@@ -12,12 +12,10 @@ import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from contextlib import ExitStack, chdir, contextmanager
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from socketserver import BaseServer
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unittest import mock
 
 import pytest
@@ -62,7 +60,7 @@ class Case(NamedTuple):
 
 
 @pytest.fixture
-def template(tmp_path: Path) -> Path:
+def template(tmp_path):
     """A folder with choices in `mine/`, and an empty one for runs."""
     folder = tmp_path / "template"
     folder.mkdir()
@@ -74,7 +72,7 @@ def template(tmp_path: Path) -> Path:
     return folder
 
 
-def draw(number: int) -> Case:
+def draw(number):
     dice = random.Random(f"0-{number}")
     kind = dice.choice(["command line"] * 3 + ["subcommand", "yaml", "yaml"])
     if kind == "yaml":
@@ -86,7 +84,7 @@ def draw(number: int) -> Case:
     return Case(tuple(subcommand(dice) if kind == "subcommand" else command_line(dice)))
 
 
-def damage(path: Path, dice: random.Random) -> None:
+def damage(path, dice):
     """Damage a file as disks, editors and people do."""
     content = path.read_bytes()
     kind = dice.randrange(10)
@@ -120,7 +118,7 @@ def damage(path: Path, dice: random.Random) -> None:
             path.write_bytes(content.replace(b": ", b":\t" if dice.random() < 0.5 else b": - "))
 
 
-def keys(schema: Any = Experiment, path: str = "") -> Iterator[str]:
+def keys(schema=Experiment, path=""):
     for item in fields(schema):
         value = getattr(schema(), item.name)
         name = f"{path}{item.name}"
@@ -144,7 +142,7 @@ OPTIONS = ["model.width", "optimizer.learning_rate", "dataset.path", "strategy.w
     "search.trials", "batch_size", "epochs", "lr"]  # fmt: skip
 
 
-def override(dice: random.Random) -> str:
+def override(dice):
     if dice.random() < 0.4:
         group = dice.choice(sorted(CHOICES))
         name, value = group, dice.choice([*CHOICES[group], dice.choice(NASTY)])
@@ -159,11 +157,11 @@ def override(dice: random.Random) -> str:
     return f"{prefix}{name}{sign}{value}"
 
 
-def overrides(dice: random.Random, count: int) -> list[str]:
+def overrides(dice, count):
     return [override(dice) for _ in range(count)]
 
 
-def command_line(dice: random.Random) -> list[str]:
+def command_line(dice):
     words = overrides(dice, dice.randint(1, 4))
     flags = [[]] * 8 + [
         ["--help"], ["-h", "model"], ["--cfg", "job"], ["--cfg"],
@@ -174,7 +172,7 @@ def command_line(dice: random.Random) -> list[str]:
     return [*flag, *words] if dice.random() < 0.5 else [*words, *flag]
 
 
-def subcommand(dice: random.Random) -> list[str]:
+def subcommand(dice):
     name = dice.choice(sorted(COMMANDS))
     pool = [
         "runs", "runs/", "absent", "absent/config.yaml", "--json", "--help",
@@ -186,20 +184,20 @@ def subcommand(dice: random.Random) -> list[str]:
 
 
 @contextmanager
-def nothing_trains() -> Iterator[None]:
+def nothing_trains():
     """Replace, for the block, what trains, or serves until Ctrl-C, by an exception."""
     from trainer.cluster.fork_server import ForkServer
     from trainer.launch import launcher, ray_engine
 
     real = subprocess.Popen.__init__
 
-    def init(self: Any, args: Any, *others: Any, **options: Any) -> None:
+    def init(self, args, *others, **options):
         command = [args] if isinstance(args, str | bytes | os.PathLike) else list(args)
         if os.path.basename(os.fspath(command[0])) != "git":
             raise Trains
         real(self, args, *others, **options)
 
-    def trains(*_: Any, **__: Any) -> Any:
+    def trains(*_, **__):
         raise Trains
 
     with ExitStack() as stack:
@@ -211,11 +209,11 @@ def nothing_trains() -> Iterator[None]:
         yield
 
 
-def too_slow(*_: Any) -> None:
+def too_slow(*_):
     raise TooSlow
 
 
-def problem_of(case: Case, template: Path, scratch: Path) -> str | None:
+def problem_of(case, template, scratch):
     """Run a case in a copy of the template; return what is wrong, or None."""
     shutil.copytree(template, scratch)
     if case.file is not None:
@@ -248,7 +246,7 @@ def problem_of(case: Case, template: Path, scratch: Path) -> str | None:
 
 
 @pytest.mark.slow
-def test_every_command_ends_with_a_line_or_trains(template: Path, tmp_path: Path) -> None:
+def test_every_command_ends_with_a_line_or_trains(template, tmp_path):
     problems = {}
     for number in range(NUM_CASES):
         case = draw(number)

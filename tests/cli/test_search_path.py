@@ -1,10 +1,7 @@
 """`--config-dir` and `./conf`: their choices are searched first, by every command."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -15,11 +12,10 @@ from trainer.cli.command_table import COMMANDS
 from trainer.cli.commands.completion import completions
 from trainer.errors import ConfigError
 from trainer.launch import launcher
-from trainer.launch.run_context import Command
 
 
 @pytest.fixture
-def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def theirs(tmp_path, monkeypatch):
     """Return a directory that replaces the model `cnn`, and adds a model and a recipe."""
     folder = tmp_path / "their 'choices'"
     for name, text in {
@@ -40,35 +36,33 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def found(theirs: Path) -> Path:
+def found(theirs):
     """Return the directory as `conf` of the working directory."""
     return theirs.rename(Path("conf").absolute())
 
 
-def model(*words: str) -> dict[str, Any]:
+def model(*words):
     """Return the model that a command line composes."""
-    content: dict[str, Any] = yaml.safe_load(run_here(*words, "--cfg", "job").out)["model"]
+    content = yaml.safe_load(run_here(*words, "--cfg", "job").out)["model"]
     return content
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
+def runs(monkeypatch):
     """The commands that would have been run."""
-    commands: list[Command] = []
+    commands = []
     monkeypatch.setattr(launcher, "run", lambda command: commands.append(command) or 0)
     return commands
 
 
-def test_config_dir_is_used_by_every_command(theirs: Path, runs: list[Command]) -> None:
+def test_config_dir_is_used_by_every_command(theirs, runs):
     flag = f"--config-dir=../{theirs.name}"
     assert model(flag)["width"] == 99
     assert run_here(flag).err == ""
     assert (runs[0].experiment.model["width"], runs[0].config_dir) == (99, str(theirs))
 
 
-def test_conf_is_found_where_the_command_starts(
-    found: Path, tmp_path: Path, runs: list[Command]
-) -> None:
+def test_conf_is_found_where_the_command_starts(found, tmp_path, runs):
     assert completions(["model=mi"], COMMANDS) == ["model=mine"]
     assert "ours, with more dropout" in run_here("--help", "model").out
     # The comments of what it builds on are there too.
@@ -82,12 +76,12 @@ def test_conf_is_found_where_the_command_starts(
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "schema"])
-def test_conf_of_another_program_is_not_taken(name: str, found: Path) -> None:
+def test_conf_of_another_program_is_not_taken(name, found):
     (found / name).mkdir()
     assert model()["width"] == 32
 
 
-def test_resumed_run_prefers_its_own_choices_to_conf(theirs: Path, tmp_path: Path) -> None:
+def test_resumed_run_prefers_its_own_choices_to_conf(theirs, tmp_path):
     run_dir = tmp_path / "runs" / "cnn-digits-1"
     run_dir.mkdir(parents=True)
     (run_dir / "config.yaml").touch()
@@ -103,14 +97,14 @@ def test_resumed_run_prefers_its_own_choices_to_conf(theirs: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["config.yaml", "schema"])
-def test_config_dir_refuses_our_file_names(name: str, theirs: Path) -> None:
+def test_config_dir_refuses_our_file_names(name, theirs):
     (theirs / name).mkdir()
     outcome = run_here("--config-dir", str(theirs), "--help")
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith(f"error: --config-dir ({theirs}): {name} is a name of ours; ")
 
 
-def test_file_whose_aliases_multiply_is_refused(theirs: Path) -> None:
+def test_file_whose_aliases_multiply_is_refused(theirs):
     lines = ["_target_: trainer.models.cnn.cnn", "a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     names = (f"*a{number}" for number in range(30))
     lines += [f"a{n}: &a{n} [{', '.join([name] * 10)}]" for n, name in enumerate(names, 1)]

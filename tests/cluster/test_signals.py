@@ -75,7 +75,7 @@ def test_pending_requests_are_taken_in_order_and_wake_their_reader():
     assert requests.take() is None
 
 
-def python(code: str, stream: str = "stdout") -> str:
+def python(code, stream="stdout"):
     command = [sys.executable, "-c", code]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False

@@ -105,7 +105,7 @@ def test_check_same_global_batch_refuses_another():
         (BatchSizes(12, 2, 1, 4), r"each shard's part of the batch \(3\).*global_size=16"),
     ],
 )  # fmt: skip
-def test_groups_of_neighbors_are_not_divided(sizes: BatchSizes, line: str) -> None:
+def test_groups_of_neighbors_are_not_divided(sizes, line):
     assert in_groups(sizes, 1) == sizes
     assert in_groups(BatchSizes(8, 2, 1), 2).per_replica == 4
     with pytest.raises(ConfigError, match=line):

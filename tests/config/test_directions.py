@@ -1,7 +1,5 @@
 """Which direction of a metric is better: declared once, by the class that returns it."""
 
-from pathlib import Path
-
 import pytest
 
 from trainer.cli.compose import compose
@@ -39,7 +37,7 @@ class OfObject(Base):
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own(tmp_path, monkeypatch):
     (tmp_path / "own_directions.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -57,16 +55,14 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ([], "nonsense", None),
     ],
 )
-def test_direction_is_read_from_the_source(
-    overrides: list[str], metric: str, mode: str | None
-) -> None:
+def test_direction_is_read_from_the_source(overrides, metric, mode):
     directions = declared(compose(overrides))
     assert (directions.is_complete, directions.mode(metric)) == (True, mode)
     assert directions.mode(metric, "max") == "max"
 
 
 @pytest.mark.usefixtures("own")
-def test_class_inherits_a_declaration_and_a_name_tells_nothing() -> None:
+def test_class_inherits_a_declaration_and_a_name_tells_nothing():
     directions = of_targets("own_directions.Declared", {})
     assert directions.mode("glossary_accuracy") == "max"
     assert (directions.primary, directions.is_complete) == ("glossary_accuracy", True)
@@ -75,12 +71,12 @@ def test_class_inherits_a_declaration_and_a_name_tells_nothing() -> None:
 
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize("name", ["Unreadable", "Extended", "Property", "OfObject"])
-def test_declaration_that_only_an_import_can_tell_is_left_to_the_worker(name: str) -> None:
+def test_declaration_that_only_an_import_can_tell_is_left_to_the_worker(name):
     assert not of_targets(f"own_directions.{name}", {}).is_complete
 
 
 @pytest.mark.usefixtures("own")
-def test_metric_without_a_declaration_selects_nothing() -> None:
+def test_metric_without_a_declaration_selects_nothing():
     overrides = ["task._target_=own_directions.Undeclared", "~task.label_smoothing"]
     overrides += ["~task.class_weights", "~task.focal_gamma", "checkpoint.best.metric=score"]
     line = r"^checkpoint.best.metric \(score\) declares no direction, unlike loss; add .*mode=max"
@@ -89,7 +85,7 @@ def test_metric_without_a_declaration_selects_nothing() -> None:
     compose([*overrides, "checkpoint.best.mode=min"])
 
 
-def test_sweep_takes_the_tasks_primary_metric() -> None:
+def test_sweep_takes_the_tasks_primary_metric():
     chosen = {}
     for name in ("digits", "diabetes", "impala_catch", "char_lm"):
         experiment = compose([f"experiment={name}"] if name != "digits" else [])

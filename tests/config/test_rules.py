@@ -1,15 +1,11 @@
 """The configuration as a whole: choices, rules across keys, loops, environments, resumed runs."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
-from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from inspect import Parameter
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import yaml
@@ -36,7 +32,7 @@ CHOICES = sorted(
 )
 
 
-def node_of(group: str, choice: str) -> dict[str, Any]:
+def node_of(group, choice):
     node = yaml.load((CONF / group / f"{choice}.yaml").read_text(), Loader=yaml.CSafeLoader)
     return node.get(choice, {}) if group in NAMED_GROUPS else node
 
@@ -51,14 +47,14 @@ READABLE = [
 ]
 
 
-def problems(*overrides: str, config_dir: Path | None = None) -> tuple[str, ...]:
+def problems(*overrides, config_dir=None):
     with pytest.raises(ConfigError) as raised:
         compose(list(overrides), config_dir)
     return raised.value.problems
 
 
 @pytest.mark.slow
-def test_every_choice_composes() -> None:
+def test_every_choice_composes():
     for group, choice in CHOICES:
         override = f"{group}={choice}"
         experiment = compose([override, *NEEDED.get(override, [])])
@@ -70,7 +66,7 @@ def test_every_choice_composes() -> None:
 @pytest.mark.parametrize(
     ("group", "choice"), [item for item in READABLE if "=".join(item) not in NEEDED]
 )
-def test_every_yaml_lists_options_with_defaults(group: str, choice: str) -> None:
+def test_every_yaml_lists_options_with_defaults(group, choice):
     node = node_of(group, choice)
     listed = {
         name: [] if value in ("???", {"_target_": "???"}) else value
@@ -90,7 +86,7 @@ def test_every_yaml_lists_options_with_defaults(group: str, choice: str) -> None
     assert listed == expected
 
 
-def defaults(target: str) -> dict[str, Any]:
+def defaults(target):
     """Return the defaults of keyword-only parameters; those that have none get an empty list."""
     signature = signatures.read(target)
     assert signature is not None
@@ -106,7 +102,7 @@ def defaults(target: str) -> dict[str, Any]:
 EXAMPLE = ROOT / "docs" / "examples" / "own_project" / "conf"
 
 
-def test_every_yaml_explains_itself_and_its_keys() -> None:
+def test_every_yaml_explains_itself_and_its_keys():
     assert key_comments("# nothing\n") == key_comments("# a list\n- a\n") == {}
     for file in [*CONF.rglob("*.yaml"), *EXAMPLE.rglob("*.yaml")]:
         text = file.read_text()
@@ -132,14 +128,12 @@ def test_every_yaml_explains_itself_and_its_keys() -> None:
         (["++train.steps=5"], "train.steps", "train.epochs"),
     ],
 )  # fmt: skip
-def test_key_of_pair_replaces_the_other(overrides: list[str], first: str, second: str) -> None:
+def test_key_of_pair_replaces_the_other(overrides, first, second):
     plain = loading.plain(compose(overrides))
     assert (loading.value_at(plain, first), loading.value_at(plain, second)) == (5, None)
 
 
-def test_interpolation_is_resolved_and_a_nested_group_may_be_null_or_a_mapping(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_interpolation_is_resolved_and_a_nested_group_may_be_null_or_a_mapping(monkeypatch):
     monkeypatch.setenv("MY_SEED", "7")
     assert compose(["seed=${oc.env:MY_SEED}"]).seed == 7
     assert compose(["seed=3", "model.width=${seed}"]).model["width"] == 3
@@ -151,7 +145,7 @@ SAVED = ["model=mobilenet", "model.alpha=0.5", "train.steps=50", "train.epochs=n
 
 
 @pytest.fixture
-def run_dir(tmp_path: Path) -> Path:
+def run_dir(tmp_path):
     path = tmp_path / "runs" / "cnn-digits-1"
     path.mkdir(parents=True)
     (path / "config.yaml").touch()
@@ -170,14 +164,14 @@ def run_dir(tmp_path: Path) -> Path:
         (["experiment=null"], SAVED),
     ],
 )
-def test_new_overrides_replace_those_of_run(run_dir: Path, new: list[str], kept: list[str]) -> None:
+def test_new_overrides_replace_those_of_run(run_dir, new, kept):
     resume = f"resume={run_dir}"
     other = {"train.epochs=9": ["train.steps=null"], "experiment=null": []}
     written = [] if new == ["experiment=null"] else [*new, *other.get("".join(new), [])]
     assert rewrite([resume, *new])[0] == [*kept, resume, *written]
 
 
-def text_keys(section: type, path: str = "") -> Iterator[str]:
+def text_keys(section, path=""):
     for name, kind in loading.hints_of(section).items():
         if dataclasses.is_dataclass(kind):
             yield from text_keys(cast(type, kind), f"{path}{name}.")
@@ -198,7 +192,7 @@ def text_keys(section: type, path: str = "") -> Iterator[str]:
         "fault=kill_chief_at_50 fault.kill_chief_at_50.process=",
     ],
 )
-def test_empty_text_is_refused_in_one_line(override: str) -> None:
+def test_empty_text_is_refused_in_one_line(override):
     with pytest.raises(ConfigError) as caught:
         compose(override.split())
     key = override.split()[-1].partition("=")[0]
@@ -213,7 +207,7 @@ STREAM = {"_target_": "trainer.datasets.stream.stream"}
 ANY = {"_target_": "tests.support.toy_datasets.poisoned", "ids": []}
 
 
-def test_datasets_that_take_an_augmentation_get_it() -> None:
+def test_datasets_that_take_an_augmentation_get_it():
     assert augmented(ANY, FLIP) == {**ANY, "augment": FLIP}
     assert augmented(ANY, {**FLIP, "flip": False}) == ANY  # which may take no option
     outer = {**STREAM, "sources": {"a": DIGITS, "b": [STREAM, DIGITS]}}
@@ -224,7 +218,7 @@ def test_datasets_that_take_an_augmentation_get_it() -> None:
 CATCH = ["task=impala", "env=catch", "model=mlp", "train.steps_per_epoch=10"]
 
 
-def test_environment_takes_the_place_of_the_dataset_and_names_the_run() -> None:
+def test_environment_takes_the_place_of_the_dataset_and_names_the_run():
     experiment = compose(CATCH)
     assert (experiment.dataset, experiment.choices["dataset"]) == (None, None)
     assert experiment.buffer["max_staleness"] == 20
@@ -237,7 +231,7 @@ def test_environment_takes_the_place_of_the_dataset_and_names_the_run() -> None:
 LOOP = ["loop._target_=tests.support.loops.call", "train.steps=8"]
 
 
-def test_groups_of_the_built_in_loop_are_left_out() -> None:
+def test_groups_of_the_built_in_loop_are_left_out():
     experiment = compose(LOOP)
     assert (experiment.own_loop, experiment.model) == ("tests.support.loops.call", None)
     assert experiment.callbacks == {}
@@ -256,13 +250,13 @@ def test_groups_of_the_built_in_loop_are_left_out() -> None:
          r"launch.ray.min_workers .1. cannot be used with loop"),
     ],
 )  # fmt: skip
-def test_strategy_that_cannot_is_refused_with_the_reason(overrides: list[str], reason: str) -> None:
+def test_strategy_that_cannot_is_refused_with_the_reason(overrides, reason):
     with pytest.raises(ConfigError, match=reason) as caught:
         resolve(compose(overrides))
     assert len(caught.value.problems) == 1
 
 
-def test_continued_loop_keeps_its_strategy(tmp_path: Path) -> None:
+def test_continued_loop_keeps_its_strategy(tmp_path):
     before = identity.leaves(compose([*LOOP, "strategy=mirrored", "strategy.virtual_devices=2"]))
     experiment = compose([*LOOP, "strategy=multi_worker"])
     changes = identity.changes(before, identity.leaves(experiment))
@@ -273,7 +267,7 @@ def test_continued_loop_keeps_its_strategy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", REMOVED)
-def test_what_was_removed_is_refused_with_its_replacement(name: str) -> None:
+def test_what_was_removed_is_refused_with_its_replacement(name):
     expected = f"{name} was removed; {REMOVED[name]}"
     assert problems(name if "=" in name else f"{name}=1") == (expected,)
     for override in () if "=" in name else (f"+{name}.part=1", f"++{name}=1", f"~{name}"):
@@ -281,9 +275,7 @@ def test_what_was_removed_is_refused_with_its_replacement(name: str) -> None:
             rewrite([override])
 
 
-def test_store_of_another_project_is_found_by_its_entry_point(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_store_of_another_project_is_found_by_its_entry_point(monkeypatch):
     point = EntryPoint("mem", "tests.support.object_stores:MemoryStore", "steadfast.stores")
     monkeypatch.setattr(addresses, "entry_points", lambda group: [point])
     monkeypatch.setattr(addresses, "store_classes", addresses.store_classes.__wrapped__)

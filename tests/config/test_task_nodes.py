@@ -1,37 +1,32 @@
 """Nodes of a task: checked, recorded, named, compared and swept like the groups."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from tests.support.choices import GAN_CONF as CONF
-from trainer.annotations import Effect, Semantic, Structural
+from trainer.annotations import Semantic, Structural
 from trainer.cli.compose import compose
 from trainer.config.instantiate import instantiate
-from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.protocols import ModelNode, ScheduleNode
 from trainer.runs.identity import Change, changes, leaves, run_name
 
 
 @pytest.fixture(autouse=True)
-def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def gan(*overrides: str) -> Experiment:
+def gan(*overrides):
     return compose(["task=toy_gan", *overrides], CONF)
 
 
-def problems(*overrides: str) -> tuple[str, ...]:
+def problems(*overrides):
     with pytest.raises(ConfigError) as raised:
         compose(["task=toy_gan", *overrides], CONF)
     return raised.value.problems
 
 
-def test_nodes_are_composed_and_their_choices_recorded() -> None:
+def test_nodes_are_composed_and_their_choices_recorded():
     experiment = gan("model@task.discriminator=softmax", "task.generator.width=5")
     own = {"_target_": "tests.support.toy_gan.generator", "width": 5}
     assert experiment.task["generator"] == own
@@ -45,7 +40,7 @@ def test_nodes_are_composed_and_their_choices_recorded() -> None:
     ]
 
 
-def test_option_of_a_node_names_the_run() -> None:
+def test_option_of_a_node_names_the_run():
     names = {run_name(gan(*overrides)) for overrides in (
         (), ("task.generator.width=5",), ("model@task.generator=softmax",),
         ("task.generator_optimizer.learning_rate=0.01",),
@@ -77,13 +72,13 @@ def test_option_of_a_node_names_the_run() -> None:
          "did you mean 'task.generator_optimizer.learning_rate'?"),
     ],
 )  # fmt: skip
-def test_wrong_node_is_one_line(override: str, start: str, fix: str) -> None:
+def test_wrong_node_is_one_line(override, start, fix):
     (line,) = problems(override)
     assert line.startswith(start)
     assert line.endswith(fix)
 
 
-def test_target_receives_nodes_and_instantiates_nothing_of_them() -> None:
+def test_target_receives_nodes_and_instantiates_nothing_of_them():
     node = gan("+schedule@task.generator_schedule=cosine").task
     task = instantiate(node, "task")
     assert task.generator == ModelNode("task.generator", node["generator"])
@@ -93,10 +88,10 @@ def test_target_receives_nodes_and_instantiates_nothing_of_them() -> None:
     assert instantiate(gan().task, "task").generator_schedule is None
 
 
-def test_changed_node_has_the_effect_of_its_group() -> None:
+def test_changed_node_has_the_effect_of_its_group():
     before = leaves(gan())
 
-    def effects(*overrides: str) -> dict[str, Effect]:
+    def effects(*overrides):
         return {change.key: change.effect for change in changes(before, leaves(gan(*overrides)))}
 
     assert effects("task.generator.width=5") == {"task.generator.width": Structural()}

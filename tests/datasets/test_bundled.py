@@ -5,7 +5,6 @@ import os
 import pickle
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -40,11 +39,11 @@ ALL_CHANGES = Augmentation(min_area=0.5, flip=True, crop=2, brightness=0.1)
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_toy_set_keeps_the_contract(make: Any, options: dict[str, Any]) -> None:
+def test_toy_set_keeps_the_contract(make, options):
     check_dataset(make(**options))
 
 
-def test_digits_contain_every_image_once() -> None:
+def test_digits_contain_every_image_once():
     data = digits()
     assert (data.train.num_examples, data.test.num_examples) == (1437, 360)
     batches = everything(data.train), everything(data.test)
@@ -54,7 +53,7 @@ def test_digits_contain_every_image_once() -> None:
     assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
 
 
-def test_tables_are_whole() -> None:
+def test_tables_are_whole():
     cancer, diabetic = breast_cancer(), diabetes()
     cancer.fit()
     diabetic.fit()
@@ -70,14 +69,14 @@ def test_tables_are_whole() -> None:
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     """Keras' folder of data sets, which does not exist yet."""
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
     return tmp_path / "keras" / "datasets"
 
 
-def write_mnist(path: Path, **changes: Any) -> str:
-    arrays: dict[str, Any] = {
+def write_mnist(path, **changes):
+    arrays = {
         "x_train": np.zeros((20, 28, 28), np.uint8),
         "y_train": np.arange(20, dtype=np.uint8) % 10,
         "x_test": np.zeros((10, 28, 28), np.uint8),
@@ -88,8 +87,8 @@ def write_mnist(path: Path, **changes: Any) -> str:
     return str(path)
 
 
-def test_download_of_mnist_appears_complete(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def download(path: str) -> None:
+def test_download_of_mnist_appears_complete(cache, monkeypatch):
+    def download(path):
         assert not (cache / "mnist.npz").exists()
         write_mnist(Path(path))
 
@@ -103,14 +102,14 @@ def test_download_of_mnist_appears_complete(cache: Path, monkeypatch: pytest.Mon
 PER_FILE = 4
 
 
-def batch(number: int) -> dict[bytes, Any]:
+def batch(number):
     rows = np.random.RandomState(number).randint(0, 256, (PER_FILE, 3072), np.uint8)
     labels = [(number + i) % 10 for i in range(PER_FILE)]
     return {b"batch_label": b"fake", b"labels": labels, b"data": rows, b"filenames": [b"x.png"] * 4}
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """A small CIFAR-10 in the official layout."""
     path = tmp_path / "cifar-10-batches-py"
     path.mkdir()
@@ -120,14 +119,14 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def pack(folder: Path, archive: Path) -> Path:
+def pack(folder, archive):
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(folder, folder.name)
     return archive
 
 
-def test_folder_and_archive_are_read_and_what_is_missing_is_named(folder: Path) -> None:
+def test_folder_and_archive_are_read_and_what_is_missing_is_named(folder):
     for path in (folder, pack(folder, folder.parent / "cifar-10-python.tar.gz")):
         data = cifar10(path=str(path))
         assert (data.input_shape, data.num_classes) == ((32, 32, 3), 10)
@@ -147,7 +146,7 @@ def test_folder_and_archive_are_read_and_what_is_missing_is_named(folder: Path) 
         cifar10(path="no/where")
 
 
-def test_decode_reads_pickles_of_python_2_and_numpy_1() -> None:
+def test_decode_reads_pickles_of_python_2_and_numpy_1():
     # Python 2 wrote bytes as plain strings, and numpy 1 kept `_reconstruct` elsewhere.
     rows = np.arange(3072, dtype=np.uint8)[None]
     content = (
@@ -164,14 +163,14 @@ def test_decode_reads_pickles_of_python_2_and_numpy_1() -> None:
 class Malicious:
     """Makes a folder when it is unpickled."""
 
-    def __init__(self, victim: Path):
+    def __init__(self, victim):
         self.victim = victim
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self):
         return os.mkdir, (str(self.victim),)
 
 
-def test_malicious_pickle_is_refused_and_not_run(folder: Path) -> None:
+def test_malicious_pickle_is_refused_and_not_run(folder):
     victim = folder.parent / "victim"
     content = pickle.dumps({b"data": Malicious(victim), b"labels": []}, protocol=2)
     (folder / "data_batch_3").write_bytes(content)
@@ -180,7 +179,7 @@ def test_malicious_pickle_is_refused_and_not_run(folder: Path) -> None:
     assert not victim.exists()
 
 
-def rows(size: int, labels: list[int]) -> bytes:
+def rows(size, labels):
     return pickle.dumps({b"data": np.zeros((2, size), np.uint8), b"labels": labels})
 
 
@@ -197,16 +196,14 @@ CODEC = b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x04\x00\x00\x00zlib\x86R
         (CODEC, "encoding zlib"),
     ],
 )
-def test_other_contents_are_refused(folder: Path, content: bytes, message: str) -> None:
+def test_other_contents_are_refused(folder, content, message):
     (folder / TEST_FILE).write_bytes(content)
     with pytest.raises(ValueError, match=f"test_batch.*{message}") as caught:
         cifar10(path=str(folder))
     assert "\n" not in str(caught.value)
 
 
-def test_archive_in_the_cache_of_keras_must_have_the_published_checksum(
-    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_archive_in_the_cache_of_keras_must_have_the_published_checksum(folder, cache, monkeypatch):
     with pytest.raises(FileNotFoundError, match=r"none of .*; put https://.*\.tar\.gz .* there"):
         cifar10()
     for name in ("cifar-10-batches-py.tar.gz", "cifar-10-python.tar.gz"):

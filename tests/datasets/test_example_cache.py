@@ -1,10 +1,6 @@
 """Decoded examples that are kept on the disk."""
 
-from __future__ import annotations
-
 import logging
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +14,7 @@ COUNT = 12
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     random = np.random.default_rng(0)
     for split in ("train", "test"):
         for number in range(COUNT):
@@ -29,16 +25,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-def cached(folder: Path, **options: Any) -> Any:
+def cached(folder, **options):
     return image_folder(path=str(folder), image_size=[6, 6], cache="disk", **options)
 
 
-def fetch(split: Any, *indices: int) -> dict[str, np.ndarray]:
+def fetch(split, *indices):
     return {n: t.numpy() for n, t in split.fetch(tf.constant(indices, tf.int64)).items()}
 
 
 @pytest.mark.slow
-def test_kept_examples_are_not_read_again(folder: Path) -> None:
+def test_kept_examples_are_not_read_again(folder):
     data, other = cached(folder), cached(folder)
     first = fetch(data.train, 3, 0, 3)
     for file in (folder / "train").rglob("*.png"):
@@ -52,9 +48,7 @@ def test_kept_examples_are_not_read_again(folder: Path) -> None:
         fetch(cached(folder).train, 0)
 
 
-def test_damaged_files_are_told_in_each_process(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_files_are_told_in_each_process(folder, caplog):
     (folder / "train" / "a" / "4.png").write_bytes(png(0)[:20])
     for _ in range(2):
         data = cached(folder, max_corrupt_records=1)
@@ -64,7 +58,7 @@ def test_damaged_files_are_told_in_each_process(
         assert (sum(weights), len(caplog.messages)) == (COUNT - 1, 1)
 
 
-def test_damage_of_the_cache_is_found(folder: Path, home: Path) -> None:
+def test_damage_of_the_cache_is_found(folder, home):
     data = cached(folder)
     expected = fetch(data.train, *range(COUNT))
     for file in (home / ".cache/steadfast").glob("*.bin"):
@@ -78,6 +72,6 @@ def test_damage_of_the_cache_is_found(folder: Path, home: Path) -> None:
     np.testing.assert_equal(fetch(data.train, *range(COUNT)), expected)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"cache \(disk\) needs 9\d+\.\d+ GiB, but .* free"):
         open_bytes("a", 10**18)

@@ -45,18 +45,18 @@ class Format(NamedTuple):
     tested: list[int]
 
 
-def image(number: int) -> bytes:
+def image(number):
     return png(number, SIZE, 3)
 
 
-def write_folder(root: Path, numbers: Sequence[int]) -> None:
+def write_folder(root, numbers):
     for number in numbers:
         file = root / "ab"[number % 2] / f"{number:02d}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(image(number))
 
 
-def write_masks(root: Path, numbers: Sequence[int]) -> None:
+def write_masks(root, numbers):
     for folder, value in (("images", None), ("masks", 1)):
         (root / folder).mkdir(parents=True, exist_ok=True)
         for number in numbers:
@@ -64,16 +64,16 @@ def write_masks(root: Path, numbers: Sequence[int]) -> None:
             (root / folder / f"{number:02d}.png").write_bytes(content)
 
 
-def write_images(root: Path, numbers: Sequence[int]) -> None:
+def write_images(root, numbers):
     records = [example(image=image(number), label=number % 2) for number in numbers]
     write_records(root / f"{numbers[0]}.tfrecord", records)
 
 
-def write_vectors(root: Path, numbers: Sequence[int]) -> None:
+def write_vectors(root, numbers):
     write_records(root / f"{numbers[0]}.tfrecord", vector_records(len(numbers), numbers[0]))
 
 
-def write_array_records(root: Path, numbers: Sequence[int]) -> None:
+def write_array_records(root, numbers):
     module = pytest.importorskip("array_record.python.array_record_module")
     root.mkdir(parents=True, exist_ok=True)
     writer = module.ArrayRecordWriter(str(root / f"{numbers[0]}.array_record"), "group_size:1")
@@ -82,7 +82,7 @@ def write_array_records(root: Path, numbers: Sequence[int]) -> None:
     writer.close()
 
 
-def write_parquet(root: Path, numbers: Sequence[int]) -> None:
+def write_parquet(root, numbers):
     try:
         library = import_extra("datasets", "huggingface", "dataset=huggingface")
     except ValueError as error:
@@ -99,33 +99,33 @@ def write_parquet(root: Path, numbers: Sequence[int]) -> None:
     data.to_parquet(str(root / f"{numbers[0]}.parquet"))
 
 
-def write_table(root: Path, numbers: Sequence[int]) -> None:
+def write_table(root, numbers):
     root.mkdir(parents=True, exist_ok=True)
     lines = ["x,label", *(f"{number % 3},{number}" for number in numbers)]
     (root / f"{numbers[0]}.csv").write_text("\n".join(lines))
 
 
-def write_texts(root: Path, numbers: Sequence[int]) -> None:
+def write_texts(root, numbers):
     root.mkdir(parents=True, exist_ok=True)
     rows = [json.dumps({"text": f"{number}", "label": number % 2}) for number in numbers]
     (root / f"{numbers[0]}.jsonl").write_text("\n".join(rows))
 
 
-def read_table(path: str, **options: Any) -> Any:
+def read_table(path, **options):
     data = table(path=path, label_kind="number", **options)
     data.fit()
     return data
 
 
-def read_with(function: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
+def read_with(function, **fixed):
     return lambda path, **options: function(path=path, **fixed, **options)
 
 
-def color(batch: dict[str, np.ndarray]) -> Sequence[int]:
+def color(batch):
     return batch["features"][:, 0, 0, 0].tolist()
 
 
-def words(batch: dict[str, np.ndarray]) -> Sequence[int]:
+def words(batch):
     return [int(bytes((row[row > 0] - 1).tolist())) for row in batch["features"]]
 
 
@@ -174,13 +174,13 @@ FORMATS = {
 OF_IMAGES = ["image_folder", "image_masks", "images", "array_record", "parquet"]
 
 
-def numbers_of(form: Format, split: Any) -> list[int]:
+def numbers_of(form, split):
     return sorted(map(int, form.numbers(everything(split))))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
-def test_format_keeps_the_contract(name: str, tmp_path: Path) -> None:
+def test_format_keeps_the_contract(name, tmp_path):
     form = FORMATS[name]
     form.write(tmp_path / "data" / "train", range(12))
     form.write(tmp_path / "data" / "test", range(12, 20))
@@ -198,9 +198,7 @@ def test_format_keeps_the_contract(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_folders_are_the_splits_and_files_of_validation_are_not_tested_on(
-    name: str, tmp_path: Path
-) -> None:
+def test_folders_are_the_splits_and_files_of_validation_are_not_tested_on(name, tmp_path):
     form, root = FORMATS[name], tmp_path / "data"
     form.write(root / "train", range(6))
     form.write(root / "val", range(6, 10))
@@ -214,7 +212,7 @@ def test_folders_are_the_splits_and_files_of_validation_are_not_tested_on(
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_hash_that_no_added_file_changes_chooses_what_is_tested(name: str, tmp_path: Path) -> None:
+def test_hash_that_no_added_file_changes_chooses_what_is_tested(name, tmp_path):
     form, root = FORMATS[name], tmp_path / "data"
     form.write(root, range(40))
     data = form.read(path=str(root), test_fraction=0.3)
@@ -231,7 +229,7 @@ def test_hash_that_no_added_file_changes_chooses_what_is_tested(name: str, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OF_IMAGES)
-def test_cached_examples_have_the_same_bits(name: str, tmp_path: Path) -> None:
+def test_cached_examples_have_the_same_bits(name, tmp_path):
     form = FORMATS[name]
     for split in ("train", "test"):
         form.write(tmp_path / "data" / split, range(6))
@@ -252,7 +250,7 @@ def test_cached_examples_have_the_same_bits(name: str, tmp_path: Path) -> None:
 BROKEN = (0, 1, 3, 6)
 
 
-def damage_file(root: Path, number: int) -> str:
+def damage_file(root, number):
     (file,) = root.rglob(f"{number:02d}.png")
     content = file.read_bytes()
     half = content[: len(content) // 2]
@@ -260,7 +258,7 @@ def damage_file(root: Path, number: int) -> str:
     return str(file)
 
 
-def damage_mask(root: Path, number: int) -> str:
+def damage_mask(root, number):
     file = root / "masks" / f"{number:02d}.png"
     if number < 2:  # a class that is unknown; another size than the image's
         file.write_bytes(png(2 - number, [6, 4] if number else SIZE))
@@ -269,7 +267,7 @@ def damage_mask(root: Path, number: int) -> str:
     return f"{root / 'images' / file.name} with its mask"
 
 
-def damage_record(root: Path, number: int) -> str:
+def damage_record(root, number):
     file = root / "0.tfrecord"
     offset = int(open_index([file]).offsets[number])
     content = bytearray(file.read_bytes())
@@ -284,16 +282,13 @@ def damage_record(root: Path, number: int) -> str:
     [("image_folder", damage_file), ("image_masks", damage_mask), ("images", damage_record)],
 )
 def test_damaged_examples_have_no_weight_up_to_a_limit_and_change_no_other(
-    name: str,
-    damage: Callable[[Path, int], str],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    name, damage, tmp_path, caplog
+):
     form, root = FORMATS[name], tmp_path / "data"
     for split in ("train", "test"):
         form.write(root / split, range(8))
 
-    def train(limit: int) -> Any:
+    def train(limit):
         return form.read(path=str(root), max_corrupt_records=limit).train
 
     intact = everything(train(0))

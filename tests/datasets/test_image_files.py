@@ -1,8 +1,5 @@
 """Folders of images, with classes or masks: layouts, framing, and masks that augmentation moves."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -18,7 +15,7 @@ SIZE = [4, 6]
 NAMES = ["ground", "thing"]
 
 
-def write(path: Path, pixels: Any) -> Path:
+def write(path, pixels):
     """Write pixels, or an image of one color; losslessly for .png."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(pixels, int):
@@ -29,7 +26,7 @@ def write(path: Path, pixels: Any) -> Path:
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
+def tree(tmp_path):
     """Two classes, train/ and test/, with files of several names and kinds."""
     for number in range(2):
         write(tmp_path / "data/train/cat" / f"{number}.png", number)
@@ -38,7 +35,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def test_classes_are_folders_and_images_have_one_size(tree: Path) -> None:
+def test_classes_are_folders_and_images_have_one_size(tree):
     data = image_folder(path=str(tree), image_size=SIZE)
     assert (data.input_shape, data.class_names) == ((4, 6, 3), ["ant", "cat"])
     train, test = everything(data.train), everything(data.test)
@@ -49,7 +46,7 @@ def test_classes_are_folders_and_images_have_one_size(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("antialias", [False, True])
-def test_antialias_averages_pixels(tmp_path: Path, antialias: bool) -> None:
+def test_antialias_averages_pixels(tmp_path, antialias):
     image = np.zeros((8, 8, 3), np.uint8)
     image[3:5, 3:5] = 255  # what bilinear sampling sees at the center, and averaging does not
     for name in ("train", "test"):
@@ -59,9 +56,7 @@ def test_antialias_averages_pixels(tmp_path: Path, antialias: bool) -> None:
     assert value < 63.75 if antialias else value > 127.5
 
 
-def test_hidden_loose_and_other_files_are_ignored(
-    tree: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_hidden_loose_and_other_files_are_ignored(tree, caplog):
     names = ("notes.txt", "loose.png", "cat/._0.png", "cat/labels.csv", "cat/0.webp")
     for name in (*names, "cat/more/0.png", ".cache/x.png"):
         (tree / "train" / name).parent.mkdir(exist_ok=True)
@@ -76,11 +71,11 @@ MASK[:, :6] = 1
 MASK[:2, -2:] = 255
 
 
-def masks(root: Path, **options: Any) -> Any:
+def masks(root, **options):
     return image_masks(path=str(root), image_size=SIZE, class_names=NAMES, **options)
 
 
-def test_masks_are_resized_and_cropped_as_their_images(tmp_path: Path) -> None:
+def test_masks_are_resized_and_cropped_as_their_images(tmp_path):
     for split in ("train", "test"):
         write(tmp_path / split / "images" / "a.jpg", 200)
         write(tmp_path / split / "masks" / "a.png", MASK)
@@ -100,7 +95,7 @@ def test_masks_are_resized_and_cropped_as_their_images(tmp_path: Path) -> None:
     np.testing.assert_allclose(alone["features"], 200 / 255, atol=0.01)
 
 
-def test_flip_and_crop_move_a_mask_with_its_image() -> None:
+def test_flip_and_crop_move_a_mask_with_its_image():
     random = np.random.default_rng(0)
     classes = random.integers(1, 200, [12, 6, 7]).astype(np.uint8)
     split = ArraySplit(classes[..., None], None)

@@ -1,8 +1,5 @@
 """Preprocessing of images: the same in any batch, framing of files, and formats."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -18,14 +15,14 @@ from trainer.datasets.splits.arrays import ArraySplit
 RANDOM = np.random.RandomState(0)
 SPLIT = ArraySplit(RANDOM.randint(0, 256, (8, 6, 7, 3), np.uint8), np.arange(8))
 ALL = tf.range(8, dtype=tf.int64)
-EVERYTHING: dict[str, Any] = {
+EVERYTHING = {
     "image_size": [9, 8],
     "augment": Augmentation(flip=True, crop=2, brightness=0.3),
     "normalize": Normalization(mean=[0.1, 0.2, 0.3], std=[0.7, 0.8, 0.9]),
 }
 
 
-def dataset(**options: Any) -> ImageDataset:
+def dataset(**options):
     return ImageDataset(train=SPLIT, test=SPLIT, image_shape=(6, 7, 3), num_classes=8, **options)
 
 
@@ -43,7 +40,7 @@ MIXING = {"mixup": 0.2, "cutmix": 1.0}
     ],
     ids=lambda options: "+".join(options),
 )
-def test_examples_are_the_same_bits_in_any_part_of_the_batch(options: dict[str, Any]) -> None:
+def test_examples_are_the_same_bits_in_any_part_of_the_batch(options):
     changed = dataset(**{**EVERYTHING, "augment": Augmentation(**options)})
     draws = tf.constant(RANDOM.uniform(size=(8, changed.num_draws)), tf.float32)
     batch = SPLIT.fetch(ALL)
@@ -58,7 +55,7 @@ def test_examples_are_the_same_bits_in_any_part_of_the_batch(options: dict[str, 
             np.testing.assert_array_equal(part[name], tf.gather(value, rows), err_msg=name)
 
 
-def test_evaluation_is_not_augmented() -> None:
+def test_evaluation_is_not_augmented():
     everything = dataset(**EVERYTHING)
     plain = dataset(**{**EVERYTHING, "augment": None})
     batch = SPLIT.fetch(ALL)
@@ -67,7 +64,7 @@ def test_evaluation_is_not_augmented() -> None:
     assert evaluated.shape == (8, *everything.input_shape) == (8, 9, 8, 3)
 
 
-def test_transform_compiles_under_xla() -> None:
+def test_transform_compiles_under_xla():
     everything = dataset(**EVERYTHING)
     draws = tf.constant(RANDOM.uniform(size=(8, everything.num_draws)), tf.float32)
     batch = SPLIT.fetch(ALL)
@@ -86,7 +83,7 @@ def test_transform_compiles_under_xla() -> None:
         ({"normalize": Normalization(std=[0.5, 0.0, 0.5])}, r"normalize\.std.*must be positive"),
     ],
 )
-def test_image_dataset_refuses_impossible_options(options: dict[str, Any], message: str) -> None:
+def test_image_dataset_refuses_impossible_options(options, message):
     augment = options.get("augment")
     with pytest.raises(ValueError, match=message):
         dataset(**{**options, "augment": augment and Augmentation(**augment)})
@@ -94,9 +91,7 @@ def test_image_dataset_refuses_impossible_options(options: dict[str, Any], messa
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "bmp", "gif"])
 @pytest.mark.parametrize(("mode", "shape"), [("L", (8, 9, 3)), ("RGB", (8, 9, 1))])
-def test_image_files_of_every_format_are_decoded(
-    tmp_path: Path, suffix: str, mode: str, shape: tuple[int, int, int]
-) -> None:
+def test_image_files_of_every_format_are_decoded(tmp_path, suffix, mode, shape):
     color = 204 if mode == "L" else (204, 204, 204)
     Image.new(mode, (5, 4), color).save(tmp_path / f"image.{suffix}")
     small = ImageDataset(train=SPLIT, test=SPLIT, image_shape=shape, num_classes=8, max_value=16.0)
@@ -123,15 +118,13 @@ NUMBERS = np.random.RandomState(0).uniform(size=(500, 4)).astype(np.float32)
         ((1, 1), (8, 8), 0.5, (0, 0, 1, 1)),
     ],
 )
-def test_center_box_has_the_proportions_of_the_result(
-    image: tuple[int, int], size: tuple[int, int], share: float, box: tuple[int, ...]
-) -> None:
+def test_center_box_has_the_proportions_of_the_result(image, size, share, box):
     found = center_box(tf.constant(image[0]), tf.constant(image[1]), size, share)
     assert tuple(map(int, found)) == box
 
 
 @pytest.mark.parametrize("size", [(224, 224), (100, 300)])
-def test_random_boxes_are_within_the_image_and_as_large_as_drawn(size: tuple[int, int]) -> None:
+def test_random_boxes_are_within_the_image_and_as_large_as_drawn(size):
     height, width = 400, 700
     boxes = random_box(tf.constant(height), tf.constant(width), size, 0.08, tf.constant(NUMBERS))
     top, left, box_height, box_width = (np.asarray(part) for part in boxes)
@@ -149,7 +142,7 @@ def test_random_boxes_are_within_the_image_and_as_large_as_drawn(size: tuple[int
     assert abs(np.mean(top[whole] / (height - box_height[whole])) - 0.5) < 0.05
 
 
-def test_boxes_are_resized_like_single_images() -> None:
+def test_boxes_are_resized_like_single_images():
     images = np.random.RandomState(1).uniform(size=(3, 9, 7, 2)).astype(np.float32)
     boxes = ([0, 2, 8], [1, 0, 6], [9, 4, 1], [5, 7, 1])
     resized = resize_boxes(tf.constant(images), tuple(tf.constant(part) for part in boxes))
@@ -161,7 +154,7 @@ def test_boxes_are_resized_like_single_images() -> None:
     np.testing.assert_array_equal(same, images)
 
 
-def write_gradient(path: Path) -> None:
+def write_gradient(path):
     """Write an image whose pixel in row y and column x is (y, x, 0)."""
     path.parent.mkdir(parents=True)
     rows, columns = np.mgrid[0:60, 0:80]
@@ -169,9 +162,7 @@ def write_gradient(path: Path) -> None:
     path.write_bytes(tf.io.encode_png(pixels).numpy())
 
 
-def test_files_are_cut_at_random_in_training_and_in_the_middle_in_evaluation(
-    tmp_path: Path,
-) -> None:
+def test_files_are_cut_at_random_in_training_and_in_the_middle_in_evaluation(tmp_path):
     for split in ("train", "test"):
         for label in ("a", "b"):
             write_gradient(tmp_path / split / label / "0.png")

@@ -1,16 +1,12 @@
 """Records of any object by index, of memory-mapped arrays, and those read in other processes."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COUNT = 8
 
 
-def dataset(source: Any, test: Any = None, *, processes: int = 0, **fields: Any) -> Any:
+def dataset(source, test=None, *, processes=0, **fields):
     """Open a source, or records that a function makes of their numbers."""
     if callable(source):
         source = Records([source(number) for number in range(COUNT)])
@@ -45,11 +41,11 @@ def dataset(source: Any, test: Any = None, *, processes: int = 0, **fields: Any)
     )
 
 
-def pixels(number: int) -> np.ndarray:
+def pixels(number):
     return np.full((4, 4, 1), number, np.uint8)
 
 
-IMAGES: dict[str, Callable[[int], Any]] = {
+IMAGES = {
     "a mapping of arrays": lambda n: {"img": pixels(n), "target": n % 3},
     "a tuple": lambda n: (pixels(n), np.int32(n % 3)),
     "encoded": lambda n: {"image": png(n), "label": np.array([n % 3])},
@@ -59,7 +55,7 @@ IMAGES: dict[str, Callable[[int], Any]] = {
 
 
 @pytest.mark.parametrize("make", IMAGES.values(), ids=IMAGES)
-def test_images_of_every_kind_become_the_same_examples(make: Callable[[int], Any]) -> None:
+def test_images_of_every_kind_become_the_same_examples(make):
     data = dataset(make)
     assert (data.input_shape, data.num_classes, data.train.in_memory) == ((4, 4, 1), 3, False)
     batch = everything(data.train)
@@ -70,24 +66,24 @@ def test_images_of_every_kind_become_the_same_examples(make: Callable[[int], Any
         check_dataset(data)
 
 
-def test_encoded_images_are_framed_and_cached_as_those_of_a_folder() -> None:
+def test_encoded_images_are_framed_and_cached_as_those_of_a_folder():
     content = tf.io.encode_png(np.arange(288, dtype=np.uint8).reshape(8, 12, 3)).numpy()
     records = Records([(content, n % 3) for n in range(COUNT)])
     fields = Fields(num_classes=3, image_size=[4, 4])
-    options: dict[str, Any] = {"crop": 0.75, "antialias": True, "fields": fields}
+    options = {"crop": 0.75, "antialias": True, "fields": fields}
     expected = decode(content, (4, 4, 3), Framing(0.75, antialias=True))
     data = indexed(train_source=records, test_source=records, **options)
     np.testing.assert_array_equal(everything(data.train)["features"][0], expected)
     np.testing.assert_array_equal(data.decode(tf.constant(content)), expected)
     with pytest.raises(ValueError, match=r"cache: train_source \(Records\) does not tell when its"):
         indexed(train_source=records, test_source=records, cache="disk", **options)
-    records.identity = lambda: "1"  # type: ignore[attr-defined]
+    records.identity = lambda: "1"
     for _ in range(2):
         cached = indexed(train_source=records, test_source=records, cache="disk", **options)
         np.testing.assert_equal(everything(cached.test), everything(data.test))
 
 
-def test_images_of_other_sizes_and_colors_are_converted() -> None:
+def test_images_of_other_sizes_and_colors_are_converted():
     sizes = {"image_size": [5, 7], "channels": 3}
     data = dataset(lambda n: {"image": png(n, (4 + n, 6), 3 if n else 1), "label": 0}, **sizes)
     assert everything(data.train)["features"].shape == (COUNT, 5, 7, 3)
@@ -97,7 +93,7 @@ def test_images_of_other_sizes_and_colors_are_converted() -> None:
     assert dataset(lambda n: (palette, 0)).input_shape == (4, 4, 3)
 
 
-def test_labels_may_be_names_or_missing() -> None:
+def test_labels_may_be_names_or_missing():
     data = dataset(lambda n: (np.zeros(2), "ab"[n % 2]), num_classes=None, class_names=["b", "a"])
     assert (data.num_classes, data.class_names) == (2, ["b", "a"])
     assert everything(data.train)["label"].tolist() == [1, 0] * 4
@@ -107,7 +103,7 @@ def test_labels_may_be_names_or_missing() -> None:
 
 
 @pytest.mark.parametrize("kind", [Records, Batches])
-def test_source_is_called_by_one_thread_at_a_time(kind: type[Records]) -> None:
+def test_source_is_called_by_one_thread_at_a_time(kind):
     split = dataset(kind(count=64)).train
     indices = tf.data.Dataset.range(256).map(lambda index: index % 64)
     batches = indices.batch(4, drop_remainder=True).map(split.fetch, num_parallel_calls=8)
@@ -116,14 +112,14 @@ def test_source_is_called_by_one_thread_at_a_time(kind: type[Records]) -> None:
 
 
 class Broken(Records):
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         if index == 5:
             raise RuntimeError("checksum of block 7 differs")
         return super().__getitem__(index)
 
 
 class BrokenBatches(Broken):
-    def __getitems__(self, indices: list[int]) -> list[Any]:
+    def __getitems__(self, indices):
         return [self[index] for index in indices]
 
 
@@ -144,7 +140,7 @@ FIRST = (pixels(0), 0)
         ([(pixels(0),)], "record 0 has no 1"),
     ],
 )
-def test_a_wrong_record_is_named(source: Any, message: str) -> None:
+def test_a_wrong_record_is_named(source, message):
     data = dataset(IMAGES["a tuple"], source)
     with pytest.raises((tf.errors.OpError, ValueError), match=message):
         everything(data.test)
@@ -166,9 +162,7 @@ VECTORS = [(np.zeros(3), 1)] * 99
         (VECTORS, {}, {"augment": Augmentation(flip=True)}, "augment is for images"),
     ],
 )
-def test_errors_say_what_to_change(
-    source: Any, fields: dict[str, Any], options: dict[str, Any], message: str
-) -> None:
+def test_errors_say_what_to_change(source, fields, options, message):
     with pytest.raises(ValueError, match=message):
         indexed(train_source=source, fields=Fields(**{"num_classes": 3, **fields}), **options)
 
@@ -177,7 +171,7 @@ VALUES = np.arange(20 * 16, dtype=np.int64).reshape(20, 16).astype(np.uint8)
 LABELS = np.arange(20) % 4
 
 
-def test_arrays_are_mapped_and_reshaped(tmp_path: Path) -> None:
+def test_arrays_are_mapped_and_reshaped(tmp_path):
     write_npy(tmp_path, VALUES, LABELS)
     np.save(tmp_path / "test_features.npy", VALUES[:5])
     np.save(tmp_path / "test_labels.npy", LABELS[:5])
@@ -190,11 +184,11 @@ def test_arrays_are_mapped_and_reshaped(tmp_path: Path) -> None:
     check_dataset(data)
 
 
-SHARED: dict[str, Any] = {"processes": 2, "num_classes": None}
+SHARED = {"processes": 2, "num_classes": None}
 
 
-def test_processes_read_the_same_order_and_bits() -> None:
-    def batches(split: Any) -> list[dict[str, np.ndarray]]:
+def test_processes_read_the_same_order_and_bits():
+    def batches(split):
         source = Source(split, 8, 1, SampleOrder(split.num_examples, seed=3))
         iterator = Pipeline(source, tf.distribute.get_strategy()).open(0)
         return [{name: x.numpy() for name, x in next(iterator)[0].items()} for _ in range(8)]
@@ -204,7 +198,7 @@ def test_processes_read_the_same_order_and_bits() -> None:
     np.testing.assert_equal(everything(shared.test), everything(alone.test))
 
 
-def test_records_are_read_in_other_processes_without_tensorflow() -> None:
+def test_records_are_read_in_other_processes_without_tensorflow():
     split = dataset(Told(), **SHARED).train
     batch = everything(split)
     indices, processes, with_tensorflow = batch["features"].T
@@ -217,7 +211,7 @@ def test_records_are_read_in_other_processes_without_tensorflow() -> None:
     assert split.fetch(tf.constant([7], tf.int64))["label"].numpy().tolist() == [3.5]
 
 
-def test_lost_process_is_replaced(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+def test_lost_process_is_replaced(caplog, tmp_path):
     split = dataset(OnceDeadly(tmp_path), **SHARED).train
     with caplog.at_level(logging.WARNING):
         assert everything(split)["features"][:, 0].tolist() == list(range(32))
@@ -231,7 +225,7 @@ def test_lost_process_is_replaced(caplog: pytest.LogCaptureFixture, tmp_path: Pa
     assert len(caplog.messages) == 1
 
 
-def test_signals_to_all_processes_do_not_end_them(caplog: pytest.LogCaptureFixture) -> None:
+def test_signals_to_all_processes_do_not_end_them(caplog):
     split = dataset(Told(), **SHARED).train
     before = {int(number) for number in everything(split)["features"][:, 1]}
     for process in before:
@@ -249,9 +243,7 @@ def test_signals_to_all_processes_do_not_end_them(caplog: pytest.LogCaptureFixtu
         (Absent(), "the source cannot be copied to another process: RuntimeError: the server is"),
     ],
 )
-def test_a_record_that_another_process_cannot_read_is_named(
-    source: Any, message: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_record_that_another_process_cannot_read_is_named(source, message, capfd):
     data = dataset(Told(), source, **SHARED)
     with pytest.raises((tf.errors.OpError, ValueError), match=message):
         everything(data.test)
@@ -276,7 +268,7 @@ pool.read(0, np.arange(2))
 """
 
 
-def test_processes_end_with_the_one_that_trains(tmp_path: Path) -> None:
+def test_processes_end_with_the_one_that_trains(tmp_path):
     path = tmp_path / "process"
     trainer = subprocess.Popen([sys.executable, "-c", _TRAINER, str(path)], cwd=ROOT)
     try:
@@ -288,7 +280,7 @@ def test_processes_end_with_the_one_that_trains(tmp_path: Path) -> None:
     wait_for(lambda: not reader.exists() or "\nState:\tZ" in (reader / "status").read_text())
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
+def wait_for(condition):
     deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline

@@ -1,8 +1,6 @@
 """Data sets of ArrayRecord, TensorFlow Datasets and Hugging Face, written by these libraries."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ from trainer.datasets.tfds import tfds
 from trainer.optional_packages import import_extra
 
 
-def write(path: Path, records: Sequence[bytes]) -> Path:
+def write(path, records):
     module = pytest.importorskip("array_record.python.array_record_module")
     writer = module.ArrayRecordWriter(str(path), "group_size:1")
     for record in records:
@@ -24,10 +22,10 @@ def write(path: Path, records: Sequence[bytes]) -> Path:
     return path
 
 
-def test_a_custom_function_reads_array_records(tmp_path: Path) -> None:
+def test_a_custom_function_reads_array_records(tmp_path):
     file = write(tmp_path / "a.array_record", [bytes([number, 1]) for number in range(40)])
 
-    def parse(content: bytes) -> Any:
+    def parse(content):
         return [float(content[0])], content[1]
 
     data = array_record(path=str(file), parse=parse, fields=Fields(num_classes=2))
@@ -37,17 +35,17 @@ def test_a_custom_function_reads_array_records(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(tmp_path_factory):
     """A data set of TensorFlow Datasets, of two splits."""
     library = pytest.importorskip("tensorflow_datasets")
     pytest.importorskip("array_record")
     library.disable_progress_bar()
 
-    class Toy(library.core.GeneratorBasedBuilder):  # type: ignore[misc]
+    class Toy(library.core.GeneratorBasedBuilder):
         VERSION = library.core.Version("1.0.0")
         pkg_dir_path = Path()
 
-        def _info(self) -> Any:
+        def _info(self):
             features = {
                 "image": library.features.Image(shape=(None, None, 1), encoding_format="png"),
                 "label": library.features.ClassLabel(names=["cat", "dog"]),
@@ -56,10 +54,10 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 builder=self, features=library.features.FeaturesDict(features)
             )
 
-        def _split_generators(self, dl_manager: Any) -> Any:
+        def _split_generators(self, dl_manager):
             return {"train": self._generate_examples(12), "test": self._generate_examples(4)}
 
-        def _generate_examples(self, count: int = 0) -> Any:
+        def _generate_examples(self, count=0):
             for number in range(count):
                 image = np.full((4, 4, 1), number, np.uint8)
                 yield number, {"image": image, "label": number % 2}
@@ -70,7 +68,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_tfds_has_splits_classes_and_images(prepared: Path) -> None:
+def test_tfds_has_splits_classes_and_images(prepared):
     data = tfds(path=str(prepared), train="train[:75%]")
     assert (data.input_shape, data.class_names) == ((4, 4, 1), ["cat", "dog"])
     assert (data.train.num_examples, data.test.num_examples) == (9, 4)
@@ -85,7 +83,7 @@ def test_tfds_has_splits_classes_and_images(prepared: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def library() -> Any:
+def library():
     try:
         module = import_extra("datasets", "huggingface", "dataset=huggingface")
     except ValueError as error:
@@ -95,7 +93,7 @@ def library() -> Any:
 
 
 @pytest.fixture(scope="module")
-def images(library: Any) -> Any:
+def images(library):
     """Twelve images of one color."""
     columns = {
         "image": [{"bytes": png(number), "path": None} for number in range(12)],
@@ -110,7 +108,7 @@ def images(library: Any) -> Any:
     return library.Dataset.from_dict(columns, features=library.Features(kinds))
 
 
-def test_huggingface_has_splits_in_one_folder(library: Any, images: Any, tmp_path: Path) -> None:
+def test_huggingface_has_splits_in_one_folder(library, images, tmp_path):
     parts = library.DatasetDict(train=images.select(range(4, 12)), test=images.select(range(4)))
     path = str(tmp_path / "d")
     parts.save_to_disk(path)

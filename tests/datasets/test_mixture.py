@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,25 +21,25 @@ RANDOM = np.random.RandomState(0)
 
 
 class Weighted(ArraySplit):
-    def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
+    def fetch(self, indices):
         batch = super().fetch(indices)
         return {**batch, "weight": tf.cast(indices % 2, tf.float32), "other": indices}
 
 
-def images(count: int, kind: type = ArraySplit, **options: Any) -> ImageDataset:
+def images(count, kind=ArraySplit, **options):
     pixels = RANDOM.randint(0, 256, (count, 6, 6, 1), np.uint8)
     split = kind(pixels, np.arange(count) % 3)
     return ImageDataset(train=split, test=split, image_shape=(6, 6, 1), num_classes=3, **options)
 
 
-def sources() -> dict[str, ImageDataset]:
+def sources():
     return {
         "a": images(5, augment=Augmentation(flip=True, crop=2)),
         "b": images(8, Weighted, normalize=Normalization(mean=[0.5])),
     }
 
 
-def test_examples_come_with_their_sources_preprocessing_and_draws() -> None:
+def test_examples_come_with_their_sources_preprocessing_and_draws():
     parts = sources()
     mixed = mixture(sources=parts)
     assert (mixed.num_draws, mixed.input_shape, mixed.num_classes) == (3, (6, 6, 1), 3)
@@ -62,7 +61,7 @@ def test_examples_come_with_their_sources_preprocessing_and_draws() -> None:
         assert alone["features"].shape == (len(part), 6, 6, 1)
 
 
-def test_mixture_keeps_the_contract_of_datasets() -> None:
+def test_mixture_keeps_the_contract_of_datasets():
     # Without a division: one by a constant is rounded otherwise where the graph is rewritten.
     check_dataset(mixture(sources={"a": images(5, max_value=1.0), "b": images(8, max_value=1.0)}))
 
@@ -76,14 +75,14 @@ def test_mixture_keeps_the_contract_of_datasets() -> None:
         ({"a": 3e-9, "b": 1}, [1, 2**20 - 1]),
     ],
 )
-def test_weights_are_whole_shares(weights: Any, shares: list[int]) -> None:
+def test_weights_are_whole_shares(weights, shares):
     mixed = mixture(sources=sources(), weights=weights)
     assert [part.share for part in mixed.train.parts] == pytest.approx(shares, abs=1)
     assert [part.size for part in mixed.train.parts] == [5, 8]
 
 
-def test_each_example_of_more_than_a_million_comes_once_in_an_epoch() -> None:
-    def many(count: int) -> ArrayDataset:
+def test_each_example_of_more_than_a_million_comes_once_in_an_epoch():
+    def many(count):
         split = ArraySplit(np.zeros((count, 1), np.float32), np.zeros(count, np.int64))
         return ArrayDataset(train=split, test=split, input_shape=(1,), num_classes=2)
 
@@ -92,7 +91,7 @@ def test_each_example_of_more_than_a_million_comes_once_in_an_epoch() -> None:
     assert np.array_equal(np.sort(indices), np.arange(2**20 + 50_003))
 
 
-def plain(classes: int = 3, shape: tuple[int, ...] = (6, 6, 1)) -> ArrayDataset:
+def plain(classes=3, shape=(6, 6, 1)):
     split = ArraySplit(np.zeros((4, *shape), np.float32), np.zeros(4, np.int64))
     return ArrayDataset(train=split, test=split, input_shape=shape, num_classes=classes)
 
@@ -116,13 +115,13 @@ STREAM = ArrayDataset(
         ({"b": arrays(data=lambda: np.zeros([4, 1]))}, "arrays of any structure .*cannot be mixed"),
     ],
 )
-def test_sources_that_do_not_fit_are_refused(more: dict[str, Any], line: str) -> None:
+def test_sources_that_do_not_fit_are_refused(more, line):
     with pytest.raises(ValueError, match=line):
         mixture(sources={"a": plain(), **more})
 
 
-def test_targets_keep_their_fractions() -> None:
-    def numbers(first: float) -> ArrayDataset:
+def test_targets_keep_their_fractions():
+    def numbers(first):
         split = ArraySplit(np.zeros((4, 2)), first + np.arange(4, dtype=np.float32)[:, None] / 8)
         return ArrayDataset(
             train=split, test=split, input_shape=(2,), num_classes=1, label_kind="number"

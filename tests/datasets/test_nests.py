@@ -1,9 +1,6 @@
 """Examples of any structure: arrays in memory, and any tf.data.Dataset as a stream."""
 
-from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -14,47 +11,45 @@ from tests.support.dataset_contract import check_split
 from trainer.datasets.arrays import arrays
 from trainer.datasets.stream import stream
 
-Data = Callable[[], tf.data.Dataset]
 
-
-def numbers(count: int = 6) -> np.ndarray:
+def numbers(count=6):
     return np.arange(count * 2).reshape(count, 2)
 
 
-def columns(count: int = 6) -> dict[str, Any]:
+def columns(count=6):
     return {"age": np.arange(count, dtype=np.float64), "name": list("abcdefghij"[:count])}
 
 
-def in_memory(value: Any, **options: Any) -> Any:
+def in_memory(value, **options):
     return arrays(data=lambda: value, **options)
 
 
-def pairs(count: int = 6) -> tf.data.Dataset:
+def pairs(count=6):
     features = numbers(count).astype(np.float32)
     return tf.data.Dataset.from_tensor_slices((features, np.arange(count) % 3))
 
 
-def mapped(change: Callable[..., Any]) -> Data:
+def mapped(change):
     return lambda: pairs().map(change)
 
 
-def unknown() -> tf.data.Dataset:
+def unknown():
     return pairs().filter(lambda features, label: label != 7)
 
 
-def endless() -> tf.data.Dataset:
+def endless():
     return pairs().repeat()
 
 
-def streamed(train: Any = pairs, test: Any = pairs, **options: Any) -> Any:
+def streamed(train=pairs, test=pairs, **options):
     return stream(train=train, test=test, **{"num_classes": 3, **options})
 
 
-def batch_of(split: Any, *indices: int) -> Any:
+def batch_of(split, *indices):
     return split.fetch(tf.constant(indices, tf.int64))
 
 
-def test_arrays_keep_their_structure_and_types() -> None:
+def test_arrays_keep_their_structure_and_types():
     x = {"columns": columns(), "pair": (numbers(), np.arange(6, dtype=np.uint8))}
     data = in_memory((x, [np.arange(6.0), numbers()], np.arange(6)))
     batch = batch_of(data.train, 3, 0)
@@ -70,8 +65,8 @@ def test_arrays_keep_their_structure_and_types() -> None:
     check_split(in_memory(np.array(list("abcdef"))).train)
 
 
-def test_batches_of_a_stream_keep_their_structure() -> None:
-    def source() -> tf.data.Dataset:
+def test_batches_of_a_stream_keep_their_structure():
+    def source():
         return pairs().map(lambda x, y: ({"x": x, "t": tf.as_string(y)}, (y, x), 0.5)).batch(4)
 
     data = stream(train=source, test=source)
@@ -89,7 +84,7 @@ def test_batches_of_a_stream_keep_their_structure() -> None:
     assert set(next(iter(alone.train.stream()))) == {"features"}
 
 
-def test_parts_of_arrays_are_train_validation_and_test() -> None:
+def test_parts_of_arrays_are_train_validation_and_test():
     part = (numbers(), np.arange(6) % 3)
     one, two, three = (in_memory((part,) * count if count > 1 else part) for count in (1, 2, 3))
     assert (one.test.num_examples, one.validation) == (0, None)
@@ -122,14 +117,12 @@ def test_parts_of_arrays_are_train_validation_and_test() -> None:
         (None, {}, (None, 1)),
     ],
 )
-def test_kind_and_number_of_labels_are_seen(
-    label: Any, options: dict[str, Any], expected: tuple[str | None, int]
-) -> None:
+def test_kind_and_number_of_labels_are_seen(label, options, expected):
     data = in_memory((numbers(), label), **options)
     assert (data.label_kind, data.num_classes) == expected
     if isinstance(label, np.ndarray):
 
-        def source() -> tf.data.Dataset:
+        def source():
             return tf.data.Dataset.from_tensor_slices((numbers(), label))
 
         data = stream(train=source, test=source, **options)
@@ -148,7 +141,7 @@ def test_kind_and_number_of_labels_are_seen(
         lambda: pairs().batch(3, drop_remainder=True),
     ],
 )
-def test_stream_repeats_the_examples_of_the_function(train: Data) -> None:
+def test_stream_repeats_the_examples_of_the_function(train):
     data = streamed(train, train)
     assert (data.input_shape, data.train.in_memory) == ((2,), False)
     assert data.train.num_examples == 6 == data.test.num_examples
@@ -156,7 +149,7 @@ def test_stream_repeats_the_examples_of_the_function(train: Data) -> None:
     assert labels == [0, 1, 2, 0, 1, 2, 0, 1]
 
 
-def generated() -> tf.data.Dataset:
+def generated():
     spec = tf.TensorSpec([None, 2]), tf.TensorSpec([None], tf.int64)
     batches = tf.data.Dataset.from_generator(
         lambda: [(np.ones([3, 2]), [0] * 3)], output_signature=spec
@@ -174,31 +167,31 @@ def generated() -> tf.data.Dataset:
         generated,
     ],
 )
-def test_unknown_length_must_be_given(source: Data) -> None:
+def test_unknown_length_must_be_given(source):
     with pytest.raises(ValueError, match=r"add dataset\.num_examples"):
         streamed(source)
     assert streamed(source, num_examples=4).train.num_examples == 4
 
 
-def noisy(features: tf.Tensor, label: tf.Tensor) -> Any:
+def noisy(features, label):
     return features + tf.random.uniform([2]), label
 
 
-def generated_noise(generator: Any, features: tf.Tensor, label: tf.Tensor) -> Any:
+def generated_noise(generator, features, label):
     return features + generator.uniform([2]), label
 
 
-def of_generator() -> tf.data.Dataset:
+def of_generator():
     draw = partial(generated_noise, tf.random.Generator.from_seed(1))
     return pairs().map(draw, num_parallel_calls=2)
 
 
-def interleaved() -> tf.data.Dataset:
+def interleaved():
     parts = tf.data.Dataset.range(2)
     return parts.interleave(lambda _: pairs().map(noisy), num_parallel_calls=2)
 
 
-def in_any_order() -> tf.data.Dataset:
+def in_any_order():
     return pairs().map(lambda *row: row, num_parallel_calls=2, deterministic=False)
 
 
@@ -211,16 +204,16 @@ def in_any_order() -> tf.data.Dataset:
         (in_any_order, "ParallelMapDataset of train has deterministic=False"),
     ],
 )
-def test_numbers_that_parallel_calls_draw_are_refused(train: Data, message: str) -> None:
+def test_numbers_that_parallel_calls_draw_are_refused(train, message):
     with pytest.raises(ValueError, match=message):
         streamed(train)
 
 
-def test_numbers_of_one_call_after_the_other_and_of_seeds_are_taken() -> None:
-    def seeded(row: Any, seed: tf.Tensor) -> Any:
+def test_numbers_of_one_call_after_the_other_and_of_seeds_are_taken():
+    def seeded(row, seed):
         return row[0] + tf.random.stateless_uniform([2], [seed, seed]), row[1]
 
-    def stateless() -> tf.data.Dataset:
+    def stateless():
         seeds = tf.data.Dataset.random(seed=0)
         return tf.data.Dataset.zip(pairs(), seeds).map(seeded, num_parallel_calls=2)
 
@@ -228,15 +221,15 @@ def test_numbers_of_one_call_after_the_other_and_of_seeds_are_taken() -> None:
         assert streamed(train).train.digest() == streamed(train).train.digest()
 
 
-def test_digest_changes_with_what_is_trained_on() -> None:
+def test_digest_changes_with_what_is_trained_on():
     xs = (columns(), columns(), {**columns(), "name": list("abcdeX")}, numbers())
     digests = [in_memory((x, np.arange(6))).digest() for x in xs]
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
 
 
-def test_function_draws_the_same_without_a_seed() -> None:
-    def source() -> tf.data.Dataset:
+def test_function_draws_the_same_without_a_seed():
+    def source():
         return tf.data.Dataset.from_tensor_slices(np.random.rand(6, 2)).shuffle(6)
 
     state = np.random.get_state()[1].tolist()
@@ -269,7 +262,7 @@ def test_function_draws_the_same_without_a_seed() -> None:
         (((columns(),), (numbers(),)), r"as of train, \{age: float32\[\], name: string\[\]\}, and"),
     ],
 )
-def test_mistake_in_arrays_is_one_line(value: Any, message: str) -> None:
+def test_mistake_in_arrays_is_one_line(value, message):
     with pytest.raises(ValueError, match=f"^data: .*{message}.*$"):
         in_memory(value)
 
@@ -291,14 +284,14 @@ def test_mistake_in_arrays_is_one_line(value: Any, message: str) -> None:
         ({"train": mapped(lambda x, y: (x[: y + 1], x[: y + 1]))}, "may be a batch of numbers, or"),
     ],
 )
-def test_mistake_in_a_stream_is_one_line(options: dict[str, Any], message: str) -> None:
+def test_mistake_in_a_stream_is_one_line(options, message):
     with pytest.raises(ValueError, match=f"^.*{message}.*$"):
         streamed(**{"label_kind": "class", **options})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("library", [keras, tf.keras], ids=["keras3", "tf_keras"])
-def test_datasets_of_keras_are_streams(tmp_path: Path, library: Any) -> None:
+def test_datasets_of_keras_are_streams(tmp_path, library):
     for number in range(10):
         for name in ("cats", "dogs"):
             (tmp_path / name).mkdir(exist_ok=True)
@@ -306,7 +299,7 @@ def test_datasets_of_keras_are_streams(tmp_path: Path, library: Any) -> None:
             (tmp_path / name / f"{number}.png").write_bytes(image)
             (tmp_path / name / f"{number}.txt").write_text(name)
 
-    def data(function: str, *args: Any, **options: Any) -> Any:
+    def data(function, *args, **options):
         source = partial(getattr(library.utils, function), *args, **options)
         return stream(train=source, test=source)
 

@@ -1,7 +1,6 @@
 """The changes of augmentation and mixing, against formulas and Pillow."""
 
 import colorsys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,20 +16,20 @@ IMAGES = np.random.RandomState(0).uniform(size=(6, 5, 7, 3)).astype(np.float32)
 DRAWS = np.random.RandomState(1).uniform(size=(6, 4)).astype(np.float32)
 
 
-def draws(column: int, *values: float) -> tf.Tensor:
+def draws(column, *values):
     rows = np.full((len(values), 4), 0.5, np.float32)
     rows[:, column] = values
     return tf.constant(rows)
 
 
-def test_flip_mirrors_below_one_half() -> None:
+def test_flip_mirrors_below_one_half():
     flipped = augment.flip(tf.constant(IMAGES[:3]), draws(augment.FLIP_COLUMN, 0.0, 0.49, 0.5))
     np.testing.assert_array_equal(flipped[:2], IMAGES[:2, :, ::-1])
     np.testing.assert_array_equal(flipped[2], IMAGES[2])
 
 
 @pytest.mark.parametrize("margin", [1, 2])
-def test_crop_is_the_window_of_the_padded_image(margin: int) -> None:
+def test_crop_is_the_window_of_the_padded_image(margin):
     numbers = DRAWS.copy()
     numbers[0], numbers[1] = 0.0, np.nextafter(np.float32(1), np.float32(0))  # the last offsets
     cropped = augment.crop(tf.constant(IMAGES), tf.constant(numbers), margin)
@@ -41,7 +40,7 @@ def test_crop_is_the_window_of_the_padded_image(margin: int) -> None:
         np.testing.assert_array_equal(image, pad[down : down + 5, across : across + 7])
 
 
-def test_brightness_adds_and_clips() -> None:
+def test_brightness_adds_and_clips():
     image = np.full((3, 1, 1, 1), 0.9, np.float32)
     changed = augment.Augmentation(brightness=0.5).apply(
         tf.constant(image), draws(augment.BRIGHTNESS_COLUMN, 0.0, 0.5, 0.99)
@@ -49,7 +48,7 @@ def test_brightness_adds_and_clips() -> None:
     np.testing.assert_allclose(np.squeeze(changed), [0.4, 0.9, 1.0], rtol=1e-6)
 
 
-def test_two_views_are_what_two_draws_make_and_differ() -> None:
+def test_two_views_are_what_two_draws_make_and_differ():
     options = {"flip": True, "crop": 1, "brightness": 0.2}
     one = augment.Augmentation(**options)
     two = augment.Augmentation(**options, two_views=True)
@@ -57,7 +56,7 @@ def test_two_views_are_what_two_draws_make_and_differ() -> None:
     assert augment.Augmentation(min_area=0.2).min_area == 0.2
     assert augment.Augmentation(min_area=0.2, two_views=True).min_area == 0.0, "a file is cut once"
     split = ArraySplit(IMAGES, None)
-    shape: dict[str, Any] = {"image_shape": (5, 7, 3), "num_classes": 1, "max_value": 1.0}
+    shape = {"image_shape": (5, 7, 3), "num_classes": 1, "max_value": 1.0}
     single, double = (
         ImageDataset(train=split, test=split, augment=kind, **shape) for kind in (one, two)
     )
@@ -77,7 +76,7 @@ FACTORS = np.repeat([0.0, 1.0, 1.5], 2)
 
 
 @pytest.mark.parametrize("channels", [3, 1])
-def test_saturation_and_contrast_move_pixels_away_from_gray(channels: int) -> None:
+def test_saturation_and_contrast_move_pixels_away_from_gray(channels):
     images = IMAGES[..., :channels]
     gray = (images @ GRAY)[..., None] if channels == 3 else images
     mean = np.round(gray * 255).mean(axis=(1, 2), keepdims=True) / 255
@@ -90,7 +89,7 @@ def test_saturation_and_contrast_move_pixels_away_from_gray(channels: int) -> No
         np.testing.assert_allclose(color.saturation(images, amounts), expected, atol=1e-6)
 
 
-def test_hue_turns_the_circle() -> None:
+def test_hue_turns_the_circle():
     turns = (0.0, 0.25, -0.5)
     turned = color.hue(IMAGES[:3], tf.constant(turns)).numpy()
     for image, result, turn in zip(IMAGES, turned, turns, strict=False):
@@ -104,7 +103,7 @@ SQUARES = np.random.RandomState(0).randint(30, 200, (2, 9, 9, 3)).astype(np.uint
 COLORS = (SQUARES / 255).astype(np.float32)
 
 
-def operate(name: str, magnitude: float = 5.0, negative: bool = False) -> np.ndarray:
+def operate(name, magnitude=5.0, negative=False):
     choice = tf.fill([2], OPERATIONS.index(name))
     result = random_operations.operate(
         tf.constant(COLORS), choice, tf.fill([2], negative), magnitude
@@ -123,12 +122,12 @@ def operate(name: str, magnitude: float = 5.0, negative: bool = False) -> np.nda
         ("solarize", lambda image: ImageOps.solarize(image, 128), 0.0),
     ],
 )
-def test_point_operation_is_that_of_pil(name: str, function: Any, tolerance: float) -> None:
+def test_point_operation_is_that_of_pil(name, function, tolerance):
     expected = np.stack([np.array(function(Image.fromarray(image))) for image in SQUARES]) / 255
     np.testing.assert_allclose(operate(name), expected, atol=(tolerance + 0.01) / 255)
 
 
-def test_translation_shifts_whole_pixels_and_fills_with_gray() -> None:
+def test_translation_shifts_whole_pixels_and_fills_with_gray():
     magnitude = 10 * 2 / (0.45 * 9)  # two pixels of nine
     moved = operate("translate_x", magnitude)
     np.testing.assert_allclose(moved[:, :, :7], COLORS[:, :, 2:], atol=1e-5)
@@ -145,13 +144,13 @@ def test_translation_shifts_whole_pixels_and_fills_with_gray() -> None:
         ("shear_y", np.s_[:, :, 4]),
     ],
 )
-def test_rotation_leaves_the_middle_and_shear_its_line(name: str, same: Any) -> None:
+def test_rotation_leaves_the_middle_and_shear_its_line(name, same):
     moved = operate(name, 10.0)
     np.testing.assert_allclose(moved[same], COLORS[same], atol=1e-5)
     assert not np.allclose(moved[:, 3, 6], COLORS[:, 3, 6])
 
 
-def test_every_operation_is_drawn() -> None:
+def test_every_operation_is_drawn():
     count = len(OPERATIONS)
     images = np.repeat(COLORS[:1], count, axis=0)
     numbers = np.stack([(np.arange(count) + 0.5) / count, np.zeros(count)], axis=1)
@@ -170,7 +169,7 @@ PAIRS = np.random.RandomState(0).uniform(size=(4, 6, 8, 1)).astype(np.float32)
 OTHER = [1, 0, 3, 2]
 
 
-def mix(mixup: float, cutmix: float, weight: Any = None, **columns: float) -> tuple[Any, Any]:
+def mix(mixup, cutmix, weight=None, **columns):
     """Return mixed images and labels; draws are 0.5 but in some columns."""
     names = ("which", "share", "side", "down", "across")
     numbers = tf.constant([[columns.get(name, 0.5) for name in names]] * 4, tf.float32)
@@ -181,7 +180,7 @@ def mix(mixup: float, cutmix: float, weight: Any = None, **columns: float) -> tu
     return mixed["features"].numpy(), mixed["label"].numpy()
 
 
-def test_mixup_blends_neighbors_and_their_labels() -> None:
+def test_mixup_blends_neighbors_and_their_labels():
     # Beta(1, 1) is uniform: draw 0.5 below one half is 0.25.
     images, labels = mix(1.0, 0.0, side=0.0)
     np.testing.assert_allclose(images, 0.75 * PAIRS + 0.25 * PAIRS[OTHER], atol=1e-6)
@@ -197,9 +196,7 @@ def test_mixup_blends_neighbors_and_their_labels() -> None:
         ({"down": 0.0, "across": 0.0}, np.s_[0:2, 0:2]),
     ],
 )
-def test_cutmix_pastes_a_box_of_the_neighbor_and_counts_what_is_inside(
-    columns: dict[str, float], box: tuple[slice, slice]
-) -> None:
+def test_cutmix_pastes_a_box_of_the_neighbor_and_counts_what_is_inside(columns, box):
     images, labels = mix(0.0, 1.0, side=0.0, **columns)
     expected = PAIRS.copy()
     expected[(slice(None), *box)] = PAIRS[OTHER][(slice(None), *box)]
@@ -208,14 +205,14 @@ def test_cutmix_pastes_a_box_of_the_neighbor_and_counts_what_is_inside(
     np.testing.assert_allclose(labels[0], [1 - share, 0, share], atol=1e-6)
 
 
-def test_both_are_drawn_for_half_of_the_examples() -> None:
+def test_both_are_drawn_for_half_of_the_examples():
     for which, alone in ((0.1, (0.0, 1.0)), (0.9, (1.0, 0.0))):
         for one, two in zip(mix(1.0, 1.0, which=which), mix(*alone, which=which), strict=True):
             np.testing.assert_array_equal(one, two)
 
 
 @pytest.mark.parametrize("options", [(1.0, 0.0), (0.0, 1.0)])
-def test_example_without_weight_is_not_mixed_in(options: tuple[float, float]) -> None:
+def test_example_without_weight_is_not_mixed_in(options):
     images, labels = mix(*options, weight=[1.0, 0.0, 1.0, 1.0])
     np.testing.assert_array_equal(images[0], PAIRS[0])
     np.testing.assert_array_equal(labels[0], [1, 0, 0])
@@ -223,7 +220,7 @@ def test_example_without_weight_is_not_mixed_in(options: tuple[float, float]) ->
 
 
 @pytest.mark.parametrize("parameter", [0.2, 1.0, 2.0])
-def test_beta_has_the_moments_of_the_distribution(parameter: float) -> None:
+def test_beta_has_the_moments_of_the_distribution(parameter):
     numbers = np.random.RandomState(0).uniform(size=(2, 200_000))
     sample = mixing.beta(*tf.constant(numbers, tf.float32), parameter).numpy().astype(np.float64)
     assert abs(sample.mean() - 0.5) < 0.005

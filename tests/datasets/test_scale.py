@@ -1,12 +1,8 @@
 """Data at scale: what starting late in a long training, many epochs and large files cost."""
 
-from __future__ import annotations
-
 import gc
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,18 +29,18 @@ class Counted:
 
     in_memory = False
 
-    def __init__(self, split: Any) -> None:
+    def __init__(self, split):
         self.num_examples = split.num_examples
         self.augments = getattr(split, "augments", False)
         self.parts = getattr(split, "parts", None)
-        self.fetched: list[tuple[int, ...]] = []
+        self.fetched = []
         self._split = split
 
-    def fetch(self, indices: tf.Tensor, *draws: tf.Tensor) -> dict[str, tf.Tensor]:
+    def fetch(self, indices, *draws):
         with tf.control_dependencies([tf.numpy_function(self._note, [indices], [])]):
             return self._split.fetch(tf.identity(indices), *draws)
 
-    def _note(self, indices: np.ndarray) -> None:
+    def _note(self, indices):
         self.fetched.append(tuple(indices.tolist()))
         assert len(self.fetched) <= TAKEN + AHEAD, f"so many batches were fetched for {TAKEN}"
 
@@ -52,18 +48,18 @@ class Counted:
 class Numbers:
     """Ten million vectors, by their number."""
 
-    def __len__(self) -> int:
+    def __len__(self):
         return MANY
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         return np.full([2], index % 1000, np.float32), index % 2
 
 
-def numbers() -> Any:
+def numbers():
     return indexed(train_source=Numbers(), test_source=Numbers(), fields=Fields(num_classes=2))
 
 
-def windows() -> WindowSplit:
+def windows():
     """Return windows of a file of zeros that takes no room."""
     with tempfile.TemporaryFile() as file:
         file.truncate(32 * MANY + 1)
@@ -79,7 +75,7 @@ SPLITS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", SPLITS.values(), ids=SPLITS)
-def test_input_opened_late_fetches_no_more_than_opened_early(make: Callable[[], Any]) -> None:
+def test_input_opened_late_fetches_no_more_than_opened_early(make):
     split = make()
     assert not split.in_memory
     for position in (10, MANY):
@@ -114,7 +110,7 @@ EPOCHS = {
 }  # fmt: skip
 
 
-def resources() -> dict[str, int]:
+def resources():
     """Return what this process holds: open files, processes, threads, Python objects."""
     gc.collect()
     tasks = list(Path("/proc/self/task").iterdir())
@@ -129,17 +125,15 @@ def resources() -> dict[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", EPOCHS.values(), ids=EPOCHS)
-def test_epochs_with_evaluation_leave_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
-) -> None:
+def test_epochs_with_evaluation_leave_nothing_behind(tmp_path, monkeypatch, options):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "records" / "train-00000-of-00001", image_records(48))
     write(tmp_path / "records" / "test-00000-of-00001", image_records(16))
     run = engine(tmp_path / "run", *options, "train.steps=null", "train.epochs=5")
     early, late = 6, 15  # the second epoch, by which all is compiled, and the fifth
-    found: dict[int, dict[str, int]] = {}
+    found = {}
 
-    def look() -> bool:
+    def look():
         if run.step in (early, late) and run.step not in found:
             found[run.step] = resources()
         return False

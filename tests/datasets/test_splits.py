@@ -1,6 +1,5 @@
 """Splits: their files, the hash that divides them, arrays in memory, and all training features."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,15 +8,15 @@ import tensorflow as tf
 
 from trainer.datasets.splits.arrays import ArraySplit, check_pair, read_npz
 from trainer.datasets.splits.hashed_split import divide, hash_numbers, hash_texts
-from trainer.datasets.splits.paths import Paths, find_files, find_splits
+from trainer.datasets.splits.paths import find_files, find_splits
 from trainer.datasets.splits.training_features import training_features
 
 
-def list_files(path: Paths, key: str) -> list[Path]:
+def list_files(path, key):
     return find_files(path, key, suffixes=(".csv",))
 
 
-def write(folder: Path, *names: str) -> str:
+def write(folder, *names):
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
@@ -38,21 +37,19 @@ def write(folder: Path, *names: str) -> str:
         (["test.csv", "test_b.csv"], {"train": 2}),
     ],
 )
-def test_folders_or_names_of_files_tell_the_splits(
-    tmp_path: Path, names: list[str], sizes: dict[str, int]
-) -> None:
+def test_folders_or_names_of_files_tell_the_splits(tmp_path, names, sizes):
     splits = find_splits(write(tmp_path, *names), None, list_files)
     assert {name: len(files) for name, (_, files) in splits.present.items()} == sizes
     assert splits.by_name == (len(sizes) > 1 and not (tmp_path / "train").is_dir())
 
 
-def test_files_of_no_split_are_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_of_no_split_are_not_used(tmp_path, caplog):
     folder = write(tmp_path, "train.csv", "test.csv", "more.csv")
     assert find_splits(folder, None, list_files).train.files == [tmp_path / "train.csv"]
     assert "such as more.csv, are not used" in caplog.text
 
 
-def test_test_path_and_lists_name_their_files(tmp_path: Path) -> None:
+def test_test_path_and_lists_name_their_files(tmp_path):
     write(tmp_path, "train.csv", "test.csv", "b/train.csv")
     splits = find_splits(str(tmp_path), str(tmp_path / "b"), list_files)
     assert [len(files) for _, files in splits.present.values()] == [2, 1]
@@ -62,7 +59,7 @@ def test_test_path_and_lists_name_their_files(tmp_path: Path) -> None:
     assert [file.name for file in files] == ["test.csv", "train.csv"]
 
 
-def test_folder_without_files_to_train_on_is_refused(tmp_path: Path) -> None:
+def test_folder_without_files_to_train_on_is_refused(tmp_path):
     with pytest.raises(ValueError, match="has test/ but no train/"):
         find_splits(write(tmp_path, "test/a.csv"), None, list_files)
     with pytest.raises(ValueError, match="both val/ and validation/"):
@@ -90,7 +87,7 @@ FEATURES = np.arange(5 * 2 * 2 * 1, dtype=np.uint8).reshape(5, 2, 2, 1)
 LABELS = np.array([4, 3, 2, 1, 0], np.uint8)
 
 
-def test_graphs_capture_the_data_once_by_reference() -> None:
+def test_graphs_capture_the_data_once_by_reference():
     split = ArraySplit(FEATURES, LABELS)
     graphs = [
         tf.function(split.fetch).get_concrete_function(tf.TensorSpec([2], tf.int64))
@@ -101,7 +98,7 @@ def test_graphs_capture_the_data_once_by_reference() -> None:
     assert len(captured[0]) == 2
 
 
-def test_read_npz_refuses_other_files_and_never_unpickles(tmp_path: Path) -> None:
+def test_read_npz_refuses_other_files_and_never_unpickles(tmp_path):
     file = tmp_path / "a.npz"
     for content in (b"", b"hello", b"PK\x03\x04 cut short"):
         file.write_bytes(content)
@@ -121,9 +118,7 @@ def test_read_npz_refuses_other_files_and_never_unpickles(tmp_path: Path) -> Non
         (FEATURES, LABELS + 6, r"labels go from 6 to 10, they must be in 0\.\.9"),
     ],
 )
-def test_check_pair_names_what_is_wrong(
-    features: np.ndarray, labels: np.ndarray, message: str
-) -> None:
+def test_check_pair_names_what_is_wrong(features, labels, message):
     check_pair("data", FEATURES, LABELS, (2, 2, 1), 10)
     with pytest.raises(ValueError, match=message):
         check_pair("data", features, labels, (2, 2, 1), 10)

@@ -1,18 +1,14 @@
 """Tables of CSV and Parquet files."""
 
-from __future__ import annotations
-
 import json
 import os
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.support.toy_sources import everything
-from trainer.datasets.table import TableDataset, table
+from trainer.datasets.table import table
 from trainer.datasets.tables import table_files
 
 TRAIN = """id,age,city,since,member,label
@@ -28,7 +24,7 @@ no,yes,2024-01-01,Bern,?,2
 """
 
 
-def write(folder: Path, train: str = TRAIN, test: str | None = TEST) -> dict[str, str]:
+def write(folder, train=TRAIN, test=TEST):
     """Write two files; return the options that name them."""
     (folder / "train.csv").write_text(train)
     if test is None:
@@ -37,20 +33,20 @@ def write(folder: Path, train: str = TRAIN, test: str | None = TEST) -> dict[str
     return {"path": str(folder / "train.csv"), "test_path": str(folder / "test.csv")}
 
 
-def fitted(options: dict[str, Any]) -> tuple[TableDataset, str]:
+def fitted(options):
     data = table(**options)
     return data, data.fit()
 
 
-def vectors(data: TableDataset, split: Any) -> np.ndarray:
-    features: np.ndarray = data.transform(everything(split), None)["features"].numpy()
+def vectors(data, split):
+    features = data.transform(everything(split), None)["features"].numpy()
     return features
 
 
 OPTIONS = {"columns": {"id": "ignored"}}
 
 
-def test_columns_become_one_vector(tmp_path: Path) -> None:
+def test_columns_become_one_vector(tmp_path):
     data, _ = fitted({**write(tmp_path), **OPTIONS})
     # age, days; city: not seen, missing, Bern, Oslo; member: not seen, no, yes
     assert (data.input_shape, data.class_names) == ((2 + 4 + 3,), ["no", "yes"])
@@ -75,7 +71,7 @@ def test_columns_become_one_vector(tmp_path: Path) -> None:
     ]
 
 
-def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
+def test_parquet_is_read_as_csv_is(tmp_path):
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     csv, csv_fit = fitted({**write(tmp_path), **OPTIONS})
@@ -101,7 +97,7 @@ def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
     assert vectors(flagged, flagged.train).tolist() == [[0, 0, 0, 1], [0, 0, 1, 0], [0, 1, 0, 0]]
 
 
-def test_kept_fit_reads_other_data_as_the_first(tmp_path: Path) -> None:
+def test_kept_fit_reads_other_data_as_the_first(tmp_path):
     options = {**write(tmp_path), **OPTIONS}
     first, fit = fitted(options)
     expected = vectors(first, first.test)
@@ -119,7 +115,7 @@ def test_kept_fit_reads_other_data_as_the_first(tmp_path: Path) -> None:
         table(**{**options, "columns": {"age": "ignored"}}).restore(fit)
 
 
-def test_raw_columns_give_the_bits_of_the_file(tmp_path: Path) -> None:
+def test_raw_columns_give_the_bits_of_the_file(tmp_path):
     train = TRAIN.replace("age", "the age")
     data, _ = fitted({**write(tmp_path, train, train), **OPTIONS})
     assert list(data.column_specs) == ["the_age", "since", "city", "member"]
@@ -133,7 +129,7 @@ def test_raw_columns_give_the_bits_of_the_file(tmp_path: Path) -> None:
     assert data.from_columns(raw).numpy().tobytes() == vectors(data, data.test).tobytes()
 
 
-def test_kinds_are_found_over_all_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kinds_are_found_over_all_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(table_files, "ROWS", 1)
     columns = {
         "numeric": ["1", "", "-2.5e3"],
@@ -154,7 +150,7 @@ def test_kinds_are_found_over_all_blocks(tmp_path: Path, monkeypatch: pytest.Mon
     ]
 
 
-def test_blocks_are_merged_without_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_are_merged_without_loss(tmp_path, monkeypatch):
     monkeypatch.setattr(table_files, "ROWS", 700)
     values = 1e9 + np.random.RandomState(0).standard_normal(3000)
     text = "x,same,label\n" + "".join(f"{value!r},7,a\n" for value in values.tolist())
@@ -165,7 +161,7 @@ def test_blocks_are_merged_without_loss(tmp_path: Path, monkeypatch: pytest.Monk
     assert (same["mean"], same["std"]) == (7.0, 1.0)
 
 
-def test_fit_knows_the_training_rows_alone(tmp_path: Path) -> None:
+def test_fit_knows_the_training_rows_alone(tmp_path):
     lines = ["x,group,label", *(f"{n},g{n // 10},{'ab'[n % 2]}" for n in range(400))]
     options = {**write(tmp_path, "\n".join(lines), None), "test_fraction": 0.3}
     data, fit = fitted(options)
@@ -181,7 +177,7 @@ def test_fit_knows_the_training_rows_alone(tmp_path: Path) -> None:
     assert groups[0].isdisjoint(groups[1])
 
 
-def numbers(split: Any, column: dict[str, Any]) -> list[int]:
+def numbers(split, column):
     """Return the values of a column that is the first."""
     stored = everything(split)["features"][:, 0].astype(np.float64)
     return [round(value) for value in (stored * column["std"] + column["mean"]).tolist()]
@@ -199,12 +195,12 @@ def numbers(split: Any, column: dict[str, Any]) -> list[int]:
         ({"test_path": None, "test_fraction": 1e-9}, "none of the 4 rows of"),
     ],
 )
-def test_wrong_option_is_named(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_wrong_option_is_named(tmp_path, options, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         fitted({**write(tmp_path), **options})
 
 
-def numeric(name: str) -> dict[str, Any]:
+def numeric(name):
     return {"label": name, "label_kind": "number"}
 
 
@@ -223,14 +219,12 @@ def numeric(name: str) -> dict[str, Any]:
         ("", "", {"label_kind": "multilabel"}, "line 2: .* is 'no', it must be 0"),
     ],
 )
-def test_wrong_value_is_named_with_file_and_line(
-    tmp_path: Path, old: str, new: str, options: dict[str, Any], message: str
-) -> None:
+def test_wrong_value_is_named_with_file_and_line(tmp_path, old, new, options, message):
     with pytest.raises(ValueError, match=message):
         fitted({**write(tmp_path, TRAIN.replace(old, new) if old else TRAIN), **OPTIONS, **options})
 
 
-def test_damaged_files_are_told(tmp_path: Path) -> None:
+def test_damaged_files_are_told(tmp_path):
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     file = tmp_path / "a.parquet"
@@ -255,9 +249,7 @@ AIR = """Date;CO(GT);T;label;;
 """As UCI's Air Quality: decimal commas, and delimiters at the end of lines."""
 
 
-def test_delimiters_at_the_end_of_lines_and_decimal_commas_are_read(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_delimiters_at_the_end_of_lines_and_decimal_commas_are_read(tmp_path, caplog):
     options = {**write(tmp_path, AIR, AIR), "delimiter": ";", "columns": {"Date": "ignored"}}
     _, fit = fitted({**options, "decimal": "comma"})
     kinds = {column["name"]: column for column in json.loads(fit)["columns"]}
@@ -275,10 +267,10 @@ LABELS = """x,kg,price,warm,dry
 2,20,0,0,TRUE
 3,30,1.5,1,true
 """
-NUMBERS: dict[str, Any] = {"label": ["kg", "price"], "label_kind": "number"}
+NUMBERS = {"label": ["kg", "price"], "label_kind": "number"}
 
 
-def test_numbers_stay_in_their_unit_and_their_scale_is_kept(tmp_path: Path) -> None:
+def test_numbers_stay_in_their_unit_and_their_scale_is_kept(tmp_path):
     data = table(**write(tmp_path, LABELS, LABELS), **NUMBERS)
     fit = data.fit()
     labels = everything(data.train)["label"]
@@ -296,7 +288,7 @@ def test_numbers_stay_in_their_unit_and_their_scale_is_kept(tmp_path: Path) -> N
     assert json.loads(fit)["label"] == ["kg", "price"]
 
 
-def test_several_categories_share_the_feature_of_unknown_ones(tmp_path: Path) -> None:
+def test_several_categories_share_the_feature_of_unknown_ones(tmp_path):
     train = "x,label\n" + "".join(f"{value},a\n" for value in "aaabbcccc") + "d,b\n"
     kinds = {"columns": {"x": "categorical"}, "max_categories": 2}
     data, _ = fitted({**write(tmp_path, train, train), **kinds})

@@ -2,8 +2,6 @@
 
 import csv
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,20 +10,20 @@ import tensorflow as tf
 from tests.support.dataset_contract import check_dataset
 from tests.support.toy_sources import everything
 from trainer.datasets import text_windows as windows_module
-from trainer.datasets.text import TextDataset, text
+from trainer.datasets.text import text
 from trainer.datasets.text_windows import text_windows
 from trainer.datasets.texts import text_files
 
 TEXTS = ["a cat", "two dogs", "ein Käfer", "", "a much longer text than the others"]
 
 
-def write_rows(path: Path, count: int = 40, *, text: str = "text", label: str = "label") -> Path:
+def write_rows(path, count=40, *, text="text", label="label"):
     rows = [{text: f"{TEXTS[i % 5]} {i}", label: "ab"[i % 2]} for i in range(count)]
     path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n")
     return path
 
 
-def texts_of(data: TextDataset) -> list[tuple[str, str]]:
+def texts_of(data):
     """Return every text and label, of both splits, back from their bytes."""
     found = []
     for split in (data.train, data.test):
@@ -37,7 +35,7 @@ def texts_of(data: TextDataset) -> list[tuple[str, str]]:
     return found
 
 
-def test_csv_parquet_and_json_lines_are_the_same(tmp_path: Path) -> None:
+def test_csv_parquet_and_json_lines_are_the_same(tmp_path):
     arrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     write_rows(tmp_path / "rows.jsonl", text="review", label="stars")
@@ -49,13 +47,13 @@ def test_csv_parquet_and_json_lines_are_the_same(tmp_path: Path) -> None:
         writer.writerows({"number": 1, **row} for row in rows)
     expected = sorted((f"{TEXTS[i % 5]} {i}", "ab"[i % 2]) for i in range(40))
     for kind in ("jsonl", "parquet", "csv"):
-        options: Any = {"text": "review", "label": "stars", "test_fraction": 0.3}
+        options = {"text": "review", "label": "stars", "test_fraction": 0.3}
         data = text(path=str(tmp_path / f"rows.{kind}"), length=64, **options)
         assert sorted(texts_of(data)) == expected
         assert (data.input_shape, data.num_classes, data.vocabulary_size) == ((64,), 2, 257)
 
 
-def test_folders_of_text_files_are_classes(tmp_path: Path) -> None:
+def test_folders_of_text_files_are_classes(tmp_path):
     for split, name in (("train", "1"), ("train", "2"), ("test", "3")):
         for label in ("neg", "pos"):
             file = tmp_path / split / label / f"{name}.txt"
@@ -68,7 +66,7 @@ def test_folders_of_text_files_are_classes(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_texts_are_cut_at_the_length_and_integer_labels_are_sorted(tmp_path: Path) -> None:
+def test_texts_are_cut_at_the_length_and_integer_labels_are_sorted(tmp_path):
     rows = [{"text": "abcdef", "label": label} for label in (10, 9, 10, 9)]
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
@@ -77,7 +75,7 @@ def test_texts_are_cut_at_the_length_and_integer_labels_are_sorted(tmp_path: Pat
     assert texts_of(data) == [("abcd", label) for label in ("10", "9", "10", "9")] * 2
 
 
-def test_tokenizers_are_read_from_files(tmp_path: Path) -> None:
+def test_tokenizers_are_read_from_files(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     words = {"[UNK]": 0, "a": 1, "cat": 2}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
@@ -90,7 +88,7 @@ def test_tokenizers_are_read_from_files(tmp_path: Path) -> None:
     assert everything(data.train)["features"][:2].tolist() == [[2, 3, 1], [1, 1, 1]]
 
 
-def test_sentencepiece_is_read_from_a_file(tmp_path: Path) -> None:
+def test_sentencepiece_is_read_from_a_file(tmp_path):
     sentencepiece = pytest.importorskip("sentencepiece")
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(TEXTS * 20),
@@ -107,9 +105,7 @@ def test_sentencepiece_is_read_from_a_file(tmp_path: Path) -> None:
     assert (row[row > 0] - 1).tolist() == processor.encode("a cat 0")
 
 
-def test_tokens_are_kept_until_a_file_changes(
-    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tokens_are_kept_until_a_file_changes(tmp_path, home, monkeypatch):
     path = write_rows(tmp_path / "rows.jsonl")
     first = texts_of(text(path=str(path)))
     (kept,) = (home / ".cache" / "steadfast").iterdir()
@@ -136,9 +132,7 @@ def test_tokens_are_kept_until_a_file_changes(
         ("x.csv", "text,mood\na,1\n", "row 1 has no 'label', it has text, mood; set dataset.label"),
     ],
 )
-def test_damaged_file_is_named_in_one_line(
-    tmp_path: Path, name: str, content: str, line: str
-) -> None:
+def test_damaged_file_is_named_in_one_line(tmp_path, name, content, line):
     if name.endswith(".parquet"):
         pytest.importorskip("pyarrow")
     file = tmp_path / "data" / name
@@ -150,7 +144,7 @@ def test_damaged_file_is_named_in_one_line(
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "txt"])
-def test_texts_to_predict_need_no_label(tmp_path: Path, kind: str) -> None:
+def test_texts_to_predict_need_no_label(tmp_path, kind):
     train = write_rows(tmp_path / "rows.jsonl")
     new = tmp_path / "new" / f"new.{kind}"
     new.parent.mkdir()
@@ -169,7 +163,7 @@ def test_texts_to_predict_need_no_label(tmp_path: Path, kind: str) -> None:
         assert bytes((batch["features"][0][:5] - 1).tolist()) == b"a cat"
 
 
-def test_graph_makes_the_features_of_the_split(tmp_path: Path) -> None:
+def test_graph_makes_the_features_of_the_split(tmp_path):
     data = text(path=str(write_rows(tmp_path / "rows.jsonl")), length=12)
     assert data.from_texts is not None
     (split,) = everything(data.test)["features"][:1]
@@ -184,7 +178,7 @@ def test_graph_makes_the_features_of_the_split(tmp_path: Path) -> None:
 TEA = "".join(f"{number} bottles of tea;\n" for number in range(40))
 
 
-def windows_of(split: Any) -> tuple[bytes, bytes]:
+def windows_of(split):
     """Return the features and the labels of all windows, one after the other."""
     batch = everything(split)
     assert (batch["features"].dtype, batch["label"].dtype) == (np.int32, np.int64)
@@ -195,9 +189,7 @@ def windows_of(split: Any) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
-def test_windows_have_each_token_once_and_the_one_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: bool
-) -> None:
+def test_windows_have_each_token_once_and_the_one_after_it(tmp_path, monkeypatch, in_memory):
     if not in_memory:
         monkeypatch.setattr(windows_module, "_IN_MEMORY", 0)
     (tmp_path / "tea.txt").write_text(TEA)
@@ -214,7 +206,7 @@ def test_windows_have_each_token_once_and_the_one_after_it(
 
 
 @pytest.mark.parametrize("kind", ["txt", "jsonl"])
-def test_windows_go_from_text_to_text(tmp_path: Path, kind: str) -> None:
+def test_windows_go_from_text_to_text(tmp_path, kind):
     texts = [part.strip() for part in (TEA[:300], TEA[300:500], TEA[500:])]
     for folder in (tmp_path / "train", tmp_path / "test"):
         folder.mkdir()

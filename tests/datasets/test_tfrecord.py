@@ -2,8 +2,6 @@
 
 import gzip
 import logging
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +19,7 @@ VECTOR = {"x": {"kind": "float", "shape": [2]}, "y": "int"}
 
 
 @pytest.fixture
-def images(tmp_path: Path) -> Path:
+def images(tmp_path):
     """Return a folder of three files of images, of which one is for testing."""
     write(tmp_path / "images" / "train-00000-of-00002", image_records(7))
     write(tmp_path / "images" / "train-00001-of-00002", image_records(4, 7))
@@ -30,22 +28,22 @@ def images(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def vectors(tmp_path: Path) -> Path:
+def vectors(tmp_path):
     """Return a file of 40 vectors."""
     return write(tmp_path / "vectors.tfrecord", vector_records(40))
 
 
-def open_images(folder: Path, **options: Any) -> Any:
+def open_images(folder, **options):
     options = {"image_size": [4, 6], "num_classes": 3, "features": IMAGE, **options}
     return tfrecord(path=str(folder), **options)
 
 
-def open_vectors(file: Path, **options: Any) -> Any:
+def open_vectors(file, **options):
     options = {"features": VECTOR, "label": "y", "num_classes": 2, **options}
     return tfrecord(path=str(file), test_path=str(file), **options)
 
 
-def test_lists_of_any_length_are_cut_and_filled(tmp_path: Path) -> None:
+def test_lists_of_any_length_are_cut_and_filled(tmp_path):
     lists = [[1], [2, 3, 4, 5], [6, 7]]
     records = [example(ids=ids, y=0) for ids in lists] + [example(y=1)]
     features = {"ids": {"kind": "int", "max_length": 3, "default": -1}, "y": "int"}
@@ -56,7 +54,7 @@ def test_lists_of_any_length_are_cut_and_filled(tmp_path: Path) -> None:
     assert data.input_shape == (3,)
 
 
-def test_several_features_are_concatenated(tmp_path: Path) -> None:
+def test_several_features_are_concatenated(tmp_path):
     pixels = np.arange(4, dtype=np.int16).tobytes()
     file = write(tmp_path / "a.tfrecord", [example(a=0.5, b=[7, 8], c=pixels, y="dog")])
     features = {
@@ -73,7 +71,7 @@ def test_several_features_are_concatenated(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_kind_of_damage_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_kind_of_damage_is_named(tmp_path, caplog):
     records = image_records(6)
     records[1] = example(image=b"no image", label=0)
     records[2] = example(label=0)
@@ -104,21 +102,19 @@ HAS = r"the first record of .*train-00000-of-00002 has image: bytes \(PNG\), lab
         ({"image": "image", "label": "string"}, r"class_names \(null\) must list"),
     ],
 )
-def test_features_that_records_do_not_have_are_refused(
-    images: Path, features: dict[str, Any] | None, message: str
-) -> None:
+def test_features_that_records_do_not_have_are_refused(images, features, message):
     with pytest.raises(ValueError, match=message):
         open_images(images, features=features and {"label": "int", **features})
 
 
-def test_workers_without_python_can_read_records(images: Path) -> None:
+def test_workers_without_python_can_read_records(images):
     split = open_images(images, max_corrupt_records=1).train
     source = Source(split, 4, 1, SampleOrder(11, 0))
     # A ConfigError, if any value of the batch came from Python.
     assert RemoteFeed(source, lambda tensors: tensors).fetches is False
 
 
-def test_fetch_reads_the_asked_records_alone_among_ten_million(vectors: Path) -> None:
+def test_fetch_reads_the_asked_records_alone_among_ten_million(vectors):
     train = open_vectors(vectors).train
     # Everywhere else there is nothing to read: what is read in vain would be an error.
     offsets = np.full(10_000_000, 2**62)
@@ -132,13 +128,13 @@ def test_fetch_reads_the_asked_records_alone_among_ten_million(vectors: Path) ->
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path):
     return write(tmp_path / "data" / "a.tfrecord", vector_records(5000))
 
 
 def test_index_has_every_record_once_and_is_kept_until_it_or_a_file_changes(
-    file: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    file, home, monkeypatch
+):
     index = open_index([file, file])
     assert index.counts.tolist() == [5000, 5000]
     lengths = [len(record) + 16 for record in vector_records(5000)]
@@ -155,7 +151,7 @@ def test_index_has_every_record_once_and_is_kept_until_it_or_a_file_changes(
     assert len(open_index([file])) == 5001
 
 
-def test_compressed_files_are_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_compressed_files_are_refused_with_the_way_out(tmp_path):
     packed = write(tmp_path / "a.tfrecord", vector_records(3), "GZIP")
     with pytest.raises(ValueError, match=r"is compressed \(GZIP\).*decompress it, with gunzip"):
         open_index([packed])

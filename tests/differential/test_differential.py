@@ -1,10 +1,7 @@
 """Random Keras programs are trained as `fit` trains them, on every layout."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import replace
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -30,14 +27,14 @@ BLOCK = 50
 IN_PROCESS = tuple(name for name in LAYOUTS if name not in ("multi_worker", "killed", "again"))
 
 
-def assert_no_defects(numbers: range, layouts: tuple[str, ...]) -> None:
+def assert_no_defects(numbers, layouts):
     """Run programs; fail with the scripts of those that show a defect."""
     reports = [run(SEED, n, layouts=layouts, every=20) for n in numbers]
     assert not [report.text for report in reports if report.outcome.is_defect]
 
 
 @pytest.mark.parametrize("number", QUICK)
-def test_program_is_trained_as_fit_trains_it(number: int) -> None:
+def test_program_is_trained_as_fit_trains_it(number):
     assert_no_defects(range(number, number + 1), IN_PROCESS)
 
 
@@ -45,28 +42,26 @@ def test_program_is_trained_as_fit_trains_it(number: int) -> None:
 @pytest.mark.parametrize(
     "number", [*SLOW, *(pytest.param(number, marks=pytest.mark.long) for number in LARGE)]
 )
-def test_further_program_is_trained_as_fit_trains_it(number: int) -> None:
+def test_further_program_is_trained_as_fit_trains_it(number):
     assert_no_defects(range(number, number + 1), LAYOUTS)
 
 
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("first", LONG[::BLOCK])
-def test_many_programs_are_trained_as_fit_trains_them(first: int) -> None:
+def test_many_programs_are_trained_as_fit_trains_them(first):
     assert_no_defects(range(first, first + BLOCK), LAYOUTS)
 
 
 @pytest.mark.parametrize("library", ["keras", "tf_keras"])
-def test_sequence_of_batches_is_trained_as_fit_trains_it(library: str) -> None:
+def test_sequence_of_batches_is_trained_as_fit_trains_it(library):
     data = Data(source="sequence", train=20)  # the last batch is short
     assert compare(Program(library=library, data=data, steps=4), ["mirrored"]).kind == "equal"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["keras", "tf_keras"])
-def test_loss_that_a_layer_alone_adds_is_trained_as_fit_trains_it(
-    library: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loss_that_a_layer_alone_adds_is_trained_as_fit_trains_it(library, monkeypatch):
     monkeypatch.setitem(LOSSES, "none", Choice("None", ("number",)))
     parts = {"inputs": (Input(flat="dense"),), "outputs": (Output(loss="none"),)}
     program = Program(library=library, **parts, layers=("penalty",), steps=3)
@@ -74,7 +69,7 @@ def test_loss_that_a_layer_alone_adds_is_trained_as_fit_trains_it(
     assert (outcome.kind, outcome.refusals) == ("equal", {}), outcome.detail
 
 
-def test_every_program_is_python_and_keeps_the_rules() -> None:
+def test_every_program_is_python_and_keeps_the_rules():
     for number in range(300):
         program = draw(3, number)
         ast.parse(script(program, "A program."))
@@ -82,11 +77,11 @@ def test_every_program_is_python_and_keeps_the_rules() -> None:
 
 
 @pytest.mark.slow
-def test_wrong_update_is_noticed() -> None:
+def test_wrong_update_is_noticed():
     """Of a trainer that takes a learning rate that is 1 % too large wherever there is momentum."""
     from tests.differential import comparison, keras_run
 
-    def train(program: Program, module: ModuleType, layout: str) -> Results:
+    def train(program, module, layout):
         item = program.optimizer
         if "momentum" in dict(item.options):
             program = replace(program, optimizer=replace(item, rate=1.01 * item.rate))
@@ -98,14 +93,14 @@ def test_wrong_update_is_noticed() -> None:
     assert comparison.compare(Program(steps=2), [], train).kind == "equal"
 
 
-def test_error_that_is_no_refusal_is_a_defect() -> None:
+def test_error_that_is_no_refusal_is_a_defect():
     from tests.differential import comparison
     from tests.differential.steadfast_run import Crashed, Refused
 
-    def crashes(program: Program, module: ModuleType, layout: str) -> Results:
+    def crashes(program, module, layout):
         raise Crashed("TypeError: no")
 
-    def refuses(program: Program, module: ModuleType, layout: str) -> Results:
+    def refuses(program, module, layout):
         raise Refused("model: no; add yes")
 
     crashed = comparison.compare(Program(steps=1), [], crashes)
@@ -114,7 +109,7 @@ def test_error_that_is_no_refusal_is_a_defect() -> None:
     assert (refused.kind, refused.is_defect) == ("refused", False)
 
 
-def test_rounding_is_no_difference_and_a_missing_metric_is_one() -> None:
+def test_rounding_is_no_difference_and_a_missing_metric_is_one():
     start = [np.zeros([3])]
     results = Results({"loss": [1.0]}, [np.array([0.1, 0.2, 0.3])], [], start)
     limits = results.tolerances()

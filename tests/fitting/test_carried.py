@@ -5,8 +5,6 @@ import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -54,7 +52,7 @@ if __name__ == "__main__":
 """
 
 
-def file_of(folder: Path, text: str, seed: str = "0") -> str:
+def file_of(folder, text, seed="0"):
     """Return the name of the file that a script keeps its function in."""
     (folder / "script.py").write_text(text)
     return subprocess.run(
@@ -68,7 +66,7 @@ def file_of(folder: Path, text: str, seed: str = "0") -> str:
     ).stdout.strip()
 
 
-def test_functions_bring_what_they_use_and_are_named_by_it(tmp_path: Path) -> None:
+def test_functions_bring_what_they_use_and_are_named_by_it(tmp_path):
     name = file_of(tmp_path, SCRIPT)
     (tmp_path / "script.py").unlink()
     assert call(path=str(tmp_path / name)) == (4, (48, 5, [True, True], None))
@@ -80,18 +78,18 @@ def test_functions_bring_what_they_use_and_are_named_by_it(tmp_path: Path) -> No
     assert file_of(tmp_path, SCRIPT.replace('"x", "y"', '"x", "z"')) != name
 
 
-def test_importable_functions_are_passed_by_their_names(tmp_path: Path) -> None:
+def test_importable_functions_are_passed_by_their_names(tmp_path):
     assert function_node(file_of, "data", tmp_path, "call") == {"_target_": f"{__name__}.file_of"}
     node = function_node(lambda: 3, "data", tmp_path, "call")
     assert node["_target_"] == "trainer.fitting.carried.call"
     assert call(path=node["path"]) == 3
 
 
-def test_what_cannot_be_pickled_is_named(tmp_path: Path) -> None:
+def test_what_cannot_be_pickled_is_named(tmp_path):
     lock = threading.Lock()
     settings = {"lock": lock}
 
-    def make() -> Any:
+    def make():
         return settings
 
     with pytest.raises(ConfigError, match=r"^model: lock of settings of make \(lock\) cannot be "):
@@ -102,7 +100,7 @@ def test_what_cannot_be_pickled_is_named(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_function_brings_a_dataset_that_gives_the_same_elements(tmp_path: Path) -> None:
+def test_a_function_brings_a_dataset_that_gives_the_same_elements(tmp_path):
     numbers = tf.data.Dataset.range(5).map(lambda x: x * 2)
     path = carried(lambda: numbers.batch(2), "data", tmp_path)
     batches = list(load(path)().as_numpy_iterator())
@@ -112,7 +110,7 @@ def test_a_function_brings_a_dataset_that_gives_the_same_elements(tmp_path: Path
         carried(lambda: drawing, "data", tmp_path)
 
 
-def test_only_own_files_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_own_files_are_opened(tmp_path, monkeypatch):
     path = carried(lambda: 1, "data", tmp_path)
     assert path.stat().st_mode & 0o777 == 0o600
     (tmp_path / "link").symlink_to(path)

@@ -3,9 +3,6 @@
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -15,7 +12,6 @@ import tensorflow as tf
 from tests.programs.compiled_classifier import build, examples
 from trainer import fit
 from trainer.cli.compose import compose
-from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.fitting import fit as fitting
 from trainer.fitting.fit import overrides_of
@@ -23,14 +19,14 @@ from trainer.notebook import Run
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     """The working directory, which is empty."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.mark.slow
-def test_trained_model_is_that_of_the_last_evaluation(capfd: pytest.CaptureFixture[str]) -> None:
+def test_trained_model_is_that_of_the_last_evaluation(capfd):
     x, y = examples()
     model = build()
     before = [np.array(weight) for weight in model.weights]
@@ -45,18 +41,18 @@ def test_trained_model_is_that_of_the_last_evaluation(capfd: pytest.CaptureFixtu
     assert "Run directory: runs/sequential-" in capfd.readouterr().out
 
 
-def numbers() -> tf.data.Dataset:
+def numbers():
     x = np.random.default_rng(0).normal(size=[50, 4]).astype(np.float32)
     return tf.data.Dataset.from_tensor_slices((x, x.sum(axis=1, keepdims=True))).batch(16)
 
 
-def endless() -> Iterator[Any]:
+def endless():
     while True:
         yield from numbers().take(3).as_numpy_iterator()
 
 
-def test_batches_in_python_are_counted_or_given(composed: list[Experiment]) -> None:
-    def twice() -> Iterator[Any]:
+def test_batches_in_python_are_counted_or_given(composed):
+    def twice():
         yield from numbers().as_numpy_iterator()
 
     fit(build, twice)
@@ -75,11 +71,11 @@ def test_batches_in_python_are_counted_or_given(composed: list[Experiment]) -> N
 
 
 @pytest.fixture
-def composed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Experiment]:
+def composed(tmp_path, monkeypatch):
     """The experiments of calls of `fit`, which train nothing."""
-    experiments: list[Experiment] = []
+    experiments = []
 
-    def run(*overrides: str, import_from: Any) -> Run:
+    def run(*overrides, import_from):
         experiments.append(compose(list(overrides)))
         return Run(tmp_path, 0)
 
@@ -87,7 +83,7 @@ def composed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Experiment
     return experiments
 
 
-def test_functions_are_passed_by_their_names(composed: list[Experiment]) -> None:
+def test_functions_are_passed_by_their_names(composed):
     fit(build, examples, validation=0.25, strategy="mirrored", strategy__virtual_devices=2)
     (experiment,) = composed
     place = "tests.programs.compiled_classifier"
@@ -101,7 +97,7 @@ def test_functions_are_passed_by_their_names(composed: list[Experiment]) -> None
     assert (experiment.batch.global_size, experiment.summary.every_epochs) == (128, 1)
 
 
-def test_batches_of_a_dataset_are_those_of_a_step(composed: list[Experiment]) -> None:
+def test_batches_of_a_dataset_are_those_of_a_step(composed):
     data = tf.data.Dataset.from_tensor_slices(examples()).batch(50)
     fit(build, data, validation=data.take(1))
     fit(build, data, batch_size=20, batch__global_size=10, train__steps=7, optimizer="sgd")
@@ -114,16 +110,16 @@ def test_batches_of_a_dataset_are_those_of_a_step(composed: list[Experiment]) ->
 class Lazy(keras.Model):
     """Has no variables before it is called."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.dense = keras.layers.Dense(3)
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs):
         return self.dense(inputs)
 
 
-def test_model_that_a_function_builds_lazily_has_its_weights(composed: list[Experiment]) -> None:
-    def make() -> Lazy:
+def test_model_that_a_function_builds_lazily_has_its_weights(composed):
+    def make():
         model = Lazy()
         model.compile("sgd", "mse")
         return model
@@ -142,30 +138,30 @@ optimizer = keras.optimizers.SGD(0.1)
 class OfSteps(keras.Model):
     """Cannot be called with the data; its optimizer is a variable of the module."""
 
-    def __init__(self, table: Any) -> None:
+    def __init__(self, table):
         super().__init__()
         self.table = table
         self.head = keras.layers.Dense(1)
 
-    def call(self, tables: Any) -> Any:
+    def call(self, tables):
         (table,) = tables
         return self.head(table)
 
-    def train_step(self, data: Any) -> dict[str, Any]:
+    def train_step(self, data):
         with tf.GradientTape() as tape:
             logs = self.test_step(data)
         gradients = tape.gradient(logs["loss"], self.trainable_variables)
         optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
         return logs
 
-    def test_step(self, data: Any) -> dict[str, Any]:
+    def test_step(self, data):
         targets = data.pop("target")
         outputs = tf.gather(self([self.table]), data["number"])
         return {"loss": self.compute_loss(y=targets, y_pred=outputs)}
 
 
 @pytest.mark.slow
-def test_model_that_its_steps_build_is_trained_and_evaluated() -> None:
+def test_model_that_its_steps_build_is_trained_and_evaluated():
     table = np.random.default_rng(0).normal(size=[80, 3]).astype(np.float32)
     model = OfSteps(tf.constant(table))
     model.compile(optimizer, "mse")
@@ -176,9 +172,7 @@ def test_model_that_its_steps_build_is_trained_and_evaluated() -> None:
     assert run.model().head.kernel.shape == (3, 1)
 
 
-def test_wrong_arguments_are_refused_before_anything_is_kept(
-    composed: list[Experiment], tmp_path: Path
-) -> None:
+def test_wrong_arguments_are_refused_before_anything_is_kept(composed, tmp_path):
     with pytest.raises(ConfigError, match=r"^runs_dir \(s3://b\) is an object store, where fit "):
         fit(build, examples, runs_dir="s3://b")
     with pytest.raises(ConfigError, match=r"^model \(str\) must be a compiled Keras model, or a "):
@@ -190,7 +184,7 @@ def test_wrong_arguments_are_refused_before_anything_is_kept(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_keys_are_those_of_the_configuration() -> None:
+def test_keys_are_those_of_the_configuration():
     keys = {
         "checkpoint": {"every_steps": 50, "best": {"metric": "accuracy"}},
         "optimizer": "sgd",
@@ -219,7 +213,7 @@ def test_keys_are_those_of_the_configuration() -> None:
     assert "++model.name='1'" in overrides_of(keys, {})
 
 
-def test_importing_fit_imports_no_tensorflow() -> None:
+def test_importing_fit_imports_no_tensorflow():
     code = "import sys, trainer; early = [*sys.modules]; from trainer import fit; "
     code += "print('trainer.fitting' in early, 'tensorflow' in sys.modules, fit.__name__)"
     done = subprocess.run(
@@ -227,4 +221,4 @@ def test_importing_fit_imports_no_tensorflow() -> None:
     )
     assert done.stdout == "False False fit\n"
     with pytest.raises(ImportError, match=re.escape("cannot import name 'fits'")):
-        from trainer import fits  # type: ignore[attr-defined]  # noqa: F401
+        from trainer import fits  # noqa: F401

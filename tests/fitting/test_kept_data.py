@@ -5,10 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -24,7 +21,7 @@ X = np.arange(12.0).reshape(6, 2)
 Y = np.arange(6) % 3
 
 
-def test_arrays_come_back_as_they_were(tmp_path: Path) -> None:
+def test_arrays_come_back_as_they_were(tmp_path):
     x = {"numbers": X, "words": ["a", "b", "ä", "d", "e", "f"], "more": [X, {"deep": Y}]}
     kept = KeptData((x, Y, np.ones(6)), "data", tmp_path)
     features, label, weight = kept_arrays(path=str(kept.path))
@@ -38,7 +35,7 @@ def test_arrays_come_back_as_they_were(tmp_path: Path) -> None:
     assert str(kept) == f"{(12 + 12 + 6) * 4 + 2 * 48 + 7 + 48 + 8} B in {kept.path}"
 
 
-def test_byte_strings_keep_their_last_zeros_and_their_length(tmp_path: Path) -> None:
+def test_byte_strings_keep_their_last_zeros_and_their_length(tmp_path):
     texts = [b"a\0", b"", b"\0\0", b"longer than the others" * 1000]
     kept = KeptData((np.array(texts, object), Y[:4]), "data", tmp_path)
     assert kept_arrays(path=str(kept.path))[0].tolist() == texts
@@ -47,7 +44,7 @@ def test_byte_strings_keep_their_last_zeros_and_their_length(tmp_path: Path) -> 
     assert kept_arrays(path=str(KeptData(dataset, "data", tmp_path).path))[0].tolist() == texts
 
 
-def test_two_may_keep_the_same_and_what_a_killed_one_left_is_removed(tmp_path: Path) -> None:
+def test_two_may_keep_the_same_and_what_a_killed_one_left_is_removed(tmp_path):
     kept = KeptData((X, Y), "data", tmp_path)
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait(timeout=60)
@@ -57,7 +54,7 @@ def test_two_may_keep_the_same_and_what_a_killed_one_left_is_removed(tmp_path: P
     others.mkdir()
     barrier = threading.Barrier(4)
 
-    def keep(_: int) -> Path:
+    def keep(_):
         barrier.wait(timeout=60)
         return KeptData((X + 1, Y), "data", tmp_path).path
 
@@ -67,7 +64,7 @@ def test_two_may_keep_the_same_and_what_a_killed_one_left_is_removed(tmp_path: P
     np.testing.assert_array_equal(kept_arrays(path=str(paths.pop()))[0], X + 1)
 
 
-def test_folder_is_named_by_the_content(tmp_path: Path) -> None:
+def test_folder_is_named_by_the_content(tmp_path):
     first = KeptData((X, Y), "data", tmp_path).path
     assert KeptData((X.tolist(), Y), "data", tmp_path).path == first
     assert KeptData((X, Y.astype(np.int32)), "data", tmp_path).path != first
@@ -76,7 +73,7 @@ def test_folder_is_named_by_the_content(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_shuffled_dataset_is_kept_in_one_order(tmp_path: Path) -> None:
+def test_shuffled_dataset_is_kept_in_one_order(tmp_path):
     words = np.array([b"a", b"b", b"cc", b"d", b"e", b"f"])
     examples = tf.data.Dataset.from_tensor_slices(({"x": X, "word": words}, Y))
     shuffled = examples.shuffle(6).batch(4).prefetch(1)
@@ -94,22 +91,22 @@ def test_shuffled_dataset_is_kept_in_one_order(tmp_path: Path) -> None:
     np.testing.assert_array_equal(kept_arrays(path=str(single.path))[1], Y)
 
 
-class Halves(keras.utils.PyDataset):  # type: ignore[misc]
+class Halves(keras.utils.PyDataset):
     """Batches of X and Y."""
 
-    def __init__(self, count: int, size: int) -> None:
+    def __init__(self, count, size):
         super().__init__()
         self._count, self._size = count, size
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self._count
 
-    def __getitem__(self, number: int) -> Any:
+    def __getitem__(self, number):
         rows = slice(number * self._size, (number + 1) * self._size)
         return X[rows], Y[rows]
 
 
-def pairs() -> Iterator[np.ndarray]:
+def pairs():
     """Yield structured batches: two times five rows."""
     yield from np.random.normal(size=[3, 2, 5])
 
@@ -134,17 +131,15 @@ EXAMPLES = tf.data.Dataset.from_tensor_slices((X, Y))
         (lambda: itertools.cycle([(X[:4], Y[:4])]), 4, 0, 20),
     ],
 )
-def test_batches_are_kept_as_the_program_makes_them(
-    make: Callable[[], Any], batch_size: int | None, unit: int, rows: int, tmp_path: Path
-) -> None:
+def test_batches_are_kept_as_the_program_makes_them(make, batch_size, unit, rows, tmp_path):
     kept = [KeptData(make(), "data", tmp_path, steps=5) for _ in range(2)]
     assert (kept[0].batch_size, kept[0].unit) == (batch_size, unit)
     assert len(kept_arrays(path=str(kept[0].path))[0]) == rows
     assert kept[0].path == kept[1].path
 
 
-def test_batches_of_several_lengths_are_padded_each_to_its_own(tmp_path: Path) -> None:
-    def texts() -> Iterator[Any]:
+def test_batches_of_several_lengths_are_padded_each_to_its_own(tmp_path):
+    def texts():
         for words in ("a b", "a b c d"):
             yield np.array([words.split()] * 2), np.zeros(2)
 
@@ -159,11 +154,11 @@ def test_batches_of_several_lengths_are_padded_each_to_its_own(tmp_path: Path) -
     assert [batch["features"].shape[1] for batch in stream.take(4)] == [2, 4, 2, 4]
 
 
-def test_passes_repeat_whoever_draws_meanwhile() -> None:
-    def draws() -> Iterator[float]:
+def test_passes_repeat_whoever_draws_meanwhile():
+    def draws():
         yield from np.random.random(3)
 
-    def first(meanwhile: Callable[[], Any]) -> list[Any]:
+    def first(meanwhile):
         made = [(item, meanwhile())[0] for item in itertools.islice(passes(draws, 5), 7)]
         order = [item[0][0, 0] for item in itertools.islice(passes(lambda: Halves(3, 2), 5), 9)]
         assert sorted(order[:3]) == sorted(order[3:6]) == [0.0, 4.0, 8.0]
@@ -181,7 +176,7 @@ VECTORS = tf.data.Dataset.from_tensor_slices(X)
 
 
 class Random(Halves):
-    def __getitem__(self, number: int) -> Any:
+    def __getitem__(self, number):
         return np.random.normal(size=[2, 2]), Y[:2]
 
 
@@ -199,7 +194,7 @@ class Random(Halves):
         (np.array([1, "a"], object), r"^data\[0\] is an array of objects, among them"),
     ],
 )
-def test_data_that_cannot_be_kept_are_refused(data: Any, message: str, tmp_path: Path) -> None:
+def test_data_that_cannot_be_kept_are_refused(data, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
         KeptData(data, "data", tmp_path)
     assert list(tmp_path.iterdir()) == []

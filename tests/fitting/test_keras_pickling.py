@@ -1,9 +1,5 @@
 """Models of both Kerases come back as they were, and fresh weights are no part of what they are."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -19,25 +15,25 @@ MATRIX = np.arange(16, dtype=np.float32).reshape(4, 4) / 10
 initial_draws.watch()
 
 
-def classes(library: Any) -> tuple[Any, Any, Any]:
+def classes(library):
     """Return classes without get_config, which cannot be imported."""
     layers = library.layers
 
     class Scale(layers.Layer):
-        def __init__(self, factor: float) -> None:
+        def __init__(self, factor):
             super().__init__()
             self.factor = factor
 
-        def build(self, shape: Any) -> None:
+        def build(self, shape):
             self.gate = self.add_weight(
                 shape=(shape[-1],), initializer="random_normal", name="gate"
             )
 
-        def call(self, inputs: Any) -> Any:
+        def call(self, inputs):
             return inputs * self.gate * self.factor
 
     class Net(library.Model):
-        def __init__(self, units: int, inner: Any) -> None:
+        def __init__(self, units, inner):
             super().__init__()
             draw = tf.random_normal_initializer(0.0, 0.02)
             self.first = layers.Dense(units, kernel_initializer=draw)
@@ -45,32 +41,32 @@ def classes(library: Any) -> tuple[Any, Any, Any]:
             self.blocks = [layers.Dense(3, "relu"), Scale(2.0)]
             self.heads = {"a": layers.Dense(2)}
 
-        def call(self, inputs: Any) -> Any:
+        def call(self, inputs):
             outputs = self.inner(self.first(inputs @ MATRIX))
             for block in self.blocks:
                 outputs = block(outputs)
             return self.heads["a"](outputs)
 
     class Adversarial(library.Model):
-        def __init__(self, critic: Any, maker: Any) -> None:
+        def __init__(self, critic, maker):
             super().__init__()
             self.critic, self.maker = critic, maker
 
-        def compile(self, first: Any, second: Any, judge: Any) -> None:
+        def compile(self, first, second, judge):
             super().compile()
             self.first, self.second, self.judge = first, second, judge
 
-        def call(self, inputs: Any) -> Any:
+        def call(self, inputs):
             return self.critic(self.maker(inputs))
 
         @tf.function
-        def traced(self, inputs: Any) -> Any:
+        def traced(self, inputs):
             return self(inputs)
 
     return Scale, Net, Adversarial
 
 
-def sequential(library: Any, rate: float = 0.1) -> Any:
+def sequential(library, rate=0.1):
     layers = library.layers
     model = library.Sequential(
         [
@@ -83,7 +79,7 @@ def sequential(library: Any, rate: float = 0.1) -> Any:
     return model
 
 
-def functional(library: Any) -> Any:
+def functional(library):
     layers = library.layers
     scale, _, _ = classes(library)
     first, second = library.Input([4], name="first"), library.Input([4], name="second")
@@ -92,14 +88,14 @@ def functional(library: Any) -> Any:
     output = layers.Lambda(lambda x: x @ MATRIX[:2, :1])(layers.Dense(2)(scale(3.0)(both + both)))
     model = library.Model({"first": first, "second": second}, {"a": output, "b": both})
 
-    def distance(label: Any, output: Any) -> Any:
+    def distance(label, output):
         return (label - output) ** 2
 
     model.compile("adam", {"a": "mse", "b": distance})
     return model
 
 
-def subclassed(library: Any, *, is_built: bool = True, units: int = 4) -> Any:
+def subclassed(library, *, is_built=True, units=4):
     _, net, _ = classes(library)
     model = net(units, library.Sequential([library.layers.Dense(3)]))
     model.compile("sgd", "mse")
@@ -116,7 +112,7 @@ class WholeOfTfKeras(tf.keras.Model):
     """A functional model of tf_keras, of a class that is imported."""
 
 
-def imported(library: Any) -> Any:
+def imported(library):
     inputs = library.Input([4])
     outputs = library.layers.Dense(2)(inputs)
     model = (Whole if library is keras else WholeOfTfKeras)(inputs, outputs)
@@ -128,7 +124,7 @@ def imported(library: Any) -> Any:
     return model
 
 
-def adversarial(library: Any) -> Any:
+def adversarial(library):
     _, _, kind = classes(library)
     parts = [
         library.Sequential([library.layers.InputLayer([size]), library.layers.Dense(other)])
@@ -141,7 +137,7 @@ def adversarial(library: Any) -> Any:
     return model
 
 
-def many_layers(library: Any) -> Any:
+def many_layers(library):
     layers = library.layers
     inputs = library.Input([6, 6, 3])
     pixels = layers.Reshape([-1, 4])(layers.Conv2D(4, 3)(layers.RandomFlip()(inputs)))
@@ -153,7 +149,7 @@ def many_layers(library: Any) -> Any:
     return model
 
 
-def shared(library: Any) -> Any:
+def shared(library):
     """A model that calls another one twice."""
     layers = library.layers
     embedded = library.Input([4])
@@ -164,11 +160,11 @@ def shared(library: Any) -> Any:
     return model
 
 
-def trained(library: Any) -> Any:
+def trained(library):
     class Half(library.optimizers.schedules.LearningRateSchedule):
         """Without `get_config`."""
 
-        def __call__(self, step: Any) -> Any:
+        def __call__(self, step):
             return 0.5
 
     model = sequential(library)
@@ -178,7 +174,7 @@ def trained(library: Any) -> Any:
 
 
 ONES = np.ones([2, 4], np.float32)
-FEATURES: dict[Callable[[Any], Any], Any] = {
+FEATURES = {
     functional: {"first": ONES, "second": 2 * ONES},
     many_layers: np.ones([2, 6, 6, 3], np.float32),
 }
@@ -190,9 +186,7 @@ FEATURES: dict[Callable[[Any], Any], Any] = {
 )
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_models_come_back_as_they_are_and_fresh_weights_name_none(
-    kind: str, make: Callable[[Any], Any], tmp_path: Path
-) -> None:
+def test_models_come_back_as_they_are_and_fresh_weights_name_none(kind, make, tmp_path):
     model, again = make(KINDS[kind]), make(KINDS[kind])
     for item in (model, again):
         initial_draws.repeat_draws(item)
@@ -226,7 +220,7 @@ def test_models_come_back_as_they_are_and_fresh_weights_name_none(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_layers_made_after_loading_are_tracked(kind: str, tmp_path: Path) -> None:
+def test_layers_made_after_loading_are_tracked(kind, tmp_path):
     loaded = load(carried(subclassed(KINDS[kind], is_built=False), "model", tmp_path))
     loaded.fit(ONES, np.ones([2, 2]), verbose=0)
     assert len(loaded.trainable_weights) == 9
@@ -234,7 +228,7 @@ def test_layers_made_after_loading_are_tracked(kind: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tables_are_kept(kind: str, tmp_path: Path) -> None:
+def test_tables_are_kept(kind, tmp_path):
     library = KINDS[kind]
     table = library.layers.TextVectorization(standardize=lambda text: text)
     table.adapt(["A b c", "c d"])
@@ -249,13 +243,13 @@ def test_tables_are_kept(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_functions_bring_layers_losses_and_variables(kind: str, tmp_path: Path) -> None:
+def test_functions_bring_layers_losses_and_variables(kind, tmp_path):
     library = KINDS[kind]
     augment = library.Sequential([library.layers.Rescaling(2.0), library.layers.RandomFlip()])
     judge = library.losses.BinaryCrossentropy(from_logits=True)
     factor = tf.Variable(3.0)
 
-    def make() -> Any:
+    def make():
         return augment(np.ones([1, 4, 4, 1])) * factor, judge([[1.0]], [[0.0]])
 
     outputs, loss = load(carried(make, "model", tmp_path))()
@@ -264,7 +258,7 @@ def test_functions_bring_layers_losses_and_variables(kind: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_copies_of_fresh_weights_are_drawn_alike_from_the_seed(kind: str, tmp_path: Path) -> None:
+def test_copies_of_fresh_weights_are_drawn_alike_from_the_seed(kind, tmp_path):
     library = KINDS[kind]
     layers = [library.layers.Dense(3) for _ in range(2)]
     for layer in layers:

@@ -1,7 +1,5 @@
 """Metrics of classes, labels and numbers, against values by hand and by definition."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -15,14 +13,14 @@ from trainer.metrics.top_k import TopK
 NAN = np.nan
 
 
-def result(metric: Any, labels: Any, predictions: Any, chunks: int = 1) -> dict[str, float]:
+def result(metric, labels, predictions, chunks=1):
     """Return the values of a metric after updates with parts of the examples."""
     labels, predictions = np.asarray(labels), np.asarray(predictions)
     if predictions.dtype.kind == "i":  # predicted classes, each with certainty
         predictions = np.eye(4)[predictions]
     for rows in np.array_split(np.arange(len(labels)), chunks):
         metric.update_state(labels[rows], predictions[rows].astype(np.float32))
-    found: dict[str, float] = metric.result()
+    found = metric.result()
     return found
 
 
@@ -37,16 +35,14 @@ def result(metric: Any, labels: Any, predictions: Any, chunks: int = 1) -> dict[
     ],
     ids=lambda x: type(x).__name__,
 )
-def test_without_examples_and_after_a_reset_there_is_no_value(
-    metric: Any, labels: Any, predictions: Any
-) -> None:
+def test_without_examples_and_after_a_reset_there_is_no_value(metric, labels, predictions):
     assert all(np.isnan(list(metric.result().values())))
     assert not any(np.isnan(list(result(metric, labels, predictions).values())))
     metric.reset_state()
     assert all(np.isnan(list(metric.result().values())))
 
 
-def test_confusion_matrix_has_labels_in_rows_and_predictions_in_columns() -> None:
+def test_confusion_matrix_has_labels_in_rows_and_predictions_in_columns():
     metric = ConfusionMatrix()
     assert result(metric, [0, 0, 1, 3, 3], [0, 3, 1, 3, 1], chunks=2) == {}
     matrix = [[1, 0, 0, 1], [0, 1, 0, 0], [0, 0, 0, 0], [0, 1, 0, 1]]
@@ -115,17 +111,15 @@ SAME = np.full((4, 1), 3.0)
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("error")
-def test_values_are_those_by_hand(
-    make: Any, labels: Any, predictions: Any, expected: dict[str, float], chunks: int
-) -> None:
+def test_values_are_those_by_hand(make, labels, predictions, expected, chunks):
     metric = make()
     metric.class_names = list("abcd")[: 4 if np.ndim(predictions) == 1 else len(predictions[0])]
     found = result(metric, labels, predictions, min(chunks, len(labels)))
     assert {key: found[key] for key in expected} == pytest.approx(expected, nan_ok=True)
 
 
-def test_many_classes_have_averages_alone() -> None:
-    def of_classes(count: int, **options: int) -> dict[str, float]:
+def test_many_classes_have_averages_alone():
+    def of_classes(count, **options):
         return result(PerClass(**options), [0, 1], np.eye(count)[:2])
 
     assert of_classes(21).keys() == {"precision", "recall"}
@@ -139,7 +133,7 @@ def test_many_classes_have_averages_alone() -> None:
 
 
 @pytest.mark.parametrize("bins", [1, 15])
-def test_calibration_error_equals_the_definition_of_the_paper(bins: int) -> None:
+def test_calibration_error_equals_the_definition_of_the_paper(bins):
     random = np.random.default_rng(bins)
     probabilities = random.dirichlet(np.full(4, 0.3), 5000).astype(np.float32)
     labels = random.integers(0, 4, 5000)
@@ -160,7 +154,7 @@ TARGETS = RANDOM.normal(size=(50, 2)) * [1.0, 1000.0] + [1e6, -3.0]
 PREDICTIONS = TARGETS + RANDOM.normal(size=(50, 2)) * [0.3, 400.0]
 
 
-def regression(metric: RegressionScores, columns: int = 2, chunks: int = 1) -> dict[str, float]:
+def regression(metric, columns=2, chunks=1):
     """Return the values; predictions stay float64."""
     metric.class_names = ["weight (kg)", "price"]
     for rows in np.array_split(np.arange(50), chunks):
@@ -169,7 +163,7 @@ def regression(metric: RegressionScores, columns: int = 2, chunks: int = 1) -> d
 
 
 @pytest.mark.parametrize("chunks", [1, 3])
-def test_errors_of_numbers_are_exact_over_all_examples(chunks: int) -> None:
+def test_errors_of_numbers_are_exact_over_all_examples(chunks):
     errors = PREDICTIONS - TARGETS
     rmse = np.sqrt((errors**2).mean(axis=0))
     r2 = 1 - (errors**2).mean(axis=0) / TARGETS.var(axis=0)

@@ -1,6 +1,4 @@
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +7,7 @@ from trainer.models.keras_hub import keras_hub
 
 
 @pytest.fixture(scope="module")
-def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def preset(tmp_path_factory):
     """A tiny ResNet with random weights, a converter, and a classifier of other classes."""
     hub = pytest.importorskip("keras_hub")
     backbone = hub.models.ResNetBackbone(
@@ -31,7 +29,7 @@ def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_classifier_has_the_weights_and_the_scaling_of_the_preset(preset: Path) -> None:
+def test_classifier_has_the_weights_and_the_scaling_of_the_preset(preset):
     hub = pytest.importorskip("keras_hub")
     model = keras_hub((8, 8, 1), 5, preset=str(preset))
     backbone = hub.models.Backbone.from_preset(str(preset))
@@ -47,7 +45,7 @@ TEXT = {"vocabulary_size": 300, "num_layers": 1, "num_heads": 2, "hidden_dim": 8
 
 
 @pytest.fixture(scope="module")
-def text_presets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def text_presets(tmp_path_factory):
     """A tiny BERT and a tiny GPT-2 with random weights."""
     hub = pytest.importorskip("keras_hub")
     folder = tmp_path_factory.mktemp("texts")
@@ -57,9 +55,7 @@ def text_presets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {name: str(folder / name) for name in ("bert", "gpt")}
 
 
-def test_text_classifier_has_the_weights_and_ignores_the_padding(
-    text_presets: dict[str, str],
-) -> None:
+def test_text_classifier_has_the_weights_and_ignores_the_padding(text_presets):
     hub = pytest.importorskip("keras_hub")
     model = keras_hub((6,), 3, preset=text_presets["bert"])
     backbone = hub.models.Backbone.from_preset(text_presets["bert"])
@@ -74,9 +70,7 @@ def test_text_classifier_has_the_weights_and_ignores_the_padding(
     np.testing.assert_allclose(shorter(tokens[:, :3]), model(tokens), rtol=1e-4, atol=1e-5)
 
 
-def test_language_model_is_that_of_the_preset_and_does_not_look_ahead(
-    text_presets: dict[str, str],
-) -> None:
+def test_language_model_is_that_of_the_preset_and_does_not_look_ahead(text_presets):
     hub = pytest.importorskip("keras_hub")
     model = keras_hub((6,), 256, preset=text_presets["gpt"], head="language_model")
     own = hub.models.CausalLM.from_preset(text_presets["gpt"], preprocessor=None)
@@ -88,12 +82,12 @@ def test_language_model_is_that_of_the_preset_and_does_not_look_ahead(
     np.testing.assert_allclose(model(changed)[:, :4], expected[:, :4], rtol=1e-4, atol=1e-5)
 
 
-def refused(folder: Any, shape: tuple[int, ...], size: int, problem: str, **options: Any) -> None:
+def refused(folder, shape, size, problem, **options):
     with pytest.raises(ValueError, match=rf"^preset \(.*\) {problem}.*$"):
         keras_hub(shape, size, preset=str(folder), **options)
 
 
-def test_what_does_not_fit_is_refused(preset: Path, tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused(preset, tmp_path):
     problem = r"takes images of \[any, any, 3\], the dataset gives \[8, 8\]"
     refused(preset, (8, 8), 5, problem)
     refused(tmp_path, (8, 8, 1), 5, "has no config.json; give a folder")

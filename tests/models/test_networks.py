@@ -1,7 +1,5 @@
 """The networks: their parameters, their structure, and what they cannot be built for."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -19,9 +17,9 @@ from trainer.models.tutorial_cnn import tutorial_cnn
 from trainer.models.unet import unet
 from trainer.models.vit import vit
 
-RESNET_18: dict[str, Any] = {"variant": "imagenet", "depth": 18}
-RESNET_50: dict[str, Any] = {"variant": "imagenet", "depth": 50}
-VIT: dict[str, Any] = {"patch": 4, "width": 16, "layers": 2, "heads": 2, "hidden": 64}
+RESNET_18 = {"variant": "imagenet", "depth": 18}
+RESNET_50 = {"variant": "imagenet", "depth": 50}
+VIT = {"patch": 4, "width": 16, "layers": 2, "heads": 2, "hidden": 64}
 VIT_BLOCK = 2 * 2 * 16 + 4 * (16 * 16 + 16) + (16 * 64 + 64) + (64 * 16 + 16)
 # A level of c channels from i has 9ic + 9cc in convolutions and 8c of normalization; the way up
 # also 4(2c)c + c.
@@ -50,9 +48,7 @@ slow = pytest.mark.slow
         pytest.param(mobilenet, (224, 224, 3), {"outputs": 1000}, 3_538_984, marks=slow),
     ],
 )
-def test_models_have_logits_and_the_expected_parameters(
-    build: Any, shape: tuple[int, ...], options: dict[str, Any], num_parameters: int
-) -> None:
+def test_models_have_logits_and_the_expected_parameters(build, shape, options, num_parameters):
     model = build(shape, 10, **options)
     logits = model(tf.random.stateless_uniform([3, *shape], seed=[0, 0]))
     positions = shape[:-1] if build is unet else ()
@@ -69,7 +65,7 @@ def test_models_have_logits_and_the_expected_parameters(
     ("build", "options"),
     [(softmax, {}), (cnn, {}), (tutorial_cnn, {}), (resnet, {"depth": 8})],
 )
-def test_l2_adds_a_loss_per_kernel(build: Any, options: dict[str, Any]) -> None:
+def test_l2_adds_a_loss_per_kernel(build, options):
     model = build((28, 28, 1), 10, l2=0.5, **options)
     kernels = [variable for variable in model.trainable_variables if "kernel" in variable.name]
     assert len(model.losses) == len(kernels)
@@ -78,14 +74,14 @@ def test_l2_adds_a_loss_per_kernel(build: Any, options: dict[str, Any]) -> None:
     np.testing.assert_allclose(sum(float(loss) for loss in model.losses), expected, rtol=2e-5)
 
 
-def norms_of(model: tf.keras.Model) -> list[Any]:
+def norms_of(model):
     return [x for x in model.layers if isinstance(x, tf.keras.layers.BatchNormalization)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("synchronized", [True, False])
-def test_batch_normalization_is_synchronized_or_not(synchronized: bool) -> None:
-    options: dict[str, Any] = {"momentum": 0.5, "synchronized": synchronized}
+def test_batch_normalization_is_synchronized_or_not(synchronized):
+    options = {"momentum": 0.5, "synchronized": synchronized}
     application = keras_application((8, 8, 1), 10, name="MobileNet", **options)
     for model in (application, resnet((8, 8, 3), 10, depth=8, **options)):
         found = {(x.momentum, x.synchronized) for x in norms_of(model)}
@@ -93,7 +89,7 @@ def test_batch_normalization_is_synchronized_or_not(synchronized: bool) -> None:
     assert {x.fused for x in norms_of(application)} == {not synchronized}
 
 
-def test_patches_are_told_apart_by_their_positions() -> None:
+def test_patches_are_told_apart_by_their_positions():
     model = vit((8, 8, 1), 10, width=16, layers=1, heads=2)
     image = np.random.RandomState(0).uniform(size=(1, 8, 8, 1)).astype(np.float32)
     turned = np.roll(image, 4, axis=1)
@@ -102,7 +98,7 @@ def test_patches_are_told_apart_by_their_positions() -> None:
     np.testing.assert_allclose(model(image), model(turned), atol=1e-5)
 
 
-def test_logits_of_texts_are_the_maxima_over_the_text() -> None:
+def test_logits_of_texts_are_the_maxima_over_the_text():
     model = text_cnn((6,), 3, vocabulary=5, width=4, kernels=[1], dropout=0.5)
     tokens = tf.constant([[1, 2, 3, 4, 0, 0], [4, 3, 2, 1, 0, 0]])
     logits = model(tokens, training=False)
@@ -114,11 +110,11 @@ def test_logits_of_texts_are_the_maxima_over_the_text() -> None:
     np.testing.assert_allclose(model.get_layer("logits")(maxima)[0], logits[0], atol=1e-6)
 
 
-SMALL: dict[str, Any] = {"vocabulary": 11, "layers": 2, "width": 8, "heads": 2, "hidden": 16}
+SMALL = {"vocabulary": 11, "layers": 2, "width": 8, "heads": 2, "hidden": 16}
 TOKENS = np.array([[1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1]], np.int32)
 
 
-def test_decoder_sees_no_later_token() -> None:
+def test_decoder_sees_no_later_token():
     model = transformer((6,), 11, **SMALL)
     logits = model(TOKENS, training=False).numpy()
     assert (logits.shape, logits.dtype) == ((2, 6, 11), np.float32)
@@ -129,7 +125,7 @@ def test_decoder_sees_no_later_token() -> None:
     assert np.abs(others[:, 4:] - logits[:, 4:]).max() > 1e-3
 
 
-def test_encoder_does_not_see_padding() -> None:
+def test_encoder_does_not_see_padding():
     model = transformer_encoder((6,), 3, **SMALL)
     embedding = model.get_layer("embedding").tokens
     tokens = np.array([[1, 2, 3, 0, 0, 0], [0, 0, 0, 0, 0, 0]], np.int32)
@@ -141,7 +137,7 @@ def test_encoder_does_not_see_padding() -> None:
     np.testing.assert_allclose(after[0], before[0], atol=1e-6)
 
 
-def test_tied_logits_use_the_embedding_of_tokens() -> None:
+def test_tied_logits_use_the_embedding_of_tokens():
     tied = transformer((6,), 10, **SMALL)
     free = transformer((6,), 10, tied=False, **SMALL)
     assert tied.output_shape == free.output_shape == (None, 6, 10)

@@ -1,8 +1,6 @@
 """Networks with published weights: those of Keras, scaling, and files that do not fit."""
 
 import typing
-from pathlib import Path
-from typing import TypeAlias
 
 import h5py
 import numpy as np
@@ -25,12 +23,12 @@ FAMILIES = sorted(
 )
 
 
-def test_names_are_those_of_the_library() -> None:
+def test_names_are_those_of_the_library():
     names = {name for name in vars(tf.keras.applications) if name[0].isupper()}
     assert set(typing.get_args(module.Name)) == names
 
 
-def published(name: str, file: Path) -> tf.keras.Model:
+def published(name, file):
     """Return a network of the library with random statistics; write its weights."""
     network = getattr(tf.keras.applications, name)(
         include_top=False, weights=None, input_shape=(32, 32, 3), pooling="avg"
@@ -44,7 +42,7 @@ def published(name: str, file: Path) -> tf.keras.Model:
     return network
 
 
-def scaled_by_the_library(family: str) -> np.ndarray:
+def scaled_by_the_library(family):
     if family == "efficientnet":
         # Its network without published weights only divides by 255.
         return 255 * (IMAGES - MEAN) / STD
@@ -52,14 +50,14 @@ def scaled_by_the_library(family: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_images_are_scaled_as_the_library_does(family: str) -> None:
+def test_images_are_scaled_as_the_library_does(family):
     scaled = module.scale_images(tf.constant(IMAGES), family)
     np.testing.assert_allclose(scaled, scaled_by_the_library(family), rtol=1e-5, atol=1e-3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["MobileNet", "EfficientNetB0", "RegNetX002"])
-def test_network_with_weights_equals_the_one_of_the_library(name: str, tmp_path: Path) -> None:
+def test_network_with_weights_equals_the_one_of_the_library(name, tmp_path):
     network = published(name, tmp_path / "weights.h5")
     model = keras_application((32, 32, 3), 10, name=name, weights=str(tmp_path / "weights.h5"))
     features = tf.keras.Model(model.input, model.get_layer("logits").input)(IMAGES)
@@ -69,11 +67,8 @@ def test_network_with_weights_equals_the_one_of_the_library(name: str, tmp_path:
     assert model(IMAGES).shape == (2, 10)
 
 
-Narrow: TypeAlias = tuple[tf.keras.Model, Path, Path]
-
-
 @pytest.fixture(scope="module")
-def narrow(tmp_path_factory: pytest.TempPathFactory) -> Narrow:
+def narrow(tmp_path_factory):
     """A published MobileNetV2 at random, and its weights with and without the top."""
     folder = tmp_path_factory.mktemp("weights")
     full = tf.keras.applications.MobileNetV2(
@@ -89,9 +84,7 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Narrow:
 @pytest.mark.parametrize(
     ("file", "synchronized"), [(1, False), (2, True)], ids=["with top", "without top"]
 )
-def test_mobilenet_with_weights_equals_the_published_network(
-    narrow: Narrow, file: int, synchronized: bool
-) -> None:
+def test_mobilenet_with_weights_equals_the_published_network(narrow, file, synchronized):
     options = {"alpha": 0.35, "weights": str(narrow[file]), "synchronized": synchronized}
     model = mobilenet((8, 40, 1), 10, **options)
     enlarged = tf.image.resize(GRAY, [32, 40])
@@ -104,7 +97,7 @@ def test_mobilenet_with_weights_equals_the_published_network(
 
 
 @pytest.mark.slow
-def test_files_that_do_not_fit_are_refused(narrow: Narrow, tmp_path: Path) -> None:
+def test_files_that_do_not_fit_are_refused(narrow, tmp_path):
     resnet = keras_application((32, 32, 3), 10, name="ResNet50")
     assert resnet.count_params() == 23_587_712 + 2048 * 10 + 10
     (tmp_path / "text.h5").write_text("hello")

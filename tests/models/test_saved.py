@@ -1,7 +1,5 @@
 import json
 import zipfile
-from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -16,7 +14,7 @@ SHAPE = (8, 8, 1)
 KINDS = {"tf_keras": tf.keras, "keras": keras}
 
 
-def network(kind: str, *, outputs: int = 10, activation: str | None = None) -> Any:
+def network(kind, *, outputs=10, activation=None):
     library = KINDS[kind]
     inputs = library.Input(SHAPE)
     x = library.layers.Conv2D(4, 3, activation="relu")(inputs)
@@ -27,9 +25,7 @@ def network(kind: str, *, outputs: int = 10, activation: str | None = None) -> A
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["keras", "h5"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_training_begins_with_the_weights_of_the_file(
-    kind: str, suffix: str, tmp_path: Path
-) -> None:
+def test_training_begins_with_the_weights_of_the_file(kind, suffix, tmp_path):
     model = network(kind)
     file = tmp_path / f"model.{suffix}"
     model.save(file)
@@ -45,23 +41,23 @@ def test_training_begins_with_the_weights_of_the_file(
 
 
 class Doubled(tf.keras.layers.Layer):
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs):
         return 2.0 * inputs
 
 
 class Doubled3(keras.layers.Layer):
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs):
         return 2.0 * inputs
 
 
-def refused(file: Path, message: str, shape: tuple[int, ...] = SHAPE, classes: int = 10) -> None:
+def refused(file, message, shape=SHAPE, classes=10):
     with pytest.raises(ValueError, match=message) as caught:
         saved(shape, classes, path=str(file))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_models_that_do_not_fit_the_dataset_are_refused(kind: str, tmp_path: Path) -> None:
+def test_models_that_do_not_fit_the_dataset_are_refused(kind, tmp_path):
     file = tmp_path / "model.keras"
     network(kind).save(file)
     refused(file, r"input is \[8, 8, 1\] .*, but the dataset's is \[28, 28, 1\]; ", (28, 28, 1))
@@ -74,7 +70,7 @@ def test_models_that_do_not_fit_the_dataset_are_refused(kind: str, tmp_path: Pat
     refused(file, r"the model has no input of a known shape; ")
 
 
-def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_no_models_are_refused(tmp_path):
     file = tmp_path / "model.keras"
     file.write_text("hello")
     refused(file, r"^path \(.*\) is not a whole model of Keras; write it with model\.save")
@@ -88,14 +84,14 @@ def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["keras", "h5"])
-def test_code_in_a_file_is_not_run(suffix: str, tmp_path: Path) -> None:
+def test_code_in_a_file_is_not_run(suffix, tmp_path):
     inputs = tf.keras.Input(SHAPE)
     file = tmp_path / f"model.{suffix}"
     tf.keras.Model(inputs, tf.keras.layers.Lambda(lambda x: x + 1)(inputs)).save(file)
     refused(file, r"the model has Lambda, whose code would be run unseen: .*model\.allow=\[")
 
 
-def test_operations_that_a_file_names_are_not_run(tmp_path: Path) -> None:
+def test_operations_that_a_file_names_are_not_run(tmp_path):
     file = tmp_path / "model.keras"
     network("tf_keras").save(file)
     rewritten(file, lambda config, _: write_on_loading(config, tmp_path / "written"))
@@ -119,9 +115,7 @@ def test_operations_that_a_file_names_are_not_run(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_classes_that_are_no_layers_of_keras_are_refused(
-    kind: str, node: dict[str, Any], name: str, tmp_path: Path
-) -> None:
+def test_classes_that_are_no_layers_of_keras_are_refused(kind, node, name, tmp_path):
     file = tmp_path / "model.keras"
     network(kind).save(file)
     rewritten(file, lambda config, _: config["config"]["layers"][1]["config"].update(x=[node]))
@@ -129,9 +123,7 @@ def test_classes_that_are_no_layers_of_keras_are_refused(
 
 
 @pytest.mark.parametrize(("kind", "suffix"), [("tf_keras", "h5"), ("keras", "keras")])
-def test_layers_of_the_user_are_built_when_they_are_allowed(
-    kind: str, suffix: str, tmp_path: Path
-) -> None:
+def test_layers_of_the_user_are_built_when_they_are_allowed(kind, suffix, tmp_path):
     file, layer = tmp_path / f"model.{suffix}", {"tf_keras": Doubled, "keras": Doubled3}[kind]
     library = KINDS[kind]
     inputs = library.Input(SHAPE)
@@ -148,7 +140,7 @@ def test_layers_of_the_user_are_built_when_they_are_allowed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_layers_of_keras_are_built(kind: str, tmp_path: Path) -> None:
+def test_layers_of_keras_are_built(kind, tmp_path):
     library = KINDS[kind]
     layers, file = library.layers, tmp_path / "model.keras"
     inputs = library.Input(SHAPE)

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import yaml
@@ -76,7 +75,7 @@ def test_retention_policies_follow_the_configuration():
 
 
 @pytest.fixture
-def run_dir(tmp_path: Path) -> Path:
+def run_dir(tmp_path):
     directory = tmp_path / "run" / "checkpoints"
     directory.mkdir(parents=True)
     for step, accuracy in ACCURACY.items():
@@ -87,18 +86,18 @@ def run_dir(tmp_path: Path) -> Path:
     return directory.parent
 
 
-def best(metric: str | None, mode: str = "auto") -> Checkpoint:
+def best(metric, mode="auto"):
     return Checkpoint(use="best", best=Best(metric=metric, mode=mode))
 
 
-def problem(run_dir: Path, checkpoint: Checkpoint) -> str:
+def problem(run_dir, checkpoint):
     with pytest.raises(ConfigError) as caught:
         select_step(run_dir, checkpoint)
     assert len(caught.value.problems) == 1
     return caught.value.problems[0].replace(str(run_dir), "<run>")
 
 
-def test_select_step_finds_latest_best_and_a_step(run_dir: Path) -> None:
+def test_select_step_finds_latest_best_and_a_step(run_dir):
     assert select_step(run_dir, Checkpoint()) == 30
     assert select_step(run_dir, Checkpoint(use=10)) == 10
     assert select_step(run_dir, best("accuracy")) == 20
@@ -106,7 +105,7 @@ def test_select_step_finds_latest_best_and_a_step(run_dir: Path) -> None:
     assert select_step(run_dir, best("accuracy", "min")) == 10
 
 
-def test_latest_is_the_newest_valid_checkpoint(run_dir: Path) -> None:
+def test_latest_is_the_newest_valid_checkpoint(run_dir):
     (run_dir / "checkpoints" / "ckpt-30.index").write_text("index 3O")
     assert select_step(run_dir, Checkpoint()) == 20
     assert "checkpoint (30): that of step 30 is damaged" in problem(run_dir, Checkpoint(use=30))
@@ -115,7 +114,7 @@ def test_latest_is_the_newest_valid_checkpoint(run_dir: Path) -> None:
     assert problem(run_dir, Checkpoint()).startswith("no checkpoint of <run> can be trusted")
 
 
-def test_select_step_reports_missing_checkpoints(run_dir: Path) -> None:
+def test_select_step_reports_missing_checkpoints(run_dir):
     assert "there are 10, 20, 30" in problem(run_dir, Checkpoint(use=15))
     assert "add checkpoint.best.metric=accuracy" in problem(run_dir, best(None))
     assert "did you mean 'accuracy'?" in problem(run_dir, best("acuracy"))
@@ -123,7 +122,7 @@ def test_select_step_reports_missing_checkpoints(run_dir: Path) -> None:
     assert problem(run_dir, Checkpoint()) == "<run> has no checkpoint yet; train it first"
 
 
-def test_run_keeps_its_own_checkpoint_choice(run_dir: Path) -> None:
+def test_run_keeps_its_own_checkpoint_choice(run_dir):
     saved = ["checkpoint=every_50_steps", "checkpoint.best.metric=accuracy"]
     (run_dir / "run.json").write_text(json.dumps({"overrides": saved, "config_dir": None}))
     experiment = compose([f"resume={run_dir}", "mode=evaluate", "checkpoint=best"])

@@ -2,14 +2,13 @@
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 
 from trainer.runs.recorded_metrics import epoch_metrics, read_curves, read_evaluations
 
 
-def test_metrics_of_an_epoch_are_means_over_its_steps(tmp_path: Path) -> None:
+def test_metrics_of_an_epoch_are_means_over_its_steps(tmp_path):
     lines = [
         {"step": 2, "split": "train", "epoch": 0, "loss": 9.0, "memory_mib": 1.0},
         # Again, after a restart.
@@ -30,7 +29,7 @@ def test_metrics_of_an_epoch_are_means_over_its_steps(tmp_path: Path) -> None:
     assert epoch_metrics(tmp_path / "none") == {}
 
 
-def test_curves_are_read_by_split_and_name(tmp_path: Path) -> None:
+def test_curves_are_read_by_split_and_name(tmp_path):
     train = [{"step": step, "split": "train", "epoch": 0, "loss": 1 / step} for step in (1, 2)]
     test = {"step": 2, "split": "test", "epoch": 1, "loss": 0.4, "accuracy": 0.5}
     early = {"step": 1, "split": "test", "accuracy": float("nan")}
@@ -45,7 +44,7 @@ def test_curves_are_read_by_split_and_name(tmp_path: Path) -> None:
     assert read_curves(tmp_path / "none") == {}
 
 
-def test_evaluations_of_a_long_file_are_all_read(tmp_path: Path) -> None:
+def test_evaluations_of_a_long_file_are_all_read(tmp_path):
     lines = [
         {"step": step, "split": split, "loss": 1 / step, "padding": 1e-300}
         for step in range(1, 4001)

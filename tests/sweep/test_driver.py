@@ -6,30 +6,28 @@ import importlib
 import json
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
-from tests.support.command_line import Outcome, run_here
+from tests.support.command_line import run_here
 from trainer.cluster import environment
 from trainer.cluster.messages import (
     ErrorLine,
     Evaluated,
     Exit,
     Leave,
-    Message,
     Problem,
     SignalReceived,
 )
 from trainer.cluster.signals import SAVES
 from trainer.errors import ConfigError
-from trainer.runs.status import RunStatus, State
+from trainer.runs.status import State
 from trainer.sweep import driver
 from trainer.sweep.driver import ResourceShare, divide
-from trainer.sweep.search import GridSearch, Point
+from trainer.sweep.search import GridSearch
 
 Behavior = Callable[["FakeProcess"], None]
 
@@ -41,42 +39,35 @@ class FakeProcess:
     started: list[FakeProcess]
     has_lost_server = False
 
-    def __init__(
-        self,
-        point: Point,
-        share: ResourceShare,
-        config_dir: str | None,
-        messages: Any,
-        server: Any,
-    ) -> None:
+    def __init__(self, point, share, config_dir, messages, server):
         self.point = point
         self.share = share
         self.messages = messages
-        self.signals: list[int | None] = []
+        self.signals = []
         self.seed = point.experiment.seed
         self.started.append(self)
         behaviors = self.behaviors.get(self.seed, [])
         behavior = behaviors.pop(0) if behaviors else succeed
         behavior(self)
 
-    def emit(self, message: Message) -> None:
+    def emit(self, message):
         self.messages.put((self.point.number, message))
 
-    def exit(self, code: int, text: str = "") -> None:
+    def exit(self, code, text=""):
         self.emit(Exit(code, text))
 
-    def send(self, message: Message) -> None:
+    def send(self, message):
         number = message.number if isinstance(message, SignalReceived) else None
         is_first_stop = {*SAVES}.issuperset(self.signals)
         self.signals.append(number)
         if number not in SAVES:
             self.exit(128 + number if number and is_first_stop else 1)
 
-    def kill(self) -> None:
+    def kill(self):
         raise AssertionError("a point must be asked to leave, not killed")
 
 
-def succeed(process: FakeProcess) -> None:
+def succeed(process):
     path = process.point.path
     train = process.point.experiment.train
     path.mkdir(parents=True, exist_ok=True)
@@ -89,23 +80,23 @@ def succeed(process: FakeProcess) -> None:
     process.exit(0)
 
 
-def crash(process: FakeProcess) -> None:
+def crash(process):
     process.emit(ErrorLine("first cause"))
     process.emit(ErrorLine("a consequence"))
     process.exit(1)
 
 
-def reject_input(process: FakeProcess) -> None:
+def reject_input(process):
     process.emit(Problem(["no such file", "nor that"]))
     process.exit(2)
 
 
-def train_until_stopped(process: FakeProcess) -> None:
+def train_until_stopped(process):
     """Do nothing until a signal is forwarded."""
 
 
-def send_signal_to_driver(number: int, times: int = 1) -> Behavior:
-    def behavior(process: FakeProcess) -> None:
+def send_signal_to_driver(number, times=1):
+    def behavior(process):
         for _ in range(times):
             os.kill(os.getpid(), number)
 
@@ -113,7 +104,7 @@ def send_signal_to_driver(number: int, times: int = 1) -> Behavior:
 
 
 @pytest.fixture(autouse=True)
-def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(driver, "PointProcess", FakeProcess)
     monkeypatch.setattr(driver, "ForkServer", MagicMock())  # no point needs one
@@ -122,26 +113,26 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     FakeProcess.started = []
 
 
-def sweep(*overrides: str, behaviors: Mapping[int, list[Behavior]] | None = None) -> Outcome:
+def sweep(*overrides, behaviors=None):
     FakeProcess.behaviors = {seed: list(items) for seed, items in (behaviors or {}).items()}
     FakeProcess.started = []
     return run_here("-m", "model=softmax", "train.steps=2", "sweep.name=s", *overrides)
 
 
-def started_seeds() -> list[int]:
+def started_seeds():
     return [process.seed for process in FakeProcess.started]
 
 
-def summary() -> dict[int, dict[str, Any]]:
+def summary():
     points = json.loads(Path("runs/sweeps/s/summary.json").read_text())["points"]
     return {int(point["varied"]["seed"]): point for point in points}
 
 
-def states() -> dict[int, str]:
+def states():
     return {seed: point["state"] for seed, point in sorted(summary().items())}
 
 
-def test_driver_runs_every_point_once_and_those_that_a_repeated_sweep_adds() -> None:
+def test_driver_runs_every_point_once_and_those_that_a_repeated_sweep_adds():
     outcome = sweep("seed=1,2", "sweep.name=null")
     assert (outcome.code, outcome.err, started_seeds()) == (0, "", [1, 2])
     assert {process.share for process in FakeProcess.started} == {ResourceShare()}
@@ -155,7 +146,7 @@ def test_driver_runs_every_point_once_and_those_that_a_repeated_sweep_adds() -> 
     assert sweep("sweep.name=null").out.rpartition("/")[2].startswith("single-")
 
 
-def test_failed_points_do_not_stop_the_others() -> None:
+def test_failed_points_do_not_stop_the_others():
     outcome = sweep(
         "seed=1,2,3,4,5,6,7",
         behaviors={
@@ -181,8 +172,8 @@ def test_failed_points_do_not_stop_the_others() -> None:
     ]
 
 
-def test_point_that_has_lost_its_fork_server_starts_again() -> None:
-    def lose_server(process: FakeProcess) -> None:
+def test_point_that_has_lost_its_fork_server_starts_again():
+    def lose_server(process):
         process.has_lost_server = True
         process.exit(-signal.SIGKILL)
 
@@ -191,7 +182,7 @@ def test_point_that_has_lost_its_fork_server_starts_again() -> None:
     assert states() == {1: "done", 2: "done"}
 
 
-def test_on_error_stop_stops_the_sweep_after_a_failure() -> None:
+def test_on_error_stop_stops_the_sweep_after_a_failure():
     outcome = sweep(
         "seed=1,2,3,4",
         "sweep.on_error=stop",
@@ -203,14 +194,14 @@ def test_on_error_stop_stops_the_sweep_after_a_failure() -> None:
     assert states() == {1: "stopped", 2: "failed", 3: "waiting", 4: "waiting"}
 
 
-def test_driver_forwards_save_signals_and_a_stop_signal_once() -> None:
+def test_driver_forwards_save_signals_and_a_stop_signal_once():
     save, stop = signal.SIGUSR1, signal.SIGTERM
 
-    def send_both(process: FakeProcess) -> None:
+    def send_both(process):
         send_signal_to_driver(save)(process)
         send_signal_to_driver(stop)(process)
 
-    behaviors: dict[int, list[Behavior]] = {1: [train_until_stopped], 2: [send_both]}
+    behaviors = {1: [train_until_stopped], 2: [send_both]}
     outcome = sweep("seed=1,2,3", "sweep.jobs=2", behaviors=behaviors)
     assert (outcome.code, started_seeds()) == (128 + stop, [1, 2])
     for process in FakeProcess.started:
@@ -218,11 +209,11 @@ def test_driver_forwards_save_signals_and_a_stop_signal_once() -> None:
     assert states() == {1: "stopped", 2: "stopped", 3: "waiting"}
 
 
-def test_second_ctrl_c_leaves_at_once_with_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    messages: list[Message] = []
+def test_second_ctrl_c_leaves_at_once_with_exit_code_1(monkeypatch):
+    messages = []
 
-    def leave_at_the_second_signal(process: FakeProcess) -> None:
-        def send(message: Message) -> None:
+    def leave_at_the_second_signal(process):
+        def send(message):
             messages.append(message)
             if isinstance(message, Leave):
                 process.exit(1)
@@ -239,9 +230,7 @@ def test_second_ctrl_c_leaves_at_once_with_exit_code_1(monkeypatch: pytest.Monke
     assert states() == {1: "stopped", 2: "waiting"}
 
 
-def test_search_of_the_users_own_prunes_and_records_all_but_stopped_points(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_search_of_the_users_own_prunes_and_records_all_but_stopped_points(monkeypatch):
     Path("my_search.py").write_text(
         "from trainer.sweep.search import GridSearch\n\n"
         "class Limited(GridSearch):\n"
@@ -258,7 +247,7 @@ def test_search_of_the_users_own_prunes_and_records_all_but_stopped_points(
     Path("conf/search/limited.yaml").write_text("_target_: my_search.Limited\nlimit: 1.5\n")
     monkeypatch.syspath_prepend(os.getcwd())
 
-    def report_high_loss(process: FakeProcess) -> None:
+    def report_high_loss(process):
         for step in (2, 4):
             process.emit(Evaluated(step, {"loss": 2.0}, ""))
 
@@ -273,8 +262,8 @@ def test_search_of_the_users_own_prunes_and_records_all_but_stopped_points(
     assert states() == {1: "pruned", 2: "done", 3: "stopped"}
 
 
-def test_running_points_save_if_the_search_cannot_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: GridSearch, point: Point, outcome: RunStatus) -> None:
+def test_running_points_save_if_the_search_cannot_go_on(monkeypatch):
+    def refuse(self, point, outcome):
         raise ConfigError("sweep.metric (x) must be a metric of the evaluation")
 
     monkeypatch.setattr(GridSearch, "record_outcome", refuse)
@@ -287,7 +276,7 @@ def test_running_points_save_if_the_search_cannot_go_on(monkeypatch: pytest.Monk
     ]
 
 
-def test_parallel_points_divide_cores_but_not_threads() -> None:
+def test_parallel_points_divide_cores_but_not_threads():
     assert divide(2, [0, 1, 4, 5], []) == [
         ResourceShare((0, 1), None, 4),
         ResourceShare((4, 5), None, 4),
@@ -298,7 +287,7 @@ def test_parallel_points_divide_cores_but_not_threads() -> None:
     assert divide(1, [0, 1, 2], ["0"]) == [ResourceShare()]
 
 
-def test_parallel_points_divide_gpus_and_do_not_share_one() -> None:
+def test_parallel_points_divide_gpus_and_do_not_share_one():
     gpus = [share.gpus for share in divide(2, [0, 1], ["0", "1", "GPU-ab"])]
     assert gpus == [("0",), ("1", "GPU-ab")]
     with pytest.raises(ConfigError, match=r"sweep.jobs \(2\) must be at.*number of GPUs \(1\)"):
@@ -309,9 +298,7 @@ def test_parallel_points_divide_gpus_and_do_not_share_one() -> None:
     ("visible", "gpus"),
     [(None, ["0", "1", "10"]), ("1, 0", ["1", "0"]), ("", []), ("GPU-ab,-1,1", ["GPU-ab"])],
 )
-def test_gpus_are_those_visible_to_this_process(
-    visible: str | None, gpus: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gpus_are_those_visible_to_this_process(visible, gpus, monkeypatch):
     monkeypatch.setattr(
         environment, "glob", lambda pattern: ["/dev/nvidia10", "/dev/nvidia0", "/dev/nvidia1"]
     )

@@ -1,9 +1,5 @@
 """A sweep with real processes, killed in the middle of its points."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from tests.support.processes import (
@@ -24,7 +20,7 @@ GRID = [
 ]  # fmt: skip
 
 
-def sweep(directory: Path, *overrides: str) -> dict[str, bytes]:
+def sweep(directory, *overrides):
     """Run a sweep to its end; return the files of its summary by name."""
     process = start(directory, *GRID, *overrides, **OWN_SERVER)
     try:
@@ -36,7 +32,7 @@ def sweep(directory: Path, *overrides: str) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def finished_runs(directory: Path) -> dict[str, dict[str, bytes]]:
+def finished_runs(directory):
     """Return the files of finished runs, by name."""
     return {
         result.parent.name: {
@@ -48,19 +44,19 @@ def finished_runs(directory: Path) -> dict[str, dict[str, bytes]]:
     }
 
 
-def saved_steps(directory: Path) -> int:
+def saved_steps(directory):
     """Return the sum of the steps of the newest checkpoints of all points."""
     folders = directory.glob("runs/*/checkpoints")
     return sum(max(committed_steps(folder), default=0) for folder in folders)
 
 
 @pytest.mark.slow
-def test_killed_sweep_continues_to_the_same_result(tmp_path: Path) -> None:
+def test_killed_sweep_continues_to_the_same_result(tmp_path):
     """Two points at a time, killed twice, give the same as one at a time."""
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     undisturbed.mkdir()
     killed.mkdir()
-    before: dict[str, dict[str, bytes]] = {}
+    before = {}
     for target in (STEPS // 2, 3 * STEPS):
         process = start(killed, *GRID, "sweep.jobs=2", **OWN_SERVER)
         wait_until(lambda target=target: saved_steps(killed) >= target, process)

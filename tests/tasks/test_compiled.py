@@ -1,9 +1,5 @@
 """Runs of each task that are compiled by XLA."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 
 from tests.end_to_end.test_matrix import FEATURES
@@ -20,7 +16,7 @@ TASKS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", first_only(TASKS))
-def test_compiled_run_has_the_loss_of_one_that_is_not(tmp_path: Path, task: str) -> None:
+def test_compiled_run_has_the_loss_of_one_that_is_not(tmp_path, task):
     losses = []
     for jit in ("false", "true"):
         engine = small_runs.engine(tmp_path / jit, *TASKS[task], "train.steps=4", f"jit={jit}")

@@ -2,7 +2,6 @@
 
 import csv
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from tests.support.training import recipe
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.datasets.texts.tokens import load_tokenizer
-from trainer.engine.engine import Engine
 from trainer.engine.graph.step.metric_sums import metric_names, unpack
 from trainer.errors import ConfigError
 from trainer.tasks.language_model import FilePrompts, LanguageModel
@@ -39,14 +37,14 @@ SMALL = [
 ]
 
 
-def engine(run_dir: Path, *overrides: str) -> Engine:
+def engine(run_dir, *overrides):
     return recipe(run_dir, *SMALL, *overrides)
 
 
-def test_loss_and_accuracy_are_means_over_tokens() -> None:
+def test_loss_and_accuracy_are_means_over_tokens():
     task = LanguageModel()
     logits = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(np.float32)
-    task.models = {"model": lambda tokens, training: tf.constant(logits)}  # type: ignore[dict-item]
+    task.models = {"model": lambda tokens, training: tf.constant(logits)}
     labels = np.array([[0, 1, 2], [4, 4, 4]])
     losses, metrics = task.eval_step(
         {"features": tf.zeros([2, 3], tf.int32), "label": tf.constant(labels)}
@@ -57,7 +55,7 @@ def test_loss_and_accuracy_are_means_over_tokens() -> None:
     np.testing.assert_allclose(metrics["accuracy"], (logits.argmax(-1) == labels).mean(1))
 
 
-def test_perplexity_is_the_exponential_of_the_mean_loss() -> None:
+def test_perplexity_is_the_exponential_of_the_mean_loss():
     task = LanguageModel()
     assert metric_names(task) == ["loss", "accuracy", "perplexity"]
     values = unpack(task, [6.0, 4.0, 1.0, 4.0])
@@ -71,7 +69,7 @@ SAMPLING = ["predict.sampling.tokens=12", "predict.sampling.top_k=40"]
 
 
 @pytest.fixture(scope="module")
-def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_dir(tmp_path_factory):
     """A trained run, with TensorBoard's files."""
     run_dir = tmp_path_factory.mktemp("run")
     options = [*SMALL, *SAMPLING, "writers=[tensorboard]", "summary.texts=2"]
@@ -79,7 +77,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
-def table(run_dir: Path, path: Path, *overrides: str) -> list[dict[str, str]]:
+def table(run_dir, path, *overrides):
     """Return the rows that mode=predict writes for the newest checkpoint."""
     experiment = compose([*SMALL, *SAMPLING, "mode=predict", f"predict.path={path}", *overrides])
     run = TrainingRun(experiment, run_dir, QUIET)
@@ -89,7 +87,7 @@ def table(run_dir: Path, path: Path, *overrides: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_prompts_are_the_lines_of_a_file(tmp_path: Path) -> None:
+def test_prompts_are_the_lines_of_a_file(tmp_path):
     file = tmp_path / "prompts.txt"
     file.write_text("abc\n\nabcdefgh\n")
     tokenizer = load_tokenizer("bytes")
@@ -104,7 +102,7 @@ def test_prompts_are_the_lines_of_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_evaluation_shows_texts(run_dir: Path) -> None:
+def test_evaluation_shows_texts(run_dir):
     texts = (run_dir / "samples.txt").read_text(errors="replace").split("step 6, text ")
     assert len(texts) == 3
     data = compose([*SMALL]).dataset
@@ -119,7 +117,7 @@ def test_evaluation_shows_texts(run_dir: Path) -> None:
 
 
 @pytest.mark.slow
-def test_exported_model_writes_the_texts_of_the_table(run_dir: Path, tmp_path: Path) -> None:
+def test_exported_model_writes_the_texts_of_the_table(run_dir, tmp_path):
     file = tmp_path / "prompts.txt"
     file.write_text("The\nAda said that\n")
     # A replica predicts 16 texts at a time, and the export as many.

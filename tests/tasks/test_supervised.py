@@ -1,10 +1,6 @@
 """Classification, several labels and regression: losses and predictions against NumPy."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +20,7 @@ LOGITS = np.array([[2.0, 1.0, -1.0], [0.0, 3.0, 1.0], [1.0, 0.0, 0.5]], np.float
 SHARES = np.array([[0.25, 0.75, 0.0], [0.0, 0.5, 0.5], [1.0, 0.0, 0.0]], np.float32)
 
 
-def built(task: Any, outputs: np.ndarray = LOGITS, **parts: Any) -> Any:
+def built(task, outputs=LOGITS, **parts):
     """Return a task whose model returns its features, which are like `outputs`."""
     sizes = {"num_classes": outputs.shape[-1], "num_outputs": outputs.shape[-1]}
     made = {"model": lambda: lambda x, training: x, "optimizer": lambda: None}
@@ -32,7 +28,7 @@ def built(task: Any, outputs: np.ndarray = LOGITS, **parts: Any) -> Any:
     return task
 
 
-def losses(task: Any, label: Any, outputs: np.ndarray = LOGITS, *, training: bool = True) -> Any:
+def losses(task, label, outputs=LOGITS, *, training=True):
     """Return the loss of each example, and the metrics, in training or evaluation."""
     batch = {"features": tf.convert_to_tensor(outputs), "label": tf.constant(label)}
     if not training:
@@ -41,14 +37,14 @@ def losses(task: Any, label: Any, outputs: np.ndarray = LOGITS, *, training: boo
     return task.train_step(batch, step)
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
+def softmax(logits):
     exponentials = np.exp(logits.astype(np.float64))
     return np.asarray(exponentials / exponentials.sum(axis=-1, keepdims=True))
 
 
 WEIGHTS = np.array([1.0, 0.5, 4.0])
 COUNTS = np.array([10, 20, 70])
-CLASSIFIED: dict[str, tuple[dict[str, Any], Any]] = {
+CLASSIFIED = {
     "plain": ({}, lambda q, p: 1.0),
     "weights": ({"class_weights": WEIGHTS.tolist()}, lambda q, p: q @ WEIGHTS),
     "balanced": (
@@ -63,9 +59,7 @@ CLASSIFIED: dict[str, tuple[dict[str, Any], Any]] = {
 
 @pytest.mark.parametrize("label", [[0, 2, 1], SHARES], ids=["class", "shares"])
 @pytest.mark.parametrize(("options", "factor"), CLASSIFIED.values(), ids=CLASSIFIED)
-def test_loss_of_a_classification_is_changed_in_training_alone(
-    options: dict[str, Any], factor: Any, label: Any
-) -> None:
+def test_loss_of_a_classification_is_changed_in_training_alone(options, factor, label):
     task = built(Classification(**options), class_counts=COUNTS)
     shares = np.eye(3)[label] if isinstance(label, list) else label
     p = softmax(LOGITS)
@@ -78,21 +72,21 @@ def test_loss_of_a_classification_is_changed_in_training_alone(
     np.testing.assert_array_equal(metrics["accuracy"], right.astype(np.float32))
 
 
-def test_smoothed_target_is_spread_over_all_classes() -> None:
+def test_smoothed_target_is_spread_over_all_classes():
     found, _ = losses(built(Classification(label_smoothing=0.1)), [0, 2, 1])
     target = np.eye(3)[[0, 2, 1]] * 0.9 + 0.1 / 3
     np.testing.assert_allclose(found, -(target * np.log(softmax(LOGITS))).sum(axis=1), rtol=1e-5)
 
 
 @pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0])
-def test_gradient_of_a_certain_example_is_finite(gamma: float) -> None:
+def test_gradient_of_a_certain_example_is_finite(gamma):
     logits = tf.Variable([[200.0, 0.0, 0.0]])
     with tf.GradientTape() as tape:
         loss, _ = losses(built(Classification(focal_gamma=gamma)), [0], logits)
     assert np.isfinite(tape.gradient(loss, logits).numpy()).all()
 
 
-def test_outputs_that_are_no_class_have_no_share_and_are_not_predicted() -> None:
+def test_outputs_that_are_no_class_have_no_share_and_are_not_predicted():
     task = built(Classification(), num_classes=2)
     found, _ = losses(task, SHARES[:, :2])
     padded = SHARES * [1, 1, 0]
@@ -101,7 +95,7 @@ def test_outputs_that_are_no_class_have_no_share_and_are_not_predicted() -> None
     np.testing.assert_allclose(predicted, softmax(LOGITS)[:, :2], rtol=1e-6)
 
 
-def test_balanced_weights_come_from_the_training_split_and_need_each_class(tmp_path: Path) -> None:
+def test_balanced_weights_come_from_the_training_split_and_need_each_class(tmp_path):
     task = engine(tmp_path, "task.class_weights=balanced").state.task
     counts = np.bincount(digits().train.labels)
     logits, labels = np.zeros([10, 10], np.float32), np.arange(10)
@@ -115,7 +109,7 @@ def test_balanced_weights_come_from_the_training_split_and_need_each_class(tmp_p
 FLAGS = np.array([[1, 0, 1], [0, 1, 1], [0, 0, 0]])
 
 
-def test_loss_and_predictions_of_several_labels_equal_numpy() -> None:
+def test_loss_and_predictions_of_several_labels_equal_numpy():
     p = 1 / (1 + np.exp(-LOGITS.astype(np.float64)))
     entropy = -(FLAGS * np.log(p) + (1 - FLAGS) * np.log(1 - p))
     task = built(Multilabel(positive_weights=[1.0, 2.0, 5.0], threshold=0.4))
@@ -134,7 +128,7 @@ def test_loss_and_predictions_of_several_labels_equal_numpy() -> None:
 
 TARGETS = np.array([[105.0, -0.1], [120.0, 0.3], [95.0, 0.2]], np.float32)
 SCALE = [(100.0, 10.0), (0.1, 0.2)]
-NUMERIC: dict[str, Any] = {
+NUMERIC = {
     "squared": lambda e: e**2,
     "absolute": np.abs,
     "huber": lambda e: np.where(np.abs(e) <= 0.8, e**2 / 2, 0.8 * (np.abs(e) - 0.4)),
@@ -143,9 +137,7 @@ NUMERIC: dict[str, Any] = {
 
 @pytest.mark.parametrize("scale", [SCALE, None], ids=["normalized", "plain"])
 @pytest.mark.parametrize("loss", NUMERIC)
-def test_loss_of_a_regression_is_of_normalized_targets_and_the_rest_in_their_unit(
-    loss: str, scale: list[tuple[float, float]] | None
-) -> None:
+def test_loss_of_a_regression_is_of_normalized_targets_and_the_rest_in_their_unit(loss, scale):
     means, deviations = np.array(scale or [(0.0, 1.0)] * 2, np.float64).T
     outputs = LOGITS[:, :2]  # a model may have more than there are targets
     errors = outputs - (TARGETS - means) / deviations
@@ -170,9 +162,7 @@ def test_loss_of_a_regression_is_of_normalized_targets_and_the_rest_in_their_uni
         (Segmentation, [[[[1, 1], [2, 1]]]], {"mask": np.zeros([1, 1, 2], int)}, [[1.0], [2.0]]),
     ],
 )  # fmt: skip
-def test_what_a_diverged_model_predicts_is_wrong(
-    bad: float, task: Any, outputs: Any, batch: dict[str, Any], right: list[float]
-) -> None:
+def test_what_a_diverged_model_predicts_is_wrong(bad, task, outputs, batch, right):
     features = np.array(outputs, np.float32)
     features.reshape(-1, 2)[0] *= bad  # the first prediction
     tensors = {name: tf.constant(value) for name, value in batch.items()}
@@ -182,7 +172,7 @@ def test_what_a_diverged_model_predicts_is_wrong(
     assert list(found) == right
 
 
-def columns(run: Any, *names: str) -> list[np.ndarray]:
+def columns(run, *names):
     """Train a run; return columns of its predictions."""
     run.train(lambda: False)
     chunks = list(run.predictor.predict())
@@ -190,7 +180,7 @@ def columns(run: Any, *names: str) -> list[np.ndarray]:
 
 
 @pytest.mark.slow
-def test_metrics_of_several_labels_are_those_of_the_predictions(tmp_path: Path) -> None:
+def test_metrics_of_several_labels_are_those_of_the_predictions(tmp_path):
     x = np.random.default_rng(0).normal(size=(80, 2)).round(3)
     lines = [f"{a},{b},{int(a > 0)},{str(b > 0.3).lower()}" for a, b in x]
     (tmp_path / "rows.csv").write_text("\n".join(["a,b,warm,dry", *lines]))
@@ -215,7 +205,7 @@ DIABETES = ["task=regression", "dataset=diabetes", "model=mlp", "model.hidden=[8
 
 
 @pytest.mark.slow
-def test_metrics_of_a_regression_are_those_of_the_predictions(tmp_path: Path) -> None:
+def test_metrics_of_a_regression_are_those_of_the_predictions(tmp_path):
     run = small_runs.engine(tmp_path, *DIABETES, "model.dropout=0.2", "batch.shards=2")
     label, prediction = (x.astype(np.float64) for x in columns(run, "label", "prediction"))
     found = run.evaluator.evaluate(lambda: False).metrics

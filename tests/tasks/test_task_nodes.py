@@ -6,14 +6,13 @@ from tests.support.choices import GAN_CONF as CONF
 from tests.support.training import SMALL
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
-from trainer.engine.engine import Engine
 from trainer.errors import ConfigError
 from trainer.worker.training import TrainingRun
 
 GAN = ["task=toy_gan", *(item for item in SMALL if not item.startswith("model"))]
 
 
-def engine(run_dir, *overrides) -> Engine:
+def engine(run_dir, *overrides):
     run_dir.mkdir(exist_ok=True)
     experiment = compose([*GAN, *overrides], CONF)
     return TrainingRun(experiment, run_dir, Channel(lambda message: None)).engine

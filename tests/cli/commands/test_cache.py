@@ -1,7 +1,6 @@
 """The command `cache`, and the limit of the user's cache."""
 
 import os
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +12,7 @@ from trainer.cli.commands import cache
 SIZE = 1 << 16
 
 
-def write(path: Path, used: float) -> Path:
+def write(path, used):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"x" * SIZE)
     os.utime(path, (used, used))
@@ -21,13 +20,13 @@ def write(path: Path, used: float) -> Path:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(cache, "FOLDER", tmp_path / "cache")
     return tmp_path
 
 
-def test_copies_are_listed_and_removed_but_those_that_a_run_needs(folder: Path) -> None:
+def test_copies_are_listed_and_removed_but_those_that_a_run_needs(folder):
     mine = write(folder / "cache" / "examples-1.bin", 1e9)
     work = write(folder / "cache" / "bucket" / "run" / "config.yaml", 1e9)
     inputs = folder / "runs" / "inputs"
@@ -46,9 +45,7 @@ def test_copies_are_listed_and_removed_but_those_that_a_run_needs(folder: Path) 
     assert run_here("cache").out.startswith("No copies of data in")
 
 
-def test_least_recently_used_files_make_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_least_recently_used_files_make_room(tmp_path, monkeypatch, caplog):
     files = [write(tmp_path / f"tokens-{number}.bin", 1e9 + number) for number in range(4)]
     user_cache.mark_used(files[0])
     sizes = [file.size for file in user_cache.cached_files(tmp_path)]

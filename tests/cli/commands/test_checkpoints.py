@@ -1,7 +1,6 @@
 """`python train.py checkpoints <run>`: the checkpoints of a run, verified."""
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -70,7 +69,7 @@ def test_damaged_checkpoint_is_reported_with_exit_code_1(here, name, content, pr
 def test_checkpoint_removed_meanwhile_is_not_damage(here, monkeypatch):
     verify = checkpoint_marker.verify
 
-    def slow(directory: Path, step: int) -> str | None:
+    def slow(directory, step):
         if step == 5:
             checkpoint_marker.remove(directory, 5)
         return verify(directory, step)

@@ -1,12 +1,9 @@
 """Completion: of a word, and through the script of each shell."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +15,7 @@ OWN = ROOT / "docs" / "examples" / "own_project" / "conf"
 TOY = f"--config-dir={CONF} task=toy_gan"
 COMMANDS = {"help": (), "runs": (), "completion": ("bash", "fish")}
 
-COMPLETIONS: dict[str, str] = {
+COMPLETIONS = {
     "mod": "mode= model. model=",
     "--c": "--cfg --config-dir",
     "ru": "runs runs_dir=",
@@ -53,14 +50,12 @@ COMPLETIONS: dict[str, str] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("line", COMPLETIONS)
-def test_completions_of_a_word(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_completions_of_a_word(line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert completions(line.split(" "), COMMANDS) == COMPLETIONS[line].split()
 
 
-def test_resume_and_init_from_complete_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resume_and_init_from_complete_runs(tmp_path, monkeypatch):
     for name in ("runs/cnn-digits-1", "runs/cnn-digits-2"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "config.yaml").touch()
@@ -74,7 +69,7 @@ def test_resume_and_init_from_complete_runs(
     assert completions(["init_from=runs/cnn-digits-2"], {}) == ["init_from=runs/cnn-digits-2"]
 
 
-def shell(name: str, load: str, text: str, cwd: Path) -> list[str]:
+def shell(name, load, text, cwd):
     """Load our script and then run `text` in a shell; return the lines it prints."""
     if not shutil.which(name):
         pytest.skip(f"{name} is not installed")
@@ -100,12 +95,12 @@ ASK = (
 )
 
 
-def replies(*candidates: str) -> str:
+def replies(*candidates):
     return "".join(f"<{item}>" for item in candidates or [""])
 
 
 @pytest.mark.slow
-def test_bash_script_completes_up_to_the_cursor_and_for_our_program_alone(tmp_path: Path) -> None:
+def test_bash_script_completes_up_to_the_cursor_and_for_our_program_alone(tmp_path):
     asked = [f"ask '{PROGRAM} {line}' 200" for line in SHELL_COMPLETIONS]
     text = f"""
 {ASK}
@@ -125,7 +120,7 @@ ask "{PROGRAM} model=mob" 200
     ]
 
 
-def test_zsh_script_completes(tmp_path: Path) -> None:
+def test_zsh_script_completes(tmp_path):
     text = f"""
 compadd() {{ print -rl -- "${{@:#-*}}" }}
 _files() {{ print files }}
@@ -140,7 +135,7 @@ ask dataset.path=/x
     assert list(filter(None, printed)) == ["model=mobilenet", "optimizer.nesterov=", "files"]
 
 
-def test_fish_script_completes(tmp_path: Path) -> None:
+def test_fish_script_completes(tmp_path):
     asked = f"complete -C '{PROGRAM} optimizer=sgd optimizer.n'"
     load = f"{PROGRAM} completion fish | source"
     assert shell("fish", load, asked, tmp_path) == ["optimizer.nesterov="]

@@ -1,8 +1,4 @@
-from __future__ import annotations
-
 import shlex
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -13,11 +9,11 @@ from trainer.config.schema import Experiment
 
 
 @pytest.fixture
-def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def ask(tmp_path, monkeypatch):
     """Return what `--help` with further words prints."""
     monkeypatch.chdir(tmp_path)
 
-    def answer(*words: str) -> str:
+    def answer(*words):
         outcome = run_here("--help", *words)
         assert (outcome.code, outcome.err) == (0, "")
         assert not list(tmp_path.iterdir())
@@ -26,7 +22,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     return answer
 
 
-def test_page_of_everything_lists_every_key_with_default(ask: Callable[..., str]) -> None:
+def test_page_of_everything_lists_every_key_with_default(ask):
     words = ask("all").split()
     for key in keys(Experiment()):
         assert any(word.startswith(f"{key}=") for word in words), key
@@ -35,13 +31,13 @@ def test_page_of_everything_lists_every_key_with_default(ask: Callable[..., str]
     assert "fault.<name>.action=kill" in words
 
 
-def test_command_help_prints_the_same_pages(ask: Callable[..., str]) -> None:
+def test_command_help_prints_the_same_pages(ask):
     assert run_here("help").out == ask()
     assert run_here("help", "train", "runs").out == ask("train", "runs")
     assert "runs --help" in ask("runs")
 
 
-def test_examples_compose(ask: Callable[..., str]) -> None:
+def test_examples_compose(ask):
     commands = [
         line.strip().removeprefix("python train.py")
         for line in ask("all").splitlines()

@@ -1,9 +1,5 @@
-from __future__ import annotations
-
 import os
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,7 +7,6 @@ from trainer.config.options import targets
 
 MODULE = '''
 """A user's module; it must never be imported by a check."""
-from __future__ import annotations
 import typing as t
 from typing import Annotated, Any, Literal, Optional
 from os.path import join as rejoined
@@ -71,7 +66,7 @@ if CONSTANT:
 
 
 @pytest.fixture(autouse=True)
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def package(tmp_path, monkeypatch):
     """Put `my_pkg` on the path, whose modules raise when they are imported."""
     folder = tmp_path / "my_pkg"
     (folder / "nested" / "deep").mkdir(parents=True)
@@ -90,7 +85,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def check(name: str, group: str = "", /, **options: Any) -> list[str]:
+def check(name, group="", /, **options):
     return targets.check({"_target_": f"my_pkg.{name}", **options}, "model", group)
 
 
@@ -107,7 +102,7 @@ def check(name: str, group: str = "", /, **options: Any) -> list[str]:
         {"width": "???"},
     ],
 )  # fmt: skip
-def test_valid_options_have_no_problem(options: dict[str, Any]) -> None:
+def test_valid_options_have_no_problem(options):
     assert check("things.build", "model", **options) == []
 
 
@@ -138,7 +133,7 @@ def test_valid_options_have_no_problem(options: dict[str, Any]) -> None:
          "model.free[0].a._target_ (no_such) must be a dotted path; write package.module.name"),
     ],
 )  # fmt: skip
-def test_invalid_option_is_reported(options: dict[str, Any], line: str) -> None:
+def test_invalid_option_is_reported(options, line):
     assert check("things.build", "model", **options) == [line]
 
 
@@ -150,12 +145,12 @@ def test_invalid_option_is_reported(options: dict[str, Any], line: str) -> None:
         ("my_pkg.wrong.f", "(my_pkg.wrong.f) cannot be read: "),
     ],
 )
-def test_target_that_cannot_be_read_is_reported(target: str, problem: str) -> None:
+def test_target_that_cannot_be_read_is_reported(target, problem):
     (line,) = targets.check({"_target_": target}, "model")
     assert line.startswith(f"model._target_ {problem}")
 
 
-def test_edited_module_is_read_again(package: Path) -> None:
+def test_edited_module_is_read_again(package):
     module = package / "edited.py"
     for seconds, name in enumerate(("width", "depth")):
         module.write_text(f"class Model:\n    def __init__(self, {name}: int) -> None: ...\n")
@@ -172,11 +167,11 @@ def test_edited_module_is_read_again(package: Path) -> None:
         "builtins.dict", "numpy.zeros",
     ],
 )  # fmt: skip
-def test_targets_that_only_an_import_could_tell_are_accepted(target: str) -> None:
+def test_targets_that_only_an_import_could_tell_are_accepted(target):
     assert targets.check({"_target_": target, "whatever": 1}, "model") == []
 
 
-def test_positional_parameters_after_engine_arguments_are_options() -> None:
+def test_positional_parameters_after_engine_arguments_are_options():
     assert check("things.plain", "model", width=2, deep=True) == []
     assert check("things.plain", "model", width="x") == ["model.width ('x') must be an int"]
     # The engine passes by position, so a user's name for the first does not matter.
@@ -201,13 +196,11 @@ def test_positional_parameters_after_engine_arguments_are_options() -> None:
         ("positional", {}, []),
     ],
 )  # fmt: skip
-def test_model_arguments_are_known_by_name(
-    name: str, options: dict[str, Any], lines: list[str]
-) -> None:
+def test_model_arguments_are_known_by_name(name, options, lines):
     assert check(f"things.{name}", "model", **options) == lines
 
 
-def test_classes_and_other_forms_are_checked() -> None:
+def test_classes_and_other_forms_are_checked():
     for name, known in {
         "things.Thing": "width", "things.Child": "width", "things.Empty": "none",
         "things.later": "n", "things.conditional": "n", "nested.deep.leaf.f": "n",
@@ -217,7 +210,7 @@ def test_classes_and_other_forms_are_checked() -> None:
     assert check("things.anything", "loop", x=1) == []
 
 
-def test_fields_of_a_dataclass_that_a_function_takes_are_options() -> None:
+def test_fields_of_a_dataclass_that_a_function_takes_are_options():
     assert check("things.taking", size=1, crop=0.5) == []
     assert check("things.taking", size=1, cut=1)[0].startswith("unknown key 'model.cut'")
     assert check("things.taking", crop=0) == [
@@ -226,6 +219,6 @@ def test_fields_of_a_dataclass_that_a_function_takes_are_options() -> None:
     ]
 
 
-def test_check_imports_nothing() -> None:
+def test_check_imports_nothing():
     check("things.build", "model")
     assert not any(name.partition(".")[0] == "my_pkg" for name in sys.modules)

@@ -1,7 +1,5 @@
 """Keras programs in forms that tests/differential does not draw, on one device and on two."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """An optimizer that makes the updates of the one that a model was compiled with, to the formula."""
 
-from __future__ import annotations
-
 from functools import partial
 from types import SimpleNamespace
 

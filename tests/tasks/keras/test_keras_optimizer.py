@@ -1,7 +1,5 @@
 """Compiled optimizers within runs: the numbers of `fit`, on every layout, also after a stop."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the task of Keras programs reports, and what it refuses by key, or by file and line."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
