@@ -19,7 +19,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -61,11 +60,11 @@ class Change(NamedTuple):
     start: int
     end: int
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.module}:{self.line}: {self.before} -> {self.after}"
 
 
-def mutants(node: ast.AST) -> Iterator[ast.AST]:
+def mutants(node):
     """Yield what a piece of code may become."""
     changed = copy.deepcopy(node)
     match changed:
@@ -86,7 +85,7 @@ def mutants(node: ast.AST) -> Iterator[ast.AST]:
     yield changed
 
 
-def changes(module: str) -> list[Change]:
+def changes(module):
     """Return all changes of a module."""
     source = (ROOT / module).read_text()
     starts = [0]
@@ -108,7 +107,7 @@ def changes(module: str) -> list[Change]:
     return found
 
 
-def is_noticed(change: Change) -> bool:
+def is_noticed(change):
     """Return whether the tests of a module fail when it has a change."""
     with tempfile.TemporaryDirectory() as folder:
         for name in FOLDERS:
@@ -136,7 +135,7 @@ def is_noticed(change: Change) -> bool:
         return done.returncode != 0
 
 
-def main() -> int:
+def main():
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("--changes", type=int, default=100, help="how many are tried")
     parser.add_argument("--seed", type=int, default=0, help="draws them")

@@ -1,12 +1,9 @@
 """`python -m tests.differential --programs N --seed S`: compares Keras and Steadfast."""
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -21,7 +18,7 @@ LAYOUTS = (
 )  # fmt: skip
 
 
-def main() -> int:
+def main():
     """Run programs; return the exit code: 1 if some program is different or crashes."""
     parser = argparse.ArgumentParser(prog="python -m tests.differential", description=__doc__)
     parser.add_argument("--programs", type=int, default=60, help="number of programs")
@@ -53,7 +50,7 @@ def main() -> int:
     return summarize(reports)
 
 
-def _reports(task: partial[Report], numbers: Sequence[int], jobs: int) -> Iterator[Report]:
+def _reports(task, numbers, jobs):
     """Yield the report of each program as it is done, also if its process dies."""
     with ProcessPoolExecutor(
         jobs,
@@ -69,7 +66,7 @@ def _reports(task: partial[Report], numbers: Sequence[int], jobs: int) -> Iterat
                 yield Report(running[done], Outcome(CRASHED, detail="a process died"))
 
 
-def summarize(reports: list[Report]) -> int:
+def summarize(reports):
     """Print how many programs came out how, and why some were refused; return the exit code."""
     kinds = Counter(report.outcome.kind for report in reports)
     print("\n" + ", ".join(f"{count} {kind}" for kind, count in kinds.most_common()))

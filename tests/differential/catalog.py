@@ -6,7 +6,6 @@ source uses, written at the top of the program.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 BOTH = ("tf_keras", "keras")
@@ -18,7 +17,7 @@ FLAT = ("column", "vector")
 
 FLOATS = ("float32", "float64", "float16")
 INTEGERS = ("int32", "int64", "uint8", "int8", "int16")
-DTYPES: Mapping[str, tuple[str, ...]] = {
+DTYPES = {
     "number": (*FLOATS, *INTEGERS),
     "flag": (*FLOATS, *INTEGERS, "bool"),
     "class": (*INTEGERS, "float32"),
@@ -38,15 +37,15 @@ class Choice:
     helper: str = ""  # the definition that it uses, a key of `HELPERS`
 
 
-def _own(name: str, *targets: str, shapes: tuple[str, ...] = SHAPES) -> Choice:
+def _own(name, *targets, shapes=SHAPES):
     return Choice(name, targets, shapes, helper=name)
 
 
-def _loss(source: str, *targets: str, shapes: tuple[str, ...] = SHAPES) -> Choice:
+def _loss(source, *targets, shapes=SHAPES):
     return Choice(f"keras.losses.{source}", targets, shapes)
 
 
-LOSSES: Mapping[str, Choice] = {
+LOSSES = {
     # By name.
     "mse": Choice('"mse"', ALIKE),
     "mae": Choice('"mae"', ("number",)),
@@ -86,7 +85,7 @@ TAKES_PROBABILITIES = {
 }  # fmt: skip
 """Losses by name that cannot be told that outputs are logits."""
 
-REDUCTIONS: Mapping[str, tuple[str, ...]] = {
+REDUCTIONS = {
     "tf_keras": ('"auto"', '"sum"', '"sum_over_batch_size"', '"none"'),
     "keras": (
         '"sum"', '"sum_over_batch_size"', '"mean"', '"mean_with_sample_weight"', '"none"', "None",
@@ -94,11 +93,11 @@ REDUCTIONS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def _metric(source: str, *targets: str, shapes: tuple[str, ...] = SHAPES) -> Choice:
+def _metric(source, *targets, shapes=SHAPES):
     return Choice(f"keras.metrics.{source}", targets, shapes)
 
 
-METRICS: Mapping[str, Choice] = {
+METRICS = {
     "mae": Choice('"mae"', ALIKE),
     "mse": Choice('"mse"', ALIKE),
     "accuracy": Choice('"accuracy"', ("flag", "class", "one_hot")),
@@ -134,7 +133,7 @@ METRICS: Mapping[str, Choice] = {
 CAST = "    y_true = tf.cast(y_true, y_pred.dtype)\n"
 """What losses of one's own need in tf_keras alone: Keras 3 casts the labels for them."""
 
-HELPERS: Mapping[str, str] = {
+HELPERS = {
     "per_element": """
 def per_element(y_true, y_pred):
     y_true = tf.cast(y_true, y_pred.dtype)
@@ -248,7 +247,7 @@ class Falling(keras.optimizers.schedules.LearningRateSchedule):
 """,
 }
 
-LAYERS: Mapping[str, str] = {
+LAYERS = {
     "dense": 'keras.layers.Dense(5, activation="tanh")',
     "gelu": 'keras.layers.Dense(5, activation="gelu")',
     "relu": 'keras.layers.Dense(5, activation="relu")',
@@ -274,7 +273,7 @@ NOISY = {"dropout", "noise"}
 BY_PART = {"batch_norm", "summing", "activity", *NOISY}
 """Layers whose results depend on which examples are in one part of a batch."""
 
-WIDE: Mapping[str, Mapping[str, str]] = {
+WIDE = {
     "sequence": {
         "dense": 'keras.layers.Dense(4, activation="tanh")',
         "lstm": "keras.layers.LSTM(4, return_sequences=True)",
@@ -288,7 +287,7 @@ WIDE: Mapping[str, Mapping[str, str]] = {
     },
 }
 WIDE = {**WIDE, "tokens": WIDE["sequence"], "text": WIDE["sequence"]}
-FLATTEN: Mapping[str, Mapping[str, str]] = {
+FLATTEN = {
     "vector": {"dense": 'keras.layers.Dense(4, activation="tanh")', "same": ""},
     "scalar": {"reshape": "keras.layers.Reshape((1,))"},
     "column": {"same": ""},
@@ -311,7 +310,7 @@ MASKING = {*RECURRENT, "pool", "dense"}
 """Layers that take a mask."""
 
 _ADAPTIVE = (("epsilon", "1e-3"), ("epsilon", "1e-5"))
-OPTIMIZERS: Mapping[str, tuple[tuple[str, str], ...]] = {
+OPTIMIZERS = {
     "SGD": (("momentum", "0.9"), ("nesterov", "True")),
     "Adam": (*_ADAPTIVE, ("beta_1", "0.8"), ("amsgrad", "True")),
     "AdamW": (*_ADAPTIVE, ("weight_decay", "0.05")),
@@ -330,24 +329,24 @@ OPTIMIZERS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "legacy.SGD": (("momentum", "0.9"), ("nesterov", "True"), ("decay", "0.1")),
     "legacy.RMSprop": (("epsilon", "1e-3"), ("centered", "True"), ("momentum", "0.5")),
 }
-ONLY_IN: Mapping[str, str] = {
+ONLY_IN = {
     "Lamb": "keras", "Muon": "keras", "ScheduleFreeAdamW": "keras",
     "legacy.Adam": "tf_keras", "legacy.SGD": "tf_keras", "legacy.RMSprop": "tf_keras",
 }  # fmt: skip
-COMMON_OPTIONS: tuple[tuple[str, str], ...] = (
+COMMON_OPTIONS = (
     ("clipnorm", "0.1"), ("clipvalue", "0.05"), ("global_clipnorm", "0.2"),
     ("weight_decay", "0.1"), ("use_ema", "True"), ("ema_overwrite_frequency", "2"),
     ("gradient_accumulation_steps", "2"),
 )  # fmt: skip
 """Of every optimizer that is not a legacy one; the last one is of Keras 3 alone."""
 
-BY_KEY: Mapping[str, str] = {
+BY_KEY = {
     "SGD": "sgd", "Adam": "adam", "RMSprop": "rmsprop", "Adagrad": "adagrad", "Nadam": "nadam",
     "Lion": "lion",
 }  # fmt: skip
 """Optimizers with a key that has the same formula."""
 
-SCHEDULES: Mapping[str, str] = {
+SCHEDULES = {
     "exponential": "keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)",
     "cosine": "keras.optimizers.schedules.CosineDecay(0.1, 6)",
     "warmup": "keras.optimizers.schedules.CosineDecay(0.0, 6, warmup_target=0.1, warmup_steps=2)",

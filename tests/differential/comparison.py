@@ -1,16 +1,11 @@
 """Runs a program in Keras and in Steadfast, and says how they compare."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from types import ModuleType
 
 from tests.differential import keras_run, steadfast_run
 from tests.differential.catalog import BY_PART, NOISY
@@ -23,8 +18,7 @@ from tests.differential.outcome import (
     Outcome,
     reason,
 )
-from tests.differential.program import Program
-from tests.differential.results import Difference, Results, difference, widened
+from tests.differential.results import difference, widened
 from tests.differential.source import script
 from tests.differential.steadfast_run import PROCESSES, Crashed, Refused
 from tests.support.scratch import new_folder
@@ -34,20 +28,14 @@ EXACT = {"killed": "undisturbed", "again": "undisturbed", "mirrored_shards": "sh
 """Layouts that are the same as another to the bit."""
 
 
-Train = Callable[[Program, ModuleType, str], Results]
-"""Trains a program on a layout, as `steadfast_run.train` does."""
-
-
-def compare(
-    program: Program, layouts: Sequence[str], train: Train = steadfast_run.train
-) -> Outcome:
+def compare(program, layouts, train=steadfast_run.train):
     """Run a program with `fit`, on one device and on layouts, and compare."""
     began = time.monotonic()
     outcome = _compare(program, layouts, train)
     return Outcome(**{**vars(outcome), "secs": time.monotonic() - began})
 
 
-def _compare(program: Program, layouts: Sequence[str], train: Train) -> Outcome:
+def _compare(program, layouts, train):
     module = imported(program)
     try:
         expected = keras_run.fit(program, module)
@@ -63,25 +51,19 @@ def _compare(program: Program, layouts: Sequence[str], train: Train) -> Outcome:
     return comparison.outcome(_plan(program, layouts))
 
 
-Plan = Iterable[tuple[str, str, bool]]
-"""Layouts to run, with what to compare each, and whether to the bit."""
-
-
 class _Comparison:
     """Compares the results of one program, each of which it makes once."""
 
-    def __init__(
-        self, program: Program, module: ModuleType, expected: Results, train: Train
-    ) -> None:
+    def __init__(self, program, module, expected, train):
         self._program = program
         self._module = module
         self._train = train
         self._runs = {"fit": expected}
-        self._refusals: dict[str, str] = {}
-        self._in_graph: Results | None = None
-        self._tolerances: dict[str, float] | None = None
+        self._refusals = {}
+        self._in_graph = None
+        self._tolerances = None
 
-    def outcome(self, plan: Plan) -> Outcome:
+    def outcome(self, plan):
         """Return how the layouts of a plan compare."""
         for layout, base, exact in plan:
             for needed in (base, layout):
@@ -106,7 +88,7 @@ class _Comparison:
                 return Outcome(DIFFERENT, layout, sides, f"{layout} {found.kind}", self._refusals)
         return Outcome(EQUAL, refusals=self._refusals)
 
-    def _difference(self, base: str, got: Results, *, exact: bool) -> Difference | None:
+    def _difference(self, base, got, *, exact):
         wanted, expected = self._runs[base], self._runs["fit"]
         if exact:
             return difference(wanted, got)
@@ -125,12 +107,12 @@ class _Comparison:
             self._tolerances = widened(limits, expected, self._fit(SHIFT))
         return difference(wanted, got, self._tolerances)
 
-    def _fit(self, shift: float = 0.0, *, eagerly: bool = True) -> Results:
+    def _fit(self, shift=0.0, *, eagerly=True):
         return keras_run.fit(self._program, self._module, shift, eagerly=eagerly)
 
 
-def _plan(program: Program, layouts: Sequence[str]) -> Plan:
-    """Yield the layouts, one device first."""
+def _plan(program, layouts):
+    """Yield layouts to run, one device first, with what to compare each, and whether to the bit."""
     yield "one_device", "fit", False
     for layout in layouts:
         if base := EXACT.get(layout):
@@ -139,7 +121,7 @@ def _plan(program: Program, layouts: Sequence[str]) -> Plan:
             yield layout, "one_device", False
 
 
-def _short_plan(program: Program, layouts: Sequence[str]) -> Plan:
+def _short_plan(program, layouts):
     """Yield the layouts, if one of them can be compared with `fit` in place of one device."""
     if _is_by_part(program):
         return
@@ -150,11 +132,11 @@ def _short_plan(program: Program, layouts: Sequence[str]) -> Plan:
         yield from ((name, EXACT[name], True) for name in layouts if name in EXACT)
 
 
-def _is_by_part(program: Program) -> bool:
+def _is_by_part(program):
     return bool(set(program.layers) & BY_PART)
 
 
-def layouts_of(number: int, layouts: Sequence[str], every: int) -> list[str]:
+def layouts_of(number, layouts, every):
     """Return the layouts of a program: one, and of those with processes one in `every` programs."""
     here = [layout for layout in layouts if layout not in PROCESSES]
     others = [layout for layout in layouts if layout in PROCESSES]
@@ -165,14 +147,14 @@ def layouts_of(number: int, layouts: Sequence[str], every: int) -> list[str]:
 
 
 @functools.cache
-def _modules() -> Path:
+def _modules():
     """Return a folder from which this process imports."""
     folder = new_folder()
     sys.path.append(str(folder))
     return folder
 
 
-def imported(program: Program) -> ModuleType:
+def imported(program):
     """Write a program to a module of its own, and import it."""
     name = f"program_{os.getpid()}_{len(list(_modules().glob('*.py')))}"
     (_modules() / f"{name}.py").write_text(script(program, "A program."))
@@ -180,6 +162,6 @@ def imported(program: Program) -> ModuleType:
     return importlib.import_module(name)
 
 
-def _first(error: BaseException) -> str:
+def _first(error):
     lines = str(error).strip().splitlines()
     return lines[0] if lines else traceback.format_exception_only(error)[0]

@@ -1,11 +1,7 @@
 """Draws programs: each is a pure function of a seed and its number."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from tests.differential.catalog import (
     BOTH,
@@ -30,15 +26,13 @@ from tests.differential.program import Data, Input, Optimizer, Output, Program
 from tests.differential.source import WIDE_KINDS
 from tests.differential.steps import STEPS
 
-T = TypeVar("T")
-
 KINDS = ("vector", "vector", "scalar", "column", "sequence", "image", "tokens", "text")
 RATES = {
     "SGD": 0.1, "Adadelta": 1.0, "Lion": 0.01, "Adafactor": 0.02, "legacy.SGD": 0.1, "Ftrl": 0.1,
 }  # fmt: skip
 
 
-def draw(seed: int, number: int) -> Program:
+def draw(seed, number):
     """Return a program of all those of a seed."""
     # A text is hashed alike by every Python.
     return _Drawing(random.Random(f"{seed}/{number}")).program()
@@ -47,16 +41,16 @@ def draw(seed: int, number: int) -> Program:
 class _Drawing:
     """Draws a program, part by part."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng):
         self._rng = rng
 
-    def _chance(self, share: float) -> bool:
+    def _chance(self, share):
         return self._rng.random() < share
 
-    def _one(self, values: Sequence[T]) -> T:
+    def _one(self, values):
         return self._rng.choice(values)
 
-    def program(self) -> Program:
+    def program(self):
         library = self._one(BOTH)
         inputs = tuple(self._input() for _ in range(1 if self._chance(0.75) else 2))
         step = self._one(sorted(STEPS)) if self._chance(0.25) else ""
@@ -84,7 +78,7 @@ class _Drawing:
         )
         return allowed(program)
 
-    def _input(self) -> Input:
+    def _input(self):
         kind = self._one(KINDS)
         item = Input(
             kind,
@@ -96,12 +90,12 @@ class _Drawing:
             item = replace(item, masked=self._chance(0.4))
         return item
 
-    def _layer(self, layers: Mapping[str, str]) -> str:
+    def _layer(self, layers):
         """Return a layer; a recurrent one, which takes long to trace, in one of four cases."""
         fast = [name for name in layers if name not in RECURRENT]
         return self._one(list(layers) if self._chance(0.25) else fast)
 
-    def _output(self, library: str, inputs: Sequence[Input], step: str) -> Output:
+    def _output(self, library, inputs, step):
         kinds = {item.kind for item in inputs}
         shapes = ["column", "vector", "scalar"]
         shapes += [shape for shape, wide in WIDE_KINDS.items() if kinds & set(wide)] * 2
@@ -135,7 +129,7 @@ class _Drawing:
             weighted_metrics=self._metrics(library, item, 0.15),
         )
 
-    def _metrics(self, library: str, output: Output, share: float) -> tuple[str, ...]:
+    def _metrics(self, library, output, share):
         if not self._chance(share):
             return ()
         names = [
@@ -147,10 +141,10 @@ class _Drawing:
         ]
         return tuple(self._rng.sample(names, min(len(names), self._one([1, 1, 2, 3]))))
 
-    def _optimizer(self, library: str) -> Optimizer:
+    def _optimizer(self, library):
         names = [name for name in OPTIMIZERS if ONLY_IN.get(name, library) == library]
         name = "SGD" if self._chance(0.3) else self._one(names)
-        options: dict[str, str] = {}
+        options = {}
         if self._chance(0.5):
             options |= dict([self._one(OPTIMIZERS[name])])
         elif any(key == "epsilon" for key, _ in OPTIMIZERS[name]):
@@ -170,7 +164,7 @@ class _Drawing:
         by_key = by_key and "epsilon" not in options and name != "RMSprop"
         return Optimizer(name, RATES.get(name, 0.05), tuple(options.items()), schedule, by_key)
 
-    def _data(self, outputs: Sequence[Output], step: str) -> Data:
+    def _data(self, outputs, step):
         sources = ["arrays"] * 5 + ["dataset", "dataset", "examples", "generator", "sequence"]
         weights = "none"
         if self._chance(0.25):
@@ -190,7 +184,7 @@ class _Drawing:
         )
 
 
-def allowed(program: Program) -> Program:
+def allowed(program):
     """Return a program without what makes no sense together; a fixed point of itself."""
     outputs = list(program.outputs)
     data = program.data

@@ -1,17 +1,13 @@
 """Trains a program with Keras' own `fit`, on the batches that Steadfast trains on."""
 
-from __future__ import annotations
-
 import itertools
 from functools import partial
-from types import ModuleType
-from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.differential.program import BATCH, Program
+from tests.differential.program import BATCH
 from tests.differential.results import Results, weights_of
 from trainer.datasets.splits.batches import passes
 from trainer.datasets.splits.nested import seeded
@@ -21,19 +17,19 @@ SEED = 0
 CLASS_WEIGHTS = {0: 0.5, 1: 2.0, 2: 1.5}
 
 
-def class_weights(program: Program) -> dict[int, float]:
+def class_weights(program):
     """Return the weights of the classes of a program's labels."""
     count = 2 if program.outputs[0].target == "flag" else 3
     return {number: CLASS_WEIGHTS[number] for number in range(count)}
 
 
-def count_anew() -> None:
+def count_anew():
     """Have both Kerases name layers and metrics as if they were the first of this process."""
     tf.keras.backend.clear_session()
     keras.utils.clear_session(free_memory=False)
 
 
-def made(module: ModuleType) -> Any:
+def made(module):
     """Return the model of a program, with its variables."""
     count_anew()
     model = module.make_model()
@@ -42,9 +38,7 @@ def made(module: ModuleType) -> Any:
     return model
 
 
-def fit(
-    program: Program, module: ModuleType, shift: float = 0.0, *, eagerly: bool = True
-) -> Results:
+def fit(program, module, shift=0.0, *, eagerly=True):
     """Train a program with `fit`.
 
     Args:
@@ -59,7 +53,7 @@ def fit(
     if shift:
         _move(model, shift)
     start = weights_of(model)
-    options: dict[str, Any] = {}
+    options = {}
     if program.data.class_weights:
         options["class_weight"] = class_weights(program)
     if program.epochs == 1:
@@ -79,18 +73,18 @@ def fit(
     return Results(history, weights_of(model), predict(program, module, model), start)
 
 
-def predict(program: Program, module: ModuleType, model: Any) -> list[np.ndarray]:
+def predict(program, module, model):
     """Return what a model makes of the examples of the evaluation."""
     outputs = model(module.examples(program.data.test, 1)[0], training=False)
     return [np.asarray(output) for output in tf.nest.flatten(outputs)]
 
 
-def _tuples(value: Any) -> Any:
+def _tuples(value):
     """Return a nest without lists, of which TensorFlow would make one tensor each."""
     return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
 
 
-def _batches(program: Program, module: ModuleType) -> tuple[Any, ...]:
+def _batches(program, module):
     """Return the examples of all steps, one batch after the other."""
     from trainer.engine.graph.input.feed import SampleOrder
 
@@ -105,20 +99,20 @@ def _batches(program: Program, module: ModuleType) -> tuple[Any, ...]:
     return tf.nest.map_structure(lambda array: array[order], module.examples(program.data.train, 0))
 
 
-class _Rows(tf.keras.utils.Sequence):  # type: ignore[misc]
+class _Rows(tf.keras.utils.Sequence):
     """Batches of the numbers of the examples."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count):
         self._rows = np.arange(count)
 
-    def __len__(self) -> int:
+    def __len__(self):
         return -(-len(self._rows) // BATCH)
 
-    def __getitem__(self, number: int) -> np.ndarray:
+    def __getitem__(self, number):
         return self._rows[number * BATCH :][:BATCH]
 
 
-def _rows_of_batches(count: int, total: int) -> np.ndarray:
+def _rows_of_batches(count, total):
     """Return the first examples of a sequence of batches; their order is Steadfast's own."""
     with seeded():
         seed = int(np.random.randint(2**31))
@@ -126,7 +120,7 @@ def _rows_of_batches(count: int, total: int) -> np.ndarray:
     return np.concatenate(list(batches))[:total]
 
 
-def _add_up_rows(model: Any) -> None:
+def _add_up_rows(model):
     """Have the optimizers of a model get one gradient for each row of a table.
 
     Of a row that a batch looks up several times Keras 3 squares each gradient by itself, and
@@ -140,19 +134,19 @@ def _add_up_rows(model: Any) -> None:
             optimizer.apply_gradients = partial(_apply_pairs, optimizer.apply_gradients)
 
 
-def _apply_dense(apply: Any, gradients: Any, variables: Any = None) -> None:
+def _apply_dense(apply, gradients, variables=None):
     apply([_dense(item) for item in gradients], variables)
 
 
-def _apply_pairs(apply: Any, pairs: Any, *args: Any, **options: Any) -> Any:
+def _apply_pairs(apply, pairs, *args, **options):
     return apply([(_dense(item), variable) for item, variable in pairs], *args, **options)
 
 
-def _dense(gradient: Any) -> Any:
+def _dense(gradient):
     return None if gradient is None else tf.convert_to_tensor(gradient)
 
 
-def _move(model: Any, shift: float) -> None:
+def _move(model, shift):
     rng = np.random.default_rng(3)
     trained = [variable.shape for variable in model.trainable_variables]
     assert trained

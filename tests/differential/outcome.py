@@ -21,7 +21,7 @@ class Outcome:
     secs: float = 0.0
 
     @property
-    def is_defect(self) -> bool:
+    def is_defect(self):
         """Whether Steadfast is wrong."""
         return self.kind in (DIFFERENT, CRASHED)
 
@@ -34,7 +34,7 @@ class Report:
     outcome: Outcome
     text: str = ""  # the script that shows a defect, and what is wrong
 
-    def line(self) -> str:
+    def line(self):
         """Return the program's line of progress."""
         outcome = self.outcome
         words = [f"{self.number:5} {outcome.secs:5.1f} s  {outcome.kind}"]
@@ -43,7 +43,7 @@ class Report:
         return " ".join(words)[:240]
 
 
-def reason(text: str) -> str:
+def reason(text):
     """Return what an error says, without what is of one program alone."""
     short = re.sub(r"/\S+?\.py(:\d+)?", "<file>", text.splitlines()[0] if text else "")
     short = re.sub(r"\b(\w*_)?[xy]\d\b", "_", short)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 BATCH = 8
@@ -79,6 +78,6 @@ class Program:
     epochs: int = 1
 
 
-def names(letter: str, count: int) -> Iterator[str]:
+def names(letter, count):
     """Yield the names of inputs or outputs."""
     yield from (f"{letter}{number}" for number in range(count))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -37,7 +36,7 @@ class Results:
     predictions: Sequence[np.ndarray]  # for the examples of the evaluation
     start: Sequence[np.ndarray] = ()  # the weights before the first step; empty: not known
 
-    def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
+    def arrays(self):
         """Yield each number or array by name, the metrics first."""
         for name, value in sorted(self.history.items()):
             yield name, np.asarray(value, np.float64)
@@ -47,11 +46,11 @@ class Results:
             yield f"prediction {number}", np.asarray(array, np.float64)
 
     @property
-    def diverges(self) -> bool:
+    def diverges(self):
         """Whether a metric is not a finite number."""
         return not all(np.isfinite(values).all() for values in self.history.values())
 
-    def tolerances(self) -> dict[str, float]:
+    def tolerances(self):
         """Return how far apart from each number or array another run may be."""
         found = {name: RELATIVE * max(_size(array), 1e-2) for name, array in self.arrays()}
         for number, (last, first) in enumerate(zip(self.weights, self.start, strict=False)):
@@ -69,18 +68,16 @@ class Difference:
     got: str
 
     @property
-    def kind(self) -> str:
+    def kind(self):
         """What kind of result it is."""
         first = self.name.split()[0]
         return first if first in ("weight", "prediction", "names") else "metric"
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.name}: expected {self.expected}, got {self.got}"
 
 
-def difference(
-    expected: Results, got: Results, tolerances: Mapping[str, float] | None = None
-) -> Difference | None:
+def difference(expected, got, tolerances=None):
     """Return what differs most between two results, the weights first; None: they are the same.
 
     Without tolerances they must be equal to the bit.
@@ -97,7 +94,7 @@ def difference(
             f"{sorted(wanted.keys() - found.keys())} too",
             f"{sorted(found.keys() - wanted.keys())} instead",
         )
-    worst: tuple[bool, float, Difference] | None = None
+    worst = None
     for name, array in wanted.items():
         other = found[name]
         if array.shape != other.shape:
@@ -121,7 +118,7 @@ def difference(
     return worst and worst[2]
 
 
-def widened(tolerances: Mapping[str, float], one: Results, other: Results) -> dict[str, float]:
+def widened(tolerances, one, other):
     """Return tolerances that allow for how far apart two runs of one program are."""
     others = dict(other.arrays())
     return {
@@ -130,12 +127,12 @@ def widened(tolerances: Mapping[str, float], one: Results, other: Results) -> di
     }
 
 
-def weights_of(model: Any) -> list[np.ndarray]:
+def weights_of(model):
     """Return the weights of a model of either Keras, without the variables of metrics."""
     counted = {id(v) for metric in model.metrics for v in metric.variables}
     return [np.asarray(v) for v in model.weights if id(v) not in counted]
 
 
-def _size(array: Any) -> float:
+def _size(array):
     finite = np.abs(np.asarray(array, np.float64))
     return float(np.max(finite[np.isfinite(finite)], initial=0.0))

@@ -15,7 +15,7 @@ from tests.differential.catalog import (
     SCHEDULES,
     WIDE,
 )
-from tests.differential.program import BATCH, Input, Output, Program, names
+from tests.differential.program import BATCH, names
 from tests.differential.steps import STEPS, source_of
 
 SEED = 7
@@ -61,7 +61,7 @@ class Graph:
     nodes: list[Node] = field(default_factory=list)
     returned: list[str] = field(default_factory=list)
 
-    def add(self, name: str, source: str, *inputs: str) -> str:
+    def add(self, name, source, *inputs):
         """Add a layer, unless there is none; return the name of its output."""
         if not source:
             return inputs[0]
@@ -69,14 +69,14 @@ class Graph:
         return name
 
 
-def channels(output: Output) -> int:
+def channels(output):
     """Return the length of the last axis of an output, or 1."""
     if output.target in ("class", "one_hot"):
         return CLASSES
     return 2 if output.shape in ("vector", "sequence", "image") and output.target != "flag" else 1
 
 
-def script(program: Program, title: str, command: str = "") -> str:
+def script(program, title, command=""):
     """Return a program as a script, with the command that trains it as a comment."""
     body = "\n\n\n".join(
         part.strip("\n")
@@ -91,7 +91,7 @@ def script(program: Program, title: str, command: str = "") -> str:
     return text + "\n"
 
 
-def _helpers(program: Program) -> list[str]:
+def _helpers(program):
     used = [LAYER_HELPERS.get(name, "") for name in program.layers]
     used += [LOSSES[output.loss].helper for output in program.outputs]
     for output in program.outputs:
@@ -108,11 +108,11 @@ def _helpers(program: Program) -> list[str]:
     ]
 
 
-def _graph(program: Program) -> Graph:
+def _graph(program):
     graph = Graph()
     shapes = {output.shape for output in program.outputs}
     has_flat = bool(shapes - WIDE_KINDS.keys())
-    wide: dict[str, str] = {}
+    wide = {}
     flats = []
     for name, item in zip(names("x", len(program.inputs)), program.inputs, strict=True):
         last = _encode(graph, name, item)
@@ -140,7 +140,7 @@ def _graph(program: Program) -> Graph:
     return graph
 
 
-def _encode(graph: Graph, name: str, item: Input) -> str:
+def _encode(graph, name, item):
     last = name
     if item.kind == "text":
         vectorize = f"keras.layers.TextVectorization(vocabulary={WORDS}, output_sequence_length=5)"
@@ -155,7 +155,7 @@ def _encode(graph: Graph, name: str, item: Input) -> str:
     return last
 
 
-def _head(graph: Graph, name: str, output: Output, last: str) -> str:
+def _head(graph, name, output, last):
     activation = {"number": "", "flag": '"sigmoid"'}.get(output.target, '"softmax"')
     if output.logits:
         activation = ""
@@ -168,12 +168,12 @@ def _head(graph: Graph, name: str, output: Output, last: str) -> str:
     return graph.add(name, f'keras.layers.{kind}({size}{options}, name="{name}")', last)
 
 
-def _call(node: Node, function: str) -> str:
+def _call(node, function):
     arguments = ", ".join(node.inputs)
     return f"{function}([{arguments}])" if len(node.inputs) > 1 else f"{function}({arguments})"
 
 
-def _nest(values: dict[str, str], container: str) -> str:
+def _nest(values, container):
     """Return the source of a value, or of several in a dict or a list."""
     if len(values) == 1:
         return next(iter(values.values()))
@@ -182,7 +182,7 @@ def _nest(values: dict[str, str], container: str) -> str:
     return "{" + ", ".join(f'"{name}": {value}' for name, value in values.items()) + "}"
 
 
-def _model_class(program: Program) -> str:
+def _model_class(program):
     """Return the class of a model with methods of its own."""
     if program.form != "subclassed" and not program.step:
         return ""
@@ -212,7 +212,7 @@ def _model_class(program: Program) -> str:
     return text
 
 
-def _make(program: Program) -> str:
+def _make(program):
     """Return the function that makes the compiled model."""
     lines = ["def make_model():", f"    keras.utils.set_random_seed({SEED})"]
     own = "Own" if program.step else ""
@@ -246,13 +246,13 @@ def _make(program: Program) -> str:
     return "\n".join(lines)
 
 
-def _trackers(program: Program) -> list[str]:
+def _trackers(program):
     """Return what makes the metrics of a model that is compiled without a loss."""
     is_own = program.step and not STEPS[program.step].compiles
     return ["    model.build_trackers()"] if is_own else []
 
 
-def _compile(program: Program) -> list[str]:
+def _compile(program):
     step = STEPS.get(program.step)
     if step is not None and not step.compiles:
         arguments = [f"optimizer={_optimizer(program)}"]
@@ -279,14 +279,14 @@ def _compile(program: Program) -> list[str]:
     return ["    model.compile(", *lines, "    )"]
 
 
-def _loss(output: Output) -> str:
+def _loss(output):
     options = f"reduction={output.reduction}" if output.reduction else ""
     source = LOSSES[output.loss].source
     source = source.replace("{logits}", str(output.logits)).replace("{options}", options)
     return source.replace(", )", ")")
 
 
-def _optimizer(program: Program) -> str:
+def _optimizer(program):
     item = program.optimizer
     rate = SCHEDULES[item.schedule] if item.schedule else str(item.rate)
     options = [f"{name}={value}" for name, value in item.options]
@@ -295,7 +295,7 @@ def _optimizer(program: Program) -> str:
     return f"keras.optimizers.{item.name}({', '.join([rate, *options])})"
 
 
-def _data(program: Program) -> str:
+def _data(program):
     """Return the functions that make the examples."""
     container = program.data.container
     inputs = dict(zip(names("x", len(program.inputs)), program.inputs, strict=True))
@@ -333,7 +333,7 @@ def _data(program: Program) -> str:
     return "\n\n\n".join(texts)
 
 
-def _source(program: Program, name: str, examples: str) -> str:
+def _source(program, name, examples):
     if program.data.source == "arrays":
         return f"def {name}():\n    return {examples}"
     # A list would be one tensor.
@@ -357,7 +357,7 @@ def _source(program: Program, name: str, examples: str) -> str:
     return f"{packed}{sequence}def {name}():\n    return Batches(list({batches}))"
 
 
-def _feature(item: Input) -> str:
+def _feature(item):
     shape = _shape(*SHAPES[item.kind])
     if item.kind == "tokens":
         return f'rng.integers(0, 7, {shape}).astype("int32")'
@@ -366,17 +366,17 @@ def _feature(item: Input) -> str:
     return f'rng.normal(size={shape}).astype("float32")'
 
 
-def _shape(*sizes: int) -> str:
+def _shape(*sizes):
     """Return the source of the shape of the examples of a batch."""
     return f"[{', '.join(['count', *map(str, sizes)])}]"
 
 
-def _positions(output: Output) -> tuple[int, ...]:
+def _positions(output):
     """Return the shape of a label without its last axis."""
     return {"sequence": (5,), "image": (6, 6)}.get(output.shape, ())
 
 
-def _label(output: Output) -> str:
+def _label(output):
     positions = _positions(output)
     last = channels(output)
     if output.target == "class":

@@ -1,7 +1,5 @@
 """Trains a program with Steadfast: in this process, or by the command."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -10,10 +8,9 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
-from types import ModuleType
 
 from tests.differential.keras_run import class_weights, count_anew, made, predict
-from tests.differential.program import BATCH, Program
+from tests.differential.program import BATCH
 from tests.differential.results import Results, weights_of
 from tests.support.processes import only_run
 from tests.support.scratch import new_folder
@@ -53,7 +50,7 @@ class Crashed(Exception):
     """Steadfast has failed without an explanation in one line."""
 
 
-def overrides(program: Program, module: str) -> list[str]:
+def overrides(program, module):
     """Return the command line that trains a program which is a module."""
     words = [
         "task=keras",
@@ -98,13 +95,13 @@ def overrides(program: Program, module: str) -> list[str]:
     return words
 
 
-def command(program: Program, layout: str) -> str:
+def command(program, layout):
     """Return the command that trains a program on a layout, if its script is `program.py`."""
     words = [*overrides(program, "program"), *LAYOUTS.get(layout, ())]
     return shlex.join(["python", "train.py", *words])
 
 
-def train(program: Program, module: ModuleType, layout: str) -> Results:
+def train(program, module, layout):
     """Train a program on a layout.
 
     Raises:
@@ -129,7 +126,7 @@ def train(program: Program, module: ModuleType, layout: str) -> Results:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _here(folder: Path, words: list[str]) -> Path:
+def _here(folder, words):
     """Train in this process; return the run directory."""
     try:
         count_anew()
@@ -144,7 +141,7 @@ def _here(folder: Path, words: list[str]) -> Path:
     return folder
 
 
-def _by_command(folder: Path, words: list[str], modules: Path) -> Path:
+def _by_command(folder, words, modules):
     """Train in processes of its own, which find the program in a folder; return the run's."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "train.py"), *words],

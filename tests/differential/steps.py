@@ -5,7 +5,6 @@ Each works for either Keras; `{metrics}` is what the two do differently.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -67,7 +66,7 @@ _TRACKED_TEST = """
 """
 
 
-def _own(loss: str, update: str = _UPDATE, more: str = "") -> str:
+def _own(loss, update=_UPDATE, more=""):
     return f"""{_TRACKED}{more}
     def train_step(self, data):{_UNPACK}
         with tf.GradientTape(persistent=True) as tape:
@@ -80,7 +79,7 @@ def _own(loss: str, update: str = _UPDATE, more: str = "") -> str:
 
 _NUMBERS = ("number",)
 
-STEPS: Mapping[str, Step] = {
+STEPS = {
     "guide": Step(f"""
     def train_step(self, data):{_UNPACK}
         with tf.GradientTape() as tape:
@@ -138,6 +137,6 @@ STEPS: Mapping[str, Step] = {
 }
 
 
-def source_of(step: str, library: str) -> str:
+def source_of(step, library):
     """Return the methods of a model, indented as those of a class."""
     return STEPS[step].source.replace("{metrics}", _COMPILED_METRICS[library]).rstrip() + "\n"

@@ -1,16 +1,13 @@
 """One process of the fuzzer: draws and compares programs."""
 
-from __future__ import annotations
-
 import logging
 import os
 import warnings
-from collections.abc import Sequence
 
 from tests.differential.outcome import Report
 
 
-def prepare() -> None:
+def prepare():
     """Have this process use tf_keras and four virtual devices, as the tests do."""
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -25,7 +22,7 @@ def prepare() -> None:
     tf.config.threading.set_inter_op_parallelism_threads(max(2, os.cpu_count() or 1))
 
 
-def run(seed: int, number: int, *, layouts: Sequence[str], every: int) -> Report:
+def run(seed, number, *, layouts, every):
     """Compare a program; report its script if it shows a defect."""
     from tests.differential.comparison import compare, layouts_of
     from tests.differential.grammar import draw

@@ -2,7 +2,6 @@
 
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
 
 from trainer.config.schema import GROUPS
 
@@ -11,12 +10,12 @@ GAN_CONF = Path(__file__).parent / "gan_conf"
 """The choices of `toy_gan`, for `--config-dir`."""
 
 
-def listed(group: str) -> str:
+def listed(group):
     """Return the choices of a group, as an error message lists them."""
     return ", ".join(sorted(file.stem for file in (CONF / group).glob("*.yaml")))
 
 
-def keys(schema: Any, path: str = "") -> list[str]:
+def keys(schema, path=""):
     """Return the dotted keys of a part of the schema; each has an explanation."""
     names = []
     for item in fields(schema):

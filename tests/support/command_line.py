@@ -7,7 +7,6 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +22,7 @@ class Outcome:
     err: str
 
 
-def run_here(*arguments: str) -> Outcome:
+def run_here(*arguments):
     """Run `python train.py <arguments>` in this process and its working directory."""
     out = io.StringIO()
     err = io.StringIO()
@@ -41,9 +40,7 @@ def run_here(*arguments: str) -> Outcome:
     raise AssertionError("main() must leave with an exit code")
 
 
-def run_apart(
-    *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, timeout_secs: float = 120
-) -> Outcome:
+def run_apart(*arguments, cwd, env=None, timeout_secs=120):
     """Run it in a process where importing TensorFlow fails: a poisoned package comes first."""
     poison = cwd.parent / "poison"
     (poison / "tensorflow").mkdir(parents=True, exist_ok=True)

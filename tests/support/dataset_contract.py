@@ -4,10 +4,6 @@ The contract is `trainer.protocols.Split` and `Dataset`: examples by index, in a
 size, the same bits whenever and wherever they are fetched.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
@@ -15,7 +11,7 @@ MOST = 24
 """How many examples of a split are fetched; its first and last ones."""
 
 
-def check_dataset(dataset: Any) -> None:
+def check_dataset(dataset):
     """Check both splits of a dataset, and what its `transform` makes of their batches."""
     assert dataset.num_classes >= 1
     assert all(isinstance(side, int) and side >= 1 for side in dataset.input_shape)
@@ -28,12 +24,10 @@ def check_dataset(dataset: Any) -> None:
         check_transform(dataset, dataset.train, draws)
 
 
-def check_split(split: Any, draws: tf.Tensor | None = None) -> None:
+def check_split(split, draws=None):
     """Check that a split has examples by index.
 
-    Args:
-        split: the split.
-        draws: the random numbers of its examples, [>= MOST, num_draws], if it takes them.
+    `draws` are the random numbers of its examples, [>= MOST, num_draws], if it takes them.
     """
     assert isinstance(split.num_examples, int)
     assert split.num_examples >= 1
@@ -44,7 +38,7 @@ def check_split(split: Any, draws: tf.Tensor | None = None) -> None:
     # One function for all, which is traced once for each batch size.
     traced = tf.function(split.fetch)
 
-    def fetch(rows: np.ndarray) -> dict[str, np.ndarray]:
+    def fetch(rows):
         extra = [] if draws is None else [draws.numpy()[rows]]
         return _arrays(traced, indices[rows], *extra)
 
@@ -60,19 +54,16 @@ def check_split(split: Any, draws: tf.Tensor | None = None) -> None:
     _check_pipeline(split, indices, draws, whole)
 
 
-def check_transform(dataset: Any, split: Any, draws: tf.Tensor | None) -> None:
+def check_transform(dataset, split, draws):
     """Check that a fetched batch becomes model input with static shapes, in a graph.
 
-    Args:
-        dataset: the dataset.
-        split: one of its splits.
-        draws: the random numbers of its examples, [>= MOST, num_draws]; None: evaluation.
+    `draws` are the random numbers of its examples, [>= MOST, num_draws]; None: evaluation.
     """
     size = min(split.num_examples, 3)
     extra = [draws[:size]] if draws is not None and getattr(split, "augments", False) else []
 
     @tf.function
-    def batch() -> Any:
+    def batch():
         fetched = split.fetch(tf.range(size, dtype=tf.int64), *extra)
         return dataset.transform(fetched, None if draws is None else draws[:size])
 
@@ -85,12 +76,12 @@ def check_transform(dataset: Any, split: Any, draws: tf.Tensor | None) -> None:
         assert first["label"].max() < dataset.num_classes
 
 
-def arrays(split: Any, indices: Any, draws: Any = None) -> dict[str, np.ndarray]:
+def arrays(split, indices, draws=None):
     """Return examples as arrays, fetched in a graph at a static batch size."""
     return _arrays(tf.function(split.fetch), indices, *([] if draws is None else [draws]))
 
 
-def _arrays(fetch: Any, indices: Any, *draws: Any) -> dict[str, np.ndarray]:
+def _arrays(fetch, indices, *draws):
     extra = [tf.constant(part) for part in draws]
     rows = tf.constant(np.asarray(indices), tf.int64)
     shapes = fetch.get_concrete_function(rows, *extra).structured_outputs
@@ -100,7 +91,7 @@ def _arrays(fetch: Any, indices: Any, *draws: Any) -> dict[str, np.ndarray]:
     return {name: tensor.numpy() for name, tensor in fetch(rows, *extra).items()}
 
 
-def _check_names(batch: dict[str, np.ndarray], size: int) -> None:
+def _check_names(batch, size):
     assert "features" in batch
     assert "id" not in batch, "the engine adds `id`"
     assert all(len(values) == size for values in batch.values())
@@ -111,9 +102,7 @@ def _check_names(batch: dict[str, np.ndarray], size: int) -> None:
         assert batch["label"].dtype in (np.int64, np.float32)  # classes or flags, or numbers
 
 
-def _check_pipeline(
-    split: Any, indices: np.ndarray, draws: tf.Tensor | None, whole: dict[str, np.ndarray]
-) -> None:
+def _check_pipeline(split, indices, draws, whole):
     """Check `fetch` where the engine calls it: in a parallel, prefetching pipeline."""
     parts = (indices,) if draws is None else (indices, draws[: len(indices)])
     data = tf.data.Dataset.from_tensor_slices(parts).repeat(2)
@@ -128,11 +117,11 @@ def _check_pipeline(
         _assert_same(batch, _take(whole, here), "in a pipeline")
 
 
-def _take(batch: dict[str, np.ndarray], rows: Any) -> dict[str, np.ndarray]:
+def _take(batch, rows):
     return {name: values[rows] for name, values in batch.items()}
 
 
-def _assert_same(batch: dict[str, Any], expected: dict[str, Any], when: str) -> None:
+def _assert_same(batch, expected, when):
     assert batch.keys() == expected.keys(), f"{when}: {sorted(batch)}"
     for name, values in expected.items():
         found = np.asarray(batch[name])

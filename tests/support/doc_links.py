@@ -1,11 +1,8 @@
 """Finds links of Markdown pages that lead nowhere, as GitHub shows them."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from functools import cache
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 _SPAN = re.compile(r"`[^`\n]+`")
@@ -14,17 +11,17 @@ _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 
 
-def broken_links(page: Path) -> list[str]:
+def broken_links(page):
     """Return the links of a Markdown page that lead nowhere."""
     links = [link for pair in _LINK.findall(_SPAN.sub("", _prose(page))) for link in pair]
     return [link for link in links if link and not _leads_somewhere(link, page)]
 
 
-def _prose(page: Path) -> str:
+def _prose(page):
     return _FENCE.sub("", page.read_text())
 
 
-def _leads_somewhere(link: str, page: Path) -> bool:
+def _leads_somewhere(link, page):
     url = urlsplit(link)
     if url.scheme:
         return url.scheme == "https" and re.fullmatch(r"[\w-]+(\.[\w-]+)+", url.netloc) is not None
@@ -35,9 +32,9 @@ def _leads_somewhere(link: str, page: Path) -> bool:
 
 
 @cache
-def _headings(page: Path) -> set[str]:
+def _headings(page):
     """Return the anchors that GitHub gives the headings of a page."""
-    counts: Counter[str] = Counter()
+    counts = Counter()
     anchors = set()
     for title in _HEADING.findall(_prose(page)):
         words = re.sub(r"\]\([^)]*\)", "", title).lower()

@@ -22,7 +22,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +58,7 @@ class Command:
     is_run: bool = True
 
     @property
-    def arguments(self) -> list[str]:
+    def arguments(self):
         """The program's arguments; empty if another program is called."""
         words = shlex.split(self.text, comments=True)
         program = next(
@@ -69,7 +68,7 @@ class Command:
         return words[program + 1 :]
 
     @property
-    def trains(self) -> bool:
+    def trains(self):
         """Whether running it takes as long as a training does."""
         text = f"{self.text} {self.output}"
         return (
@@ -91,30 +90,30 @@ class File:
 class Page:
     """A page: its files and commands, in order."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = path
         self.steps = [step for match in _FENCE.finditer(path.read_text()) for step in _steps(match)]
 
     @property
-    def commands(self) -> list[Command]:
+    def commands(self):
         return [step for step in self.steps if isinstance(step, Command)]
 
     @property
-    def trains(self) -> bool:
+    def trains(self):
         return any(command.trains for command in self.commands)
 
     @property
-    def is_example(self) -> bool:
+    def is_example(self):
         """Whether it belongs to an example project, which has its own directory."""
         return "examples" in self.path.parts
 
     @property
-    def adds_code(self) -> bool:
+    def adds_code(self):
         """Whether it adds files to the folders of the checkout."""
         files = (step for step in self.steps if isinstance(step, File))
         return any(file.path.split("/")[0] in CHECKOUT for file in files)
 
-    def directory(self, scratch: Path, checkout: Path) -> Path:
+    def directory(self, scratch, checkout):
         """Create the directory that the page starts from."""
         folder = scratch / "work"
         if self.is_example:
@@ -127,7 +126,7 @@ class Page:
                 (folder / name).symlink_to(checkout / name)
         return folder
 
-    def run(self, folder: Path, checkout: Path, variables: Mapping[str, str]) -> None:
+    def run(self, folder, checkout, variables):
         """Run the page.
 
         Raises:
@@ -141,7 +140,7 @@ class Page:
                 _run(step, folder, environment)
 
 
-def copy_checkout(folder: Path) -> Path:
+def copy_checkout(folder):
     """Copy what of the checkout the pages use into a folder, and return it."""
     for name in CHECKOUT:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
@@ -149,13 +148,13 @@ def copy_checkout(folder: Path) -> Path:
     return folder
 
 
-def write(file: File, folder: Path) -> None:
+def write(file, folder):
     """Write a page's file into a directory."""
     (folder / file.path).parent.mkdir(parents=True, exist_ok=True)
     (folder / file.path).write_text(file.text)
 
 
-def _steps(match: re.Match[str]) -> Iterator[File | Command]:
+def _steps(match):
     indent = len(match["indent"])
     title = match["title"]
     text = "".join(line[indent:] or "\n" for line in match["text"].splitlines(keepends=True))
@@ -174,7 +173,7 @@ def _steps(match: re.Match[str]) -> Iterator[File | Command]:
         yield File(title, text)
 
 
-def _programs(scratch: Path, checkout: Path) -> str:
+def _programs(scratch, checkout):
     """Return a PATH on which `python` and `steadfast` are this Python and a checkout."""
     folder = scratch / "bin"
     folder.mkdir()
@@ -190,7 +189,7 @@ def _programs(scratch: Path, checkout: Path) -> str:
     return f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
-def _run(command: Command, folder: Path, environment: Mapping[str, str]) -> None:
+def _run(command, folder, environment):
     text = _PLACEHOLDER.sub(lambda match: _newest(match[0], folder), command.text)
     process = subprocess.run(
         ["bash", "-c", text],
@@ -210,7 +209,7 @@ def _run(command: Command, folder: Path, environment: Mapping[str, str]) -> None
         assert matches(command.output, process.stdout), report + expected
 
 
-def _newest(pattern: str, folder: Path) -> str:
+def _newest(pattern, folder):
     """Return the newest path that matches placeholders; the folder `sweeps` is no run."""
     paths = [path for path in folder.glob(re.sub("<[^>]*>", "*", pattern)) if path.name != "sweeps"]
     assert paths, f"{pattern}: there is none"

@@ -4,15 +4,12 @@
 and goes on writing to the living ones until Ctrl-C.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import json
 import math
 import time
 import zlib
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -47,7 +44,7 @@ class FakeRun:
         path: the directory.
     """
 
-    def __init__(self, folder: Path, number: int, total_lines: int, config: str) -> None:
+    def __init__(self, folder, number, total_lines, config):
         model, rate = _MODELS[number % len(_MODELS)], _RATES[number % len(_RATES)]
         self.path = folder / f"{model}-digits-{number:08x}"
         self._number = number
@@ -64,11 +61,11 @@ class FakeRun:
         self._mark("begin", None), self._mark("start", None, workers=2), self._mark("compile", 0)
 
     @property
-    def step(self) -> int:
+    def step(self):
         """Number of updates made."""
         return self._lines * _STEPS_PER_LINE
 
-    def train(self, lines: int) -> None:
+    def train(self, lines):
         """Add lines of training to its metrics, and an evaluation every 20 of them."""
         with open(self.path / "metrics.jsonl", "ab") as file:
             for _ in range(lines):
@@ -77,22 +74,22 @@ class FakeRun:
                 if self._lines % _EVALUATED_LINES == 0:
                     file.write(self._evaluation())
 
-    def mark(self) -> None:
+    def mark(self):
         """Mark the newest step in its ledger: an evaluation, a save, and that it trains."""
         for phase in ("eval", "save", "step"):
             self._mark(phase, self.step)
 
-    def restart(self) -> None:
+    def restart(self):
         """Note that a worker was lost, and that the attempt goes on with one."""
         self._mark("restart", None), self._mark("start", None, workers=1)
         self._mark("step", self.step)
 
-    def save(self) -> None:
+    def save(self):
         """Add the marker of a checkpoint without its files."""
         record = {"step": self.step, "time": _BEGIN + self.step, "metrics": {}, "files": {}}
         write_json(self.path / "checkpoints" / f"ckpt-{self.step}.json", record, durable=False)
 
-    def show_processes(self, code: int | None, end: str = "") -> None:
+    def show_processes(self, code, end=""):
         """Write what its two processes do."""
         processes = [
             ProcessStatus(f"worker-{number}", "train", self.step, 0.5, end) for number in (0, 1)
@@ -100,7 +97,7 @@ class FakeRun:
         status = HostStatus("node-1", 4711, self._lines, [], processes, code)
         process_status.write(self.path, "worker-0", status)
 
-    def finish(self) -> None:
+    def finish(self):
         """Complete it: its result, a confusion matrix, a picture, texts."""
         self._mark("end", self.step), self._mark("exit", None)
         record = {"step": self.step, "metrics": self._metrics(), "best": None}
@@ -112,12 +109,12 @@ class FakeRun:
         (self.path / "samples.png").write_bytes(PNG)
         (self.path / "samples.txt").write_text("Once upon a time\n")
 
-    def fail(self) -> None:
+    def fail(self):
         """Record that it has failed."""
         self._mark("exit", None)
         record_failure(self.path, "worker-1 was killed by SIGKILL")
 
-    def _write_record(self, model: str, rate: float) -> None:
+    def _write_record(self, model, rate):
         command = {
             "argv": ["train.py", f"model={model}", f"optimizer.learning_rate={rate}"],
             "started": "2026-01-01T12:00:00+0000",
@@ -137,12 +134,12 @@ class FakeRun:
         }
         write_json(self.path / "run.json", record, durable=False)
 
-    def _metrics(self) -> dict[str, float]:
+    def _metrics(self):
         x = self._lines / 100
         loss = 2.3 / (1 + x) + 0.02 * math.sin(self._lines * 7 + self._number)
         return {"loss": loss, "accuracy": 1 - loss / 3}
 
-    def _line(self) -> bytes:
+    def _line(self):
         values = {
             **self._metrics(),
             "learning_rate": _RATES[self._number % len(_RATES)],
@@ -154,13 +151,13 @@ class FakeRun:
         line = {"step": self.step, "split": "train", "epoch": self._lines // 100, **values}
         return json.dumps(line).encode() + b"\n"
 
-    def _evaluation(self) -> bytes:
+    def _evaluation(self):
         values = {name: 1.1 * value for name, value in self._metrics().items()}
         return (
             json.dumps({"step": self.step, "split": "test", "epoch": 1, **values}).encode() + b"\n"
         )
 
-    def _mark(self, phase: str, step: int | None, workers: int | None = None) -> None:
+    def _mark(self, phase, step, workers=None):
         times = {f"worker-{number}": (4.0, 0.5 + 2.0 * number, 10) for number in (0, 1)}
         now = _BEGIN + 0.6 * self._lines + sum(map(ord, phase)) / 1000
         mark = ledger.Mark(phase, step, 0.0, now, workers, times if phase == "eval" else None)
@@ -168,14 +165,14 @@ class FakeRun:
             file.write(json.dumps(mark.content()) + "\n")
 
 
-def config_text() -> str:
+def config_text():
     """Return the configuration of a run of the digits as YAML."""
     experiment = compose([])
     assert isinstance(experiment, Experiment)
     return yaml.safe_dump(loading.plain(experiment), sort_keys=False)
 
 
-def make_runs(folder: Path, count: int, lines: int) -> list[FakeRun]:
+def make_runs(folder, count, lines):
     """Make runs with so many lines of training each: two thirds done, others failed or stopped."""
     config = config_text()
     runs = [FakeRun(folder, number, lines, config) for number in range(count)]
@@ -191,7 +188,7 @@ def make_runs(folder: Path, count: int, lines: int) -> list[FakeRun]:
     return runs
 
 
-def train_live(runs: list[FakeRun], rate: float, goes_on: Callable[[], bool]) -> None:
+def train_live(runs, rate, goes_on):
     """Lock runs, and add `rate` lines a second to each while `goes_on` says so."""
     with ExitStack() as locks:
         for run in runs:
@@ -207,7 +204,7 @@ def train_live(runs: list[FakeRun], rate: float, goes_on: Callable[[], bool]) ->
             time.sleep(1 / rate)
 
 
-def main() -> None:
+def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--runs", type=int, default=200)

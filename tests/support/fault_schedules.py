@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 SEED = int(os.environ.get("STEADFAST_SCHEDULE_SEED", "1"))
 _STEPS = (4, 8, 12, 16, 20)  # an evaluation follows each
@@ -63,11 +61,11 @@ class Fault:
     delay_secs: float
     moment: random.Random
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.kind} {self.delay_secs:g} s after step {self.step}"
 
 
-def schedules(kinds: Sequence[str], num_faults: int) -> list[list[Fault]]:
+def schedules(kinds, num_faults):
     """Return a schedule for each kind; every kind is in as many of them as a schedule has faults.
 
     The last fault happens where the run is held: it could be over before a later one.
@@ -87,13 +85,13 @@ def schedules(kinds: Sequence[str], num_faults: int) -> list[list[Fault]]:
     return found
 
 
-def hold(directory: Path, folder: Path, at: Sequence[int]) -> str:
+def hold(directory, folder, at):
     """Put the callback into a user's project, and return the override that selects it."""
     (directory / "hold.py").write_text(HOLD)
     steps = json.dumps(list(at), separators=(",", ":"))
     return f"+callbacks.hold={{_target_:hold.Hold,at:{steps},folder:'{folder}'}}"
 
 
-def free(folder: Path, fault: Fault) -> None:
+def free(folder, fault):
     """Let a run that is held for a fault go on."""
     (folder / f"free-{fault.step}").touch()

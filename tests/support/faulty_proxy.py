@@ -1,11 +1,8 @@
 """A proxy before a server that cuts, stalls and refuses connections, by a seed."""
 
-from __future__ import annotations
-
 import random
 import socket
 import threading
-from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 
 _REFUSAL = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -21,16 +18,16 @@ class FaultyProxy:
         is_faulty: whether it still makes faults.
     """
 
-    def __init__(self, target: int, seed: int) -> None:
+    def __init__(self, target, seed):
         self._target = target
         self._chance = random.Random(seed)
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
+        self.port = self._listener.getsockname()[1]
         self.faults = {"refused": 0, "stalled": 0, "request cut": 0, "answer cut": 0}
         self.is_faulty = True
 
     @contextmanager
-    def serving(self) -> Iterator[FaultyProxy]:
+    def serving(self):
         """Serve while the block lasts."""
         thread = threading.Thread(target=self._serve, daemon=True)
         thread.start()
@@ -41,7 +38,7 @@ class FaultyProxy:
             self._listener.close()
             thread.join(60)
 
-    def _serve(self) -> None:
+    def _serve(self):
         while True:
             try:
                 client, _ = self._listener.accept()
@@ -51,7 +48,7 @@ class FaultyProxy:
             limit = self._chance.randrange(1, 60_000)
             threading.Thread(target=self._pass, args=(client, kind, limit), daemon=True).start()
 
-    def _pass(self, client: socket.socket, kind: str | None, limit: int) -> None:
+    def _pass(self, client, kind, limit):
         if kind is not None:
             self.faults[kind] += 1
         with closing(client):
@@ -74,7 +71,7 @@ class FaultyProxy:
                 back.join(60)
 
 
-def _copy(source: socket.socket, target: socket.socket, limit: int | None) -> None:
+def _copy(source, target, limit):
     """Copy bytes, at most `limit`; then end both connections."""
     with suppress(OSError):
         while limit is None or limit > 0:

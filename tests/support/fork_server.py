@@ -3,9 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from trainer.cluster.fork_server import ForkServer
 
@@ -22,7 +20,7 @@ server.release()
 """
 
 
-def start() -> Callable[[], None]:
+def start():
     """Start it for all commands of this process's tests; return the function that ends it."""
     server = ForkServer.acquire()
     os.environ["STEADFAST_FORK_SERVER"] = str(server.directory)
@@ -30,7 +28,7 @@ def start() -> Callable[[], None]:
 
 
 @contextmanager
-def fork_server_of(checkout: Path, within: Sequence[str] = ()) -> Iterator[dict[str, str]]:
+def fork_server_of(checkout, within=()):
     """Serve commands that `start` cannot: of another copy of the code, or in other namespaces.
 
     Yields:

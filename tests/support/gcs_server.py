@@ -11,9 +11,7 @@ import base64
 import json
 import struct
 import threading
-from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import google_crc32c
@@ -36,16 +34,16 @@ class GcsServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64  # with the 5 of the library, clients that come at once are refused
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.objects: dict[str, tuple[bytes, int]] = {}
+        self.objects = {}
         self.conditions = 0
         self.lost_answers = 0
         self.damaged_downloads = 0
         self._generation = 0
         self._mutex = threading.Lock()
 
-    def put(self, name: str, content: bytes, expected: str | None) -> int | None:
+    def put(self, name, content, expected):
         """Make an object; return its generation, or None if another than expected is there."""
         with self._mutex:
             if expected is not None:
@@ -61,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: GcsServer
     protocol_version = "HTTP/1.1"
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         _, query = self._parts()
         body = self.rfile.read(int(self.headers["Content-Length"]))
         boundary = self.headers["Content-Type"].rpartition("boundary=")[2].strip('"').encode()
@@ -83,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(200, _resource(name, content, generation))
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         name, query = self._parts()
         if not name:
             names = sorted(self.server.objects)
@@ -105,19 +103,19 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(200, found[0])
 
-    def do_DELETE(self) -> None:
+    def do_DELETE(self):
         name, query = self._parts()
         if self._find(name, query) is not None:
             del self.server.objects[name]
             self._send(204, b"")
 
-    def _parts(self) -> tuple[str, dict[str, str]]:
+    def _parts(self):
         """Return the name of the object in the address, and the parameters."""
         url = urlsplit(self.path)
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
         return unquote(url.path.partition(_BUCKET)[2].removeprefix("/")), query
 
-    def _find(self, name: str, query: dict[str, str]) -> tuple[bytes, int] | None:
+    def _find(self, name, query):
         """Return an object; None: there is none as the condition wants it, which was answered."""
         found = self.server.objects.get(name)
         if found is None:
@@ -127,9 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         return found
 
-    def _send(
-        self, status: int, content: bytes | dict[str, Any], hashed: bytes | None = None
-    ) -> None:
+    def _send(self, status, content, hashed=None):
         """Send an answer, with the checksum of `hashed` instead of its own if that is given."""
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
@@ -140,11 +136,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *arguments: object) -> None:
+    def log_message(self, *arguments):
         """Log nothing."""
 
 
-def _resource(name: str, content: bytes, generation: int) -> dict[str, str]:
+def _resource(name, content, generation):
     return {
         "kind": "storage#object",
         "name": name,
@@ -155,10 +151,10 @@ def _resource(name: str, content: bytes, generation: int) -> dict[str, str]:
     }
 
 
-def _crc32c(content: bytes) -> str:
+def _crc32c(content):
     return base64.b64encode(struct.pack(">I", google_crc32c.value(content))).decode()
 
 
-def gcs_server() -> AbstractContextManager[GcsServer]:
+def gcs_server():
     """Run a server while the block lasts."""
     return running(GcsServer())

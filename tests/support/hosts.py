@@ -3,17 +3,12 @@
 Each has a host name. They share its files and its process ids.
 """
 
-from __future__ import annotations
-
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
-from tests.support.namespaces import Namespaces, namespaces
+from tests.support.namespaces import namespaces
 from tests.support.processes import ROOT
 
 _NETWORK = """
@@ -35,19 +30,15 @@ _COMMAND = 'hostname "$1" && cd "$2" && shift 2 && exec "$@"'
 class Hosts:
     """The hosts host-0 and host-1, whose addresses are 10.78.0.10 and 10.78.0.11."""
 
-    def __init__(self, network: Namespaces) -> None:
+    def __init__(self, network):
         self._network = network
 
-    def start(
-        self, host: int, directory: Path, *overrides: str, **environment: str
-    ) -> subprocess.Popen[str]:
+    def start(self, host, directory, *overrides, **environment):
         """Start `train.py` on a host; the process is the command itself."""
         command = [sys.executable, str(ROOT / "train.py"), *overrides]
         return self.start_program(host, directory, *command, **environment)
 
-    def start_cluster(
-        self, directory: Path, addresses: Sequence[str], *overrides: str
-    ) -> list[subprocess.Popen[str]]:
+    def start_cluster(self, directory, addresses, *overrides):
         """Start the command of each worker of a cluster, on the host that has its address."""
         cluster = {"worker": list(addresses)}
         return [
@@ -62,9 +53,7 @@ class Hosts:
             for index, address in enumerate(addresses)
         ]
 
-    def start_program(
-        self, host: int, directory: Path, *command: str, **environment: str
-    ) -> subprocess.Popen[str]:
+    def start_program(self, host, directory, *command, **environment):
         """Start a program on a host; the process is the program itself."""
         inherited = dict(os.environ)
         # A fork server is on the network on which it was started.
@@ -79,7 +68,7 @@ class Hosts:
 
 
 @contextmanager
-def two_hosts() -> Iterator[Hosts]:
+def two_hosts():
     """Yield two hosts; skip the test where the system forbids namespaces."""
     with namespaces(_NETWORK) as network:
         yield Hosts(network)

@@ -1,10 +1,7 @@
 """HTTP servers of the tests, each in a thread."""
 
-from __future__ import annotations
-
 import json
 import threading
-from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from typing import TypeVar
@@ -14,7 +11,7 @@ _POLL_SECS = 0.05
 
 
 @contextmanager
-def running(server: _Server) -> Iterator[_Server]:
+def running(server):
     """Run a server while the block lasts."""
     with server:
         thread = threading.Thread(target=server.serve_forever, args=(_POLL_SECS,), daemon=True)
@@ -27,9 +24,9 @@ def running(server: _Server) -> Iterator[_Server]:
 
 
 @contextmanager
-def mlflow_server() -> Iterator[tuple[str, list[bytes]]]:
+def mlflow_server():
     """Give the address of what answers as MLflow's server does, and the requests that it gets."""
-    requests: list[bytes] = []
+    requests = []
     info = {"run_id": "r", "run_uuid": "r", "experiment_id": "1", "status": "RUNNING"}
     answer = {
         "experiment": {"experiment_id": "1", "name": "e", "lifecycle_stage": "active"},
@@ -37,7 +34,7 @@ def mlflow_server() -> Iterator[tuple[str, list[bytes]]]:
     }  # fmt: skip
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+        def do_GET(self):
             content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             requests.append(f"{self.path} {self.headers}".encode() + content)
             text = json.dumps(answer).encode()
@@ -48,7 +45,7 @@ def mlflow_server() -> Iterator[tuple[str, list[bytes]]]:
 
         do_POST = do_GET
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, format, *args):
             pass
 
     with running(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:

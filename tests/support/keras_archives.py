@@ -1,18 +1,13 @@
 """Changes of `.keras` files, as somebody would make them to harm who reads the file."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import h5py
 
 
-def rewritten(path: Path, change: Callable[[dict[str, Any], h5py.File], object]) -> None:
+def rewritten(path, change):
     """Change the configuration and the weights in an archive, in place."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
@@ -26,7 +21,7 @@ def rewritten(path: Path, change: Callable[[dict[str, Any], h5py.File], object])
             archive.writestr(name, member)
 
 
-def write_on_loading(config: dict[str, Any], file: Path) -> None:
+def write_on_loading(config, file):
     """Let a functional model of tf_keras write a file while it is built from its configuration."""
     node = ["_CONSTANT_VALUE", -1, str(file), {"contents": "written"}]
     layer = {

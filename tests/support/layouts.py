@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import tensorflow as tf
 
@@ -25,21 +24,21 @@ class Layout:
     accumulate: int = 1
     shards: int | None = None
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.replicas}x{self.accumulate}, {self.shards} shards"
 
-    def strategy(self) -> tf.distribute.Strategy:
+    def strategy(self):
         """Return a strategy of these replicas."""
         one = tf.distribute.OneDeviceStrategy("CPU:0")
         return one if self.replicas == 1 else mirrored(self.replicas)
 
-    def step(self, train: Callable[[Step, Batch], None], **options: Any) -> Any:
+    def step(self, train, **options):
         """Return a function that makes step 5, `train(step, batch)`, of a global batch."""
         exchange = None if self.shards is None else TreeExchange()
         chosen = StepOptions(self.accumulate, exchange=exchange, shards=self.shards, **options)
         log = CollectiveLog()
 
-        def on_replica(batch: Batch) -> None:
+        def on_replica(batch):
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             number = int(tf.get_static_value(replica))
             size = batch["weight"].shape[0] // self.replicas
@@ -50,13 +49,13 @@ class Layout:
                 train(step, own)
                 step.end()
 
-        def run(batch: Batch) -> None:
+        def run(batch):
             tf.distribute.get_strategy().run(on_replica, args=(batch,))
 
         return tf.function(run, autograph=False)
 
 
-def mirrored(count: int) -> tf.distribute.MirroredStrategy:
+def mirrored(count):
     """Return a strategy of so many replicas on the CPU."""
     # With an odd number of devices HierarchicalCopyAllReduce leaves out the last.
     operations = (

@@ -1,12 +1,9 @@
 """Marks of parametrized tests."""
 
-from collections.abc import Iterable
-from typing import Any
-
 import pytest
 
 
-def first_only(cases: Iterable[Any], count: int = 1) -> list[Any]:
+def first_only(cases, count=1):
     """Mark all cases but the first as long: they repeat it with other seeds or layouts."""
     params = []
     for number, case in enumerate(cases):

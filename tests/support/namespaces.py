@@ -1,10 +1,7 @@
 """Namespaces of this machine for tests: nothing of them is seen outside, and nothing remains."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +16,7 @@ class Namespaces:
         root: their root directory, as this process reaches it.
     """
 
-    def __init__(self, script: str, *arguments: str, has_network: bool) -> None:
+    def __init__(self, script, *arguments, has_network):
         kinds = ["--user", "--mount", *(["--net"] if has_network else [])]
         command = ["sh", "-c", f"set -e\n{script}\necho ready\nexec cat", "sh", *arguments]
         self._holder = subprocess.Popen(
@@ -32,16 +29,16 @@ class Namespaces:
         pid = self._holder.pid
         self.enter = ["nsenter", f"--target={pid}", *kinds, "--preserve-credentials"]
         self.root = Path(f"/proc/{pid}/root")
-        self._programs: list[subprocess.Popen[str]] = []
+        self._programs = []
 
-    def refusal(self) -> str | None:
+    def refusal(self):
         """Wait until the script has run; return why it has not."""
         assert self._holder.stdout is not None
         assert self._holder.stderr is not None
         is_ready = self._holder.stdout.readline() == "ready\n"
         return None if is_ready else self._holder.stderr.read().strip()
 
-    def start(self, *command: str, environment: dict[str, str]) -> subprocess.Popen[str]:
+    def start(self, *command, environment):
         """Start a program in them, which ends with them."""
         process = subprocess.Popen(
             [*self.enter, *command],
@@ -54,7 +51,7 @@ class Namespaces:
         self._programs.append(process)
         return process
 
-    def close(self) -> None:
+    def close(self):
         """End what is left."""
         for process in (*self._programs, self._holder):
             if process.poll() is None:
@@ -63,7 +60,7 @@ class Namespaces:
 
 
 @contextmanager
-def namespaces(script: str, *arguments: str, has_network: bool = True) -> Iterator[Namespaces]:
+def namespaces(script, *arguments, has_network=True):
     """Yield namespaces in which a shell script has run; skip the test where that is forbidden."""
     programs = ["unshare", "nsenter", "mount", *(["ip"] if has_network else [])]
     if missing := [name for name in programs if shutil.which(name) is None]:

@@ -1,16 +1,12 @@
 """Object stores for tests: one in memory that fails as told, and a real S3 server."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from trainer.runs import checkpoint_marker
 from trainer.store.lease import Lease
@@ -49,19 +45,19 @@ class MemoryStore:
             return True: then the request is carried out, and its answer lost.
     """
 
-    def __init__(self, before: Callable[[str], bool] = lambda method: False) -> None:
-        self.objects: dict[str, tuple[bytes, str]] = {}
+    def __init__(self, before=lambda method: False):
+        self.objects = {}
         self.before = before
-        self.listed: list[str] | None = None
+        self.listed = None
         """What a listing returns, if it is an old one."""
         self._versions = 0
 
-    def read(self, name: str) -> tuple[bytes, str]:
+    def read(self, name):
         if name not in self.objects:
             raise MissingObjectError(name)
         return self.objects[name]
 
-    def replace(self, name: str, content: bytes, version: str | None) -> str:
+    def replace(self, name, content, version):
         is_lost = self.before("replace")
         if self.objects.get(name, (b"", None))[1] != version:
             raise ConflictError(name)
@@ -70,34 +66,34 @@ class MemoryStore:
             raise StoreError("the answer was lost")
         return new
 
-    def upload(self, path: Path, name: str) -> None:
+    def upload(self, path, name):
         is_lost = self.before("upload")
         self._put(name, path.read_bytes())
         if is_lost:
             raise StoreError("the answer was lost")
 
-    def download(self, name: str, path: Path) -> None:
+    def download(self, name, path):
         path.write_bytes(self.read(name)[0])
 
-    def names(self, prefix: str) -> list[str]:
+    def names(self, prefix):
         names = self.objects if self.listed is None else self.listed
         return [name for name in names if name.startswith(prefix)]
 
-    def folders(self) -> list[str]:
+    def folders(self):
         return sorted({name.partition("/")[0] for name in self.objects if "/" in name})
 
-    def delete(self, names: Iterable[str]) -> None:
+    def delete(self, names):
         for name in names:
             self.before("delete")
             self.objects.pop(name, None)
 
-    def _put(self, name: str, content: bytes) -> str:
+    def _put(self, name, content):
         self._versions += 1
         self.objects[name] = (content, str(self._versions))
         return str(self._versions)
 
 
-def write_checkpoint(run_dir: Path, step: int, keep: int = 2) -> None:
+def write_checkpoint(run_dir, step, keep=2):
     """Commit a checkpoint as the worker does, and apply its retention."""
     directory = run_dir / "checkpoints"
     directory.mkdir(parents=True, exist_ok=True)
@@ -109,7 +105,7 @@ def write_checkpoint(run_dir: Path, step: int, keep: int = 2) -> None:
         checkpoint_marker.remove(directory, old)
 
 
-def upload_run(store: MemoryStore, run_dir: Path, holder: str) -> Lease:
+def upload_run(store, run_dir, holder):
     """Upload a run as a command does whose lease has a holder; return the lease."""
     lease = Lease.acquire(store, holder, (), 60.0)
     Mirror(store, lease, run_dir, 0.0, lambda line: None, lambda: None)._upload()
@@ -117,7 +113,7 @@ def upload_run(store: MemoryStore, run_dir: Path, holder: str) -> Lease:
 
 
 @contextmanager
-def server(module: list[str], log: Path, port: int) -> Iterator[None]:
+def server(module, log, port):
     """Run a server on a port of this machine while the block lasts."""
     with log.open("w") as output:
         process = subprocess.Popen(
@@ -135,15 +131,15 @@ def server(module: list[str], log: Path, port: int) -> Iterator[None]:
             process.wait()
 
 
-def free_port() -> int:
+def free_port():
     """Return a port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+        port = probe.getsockname()[1]
         return port
 
 
-def s3_environment(port: int) -> dict[str, str]:
+def s3_environment(port):
     """Return the variables with which clients use the S3 server at a port."""
     return {
         "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
@@ -157,7 +153,7 @@ def s3_environment(port: int) -> dict[str, str]:
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[int]:
+def s3_server(folder):
     """Run a real S3 server with a bucket called `bucket`; yield its port."""
     port = free_port()
     command = ["moto.server", "-H", "127.0.0.1", "-p", str(port)]
@@ -166,7 +162,7 @@ def s3_server(folder: Path) -> Iterator[int]:
         yield port
 
 
-def request(port: int, method: str, path: str) -> int:
+def request(port, method, path):
     """Send a request without credentials; return the status of the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
@@ -176,7 +172,7 @@ def request(port: int, method: str, path: str) -> int:
         connection.close()
 
 
-def _answers(port: int) -> bool:
+def _answers(port):
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1):
             return True

@@ -1,13 +1,9 @@
 """What a trained run predicts and exports, made in the test process."""
 
-from __future__ import annotations
-
 import csv
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
@@ -24,7 +20,7 @@ from trainer.worker.training import TrainingRun
 _QUIET = Channel(lambda message: None)
 
 
-def predicted_rows(run_dir: Path, overrides: Sequence[str]) -> list[dict[str, str]]:
+def predicted_rows(run_dir, overrides):
     """Predict the test split with the newest checkpoint; return the rows of the table."""
     experiment = compose([*overrides, "mode=predict"])
     run = TrainingRun(experiment, run_dir, _QUIET)
@@ -36,9 +32,7 @@ def predicted_rows(run_dir: Path, overrides: Sequence[str]) -> list[dict[str, st
         return list(csv.DictReader(file))
 
 
-def exported_outputs(
-    run_dir: Path, overrides: Sequence[str], batch_size: int
-) -> tuple[dict[str, np.ndarray], str]:
+def exported_outputs(run_dir, overrides, batch_size):
     """Export the newest checkpoint; return what it makes of the test split, and the card."""
     experiment = compose([*overrides, "mode=export", "export.weights=null"])
     export.run(SavedRun(experiment, run_dir, _QUIET))
@@ -56,7 +50,7 @@ def exported_outputs(
     return outputs, (directory / "MODEL_CARD.md").read_text()
 
 
-def run_program_of_card(directory: Path) -> tuple[str, str]:
+def run_program_of_card(directory):
     """Run the program that a model card shows, without the trainer; return it and its output."""
     card = (directory / "MODEL_CARD.md").read_text()
     program = card.partition("```python\n")[2].partition("```")[0]

@@ -5,19 +5,15 @@ process 1. One that takes the place of another has a new address. /etc/hosts sta
 of the headless Service.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
 
-from tests.support.namespaces import Namespaces, namespaces
+from tests.support.namespaces import namespaces
 from tests.support.processes import ROOT
 
 TIMEOUT_SECS = 600
@@ -63,12 +59,12 @@ class Pod:
         was_killed: whether it was.
     """
 
-    def __init__(self, process: subprocess.Popen[str], output: IO[str]) -> None:
+    def __init__(self, process, output):
         self.process = process
         self.was_killed = False
         self._output = output
 
-    def kill(self) -> None:
+    def kill(self):
         """Kill the pod, as when its node is lost: its process 1 takes all others along."""
         if self.process.poll() is None:
             self.was_killed = True
@@ -76,21 +72,21 @@ class Pod:
             self._signal_first(signal.SIGKILL)
         self.process.wait(TIMEOUT_SECS)
 
-    def terminate(self) -> None:
+    def terminate(self):
         """Send SIGTERM to process 1, as Kubernetes does first."""
         self._signal_first(signal.SIGTERM)
 
-    def _signal_first(self, number: int) -> None:
+    def _signal_first(self, number):
         os.kill(self.first_pid, number)
 
     @property
-    def first_pid(self) -> int:
+    def first_pid(self):
         """The process id that process 1 has outside."""
         outside = self.process.pid
         inside = Path(f"/proc/{outside}/task/{outside}/children").read_text().split()
         return int(inside[0]) if inside else outside
 
-    def output(self) -> str:
+    def output(self):
         """Return what it has printed."""
         self._output.flush()
         return Path(self._output.name).read_text()
@@ -99,20 +95,13 @@ class Pod:
 class Pods:
     """The pods of one Job."""
 
-    def __init__(
-        self,
-        folder: Path,
-        job: Mapping[str, Any],
-        service: Mapping[str, Any],
-        image: Mapping[str, str],
-        network: Namespaces,
-    ) -> None:
+    def __init__(self, folder, job, service, image, network):
         self._folder = folder
         self._network = network
         self._image = image
-        self._started: list[Pod] = []
+        self._started = []
         self._has_dns = False
-        self.count: int = job["spec"]["completions"]
+        self.count = job["spec"]["completions"]
         self._pod = job["spec"]["template"]["spec"]
         self._name = job["metadata"]["name"]
         self._domain = f"{self._pod['subdomain']}.{_DOMAIN}"
@@ -121,12 +110,12 @@ class Pods:
         self._addresses = dict.fromkeys(range(self.count), 0)
         self._write_hosts()
 
-    def resolve(self, has_dns: bool = True) -> None:
+    def resolve(self, has_dns=True):
         """Let the DNS know all pods from now on; before, a pod knows itself alone."""
         self._has_dns = has_dns
         self._write_hosts()
 
-    def start(self, index: int) -> Pod:
+    def start(self, index):
         """Start a pod with an address of its own, and nothing in its folder but its image."""
         number = len(self._started)
         disk = self._folder / f"disk-{number}"
@@ -161,22 +150,22 @@ class Pods:
         self._started.append(Pod(process, output))
         return self._started[-1]
 
-    def output(self) -> str:
+    def output(self):
         """Return what all pods have printed."""
         return "\n".join(pod.output() for pod in self._started)
 
-    def close(self) -> None:
+    def close(self):
         """End the pods that are left."""
         for pod in self._started:
             pod.kill()
 
-    def _hosts(self, index: int) -> Path:
+    def _hosts(self, index):
         return self._folder / f"hosts-{index}"
 
-    def _address(self, index: int) -> str:
+    def _address(self, index):
         return f"10.77.0.{self._addresses[index]:03}"
 
-    def _write_hosts(self) -> None:
+    def _write_hosts(self):
         for own in self._addresses:
             text = "127.0.0.1\tlocalhost\n"
             for index, number in self._addresses.items():
@@ -200,17 +189,17 @@ class Controller:
         failures: the exit codes of pods that have failed; of those that were killed None.
     """
 
-    def __init__(self, pods: Pods, job: Mapping[str, Any]) -> None:
+    def __init__(self, pods, job):
         self.source = pods
         self._max_failures = job["spec"]["backoffLimit"]
         rules = job["spec"]["podFailurePolicy"]["rules"]
         self._ignored = [
             code for rule in rules for code in rule.get("onExitCodes", {}).get("values", ())
         ]
-        self.failures: list[int | None] = []
+        self.failures = []
         self.pods = [pods.start(index) for index in range(pods.count)]
 
-    def is_done(self) -> bool:
+    def is_done(self):
         """Replace the pods that have ended; return whether all have completed."""
         for index, pod in enumerate(self.pods):
             if code := pod.process.poll():
@@ -220,22 +209,20 @@ class Controller:
                 self.pods[index] = self.source.start(index)
         return all(pod.process.poll() == 0 for pod in self.pods)
 
-    def wait_for(self, condition: Callable[[], bool], what: str) -> None:
+    def wait_for(self, condition, what):
         """Replace pods until a condition holds, or the Job has completed."""
         until = time.monotonic() + TIMEOUT_SECS
         while not self.is_done() and not condition():
             assert time.monotonic() < until, f"{what}: not after {TIMEOUT_SECS} s\n{self.output()}"
             time.sleep(0.1)
 
-    def output(self) -> str:
+    def output(self):
         """Return what all pods have printed, also the earlier ones."""
         return self.source.output()
 
 
 @contextmanager
-def pods_of(
-    folder: Path, objects: Sequence[Mapping[str, Any]], image: Mapping[str, str]
-) -> Iterator[Pods]:
+def pods_of(folder, objects, image):
     """Yield the pods of a Job; skip the test where the system forbids namespaces."""
     folder.mkdir()
     job, service = objects[-1], objects[0]

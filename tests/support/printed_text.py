@@ -6,8 +6,6 @@ percentages, durations, dates and hashes of runs; they match whatever is of thei
 and so are lines of errors, which repeat what was typed.
 """
 
-from __future__ import annotations
-
 import re
 
 _KINDS = (
@@ -21,7 +19,7 @@ _KINDS = (
 _VARIABLE = re.compile("|".join(f"({kind})" for kind in _KINDS))
 
 
-def matches(expected: str, printed: str) -> bool:
+def matches(expected, printed):
     """Return whether output is as expected.
 
     Args:
@@ -35,7 +33,7 @@ def matches(expected: str, printed: str) -> bool:
     return re.fullmatch("".join(lines), f"{printed.rstrip()}\n", re.DOTALL) is not None
 
 
-def _pattern(line: str) -> str:
+def _pattern(line):
     """Return a regular expression for a line."""
     if line.startswith("Time: "):
         return r"Time: \d+ % .*"
@@ -43,7 +41,7 @@ def _pattern(line: str) -> str:
     return ".*".join(map(escape, line.split("...")))
 
 
-def _escape_all_but_kinds(text: str) -> str:
+def _escape_all_but_kinds(text):
     pattern, end = "", 0
     for match in _VARIABLE.finditer(text):
         kind = _KINDS[(match.lastindex or 0) - 1]

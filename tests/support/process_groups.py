@@ -1,22 +1,17 @@
 """Groups of processes for tests: threads of this process that meet as processes do."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
 
 import numpy as np
 
-T = TypeVar("T")
 _SECS = 60
 
 
 class _Meeting:
-    def __init__(self, count: int) -> None:
+    def __init__(self, count):
         self.barrier = threading.Barrier(count, timeout=_SECS)
-        self.values: list[Any] = [None] * count
+        self.values = [None] * count
 
 
 class ThreadGroup:
@@ -26,27 +21,27 @@ class ThreadGroup:
         sent: number of bytes that were broadcast.
     """
 
-    def __init__(self, index: int, count: int, meeting: _Meeting) -> None:
+    def __init__(self, index, count, meeting):
         self.index, self.count = index, count
         self.is_chief = index == 0
         self.sent = 0
         self._meeting = meeting
 
-    def gather(self, *values: int) -> list[list[int]]:
+    def gather(self, *values):
         return [list(each) for each in self._meet(values)]
 
-    def any_process(self, flag: bool) -> bool:
+    def any_process(self, flag):
         return any(self._meet(flag))
 
-    def broadcast_text(self, source: int, text: str) -> str:
+    def broadcast_text(self, source, text):
         return str(self._meet(text)[source])
 
-    def broadcast_bytes(self, source: int, content: Any) -> np.ndarray:
-        received: np.ndarray = np.array(self._meet(content)[source], np.uint8)
+    def broadcast_bytes(self, source, content):
+        received = np.array(self._meet(content)[source], np.uint8)
         self.sent += received.size
         return received
 
-    def _meet(self, value: Any) -> list[Any]:
+    def _meet(self, value):
         self._meeting.values[self.index] = value
         self._meeting.barrier.wait()
         values = list(self._meeting.values)
@@ -54,7 +49,7 @@ class ThreadGroup:
         return values
 
 
-def in_processes(count: int, call: Callable[[ThreadGroup], T]) -> list[T]:
+def in_processes(count, call):
     """Call a function in each of so many processes at once; return the results in their order."""
     meeting = _Meeting(count)
     groups = [ThreadGroup(index, count, meeting) for index in range(count)]

@@ -1,7 +1,5 @@
 """Real `train.py` processes for tests, with hard timeouts, and a callback that sends signals."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -9,15 +7,10 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from tests.support.scratch import new_folder
 from trainer.runs.ledger import is_clock_name
-
-if TYPE_CHECKING:
-    import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_SECS = 240
@@ -80,9 +73,7 @@ class Signaler:
 '''
 
 
-def signaler(
-    directory: Path, at: list[int], number: int, to: str = "worker", index: int = 0
-) -> str:
+def signaler(directory, at, number, to="worker", index=0):
     """Put the callback into a user's project, and return the override that selects it."""
     (directory / "signaler.py").write_text(SIGNALER)
     options = (
@@ -95,7 +86,7 @@ OWN_SERVER = {"STEADFAST_FORK_SERVER": ""}
 """The environment of a command that has a fork server of its own, as it has outside of tests."""
 
 
-def start(directory: Path, *overrides: str, **environment: str) -> subprocess.Popen:
+def start(directory, *overrides, **environment):
     """Start `train.py` in a directory."""
     return subprocess.Popen(
         [sys.executable, str(ROOT / "train.py"), *overrides],
@@ -108,7 +99,7 @@ def start(directory: Path, *overrides: str, **environment: str) -> subprocess.Po
     )
 
 
-def finish(process: subprocess.Popen) -> tuple[int, str, str]:
+def finish(process):
     """Wait for the end; return exit code, stdout, stderr. A process over its time is killed."""
     try:
         out, err = process.communicate(timeout=TIMEOUT_SECS)
@@ -119,13 +110,13 @@ def finish(process: subprocess.Popen) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def run(directory: Path, *overrides: str) -> tuple[int, str, str]:
+def run(directory, *overrides):
     """Run `train.py` to its end."""
     return finish(start(directory, *overrides))
 
 
 @functools.cache
-def finished(*overrides: str) -> Path:
+def finished(*overrides):
     """Run `train.py` to its end, once in this process for all tests that compare with it.
 
     Returns:
@@ -137,7 +128,7 @@ def finished(*overrides: str) -> Path:
     return only_run(directory)
 
 
-def worker_pids(directory: Path) -> dict[str, int]:
+def worker_pids(directory):
     """Return the living workers of the runs below a directory: their errors go to their logs."""
     pids = {}
     for process in Path("/proc").glob("[0-9]*"):
@@ -150,7 +141,7 @@ def worker_pids(directory: Path) -> dict[str, int]:
     return pids
 
 
-def descendants(pid: int) -> list[int]:
+def descendants(pid):
     """Return all processes below one; workers are, if it has a fork server of its own."""
     children = [
         int(child)
@@ -160,13 +151,7 @@ def descendants(pid: int) -> list[int]:
     return children + [pid for child in children for pid in descendants(child)]
 
 
-def wait_until(
-    condition: Callable[[], Any],
-    *processes: subprocess.Popen,
-    problem: str = "no progress",
-    secs: float = TIMEOUT_SECS,
-    pause_secs: float = 0.05,
-) -> Any:
+def wait_until(condition, *processes, problem="no progress", secs=TIMEOUT_SECS, pause_secs=0.05):
     """Poll until a condition holds, while some processes run; return its value."""
     end = time.monotonic() + secs
     while not (value := condition()):
@@ -177,7 +162,7 @@ def wait_until(
     return value
 
 
-def wait_gone(pid: int, timeout: float = 20) -> None:
+def wait_gone(pid, timeout=20):
     """Wait until a process that is no child of this one has ended."""
     try:
         descriptor = os.pidfd_open(pid)
@@ -189,7 +174,7 @@ def wait_gone(pid: int, timeout: float = 20) -> None:
         os.close(descriptor)
 
 
-def wait_for_orphans(mark: str, directory: Path) -> None:
+def wait_for_orphans(mark, directory):
     """Wait until no process is left that has a mark in its environment, or works below a folder.
 
     The environment of a forked worker is that of its server to those who look from outside.
@@ -198,7 +183,7 @@ def wait_for_orphans(mark: str, directory: Path) -> None:
         wait_gone(living[0])
 
 
-def marked(mark: str) -> list[int]:
+def marked(mark):
     """Return the processes that have a mark in their environment."""
     processes = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -210,13 +195,13 @@ def marked(mark: str) -> list[int]:
     return processes
 
 
-def only_run(directory: Path) -> Path:
+def only_run(directory):
     """Return the one run directory below `runs/`."""
     (run_dir,) = (directory / "runs").iterdir()
     return run_dir
 
 
-def final_variables(run_dir: Path) -> dict[str, np.ndarray]:
+def final_variables(run_dir):
     """Return every variable of the newest checkpoint by its key."""
     import tensorflow as tf
 
@@ -232,7 +217,7 @@ def final_variables(run_dir: Path) -> dict[str, np.ndarray]:
     }
 
 
-def assert_same_run(run_dir: Path, other: Path) -> None:
+def assert_same_run(run_dir, other):
     """Compare the variables of two runs bit for bit, and what they have logged."""
     from tests.support.training import assert_same_bits
 
@@ -250,7 +235,7 @@ CLOCK_KEYS = {
 }
 
 
-def log(run_dir: Path) -> list[dict]:
+def log(run_dir):
     """Return metrics.jsonl without what depends on the clock."""
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     return [
@@ -263,7 +248,7 @@ def log(run_dir: Path) -> list[dict]:
     ]
 
 
-def curve(run_dir: Path, split: str, name: str = "loss") -> list[tuple[int, float]]:
+def curve(run_dir, split, name="loss"):
     """Return (step, value) of a metric as TensorBoard shows it."""
     from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
     from tensorboard.util.tensor_util import make_ndarray

@@ -1,7 +1,5 @@
 """A real Ray cluster of two hosts, n1 (the head) and n2."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil
@@ -18,7 +16,7 @@ _START_SECS = 150
 _STARTS = 4  # Ray gives a node 30 s to start, which a busy machine may need longer for
 
 
-def why_not() -> str | None:
+def why_not():
     """Return why there can be no Ray cluster here; None: there can."""
     if importlib.util.find_spec("ray") is None:
         return "ray not installed"
@@ -28,14 +26,14 @@ def why_not() -> str | None:
 class RayCluster(RootHosts):
     """Two hosts with one CPU and one GPU each, as Ray counts them."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__("ry", ("10.78.0.11", "10.78.0.12"))
         # Ray's sockets are in it, and the name of a socket must be short.
         self._root = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
         self._address = f"{self.addresses['n1']}:6379"
-        self._nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self._nodes = {}
 
-    def begin(self, *command: str, cwd: Path) -> subprocess.Popen[str]:
+    def begin(self, *command, cwd):
         """Start a command on the head, in a session of its own, with its output in `output`."""
         with (cwd / "output").open("a") as output:
             return subprocess.Popen(
@@ -49,7 +47,7 @@ class RayCluster(RootHosts):
                 start_new_session=True,
             )
 
-    def start(self) -> None:
+    def start(self):
         """Create the hosts, and start Ray on both."""
         super().start()
         for folder in ("tmp", *self.addresses):
@@ -58,7 +56,7 @@ class RayCluster(RootHosts):
         for host in self.addresses:
             self.start_node(host)
 
-    def start_node(self, host: str) -> None:
+    def start_node(self, host):
         """Start Ray on a host, again if it takes longer than Ray allows."""
         is_head = host == "n1"
         ray = [sys.executable, "-m", "ray.scripts.scripts", "start"]
@@ -85,22 +83,22 @@ class RayCluster(RootHosts):
             self.kill(host)
         raise NotHereError(f"no Ray: {host} does not start: {log.read_text()[-500:]}")
 
-    def kill(self, host: str) -> None:
+    def kill(self, host):
         """Kill every process on a host at once."""
         super().kill(host)
         if host in self._nodes:
             self._nodes[host].wait(root_hosts.SECS)
 
-    def stop(self) -> None:
+    def stop(self):
         """End every process on the hosts, and remove them."""
         super().stop()
         shutil.rmtree(self._root, ignore_errors=True)
 
-    def _on(self, host: str, *command: str) -> list[str]:
+    def _on(self, host, *command):
         # Each host has its own temporary files of Ray, at the same place.
         return self.on(host, f"mount --bind {self._root}/{host} {self._root}/tmp", *command)
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self):
         return {
             **os.environ,
             "RAY_ADDRESS": self._address,

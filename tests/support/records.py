@@ -1,23 +1,17 @@
 """TFRecord files for tests."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
 
-def example(**values: Any) -> bytes:
+def example(**values):
     """Return a serialized `tf.train.Example` of bytes, text, integers, floats, or lists of them."""
     return tf.train.Example(
         features=tf.train.Features(feature={name: _feature(x) for name, x in values.items()})
     ).SerializeToString()
 
 
-def _feature(value: Any) -> tf.train.Feature:
+def _feature(value):
     values = value if isinstance(value, list) else [value]
     if values and isinstance(values[0], bytes | str):
         values = [x.encode() if isinstance(x, str) else x for x in values]
@@ -27,7 +21,7 @@ def _feature(value: Any) -> tf.train.Feature:
     return tf.train.Feature(float_list=tf.train.FloatList(value=values))
 
 
-def write(path: Path, records: Iterable[bytes], compression: str = "") -> Path:
+def write(path, records, compression=""):
     """Write a TFRecord file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tf.io.TFRecordWriter(str(path), compression) as writer:
@@ -36,7 +30,7 @@ def write(path: Path, records: Iterable[bytes], compression: str = "") -> Path:
     return path
 
 
-def image_records(count: int, start: int = 0) -> list[bytes]:
+def image_records(count, start=0):
     """Return examples `image`, a PNG of one color that is its number, and `label`, 0 to 2."""
     pictures = [np.full((9, 12, 3), number, np.uint8) for number in range(start, start + count)]
     return [
@@ -45,7 +39,7 @@ def image_records(count: int, start: int = 0) -> list[bytes]:
     ]
 
 
-def vector_records(count: int, start: int = 0) -> list[bytes]:
+def vector_records(count, start=0):
     """Return examples `x`, two floats of which the first is its number, and `y`, 0 or 1."""
     return [
         example(x=[float(number), number % 2 + 0.5], y=number % 2)

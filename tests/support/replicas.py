@@ -4,8 +4,6 @@
 process as JSON.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -47,7 +45,7 @@ PARTS = np.random.default_rng(2).normal(size=[3, 2, 6]).astype(np.float32)
 PART_WEIGHTS = np.random.default_rng(3).normal(size=[2, 6]).astype(np.float32)
 """The value of each replica, to be cut into parts along the last axis, and the loss weights."""
 
-COLLECTIVES: dict[str, Callable[[Step, Any], Any]] = {
+COLLECTIVES = {
     "sum": lambda step, x: step.all_reduce(x),
     "min": lambda step, x: step.all_reduce(x, "min"),
     "max": lambda step, x: step.all_reduce(x, "max"),
@@ -60,7 +58,7 @@ COLLECTIVES: dict[str, Callable[[Step, Any], Any]] = {
 }
 
 
-def make_layers() -> Layers:
+def make_layers():
     """Create the layers of all cases, in the strategy's scope."""
     layers = {
         "synchronized": tf.keras.layers.BatchNormalization(
@@ -73,10 +71,10 @@ def make_layers() -> Layers:
     return layers
 
 
-def gradient_of(collective: Callable[[Step, Any], Any]) -> Case:
+def gradient_of(collective):
     """Return a case: the gradient of the replicas' losses by this replica's value."""
 
-    def case(step: Step, replica: int, layers: Layers) -> tf.Tensor:
+    def case(step, replica, layers):
         x = tf.constant(X[replica])
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -87,10 +85,10 @@ def gradient_of(collective: Callable[[Step, Any], Any]) -> Case:
     return case
 
 
-def batch_norm(normalize: Callable[[Step, tf.Tensor, Layers], tf.Tensor]) -> Case:
+def batch_norm(normalize):
     """Return a case: a replica's normalized batch, and the gradient by the batch."""
 
-    def case(step: Step, replica: int, layers: Layers) -> list[tf.Tensor]:
+    def case(step, replica, layers):
         x = tf.constant(BATCH[replica])
         with tf.GradientTape() as tape:
             tape.watch(x)
@@ -101,13 +99,13 @@ def batch_norm(normalize: Callable[[Step, tf.Tensor, Layers], tf.Tensor]) -> Cas
     return case
 
 
-def scattered(op: str) -> Case:
+def scattered(op):
     """Return a case: a replica's part of the reduced value, and the gradient by its value.
 
     The loss of a replica is sum(w * part ** 2), with its part of the weights.
     """
 
-    def case(step: Step, replica: int, layers: Layers) -> list[tf.Tensor]:
+    def case(step, replica, layers):
         x = tf.constant(PARTS[replica])
         weights = np.split(PART_WEIGHTS, step.num_replicas, axis=-1)[replica]
         with tf.GradientTape() as tape:
@@ -119,7 +117,7 @@ def scattered(op: str) -> Case:
     return case
 
 
-def second_order(step: Step, replica: int, layers: Layers) -> tf.Tensor:
+def second_order(step, replica, layers):
     """Return the gradient of the gradient of sum(all_reduce(x) ** 3)."""
     x = tf.constant(X[replica])
     with tf.GradientTape() as outer:
@@ -131,7 +129,7 @@ def second_order(step: Step, replica: int, layers: Layers) -> tf.Tensor:
     return outer.gradient(gradient, x)
 
 
-CASES: dict[str, Case] = {
+CASES = {
     **{
         name: lambda step, replica, layers, call=call: call(step, NESTS[replica])
         for name, call in COLLECTIVES.items()
@@ -154,7 +152,7 @@ CASES: dict[str, Case] = {
 }
 
 
-def expected(name: str, replicas: int) -> list[Any]:
+def expected(name, replicas):
     """Return the expected result of each replica, by NumPy or on one device."""
     if name in COLLECTIVES:
         leaves = [
@@ -187,7 +185,7 @@ def expected(name: str, replicas: int) -> list[Any]:
     return [[y[replica], gradient[replica]] for replica in range(replicas)]
 
 
-def _scattered(op: str, x: np.ndarray) -> list[list[np.ndarray]]:
+def _scattered(op, x):
     y = getattr(np, op)(x, axis=0)
     share = {"sum": np.ones_like(x), "mean": np.ones_like(x) / len(x)}.get(op, x == y)
     parts = np.split(y, len(x), axis=-1)
@@ -196,7 +194,7 @@ def _scattered(op: str, x: np.ndarray) -> list[list[np.ndarray]]:
     ]
 
 
-def _formula(name: str, x: np.ndarray) -> Any:
+def _formula(name, x):
     return {
         "sum": lambda: x.sum(0),
         "min": lambda: x.min(0),
@@ -208,7 +206,7 @@ def _formula(name: str, x: np.ndarray) -> Any:
     }[name]()
 
 
-def _gradient(name: str, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def _gradient(name, x, weight):
     """Return the gradient of the sum over the replicas of sum(w * y ** 2).
 
     `weight` is 2 * (sum of all w). Ties share the gradient.
@@ -227,7 +225,7 @@ def _gradient(name: str, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     }[name]()
 
 
-def _batch_norm(x: np.ndarray, upstream: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _batch_norm(x, upstream):
     """Return batch normalization and its gradient (Ioffe and Szegedy 2015), in float64."""
     x = x.astype(np.float64)
     deviation = np.sqrt(x.var(0) + EPSILON)
@@ -235,16 +233,11 @@ def _batch_norm(x: np.ndarray, upstream: np.ndarray) -> tuple[np.ndarray, np.nda
     return y, (upstream - upstream.mean(0) - y * (upstream * y).mean(0)) / deviation
 
 
-def run(
-    strategy: tf.distribute.Strategy,
-    case: Case,
-    layers: Layers | None = None,
-    log: CollectiveLog | None = None,
-) -> list[Any]:
+def run(strategy, case, layers=None, log=None):
     """Run a case as one step; return the results of this process's replicas."""
     log = log or CollectiveLog()
 
-    def on_replica() -> Any:
+    def on_replica():
         step = Step(tf.constant(0, tf.int64), StepOptions(), log)
         result = case(
             step,
@@ -264,12 +257,12 @@ def run(
     ]
 
 
-def statistics(layer: tf.keras.layers.BatchNormalization) -> list[np.ndarray]:
+def statistics(layer):
     """Return the moving statistics; all processes must call this."""
     return [layer.moving_mean.read_value().numpy(), layer.moving_variance.read_value().numpy()]
 
 
-def main() -> None:
+def main():
     """Run all cases in one of several processes."""
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     with strategy.scope():

@@ -1,12 +1,9 @@
 """Two hosts, n1 and n2, of a real scheduler: network namespaces of this machine. Needs root."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
@@ -18,7 +15,7 @@ SECS = 120
 PROGRAMS = ("ip", "nsenter", "unshare", "setpriv", "mount")
 
 
-def why_not(*programs: str) -> str | None:
+def why_not(*programs):
     """Return why there can be no such hosts here, with some programs; None: there can."""
     if os.geteuid():
         return "needs root, for network namespaces"
@@ -33,11 +30,11 @@ class NotHereError(Exception):
 class RootHosts:
     """Two hosts that a cable connects; they share all files."""
 
-    def __init__(self, name: str, addresses: Sequence[str]) -> None:
+    def __init__(self, name, addresses):
         self.addresses = dict(zip(("n1", "n2"), addresses, strict=True))
         self._name = f"{name}{os.getpid()}"
 
-    def start(self) -> None:
+    def start(self):
         """Create the hosts, and start the scheduler.
 
         Raises:
@@ -55,29 +52,29 @@ class RootHosts:
             # A scheduler may take the address from which it would reach the Internet.
             self.configure(host, "route", "add", "default", "dev", "eth0")
 
-    def stop(self) -> None:
+    def stop(self):
         """End every process on the hosts, and remove them."""
         for host in reversed(self.addresses):
             with suppress(subprocess.CalledProcessError):
                 self.kill(host)
                 self._ip("netns", "del", self.namespace(host))
 
-    def namespace(self, host: str) -> str:
+    def namespace(self, host):
         """Return the name of a host's network namespace."""
         return f"{self._name}-{host}"
 
-    def configure(self, host: str, *words: str) -> None:
+    def configure(self, host, *words):
         """Change the network of a host."""
         self._ip("-n", self.namespace(host), *words)
 
-    def pids(self, host: str) -> list[int]:
+    def pids(self, host):
         """Return the processes on a host."""
         return [int(pid) for pid in self._ip("netns", "pids", self.namespace(host)).split()]
 
-    def kill(self, host: str) -> None:
+    def kill(self, host):
         """Kill every process on a host, as a power cut does."""
 
-        def is_dead() -> bool:
+        def is_dead():
             pids = self.pids(host)
             for pid in pids:
                 with suppress(ProcessLookupError):
@@ -86,7 +83,7 @@ class RootHosts:
 
         wait_until(is_dead, problem=f"{host} does not die")
 
-    def on(self, host: str, prepare: str, *command: str) -> list[str]:
+    def on(self, host, prepare, *command):
         """Return a command that runs another one on a host, after some words of the shell."""
         # Not `ip netns exec`: it mounts another /sys, in which slurmd finds no cgroups.
         isolated = ["nsenter", f"--net=/run/netns/{self.namespace(host)}", "unshare", "--uts"]
@@ -94,7 +91,7 @@ class RootHosts:
         return [*isolated, "--mount", "sh", "-c", script, "sh", *command]
 
     @staticmethod
-    def _ip(*arguments: str) -> str:
+    def _ip(*arguments):
         return subprocess.run(
             ["ip", *arguments], capture_output=True, text=True, timeout=SECS, check=True
         ).stdout
@@ -104,7 +101,7 @@ _Hosts = TypeVar("_Hosts", bound=RootHosts)
 
 
 @contextmanager
-def running(hosts: _Hosts) -> Iterator[_Hosts]:
+def running(hosts):
     """Run a scheduler while the block lasts; skip the tests where it does not start."""
     try:
         try:

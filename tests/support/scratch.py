@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 
-def new_folder() -> Path:
+def new_folder():
     """Return a new, empty folder, which is removed when the process ends."""
     folder = Path(tempfile.mkdtemp(prefix="steadfast-test-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -1,12 +1,9 @@
 """A real Slurm of two hosts, n1 and n2."""
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -57,7 +54,7 @@ until = functools.partial(wait_until, secs=600, pause_secs=0.5)
 """Wait for a condition that asks Slurm."""
 
 
-def why_not() -> str | None:
+def why_not():
     """Return why there can be no Slurm here; None: there can."""
     return root_hosts.why_not(*_PROGRAMS)
 
@@ -65,13 +62,13 @@ def why_not() -> str | None:
 class SlurmCluster(RootHosts):
     """Two hosts with a Slurm."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         super().__init__("sf", ("10.77.0.11", "10.77.0.12"))
         self._root = root
-        self._daemons: list[subprocess.Popen[bytes]] = []
-        self._slurmds: dict[str, subprocess.Popen[bytes]] = {}
+        self._daemons = []
+        self._slurmds = {}
 
-    def run(self, host: str, *command: str, cwd: Path | None = None) -> str:
+    def run(self, host, *command, cwd=None):
         """Run a command on a host; return what it prints."""
         done = subprocess.run(
             self._on(host, *command),
@@ -85,20 +82,20 @@ class SlurmCluster(RootHosts):
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         return done.stdout
 
-    def state(self, job: str) -> str:
+    def state(self, job):
         """Return the state of a job: `RUNNING`."""
         return self.field(job, "JobState")
 
-    def field(self, job: str, name: str) -> str:
+    def field(self, job, name):
         """Return one of the values that Slurm shows of a job."""
         text = self.run("n1", "scontrol", "show", "job", job)
         return text.partition(f" {name}=")[2].split()[0]
 
-    def update(self, job: str, setting: str) -> None:
+    def update(self, job, setting):
         """Change a job: `timelimit=60`."""
         self.run("n1", "scontrol", "update", f"jobid={job}", setting)
 
-    def wait(self, job: str, condition: Callable[[str], bool], secs: float) -> str:
+    def wait(self, job, condition, secs):
         """Wait until the state of a job fulfils a condition; a requeued job need not wait."""
         end = time.monotonic() + secs
         before = ""
@@ -112,7 +109,7 @@ class SlurmCluster(RootHosts):
             time.sleep(0.5)
         return state
 
-    def connect(self, host: str) -> None:
+    def connect(self, host):
         """Connect a host that was lost; return when it can have jobs."""
         self.configure(host, "link", "set", "eth0", "up")
         # Slurm asks a node that it was told is down only after a quarter of an hour. A new daemon
@@ -123,16 +120,16 @@ class SlurmCluster(RootHosts):
         words = ("sinfo", "-h", "-p", "main", "-n", host, "-o", "%T")
         until(lambda: self.run("n1", *words).strip() in _UP, problem=f"{host} does not come back")
 
-    def lose(self, host: str) -> None:
+    def lose(self, host):
         """Cut a host off the network, and kill all that runs on it, as when its power fails."""
         self.configure(host, "link", "set", "eth0", "down")
         self.kill(host)
 
-    def declare(self, host: str, state: str) -> None:
+    def declare(self, host, state):
         """Tell Slurm the state of a host: `down`, and its jobs are requeued."""
         self.run("n1", "scontrol", "update", f"nodename={host}", f"state={state}", "reason=test")
 
-    def orphans(self, hosts: Iterable[str] = ("n1", "n2")) -> list[str]:
+    def orphans(self, hosts=("n1", "n2")):
         """Return the command lines of processes on hosts that are no daemons of Slurm."""
         lines = []
         for pid in (pid for host in hosts for pid in self.pids(host)):
@@ -141,7 +138,7 @@ class SlurmCluster(RootHosts):
                 lines.append(line.strip())
         return [line for line in lines if line and not line.startswith(_DAEMONS)]
 
-    def start(self) -> None:
+    def start(self):
         """Create the hosts, and start the daemons."""
         super().start()
         root = self._root
@@ -165,20 +162,20 @@ class SlurmCluster(RootHosts):
             lambda: self.run("n1", "sinfo", "-h", "-p", "main", "-o", "%t %D") == "idle 2\n"
         )
 
-    def stop(self) -> None:
+    def stop(self):
         """End every process on the hosts, and remove them."""
         super().stop()
         for daemon in self._daemons:
             daemon.kill()
             daemon.wait()
 
-    def _on(self, host: str, *command: str) -> list[str]:
+    def _on(self, host, *command):
         return self.on(host, f"mount --bind {self._root}/hosts /etc/hosts", *command)
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self):
         return {**os.environ, "SLURM_CONF": str(self._root / "slurm.conf")}
 
-    def _daemon(self, host: str, *command: str) -> subprocess.Popen[bytes]:
+    def _daemon(self, host, *command):
         with (self._root / f"{command[0]}.{host}.out").open("wb") as output:
             daemon = subprocess.Popen(
                 self._on(host, "setpriv", "--pdeathsig", "KILL", *command),
@@ -191,7 +188,7 @@ class SlurmCluster(RootHosts):
         self._daemons.append(daemon)
         return daemon
 
-    def _until(self, condition: Callable[[], bool]) -> None:
+    def _until(self, condition):
         end = time.monotonic() + SECS
         while True:
             with suppress(AssertionError):

@@ -1,17 +1,14 @@
 """Small disks for tests: real file systems in a mount namespace, where the system allows it."""
 
-from __future__ import annotations
-
 import os
 import sys
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.support.fork_server import fork_server_of
-from tests.support.namespaces import Namespaces, namespaces
+from tests.support.namespaces import namespaces
 from tests.support.processes import ROOT, finish
 
 SABOTEUR = '''
@@ -70,12 +67,12 @@ class Mounts:
         root: its root directory, as this process reaches it.
     """
 
-    def __init__(self, own: Namespaces, variables: Mapping[str, str]) -> None:
+    def __init__(self, own, variables):
         self.root = own.root
         self._own = own
         self._variables = variables
 
-    def run(self, directory: Path, *command: str) -> tuple[int, str, str]:
+    def run(self, directory, *command):
         """Run a command to its end; return exit code, stdout and stderr."""
         # `cd` within: nsenter's own option would enter the directory below a mount.
         change = ["sh", "-c", 'cd "$0" && exec "$@"', str(directory)]
@@ -84,7 +81,7 @@ class Mounts:
 
 
 @contextmanager
-def own_mounts() -> Iterator[Mounts]:
+def own_mounts():
     """Yield a mount namespace; skip the test where that is forbidden."""
     no_bytecode = "PYTHONDONTWRITEBYTECODE"  # every inode counts
     with namespaces("", has_network=False) as own:
@@ -99,7 +96,7 @@ class SmallDisk:
         path: the directory, as this process reaches it.
     """
 
-    def __init__(self, mounts: Mounts, directory: Path, size: int, inodes: int) -> None:
+    def __init__(self, mounts, directory, size, inodes):
         self._mounts = mounts
         self._mounted = directory / "disk"
         self._mounted.mkdir()
@@ -116,23 +113,21 @@ class SmallDisk:
             f"not on the small disk: {seen}"
         )
 
-    def run(self, *overrides: str) -> tuple[int, str, str]:
+    def run(self, *overrides):
         """Run `train.py` to its end in the directory; return exit code, stdout and stderr."""
         return self._mounts.run(self._mounted, sys.executable, str(ROOT / "train.py"), *overrides)
 
-    def restore(self) -> None:
+    def restore(self):
         """Undo what the saboteur has done, as far as that is possible."""
         (self.path / "filler").unlink(missing_ok=True)
 
-    def close(self) -> None:
+    def close(self):
         """Let the disk go."""
         self._mounts.run(self._mounted.parent, "umount", "--lazy", str(self._mounted))
 
 
 @contextmanager
-def small_disk(
-    mounts: Mounts, directory: Path, size: int = 4 << 20, inodes: int = 200
-) -> Iterator[SmallDisk]:
+def small_disk(mounts, directory, size=4 << 20, inodes=200):
     """Yield a disk with the saboteur in its directory; skip the test where that is forbidden."""
     disk = SmallDisk(mounts, directory, size, inodes)
     try:

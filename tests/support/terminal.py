@@ -1,7 +1,5 @@
 """Terminals for tests: a stream that claims to be one, what it shows, programs in a real one."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os
@@ -13,10 +11,6 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
-
-from rich.console import RenderableType
 
 from trainer.cli.terminal import Terminal
 
@@ -24,7 +18,7 @@ from trainer.cli.terminal import Terminal
 class FakeTerminal(io.StringIO):
     """Keeps what was written to a terminal."""
 
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 
@@ -33,18 +27,18 @@ class Clock:
 
     now = 1000.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now
 
 
-def rendered(renderable: RenderableType, columns: int = 80) -> list[str]:
+def rendered(renderable, columns=80):
     """Return the lines of something that rich renders, without colors."""
     file = io.StringIO()
     Terminal(file, columns).print(renderable)
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
-def screen_of(text: str, *, colors: bool = False) -> list[str]:
+def screen_of(text, *, colors=False):
     """Return the lines that a terminal shows; colors appear as <32> if `colors`.
 
     It knows only the sequences of lines above a block that is erased from its end.
@@ -65,15 +59,15 @@ def screen_of(text: str, *, colors: bool = False) -> list[str]:
 
 
 def in_terminal(
-    command: list[str],
-    directory: Path,
-    timeout: float,
+    command,
+    directory,
+    timeout,
     *,
-    columns: int = 120,
-    interrupt: Callable[[str], int] = lambda text: 0,
-    seen: Callable[[str], object] = lambda text: None,
-    **environment: str,
-) -> tuple[int, str]:
+    columns=120,
+    interrupt=lambda text: 0,
+    seen=lambda text: None,
+    **environment,
+):
     """Run a program in a pseudo-terminal; return its exit code and all that it wrote there.
 
     Args:
@@ -108,9 +102,7 @@ def in_terminal(
         os.close(ours)
 
 
-def _start_in_terminal(
-    command: list[str], directory: Path, columns: int, environment: Mapping[str, str]
-) -> tuple[subprocess.Popen[bytes], int]:
+def _start_in_terminal(command, directory, columns, environment):
     """Start a program as the leader of a pseudo-terminal; return it and our end of the terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
@@ -120,7 +112,7 @@ def _start_in_terminal(
         if name not in ("COLUMNS", "LINES", "NO_COLOR")
     }
 
-    def lead() -> None:
+    def lead():
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])

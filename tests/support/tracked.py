@@ -1,18 +1,14 @@
 """Metrics of a run read back from trackers: name -> [(step, value)], in the order reported."""
 
-from __future__ import annotations
-
 import json
 import struct
-from collections.abc import Iterator
-from pathlib import Path
 
 from trainer.cluster import environment
 
 environment.prepare_environment()  # before anything imports them: they reach for nothing
 
 
-def of_mlflow(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
+def of_mlflow(run_dir):
     """Return the metrics of a run in the store beside it."""
     from mlflow.tracking import MlflowClient
 
@@ -28,9 +24,9 @@ def of_mlflow(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
     return metrics
 
 
-def of_wandb(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
+def of_wandb(run_dir):
     """Return the metrics of a run's one offline folder."""
-    metrics: dict[str, list[tuple[int, float]]] = {}
+    metrics = {}
     (file,) = run_dir.glob("wandb/offline-run-*/run-*.wandb")
     for record in _records(file.read_bytes()):
         if record.WhichOneof("record_type") == "history":
@@ -45,7 +41,7 @@ def of_wandb(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
     return metrics
 
 
-def _records(data: bytes) -> Iterator:
+def _records(data):
     """Read W&B's file: LevelDB's log format, in blocks of 32 KiB, after a header of 7 bytes."""
     from wandb.proto.wandb_internal_pb2 import Record
 
@@ -64,9 +60,9 @@ def _records(data: bytes) -> Iterator:
             parts = b""
 
 
-def of_jsonl(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
+def of_jsonl(run_dir):
     """Return the metrics in metrics.jsonl, by the names that trackers have for them."""
-    metrics: dict[str, list[tuple[int, float]]] = {}
+    metrics = {}
     for line in (run_dir / "metrics.jsonl").read_text().splitlines():
         point = json.loads(line)
         split, step = point.pop("split"), point.pop("step")

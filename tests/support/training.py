@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from tests.support.scratch import new_folder
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel, Line
-
-if TYPE_CHECKING:
-    from trainer.engine.engine import Engine
 
 SMALL = (
     "model=cnn",
@@ -49,9 +45,7 @@ scaled wrongly is off by a factor of 2 or more: a distance of 0.5 at least.
 """
 
 
-def recipe(
-    run_dir: Path, *overrides: str, receive: Callable[[Any], None] = lambda message: None
-) -> Engine:
+def recipe(run_dir, *overrides, receive=lambda message: None):
     """Build the engine of a run of these overrides alone; `receive` takes its messages."""
     from trainer.worker.training import TrainingRun
 
@@ -59,26 +53,22 @@ def recipe(
     return TrainingRun(compose(list(overrides)), run_dir, Channel(receive)).engine
 
 
-def engine(run_dir: Path, *overrides: str, **options: Any) -> Engine:
+def engine(run_dir, *overrides, **options):
     """Build the engine of a small run."""
     return recipe(run_dir, *SMALL, *overrides, **options)
 
 
-def lines_of(messages: list[Any]) -> list[str]:
+def lines_of(messages):
     """Return the lines for the user among messages."""
     return [message.text for message in messages if isinstance(message, Line)]
 
 
-def train(
-    run_dir: Path, *overrides: str, stop: Callable[[Engine], bool] = lambda engine: False
-) -> dict[str, np.ndarray]:
+def train(run_dir, *overrides, stop=lambda engine: False):
     """Train to the end, or until `stop`; return every variable of the state by name."""
     return finish(engine(run_dir, *overrides), stop)
 
 
-def finish(
-    run: Engine, stop: Callable[[Engine], bool] = lambda engine: False
-) -> dict[str, np.ndarray]:
+def finish(run, stop=lambda engine: False):
     """Train a run to its end, or until `stop`; return every variable of the state by name."""
     run.train(lambda: stop(run))
     return variables(run)
@@ -97,19 +87,19 @@ class Trained(NamedTuple):
 
 
 @functools.cache
-def trained(*overrides: str) -> Trained:
+def trained(*overrides):
     """Train to the end, once in this process for all tests that compare with it."""
     run_dir = new_folder()
     return Trained(run_dir, train(run_dir, *overrides))
 
 
-def variables(run: Engine) -> dict[str, np.ndarray]:
+def variables(run):
     """Return every variable of the state by name."""
     import tensorflow as tf
 
-    values: dict[str, np.ndarray] = {}
+    values = {}
 
-    def walk(node: Any, name: str) -> None:
+    def walk(node, name):
         if isinstance(node, dict):
             for key, value in node.items():
                 walk(value, f"{name}/{key}")
@@ -127,22 +117,20 @@ def variables(run: Engine) -> dict[str, np.ndarray]:
     return values
 
 
-def weights(state: dict[str, np.ndarray]) -> np.ndarray:
+def weights(state):
     """Return all model variables as one vector."""
     return np.concatenate(
         [value.ravel() for name, value in sorted(state.items()) if name.startswith("/models")]
     )
 
 
-def distance(
-    a: dict[str, np.ndarray], b: dict[str, np.ndarray], initial: dict[str, np.ndarray]
-) -> float:
+def distance(a, b, initial):
     """Return how far apart the weights of two states are, relative to the movement of the first."""
     movement = np.linalg.norm(weights(a) - weights(initial))
     return float(np.linalg.norm(weights(a) - weights(b)) / movement)
 
 
-def assert_same_bits(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> None:
+def assert_same_bits(a, b):
     """Compare two states bit for bit."""
     assert a.keys() == b.keys()
     different = [name for name in a if a[name].tobytes() != b[name].tobytes()]
