@@ -4,11 +4,7 @@ import importlib.util
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -24,9 +20,7 @@ class FourDevices(MetaPathFinder):
     operation. Tests of pure modules never import it, and start at once.
     """
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name, path, target=None):
         if name != "tensorflow":
             return None
         sys.meta_path.remove(self)
@@ -35,7 +29,7 @@ class FourDevices(MetaPathFinder):
             return spec
         execute = spec.loader.exec_module
 
-        def exec_module(tf: ModuleType) -> None:
+        def exec_module(tf):
             execute(tf)
             cpu = tf.config.list_physical_devices("CPU")[0]
             devices = [tf.config.LogicalDeviceConfiguration()] * 4
@@ -45,15 +39,15 @@ class FourDevices(MetaPathFinder):
             tf.config.list_logical_devices()  # from here on no test can change them
             _end_iterators_at_once(tf)
 
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        spec.loader.exec_module = exec_module
         return spec
 
 
-def _end_iterators_at_once(tf: Any) -> None:
+def _end_iterators_at_once(tf):
     """Tune no dataset: the end of an iterator may wait a minute for the thread that does."""
     iterate = tf.data.Dataset.__iter__
 
-    def iterate_untuned(dataset: Any) -> Any:
+    def iterate_untuned(dataset):
         from trainer.engine.graph.library_patches import untuned
 
         return iterate(untuned(dataset))
@@ -67,10 +61,10 @@ sys.meta_path.insert(0, FourDevices())
 class AtOnce:
     """Print a failure when it happens: a run that is cut off never prints pytest's summary."""
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config):
         self._terminal = config.pluginmanager.get_plugin("terminalreporter")
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    def pytest_runtest_logreport(self, report):
         if report.failed or report.outcome == "rerun":  # repeated by --reruns
             self._terminal.write_line(
                 f"\n{report.nodeid} ({report.when}, {report.duration:.0f} s)\n"
@@ -80,14 +74,14 @@ class AtOnce:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     if not hasattr(
         config, "workerinput"
     ):  # pytest-xdist's workers report to the process that prints
         config.pluginmanager.register(AtOnce(config))
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
+def pytest_collection_finish(session):
     """Start a fork server for the commands that the tests run, if there are such tests."""
     if "tests.support.processes" in sys.modules:
         from tests.support.fork_server import start
@@ -96,7 +90,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Put the files that take long first, so that two processes end at about the same time."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])

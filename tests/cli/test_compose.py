@@ -119,16 +119,6 @@ def test_names_of_what_writes_files_are_names_of_files(group):
     assert any(f"{group}: '../x' is no name of a file: " in line for line in refused.value.problems)
 
 
-def test_choice_in_a_whole_configuration_of_the_working_directory_is_named(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    file = tmp_path / "conf" / "model" / "mine.yaml"
-    file.parent.mkdir(parents=True)
-    file.write_text("_target_: trainer.models.cnn.cnn\n")
-    (tmp_path / "conf" / "config.yaml").touch()
-    with pytest.raises(ConfigError, match=r"conf/model/mine.yaml is one: add --config-dir=conf;"):
-        compose(["model=mine"])
-
-
 def test_target_on_the_command_line_leaves_options_of_the_choice_behind():
     own = ["model._target_=tests.support.toy_models.tiny"]
     node = compose(own).model

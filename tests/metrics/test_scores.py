@@ -118,20 +118,6 @@ def test_values_are_those_by_hand(make, labels, predictions, expected, chunks):
     assert {key: found[key] for key in expected} == pytest.approx(expected, nan_ok=True)
 
 
-def test_many_classes_have_averages_alone():
-    def of_classes(count, **options):
-        return result(PerClass(**options), [0, 1], np.eye(count)[:2])
-
-    assert of_classes(21).keys() == {"precision", "recall"}
-    assert of_classes(2, most_classes=1).keys() == {"precision", "recall"}
-    assert len(of_classes(20)) == 42
-    metric = MultilabelScores(most_labels=2)
-    metric.threshold = 0.85
-    found = result(metric, LABELS, SCORES)
-    assert found["f1_micro"] == pytest.approx(2 * 1 / 5)
-    assert set(found) == {"f1_micro", "f1_macro", "average_precision"}
-
-
 @pytest.mark.parametrize("bins", [1, 15])
 def test_calibration_error_equals_the_definition_of_the_paper(bins):
     random = np.random.default_rng(bins)
