@@ -16,7 +16,7 @@ from trainer.config.directions import Directions
 from trainer.errors import ConfigError, DamagedError
 from trainer.files import is_locked
 from trainer.runs import directory, provenance
-from trainer.runs.directory import join_run, lock_file, open_run
+from trainer.runs.directory import join_run, lock_file, open_run, read_result
 from trainer.runs.identity import run_name, run_path
 from trainer.worker.run import SavedRun
 from trainer.worker.run_checkpointer import RunCheckpointer
@@ -220,12 +220,12 @@ def test_run_is_moved_aside_while_it_is_locked(here, monkeypatch):
 )
 def test_result_of_a_longer_training_counts(here, recorded, asked, is_finished):
     run = open_with("train.steps=30")
-    assert run.result(compose([asked])) is None
+    assert read_result(run.path, compose([asked])) is None
     provenance.update(run.path, total_steps=30, steps_per_epoch=11.25)
     (run.path / "result.json").write_text(json.dumps({"step": 30, "train": recorded}))
-    assert (run.result(compose([asked])) is not None) == is_finished
+    assert (read_result(run.path, compose([asked])) is not None) == is_finished
     (run.path / "result.json").write_text('{"step": 30, "tr')
-    assert run.result(compose([asked])) is None
+    assert read_result(run.path, compose([asked])) is None
     run.release()
 
 

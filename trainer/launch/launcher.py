@@ -39,7 +39,7 @@ from trainer.runs import (
     status,
 )
 from trainer.runs.checkpoint_marker import committed_steps
-from trainer.runs.directory import RunDirectory
+from trainer.runs.directory import RunDirectory, read_result
 from trainer.runs.identity import run_address
 from trainer.runs.ledger import CATEGORIES, Ledger, format_sizes
 from trainer.runs.process_status import HostStatus, log_of, process_start_time
@@ -155,7 +155,7 @@ def _conclude(code: int, location: str, context: RunContext) -> None:
     experiment, directory, console = context.experiment, context.directory, context.console
     if code == WRONG_INPUT and context.cluster.is_chief:
         directory.discard()
-    elif code == DONE and experiment.trains and (result := directory.result(experiment)):
+    elif code == DONE and experiment.trains and (result := read_result(directory.path, experiment)):
         console.line(f"Done: {_summary(result)}")
         if (best := result.get("best")) and best["step"] != result["step"]:
             console.line(f"Best: step {best['step']}{_metrics(best)}")
@@ -205,7 +205,7 @@ def _trained(experiment: Experiment, directory: RunDirectory) -> str | None:
     train = experiment.train
     unit = "steps" if train.epochs is None else "epochs"
     condition = f", which is at or past train.{unit}={getattr(train, unit)}"
-    if result := directory.result(experiment):
+    if result := read_result(directory.path, experiment):
         is_longer = result["train"].get(unit) != getattr(train, unit)
         return _summary(result, condition if is_longer else "")
     if (step := directory.step_past(experiment)) is None:

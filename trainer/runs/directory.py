@@ -150,10 +150,6 @@ class RunDirectory:
     _continued_at: int | None = None
     _recorded: bool = False
 
-    def result(self, experiment: Experiment) -> dict[str, Any] | None:
-        """Return result.json if the run has at least the length that `experiment` asks for."""
-        return read_result(self.path, experiment)
-
     def step_past(self, experiment: Experiment) -> int | None:
         """Return the newest step if it is past the length of `experiment`, else None."""
         needed = _needed_steps(self.path, experiment)

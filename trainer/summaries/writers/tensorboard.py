@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
@@ -48,7 +47,6 @@ class TensorBoard(Writer):
         self._folder = run_dir / self.FOLDER
         self._position = position
         self._file: _EventFile | None = None
-        self._has_layout = False
 
     def hyperparameters(self, values: Mapping[str, bool | int | float | str]) -> None:
         # Of several in a folder the HParams tab shows the first: so they have a file of their own,
@@ -68,9 +66,6 @@ class TensorBoard(Writer):
 
         # The epoch of an evaluation is that of the training at the same step.
         shown = {n: value for n, value in values.items() if split == "train" or n != "epoch"}
-        if split != "train" and not self._has_layout:
-            self._has_layout = True
-            self._add_layout(step, shown)
         # One event for all, and no tensors: a fifth of the time of `scalar_pb` for each.
         numbers = [
             Summary.Value(tag=scalar_tag(split, name), simple_value=value)
@@ -123,28 +118,6 @@ class TensorBoard(Writer):
 
         value = Summary.Value(tag=tag, metadata=metadata, tensor=make_tensor_proto(content))
         self._add({"step": step, "summary": Summary(value=[value])})
-
-    def _add_layout(self, step: int, metrics: Collection[str]) -> None:
-        """Have the Custom Scalars tab draw the curves of a metric on all splits in one chart."""
-        from tensorboard.plugins.custom_scalar import layout_pb2, metadata
-
-        charts = [
-            layout_pb2.Chart(
-                title=name,
-                multiline=layout_pb2.MultilineChartContent(
-                    tag=[rf"^metrics/{re.escape(name)}/[^/]+$"]
-                ),
-            )
-            for name in metrics
-        ]
-        category = layout_pb2.Category(title="metrics", chart=charts)
-        content = layout_pb2.Layout(category=[category]).SerializeToString()
-        self._tensor(
-            step,
-            metadata.CONFIG_SUMMARY_TAG,
-            np.array(content, dtype=object),
-            metadata.create_summary_metadata(),
-        )
 
     def _add(self, *events: dict[str, Any]) -> None:
         with writing(self._folder):
