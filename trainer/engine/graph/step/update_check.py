@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from trainer.config.rules import CLIPS
 from trainer.config.schema import MAX_SKIPS, Divergence
 from trainer.engine.graph.input.feed import block_of
 from trainer.engine.graph.placement.step_devices import on_own_device
@@ -45,8 +46,8 @@ class Clip:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Clip:
-        """Return how `clip_norm` and `clip_value` of some options clip, where they are set."""
-        return cls(options.get("clip_norm"), options.get("clip_value"))
+        """Return how `clip_norm` or another of `CLIPS` among some options clips, if one is set."""
+        return cls(**{name.removeprefix("clip_"): options.get(name) for name in CLIPS})
 
     def apply(self, gradients: list[Gradient], norm: tf.Tensor | None = None) -> list[Gradient]:
         """Return the clipped gradients; `norm` is their global norm, if it is known."""
