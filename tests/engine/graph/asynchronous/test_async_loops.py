@@ -13,7 +13,7 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.datasets.digits import digits
-from trainer.engine.graph.asynchronous.async_loops import ChunkScheduler
+from trainer.engine.graph.asynchronous.async_loops import Chunks, ChunkScheduler
 from trainer.engine.graph.input.feed import SampleOrder
 from trainer.errors import NonFiniteError
 from trainer.strategies.strategy import Strategy
@@ -96,15 +96,14 @@ def engine(run_dir, *overrides):
     [(0.0, 3, 1), (0.0, 3, 100), (0.2, 3, 8), (0.31, 6, 7), (100.0, 12, 9)],
 )
 def test_call_is_divided_into_even_chunks_that_are_long_enough(coordinators, count, secs, most):
-    scheduler = ChunkScheduler(tf.distribute.get_strategy(), 3)
-    result_buffer = scheduler.result_buffer(2)
+    chunks = Chunks(ChunkScheduler(tf.distribute.get_strategy(), 3), 2)
 
     @tf.function(autograph=False)
     def chunk(iterator, row, start, count):
-        result_buffer.write(row, tf.cast(tf.stack([start, count]), tf.float64))
+        chunks.write(row, tf.cast(tf.stack([start, count]), tf.float64))
 
-    result_buffer.step_secs = secs / count
-    results = scheduler.run(chunk, (), result_buffer, 50, count)
+    chunks.step_secs = secs / count
+    results = chunks.run(chunk, (), 50, count)
     made = [step for x in results for step in range(x.start, x.start + x.count)]
     assert made == list(range(50, 50 + count))
     assert [(x.start, x.count) for x in results] == [tuple(x.values) for x in results]

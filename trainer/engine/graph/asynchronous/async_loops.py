@@ -44,30 +44,13 @@ class ChunkResult:
     values: np.ndarray
 
 
-class ResultBuffer:
-    """Holds the results of the chunks of a call, one row each, on a parameter server.
-
-    Attributes:
-        step_secs: how long a step took in the last call, all workers taken together; 0 before the
-            first.
-    """
-
-    def __init__(self, chunks: int, width: int, dtype: tf.DType) -> None:
-        self.rows = tf.Variable(tf.zeros([chunks, width], dtype), trainable=False, name="board")
-        self.step_secs = 0.0
-
-    def write(self, row: tf.Tensor, values: tf.Tensor) -> None:
-        """Write a row, [width]; its number is a scalar."""
-        self.rows.scatter_update(tf.IndexedSlices(values[None], row[None]))
-
-
 class ChunkScheduler:
     """Schedules chunks on the workers."""
 
     def __init__(self, strategy: tf.distribute.Strategy, num_workers: int) -> None:
-        self._strategy = strategy
+        self.strategy = strategy
         self.num_workers = num_workers
-        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
     def send(self, tensors: list[tf.Tensor]) -> Any:
         """Send tensors to every worker once; return the iterator that chunks take them from."""
@@ -75,25 +58,35 @@ class ChunkScheduler:
         def elements() -> tf.data.Dataset:
             return tf.data.Dataset.from_tensors(tuple(tensors)).repeat()
 
-        return iter(self._coordinator.create_per_worker_dataset(elements))
+        return iter(self.coordinator.create_per_worker_dataset(elements))
 
-    def result_buffer(self, width: int, dtype: tf.DType = tf.float64) -> ResultBuffer:
-        """Create a buffer with a row for each chunk of a call."""
-        with self._strategy.scope():
-            return ResultBuffer(self.num_workers * _CHUNKS_PER_WORKER, width, dtype)
+
+class Chunks:
+    """Runs the chunks of a loop; each writes a row, [width], to a parameter server.
+
+    Attributes:
+        step_secs: how long a step took in the last call, all workers taken together; 0 before the
+            first.
+    """
+
+    def __init__(self, scheduler: ChunkScheduler, width: int, dtype: tf.DType = tf.float64) -> None:
+        self._scheduler = scheduler
+        zeros = tf.zeros([scheduler.num_workers * _CHUNKS_PER_WORKER, width], dtype)
+        with scheduler.strategy.scope():
+            self._rows = tf.Variable(zeros, trainable=False, name="board")
+        self.step_secs = 0.0
+
+    def write(self, row: tf.Tensor, values: tf.Tensor) -> None:
+        """Write a row, [width]; its number is a scalar."""
+        self._rows.scatter_update(tf.IndexedSlices(values[None], row[None]))
 
     def run(
-        self,
-        chunk: Callable[..., Any],
-        iterator: Any,
-        result_buffer: ResultBuffer,
-        start: int,
-        count: int,
+        self, chunk: Callable[..., Any], iterator: Any, start: int, count: int
     ) -> list[ChunkResult]:
         """Run the steps [start, start + count), each once; return the results in order.
 
         Args:
-            chunk: a tf.function of (iterator, row of the buffer, first step, number of steps), the
+            chunk: a tf.function of (iterator, row that it writes, first step, number of steps), the
                 last three int64.
 
         Raises:
@@ -101,17 +94,17 @@ class ChunkScheduler:
                 up for.
         """
         began = time.monotonic()
-        secs = result_buffer.step_secs * count
-        per_worker = min(_CHUNKS_PER_WORKER, max(1, int(secs / _CHUNK_SECS)))
-        number = min(count, self.num_workers * per_worker)
+        coordinator, num_workers = self._scheduler.coordinator, self._scheduler.num_workers
+        per_worker = min(_CHUNKS_PER_WORKER, max(1, int(self.step_secs * count / _CHUNK_SECS)))
+        number = min(count, num_workers * per_worker)
         bounds = [start + count * row // number for row in range(number + 1)]
         pieces = [(first, end - first) for first, end in itertools.pairwise(bounds)]
         for row, (first, size) in enumerate(pieces):
             numbers = (tf.constant(value, tf.int64) for value in (row, first, size))
-            self._coordinator.schedule(chunk, args=(iterator, *numbers))
-        self._coordinator.join()
-        result_buffer.step_secs = (time.monotonic() - began) / count
-        results = zip(pieces, result_buffer.rows.numpy(), strict=False)
+            coordinator.schedule(chunk, args=(iterator, *numbers))
+        coordinator.join()
+        self.step_secs = (time.monotonic() - began) / count
+        results = zip(pieces, self._rows.numpy(), strict=False)
         return [ChunkResult(*piece, values) for piece, values in results]
 
 
@@ -129,7 +122,7 @@ class AsyncTrainLoop(TrainLoop):
         self._scheduler = scheduler
         self._num_sums = num_sums(self._task)
         self._num_status = self._num_sums + 1 + VERDICT_SIZE
-        self._result_buffer = scheduler.result_buffer(self._num_status + _NUM_MEASURED)
+        self._chunks = Chunks(scheduler, self._num_status + _NUM_MEASURED)
         with self.strategy.scope():
             self._begun = tf.Variable(0, dtype=tf.int64, trainable=False, name="begun")
         self._begin_interval()
@@ -149,10 +142,10 @@ class AsyncTrainLoop(TrainLoop):
         count = int(count)
         start = int(state.step.numpy())
         begun = int(self._begun.numpy())
-        chunks = self._scheduler.run(self._chunk, iterator, self._result_buffer, start, count)
+        chunks = self._chunks.run(self._chunk, iterator, start, count)
         if self._interval_is_over:
             self._begin_interval()
-        self._measure(chunks, self._result_buffer.step_secs * count)
+        self._measure(chunks, self._chunks.step_secs * count)
         self._check_sound(chunks)
         window = state.summary_sums.numpy()
         epoch = state.epoch_sums.numpy()
@@ -275,7 +268,7 @@ class AsyncTrainLoop(TrainLoop):
         verdict = tf.cast(status.verdict.pack(), tf.float64)
         measured = tf.stack([tf.cast(x, tf.float64) for x in (worker, secs, *stale)])
         values = [sums, first_bad, verdict, measured]
-        self._result_buffer.write(row, tf.concat(values, axis=0))
+        self._chunks.write(row, tf.concat(values, axis=0))
         self.check("the training step")
 
 
@@ -289,14 +282,10 @@ class AsyncEvalLoop(EvalLoop):
 
     def __init__(self, *args: Any, scheduler: ChunkScheduler, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._scheduler = scheduler
-        self._result_buffer = scheduler.result_buffer(num_sums(self.task))
+        self._chunks = Chunks(scheduler, num_sums(self.task))
 
     def run(self, iterator: Any, total: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-        chunks = self._scheduler.run(
-            self._chunk, iterator, self._result_buffer, int(start), int(count)
-        )
-        for chunk in chunks:
+        for chunk in self._chunks.run(self._chunk, iterator, int(start), int(count)):
             self.feed.count_missing(chunk.start, chunk.count, chunk.values[1])
             total += chunk.values
         return total
@@ -305,7 +294,7 @@ class AsyncEvalLoop(EvalLoop):
     def _chunk(self, iterator: Any, row: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> None:
         iterator = self.feed.open_chunk(next(iterator), start, count)
         zero = tf.zeros([num_sums(self.task)], tf.float64)
-        self._result_buffer.write(row, self._batches(iterator, zero, start, count))
+        self._chunks.write(row, self._batches(iterator, zero, start, count))
 
 
 class AsyncPredictLoop(PredictLoop):
@@ -315,8 +304,7 @@ class AsyncPredictLoop(PredictLoop):
 
     def __init__(self, *args: Any, scheduler: ChunkScheduler, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._scheduler = scheduler
-        self._result_buffer = scheduler.result_buffer(1, tf.string)
+        self._chunks = Chunks(scheduler, 1, tf.string)
 
     def run(self, iterator: Any, start: int, count: int) -> dict[str, np.ndarray]:
         rows = super().run(iterator, start, count)
@@ -324,7 +312,7 @@ class AsyncPredictLoop(PredictLoop):
         return rows
 
     def _serialized(self, iterator: Any, start: int, count: int) -> tf.Tensor:
-        chunks = self._scheduler.run(self._chunk, iterator, self._result_buffer, start, count)
+        chunks = self._chunks.run(self._chunk, iterator, start, count)
         return tf.concat(
             [tf.io.parse_tensor(chunk.values[0], tf.string) for chunk in chunks], axis=0
         )
@@ -332,9 +320,7 @@ class AsyncPredictLoop(PredictLoop):
     @tf.function(autograph=False)
     def _chunk(self, iterator: Any, row: tf.Tensor, start: tf.Tensor, count: tf.Tensor) -> None:
         iterator = self.feed.open_chunk(next(iterator), start, count)
-        self._result_buffer.write(
-            row, tf.io.serialize_tensor(self._batches(iterator, start, count))[None]
-        )
+        self._chunks.write(row, tf.io.serialize_tensor(self._batches(iterator, start, count))[None])
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
