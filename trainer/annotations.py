@@ -1,4 +1,4 @@
-"""What an option says about itself beside its type: its range, and its effect on a continued run.
+"""Annotations of an option: its range, and its effect on a continued run.
 
     width: Annotated[int, Ge(1)] = 32
     sizes: list[Annotated[int, Ge(1)]] = [3, 3]

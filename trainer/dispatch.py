@@ -59,7 +59,7 @@ def _run(server: ForkServer | None) -> int:
         return help.show(args)
     overrides, config_dir = rewrite(args.overrides, args.config_dir)
     if config_dir and config_dir == found_directory() and not (args.config_dir or args.cfg):
-        print(f"Choices of your own: {Path(config_dir).name}", flush=True)
+        print(f"Your config groups: {Path(config_dir).name}", flush=True)
     if args.multirun:
         from trainer.sweep.driver import run_sweep  # only now: a single run does not need it
 

@@ -325,7 +325,7 @@ def check_holder(lock_file: Path, holder: str) -> None:
         now = lock_holder(lock_file)
         raise ConfigError(
             f"{lock_file.parent} was taken over by another process (pid {describe_holder(now)}) "
-            "while this one had lost its lock; nothing more is saved here, and the run goes on "
+            "while this one had lost its lock; nothing more is saved here, and the run continues "
             "there"
         )
 

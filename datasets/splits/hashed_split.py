@@ -53,6 +53,6 @@ def divide(
         empty = "train" if tested.all() else "test"
         raise ValueError(
             f"test_fraction ({test_fraction}) leaves none of the {len(hashes)} {what} of {name} in "
-            f"the {empty} split; change it, or give a test split of its own"
+            f"the {empty} split; change it, or add a separate test split"
         )
     return np.flatnonzero(~tested), np.flatnonzero(tested)

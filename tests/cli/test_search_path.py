@@ -69,7 +69,7 @@ def test_conf_is_found_where_the_command_starts(found, tmp_path, runs):
     rows = [line.split() for line in run_here("--help", "model=mine").out.splitlines()]
     assert any(row[:2] == ["model.l2=0.5", "weight"] for row in rows), rows
     outcome = run_here("model=mine")
-    assert (outcome.code, outcome.out, outcome.err) == (0, "Choices of your own: conf\n", "")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "Your config groups: conf\n", "")
     assert (runs[0].experiment.model["l2"], runs[0].config_dir) == (0.5, str(found))
     (tmp_path / "empty").mkdir()  # takes its place
     assert model(f"--config-dir={tmp_path}/empty")["width"] == 32

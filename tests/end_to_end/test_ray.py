@@ -171,7 +171,7 @@ def test_elastic_run_shrinks_and_grows_with_the_cluster(cluster, straight, tmp_p
         assert {process["phase"] for process in processes} == {"evaluate"}
         cluster.kill("n2")
         job.wait_for_step(16)
-        assert "warning: going on with 1 of 2 workers" in job.output
+        assert "warning: continuing with 1 of 2 workers" in job.output
         cluster.start_node("n2")
         os.kill(actors(cluster)[0], signal.SIGKILL)
         run_dir = job.finish()
@@ -180,7 +180,7 @@ def test_elastic_run_shrinks_and_grows_with_the_cluster(cluster, straight, tmp_p
         job.process.wait(SECS)
         if not cluster.pids("n2"):
             cluster.start_node("n2")
-    assert "going on with all 2 workers" in job.output
+    assert "continuing with all 2 workers" in job.output
     assert job.output.count("step  4/24 ") == 1
     assert (run_dir / "logs" / "worker-1.log").stat().st_size > 0
     assert_same_bits(final_variables(straight), final_variables(run_dir))

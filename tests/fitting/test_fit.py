@@ -66,7 +66,7 @@ def test_batches_in_python_are_counted_or_given(composed):
     assert composed[1].train.steps_per_epoch == 3
     with pytest.raises(ConfigError, match=r"^data is a tf.data.Dataset without an end; give steps"):
         fit(build, lambda: numbers().repeat())
-    with pytest.raises(ConfigError, match=r"^validation \(0.1\) is a share, and the data are "):
+    with pytest.raises(ConfigError, match=r"^validation \(0.1\) is a fraction, and the data are "):
         fit(build, numbers(), validation=0.1)
 
 

@@ -67,7 +67,7 @@ def test_first_command_does_not_end_an_extension(extended):
     done = run_here(*SHORT)
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[0] == (
-        "Already finished: step 34, which is at or past train.epochs=2; go on to the length it "
+        "Already finished: step 34, which is at or past train.epochs=2; continue to the length it "
         f"was given since with resume={extended}, or end it there with resume={extended} "
         "train.steps=34"
     )

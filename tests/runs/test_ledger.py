@@ -236,7 +236,7 @@ def record(*times, asynchronous=False):
         (record((2.0, 8.0, 100), (9.0, 1.0, 100), (4.0, 6.0, 100)),
          "worker-1 is the slowest: the others wait 60 % of the time for it"),
         (record((5.0, 0.0, 500), (5.0, 0.0, 50), asynchronous=True),
-         "worker-1 is the slowest: 100 ms a step, the others 10 ms; nobody waits for it"),
+         "worker-1 is the slowest: 100 ms a step, the others 10 ms; no process waits for it"),
         (record(), None),
         (record((5.0, 5.0, 100), (4.0, 6.0, 100)), None),
         (record((5.0, 0.0, 100), (6.0, 0.0, 120), asynchronous=True), None),

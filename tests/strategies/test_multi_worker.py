@@ -54,7 +54,7 @@ def test_local_processes_report_their_communication(options, text):
 def test_exchange_of_ones_own_is_used_and_named(two_gpus):
     strategy = MultiWorker(communication=lambda: max)
     strategy.create(local())
-    assert strategy.communication == "an exchange of your own"
+    assert strategy.communication == "a custom exchange"
     assert strategy.gradient_exchange(in_tree=False) is max
     with pytest.raises(ConfigError, match=r"batch.shards needs sums in the order"):
         strategy.gradient_exchange(in_tree=True)

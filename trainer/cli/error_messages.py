@@ -143,7 +143,7 @@ def _no_place(group: str, place: str, places: str | None) -> str:
     if not names and importlib.resources.files("trainer.conf").joinpath(node).is_dir():
         return f"{name}: {group} is not chosen there; write {node}@{place}=<choice>"
     if not names:
-        return f"{group} is chosen at a place of its own; write {group}=<choice>, without @"
+        return f"{group} is chosen at its own place; write {group}=<choice>, without @"
     hint = did_you_mean(name, names) or f"; known: {', '.join(names)}"
     return f"{name}: {group} is not chosen there{hint}"
 

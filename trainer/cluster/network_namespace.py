@@ -101,7 +101,7 @@ def needs_network(experiment: Mapping[str, object]) -> str | None:
             return f"{key} ({value}) may be on the network"
         is_target = key.rpartition(".")[2] == "_target_" and value is not None
         if is_target and not key.startswith("writers.") and not str(value).startswith("trainer."):
-            return f"{key} ({value}) is code of your own, which may use the network"
+            return f"{key} ({value}) is your code, which may use the network"
     return None
 
 

@@ -27,7 +27,7 @@ _GONE = {
 }
 
 _KEYS = {
-    "augment": "write augment=<choice> or augment.<option>=<value>, for it is a group of its own",
+    "augment": "write augment=<choice> or augment.<option>=<value>, which is a separate group",
     "lr": "write optimizer.learning_rate=<rate>",
     "batch_size": "write batch.global_size=<examples in one step>",
     "fit": "write task=keras, which trains a model as fit does, or give "
@@ -36,8 +36,8 @@ _KEYS = {
     "steps_per_execution": "write train.steps_per_loop=<steps>",
     # Where a recipe's file lacks the line, Hydra puts its keys here.
     "experiment": "begin the file of a recipe with the line '# @package _global_'",
-    "autoshard": "there is one order of samples, whatever the strategy; leave it out",
-    "auto_shard_policy": "there is one order of samples, whatever the strategy; leave it out",
+    "autoshard": "the order of samples is the same for every strategy; remove it",
+    "auto_shard_policy": "the order of samples is the same for every strategy; remove it",
     "distribute_strategy": "write strategy=<choice>",
     "jit_compile": "write jit=true",
     "mixed_precision": "write precision=<policy>",

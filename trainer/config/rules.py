@@ -211,7 +211,7 @@ def _place(experiment: Experiment) -> Iterator[str]:
     yield from _folder("store.work_dir", experiment.store.work_dir)
     if not is_named and experiment.mode == "verify":
         yield (
-            f"mode ({experiment.mode}) trains runs of its own, which need a folder of this "
+            f"mode ({experiment.mode}) trains its own runs, which need a folder of this "
             f"machine, not runs_dir ({place}); add runs_dir=runs"
         )
 
@@ -242,7 +242,7 @@ def _checkpoint(experiment: Experiment) -> Iterator[str]:
     if not experiment.needs_run and checkpoint.use != "latest":
         yield (
             f"checkpoint.use ({checkpoint.use}) is for mode=evaluate, export and predict; a "
-            "training goes on from the newest, or starts with a checkpoint's weights: "
+            "training continues from the newest, or starts with a checkpoint's weights: "
             "init_from=<run>/checkpoints/ckpt-<step>"
         )
     if checkpoint.memory == "never" and checkpoint.memory_every_steps is not None:
@@ -313,8 +313,8 @@ def _sidecar(experiment: Experiment) -> Iterator[str]:
         )
     if experiment.launch.inline:
         yield (
-            "evaluate.sidecar (true) needs a process of its own, launch.inline (true) allows none; "
-            f"{without}"
+            "evaluate.sidecar (true) needs a separate process, which launch.inline (true) does "
+            f"not allow; {without}"
         )
 
 

@@ -487,7 +487,7 @@ class Ray:
     gpus: int = key(0, "GPUs of each process", Ge(0))
     placement: str = key(
         "spread",
-        "processes on many nodes or on few; strict: each on a node of its own, or all on one",
+        "processes on many nodes or on few; strict: each on a different node, or all on one",
         OneOf("spread", "pack", "strict_spread", "strict_pack"),
     )
     timeout_secs: float = key(300.0, "seconds to wait until Ray has placed all processes", Gt(0))

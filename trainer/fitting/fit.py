@@ -110,7 +110,7 @@ def fit(
     unit = keys.get("dataset__unit", options.get("dataset.unit", 1))
     if isinstance(validation, float) and unit != 1:
         raise ConfigError(
-            f"validation ({validation}) is a share, and the data are batches that stay as they "
+            f"validation ({validation}) is a fraction, and the data are batches that stay as they "
             "are; give the validation data, or shuffle single examples by dataset__unit=1"
         )
     node, build, name = _model(model, first, options, folder)

@@ -212,8 +212,8 @@ def _trained(experiment: Experiment, directory: RunDirectory) -> str | None:
         return None
     resume = resume_override(directory.name)
     return (
-        f"step {step}{condition}; go on to the length it was given since with {resume}, or end it "
-        f"there with {resume} train.steps={step}"
+        f"step {step}{condition}; continue to the length it was given since with {resume}, or end "
+        f"it there with {resume} train.steps={step}"
     )
 
 

@@ -300,9 +300,9 @@ class RayEngine:
         if size != self._last_size:
             full = self._sizes[0]
             self._context.console.line(
-                f"warning: going on with {size} of {full} workers"
+                f"warning: continuing with {size} of {full} workers"
                 if size < full
-                else f"going on with all {full} workers"
+                else f"continuing with all {full} workers"
             )
         self._last_size = size
 

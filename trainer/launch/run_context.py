@@ -143,7 +143,7 @@ def no_standby(experiment: Experiment, strategy: Strategy) -> str | None:
         "launch.inline (true) starts no processes": experiment.launch.inline,
         "launch.engine (ray) places processes itself": experiment.launch.uses_ray,
         "actors of env act before a restart": experiment.env is not None,
-        "a loop of your own may do anything before it restores": experiment.own_loop,
+        "a custom loop may do anything before it restores": experiment.own_loop,
         f"{name} restarts lost processes alone": strategy.asynchronous,
         f"{name} has no device for it": not strategy.allows_standby,
     }
@@ -195,7 +195,7 @@ def _check_ray(experiment: Experiment, strategy: Strategy, declared: Cluster | N
         f"{least} must be at most the number of workers ({full})": count > full,
         f"{least} needs a batch that is the same with fewer workers; use batch.global_size instead "
         "of batch.per_replica": count and experiment.batch.per_replica is not None,
-        f"{least} cannot be used with loop ({name}): what a step of your own computes, and the "
+        f"{least} cannot be used with loop ({name}): what a custom step computes, and the "
         "part of a stream that each worker reads, depend on how many there are; add "
         "launch.ray.min_workers=null": count and name,
     }

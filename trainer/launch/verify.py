@@ -232,8 +232,8 @@ def _check_steps(command: Command, runs_dir: Path, kills: Mapping[str, Fault]) -
     num_steps = _num_steps(command.experiment)
     if killed.step == num_steps:
         print(
-            f"Finished with exactly {num_steps} steps; what else a run of this strategy comes to "
-            "depends on who was first.",
+            f"Finished with exactly {num_steps} steps; the other results of a run of this strategy "
+            "depend on who was first.",
             flush=True,
         )
         return DONE

@@ -180,7 +180,7 @@ class SharedOptimizer:
         for _, variable in pairs:
             if id(variable) not in ids:
                 raise ValueError(
-                    f"{variable.name} is none of the variables that wrap_optimizer was given"
+                    f"{variable.name} is not one of the variables that wrap_optimizer was given"
                 )
         dense = [_dense(gradient, variable) for gradient, variable in pairs]
         reduced, _ = step.sum_over_replicas(dense, [])
@@ -397,7 +397,7 @@ class Replicator:
         if function is not step_fn:
             raise ConfigError(
                 f"loop: two step functions are called {name}, and each is compiled once; define "
-                "each once, outside of the while loop, with a name of its own"
+                "each once, outside of the while loop, with a unique name"
             )
         if compiled is None:
             compiled = UserStep(

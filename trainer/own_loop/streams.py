@@ -76,7 +76,7 @@ class Streams:
         if existing.function is not function:
             raise ConfigError(
                 f"loop: two input functions are called {name}, and a stream is continued by its "
-                "name; define each once, outside of the while loop, with a name of its own"
+                "name; define each once, outside of the while loop, with a unique name"
             )
         return existing
 

@@ -256,7 +256,7 @@ def open_run(experiment: Experiment, overrides: list[str], config_dir: str | Non
     path = run_path(experiment)
     if not experiment.trains and not has_run(path):
         raise ConfigError(
-            f"mode ({experiment.mode}) needs a run, and there is none with these values in "
+            f"mode ({experiment.mode}) needs a run, and no run has these values in "
             f"{experiment.runs_dir}; train it first, or add resume=<run directory>"
         )
     with writing(path):

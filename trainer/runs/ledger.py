@@ -150,7 +150,7 @@ class WorkerRecord:
             return None
         return (
             f"{name} is the slowest: {1000 * secs[name]:.0f} ms a step, the others "
-            f"{1000 * others:.0f} ms; nobody waits for it"
+            f"{1000 * others:.0f} ms; no process waits for it"
         )
 
 

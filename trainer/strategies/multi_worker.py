@@ -38,7 +38,7 @@ class MultiWorker(Strategy):
         communication: how gradients are added up. direct: in shared memory within a host, over TCP
             between hosts, for processes without GPUs; ring (TensorFlow's, over gRPC); nccl (GPUs);
             auto: direct where possible, else TensorFlow's choice; or a class or function that
-            returns an exchange of your own.
+            returns a custom exchange.
         timeout_secs: seconds after which a reduction that is not finished is an error; None: when
             TensorFlow notices.
         bytes_per_pack: TensorFlow's hint for splitting a reduction; 0: as one.
@@ -128,7 +128,7 @@ class MultiWorker(Strategy):
             if in_tree:
                 raise ConfigError(
                     "batch.shards needs sums in the order of its tree, and strategy.communication "
-                    "is an exchange of your own; add batch.shards=null"
+                    "is a custom exchange; add batch.shards=null"
                 )
             exchange = self._communication()
             if not callable(exchange):
@@ -257,7 +257,7 @@ class MultiWorker(Strategy):
                 return "TCP"
             return "shared memory" if places == 1 else "shared memory, TCP between hosts"
         if callable(self._communication):
-            return "an exchange of your own"
+            return "a custom exchange"
         # TensorFlow's own choice is the ring: it uses NCCL between processes only on request.
         text = "NCCL" if self._communication == "nccl" else "ring"
         return text if self._compress is None else f"{text}, gradients in {self._compress}"

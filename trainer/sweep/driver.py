@@ -125,7 +125,7 @@ def _compose_first(parsed: Sequence[Override], compose: Compose) -> Experiment:
     if address := run_address(first):
         raise ConfigError(
             f"a sweep (-m) compares its runs in a folder of this machine, not at {address}; "
-            "add runs_dir=runs, or train each point by a command of its own"
+            "add runs_dir=runs, or train each point with a separate command"
         )
     return replace(first, sweep=sweep)
 

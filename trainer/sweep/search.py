@@ -97,7 +97,7 @@ def compose_point(overrides: Sequence[str], config_dir: str | None = None) -> Ex
         raise ConfigError(f"mode ({experiment.mode}) is for one run; leave -m out")
     if launch.inline:
         raise ConfigError(
-            "launch.inline (true) is for one run: a point has a process of its own; "
+            "launch.inline (true) is for one run: each point has a separate process; "
             "leave -m or launch=inline out"
         )
     if launch.uses_ray and not (launch.ray.address or environment.ray_address()):

@@ -386,7 +386,7 @@ def _check_optimizer(key: str, optimizer: Any) -> None:
         )
     if not isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer):
         raise ConfigError(
-            f"{key} ({type(optimizer).__name__}) is none of tf.keras.optimizers.legacy, whose "
+            f"{key} ({type(optimizer).__name__}) is not in tf.keras.optimizers.legacy, whose "
             f"updates are fused; use one such as {fused_class(optimizer)}, or a choice such as "
             "optimizer=adam"
         )

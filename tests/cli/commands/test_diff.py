@@ -42,7 +42,7 @@ def test_variables_of_the_last_common_step_are_compared(make):
     assert len(run_here("diff", a, b).out.splitlines()) == 2
     save(b, 1)
     done = run_here("diff", a, b)
-    assert done.out.splitlines()[-1] == "All 1 variables of step 5 are equal to the bit."
+    assert done.out.splitlines()[-1] == "All 1 variables of step 5 are equal bit for bit."
     save(b, 2)
     done = run_here("diff", a, b)
     assert done.code == 1

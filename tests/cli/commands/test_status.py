@@ -79,7 +79,7 @@ def test_status_says_which_host_tells_nothing_any_more(run_dir, growing):
     growing.append(lambda: write(run_dir, 0, number=next(numbers)))
     *_, position, note = status().splitlines()
     assert position == f"{RUN}: running, step 12/40"
-    assert note.startswith("worker-1 on node1 tells nothing any more: it was killed")
+    assert note.startswith("worker-1 on node1 no longer reports: it was killed")
     processes = json.loads(status("--json"))["processes"]
     assert [process["is_alive"] for process in processes] == [True, False]
 
@@ -122,7 +122,7 @@ def test_status_in_a_store_names_a_holder_that_is_silent(store, run_dir, growing
     upload_run(store, run_dir, "node0:7:a")
     *_, position, note = status(run=ADDRESS).splitlines()
     assert position == f"{ADDRESS}: stopped, step 10/40"
-    assert note.startswith("node0:7:a (host, process) tells nothing any more: it was killed")
+    assert note.startswith("node0:7:a (host, process) no longer reports: it was killed")
     assert json.loads(status("--json", run=ADDRESS))["holder"] is None
 
 

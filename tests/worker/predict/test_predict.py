@@ -119,7 +119,7 @@ def test_any_float_is_read_back_to_the_bit():
 def test_missing_inputs_are_reported_before_any_file_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     outcome = run_here("mode=predict")
-    assert "mode (predict) needs a run, and there is none with these values in runs" in outcome.err
+    assert "mode (predict) needs a run, and no run has these values in runs" in outcome.err
     assert outcome.code == 2
     (tmp_path / "empty").mkdir()
     assert "no image in it" in run_here("mode=predict", "predict.images=empty").err

@@ -57,7 +57,7 @@ def _variables_differ(first: Path, second: Path) -> bool:
     own, other = (read_marker(folder, step)["variables"] for folder in folders)
     num_differing = sum(own.get(name) != other.get(name) for name in {*own, *other})
     if not num_differing:
-        print(f"All {len(own)} variables of step {step} are equal to the bit.")
+        print(f"All {len(own)} variables of step {step} are equal bit for bit.")
         return False
     prefixes = [str(folder / f"ckpt-{step}") for folder in folders]
     largest = ask_module(["trainer.worker.checkpoint_difference", *prefixes]).value

@@ -36,7 +36,7 @@ _EXAMPLES = {
     "optimizer.learning_rate=0.01": "another value of a key",
     "model=mobilenet strategy=mirrored": "all GPUs of this machine",
     "-m model=cnn,softmax seed=1,2": "a sweep: every combination",
-    "resume=runs/<run> train.epochs=40": "a run goes on, for longer",
+    "resume=runs/<run> train.epochs=40": "continue a run, for longer",
     "mode=export resume=runs/<run>": "also evaluate, predict",
 }
 """What stands behind the program, and what it does; the first page shows them."""
@@ -45,7 +45,7 @@ _MORE_EXAMPLES = {
     "-m search=random 'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))'": "a search: "
     "search.trials points from a range",
     "mode=evaluate resume=runs/<run> checkpoint=best": "evaluate the best checkpoint",
-    "fault=kill_chief_at_50": "inject a fault, in a run directory of its own",
+    "fault=kill_chief_at_50": "inject a fault, in a separate run directory",
     "--config-dir=conf model=mine": "your own conf/model/mine.yaml, which names your function",
 }
 _FLAGS = {

@@ -86,7 +86,7 @@ def _by_metric(runs: Sequence[RunSummary], metric: str) -> list[RunSummary]:
     mode = next((mode for mode in modes if mode), None)
     if mode is None:
         raise ConfigError(
-            f"--sort ({metric}): no run tells whether larger or smaller is better; add "
+            f"--sort ({metric}): no run records whether larger or smaller is better; add "
             f'direction = {{"{metric}": "max"}} to the class that returns it, or sort by another'
         )
     sign = 1 if mode == "min" else -1

@@ -74,7 +74,7 @@ def _in_folder(path: Path) -> _Known:
     records, living = process_status.watch(path, time.monotonic, time.sleep)
     records = process_status.without_earlier(records, living)
     notes = [
-        f"{name} on {record.host} tells nothing any more: it was killed, is stopped, or its host "
+        f"{name} on {record.host} no longer reports: it was killed, is stopped, or its host "
         "is gone or cut off."
         for name, record in records.items()
         if record.code is None and name not in living
@@ -99,7 +99,7 @@ def _in_store(view: RemoteView) -> _Known:
         )
     if view.silent_holder:
         notes.append(
-            f"{view.silent_holder} (host, process) tells nothing any more: it was killed, is "
+            f"{view.silent_holder} (host, process) no longer reports: it was killed, is "
             "stopped, or its host is gone or cut off."
         )
     return process_status.without_earlier(records, living), living, notes

@@ -209,8 +209,8 @@ class MemorySnapshots:
         if problem:
             self._is_off = True
             self.warn(
-                f"warning: the state is not kept in memory ({problem}): a restart goes on from the "
-                "newest checkpoint"
+                f"warning: the state is not kept in memory ({problem}): a restart continues from "
+                "the newest checkpoint"
             )
 
     def _newest(self, names: Sequence[str]) -> StoredState | None:

@@ -142,7 +142,7 @@ def test_draws_with_a_seed_pass_but_are_warned_of_in_shards():
     (line,) = check(own_seed, in_shards=True)
     assert line.startswith("warning: the step: StatelessRandomNormalV2 in ")
     assert f"{__file__.rpartition('/')[2]}:" in line
-    assert "draws with a seed of its own, so its numbers are not cut as the batch is" in line
+    assert "draws with its own seed, so its numbers are not cut as the batch is" in line
 
 
 @pytest.mark.slow

@@ -93,7 +93,7 @@ class GraphCheck:
                 self._warn(f"warning: {subject}: {_named(operation)} {_WARNINGS[operation.type]}")
             if self.in_shards and _has_own_seed(operation):
                 self._warn(
-                    f"warning: {subject}: {_named(operation)} draws with a seed of its own, so its "
+                    f"warning: {subject}: {_named(operation)} draws with its own seed, so its "
                     "numbers are not cut as the batch is, and the bits may depend on the layout; "
                     f"{_HOW_TO_DRAW}"
                 )
