@@ -183,7 +183,6 @@ def biased_selection(experiment: Experiment, *others: str) -> list[str]:
     if not names or selecting_split(experiment) == "validation":
         return []
     return [
-        f"{', '.join(names)} select{'s' if len(names) == 1 else ''} by test data, so the best "
-        "result looks better than it is; dataset.validation=0.1 selects by a tenth of the "
-        "training data"
+        f"{', '.join(names)} pick{'s' if len(names) == 1 else ''} the best result on test data, "
+        "which is optimistic; set dataset.validation=0.1 to pick on a validation split"
     ]
