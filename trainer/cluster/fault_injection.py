@@ -141,24 +141,20 @@ class Faults:
             Whether it is to happen; False if an earlier attempt has recorded it.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
+        record = {
+            "fault": name,
+            "who": fault.process,
+            "moment": moment,
+            "step": self._step,
+            "at": time.time(),
+        }
         try:
-            file = os.open(
-                self._directory / f"{name}.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644
-            )
+            with open(self._directory / f"{name}.json", "x", encoding="utf-8") as file:
+                json.dump(record, file)
+                file.flush()
+                os.fsync(file.fileno())
         except FileExistsError:
             return False
-        try:
-            record = {
-                "fault": name,
-                "who": fault.process,
-                "moment": moment,
-                "step": self._step,
-                "at": time.time(),
-            }
-            os.write(file, json.dumps(record).encode())
-            os.fsync(file)
-        finally:
-            os.close(file)
         fsync_directory(self._directory)
         return True
 

@@ -25,6 +25,7 @@ from trainer.cli.commands.help import ALL
 from trainer.cli.compose import compose_config
 from trainer.cli.error_messages import USER_ERRORS
 from trainer.cli.overrides import found_directory, rewrite
+from trainer.config.loading import value_at
 from trainer.config.schema import Experiment
 from trainer.errors import DONE, ConfigError
 from trainer.text import did_you_mean
@@ -123,9 +124,7 @@ def _key_values(name: str, before: Sequence[str], config_dir: str | None) -> Seq
     choices = [rule for rule in _rules(name) if isinstance(rule, OneOf)]
     if choices:
         return choices[0].words
-    node: Any = _composed(before, config_dir)[0]
-    for part in name.split("."):
-        node = node.get(part) if isinstance(node, Mapping) else None
+    node = value_at(_composed(before, config_dir)[0], name)
     if isinstance(node, bool):
         return ["false", "true"]
     return [] if node is None or isinstance(node, Mapping | list) else [str(node)]
@@ -149,8 +148,7 @@ def _names(word: str, before: Sequence[str], config_dir: str | None) -> list[str
     if "@" in word:
         return places
     parent = word.rpartition(".")[0]
-    for part in parent.split(".") if parent else []:
-        node = node.get(part) if isinstance(node, Mapping) else None
+    node = value_at(node, parent) if parent else node
     if not isinstance(node, Mapping):
         return []
     path = f"{parent}." if parent else ""
