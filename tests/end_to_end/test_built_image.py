@@ -4,13 +4,10 @@ STEADFAST_TEST_IMAGE_BASE names the base image, such as python:3.11-slim-bookwor
 builds and runs; each build installs TensorFlow anew.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 
 import pytest
 import yaml
@@ -31,7 +28,7 @@ pytestmark = [
 ]
 
 
-def builder(*words: str, secs: float = SECS, code: int = 0) -> str:
+def builder(*words, secs=SECS, code=0):
     """Return what a command of the builder prints; it ends with the exit code."""
     assert BUILDER is not None
     done = subprocess.run(
@@ -42,7 +39,7 @@ def builder(*words: str, secs: float = SECS, code: int = 0) -> str:
 
 
 @pytest.fixture(scope="module")
-def image() -> Iterator[str]:
+def image():
     builder(
         "build", "--build-arg", f"BASE={BASE}", "--build-arg", "EXTRAS=s3 gcs", "--tag", IMAGE,
         str(ROOT), secs=BUILD_SECS,
@@ -52,20 +49,20 @@ def image() -> Iterator[str]:
 
 
 @pytest.fixture
-def container() -> Iterator[str]:
+def container():
     """The name of a container, which is removed."""
     yield CONTAINER
     builder("rm", "--force", CONTAINER)
 
 
-def wait_for_line(container: str, text: str) -> None:
+def wait_for_line(container, text):
     deadline = time.monotonic() + SECS
     while text not in (logs := builder("logs", container)):
         assert time.monotonic() < deadline, logs
         time.sleep(0.2)
 
 
-def test_image_saves_on_sigterm_and_continues(image: str, container: str) -> None:
+def test_image_saves_on_sigterm_and_continues(image, container):
     builder("create", "--name", container, image, "model=softmax", "train.steps=1000000000")
     for num_stops, line in enumerate(("  test ", "Continuing from the checkpoint"), start=1):
         builder("start", container)
@@ -78,7 +75,7 @@ def test_image_saves_on_sigterm_and_continues(image: str, container: str) -> Non
         assert builder("logs", container).count(saved) == num_stops
 
 
-def test_image_runs_the_job_that_is_printed(image: str, container: str) -> None:
+def test_image_runs_the_job_that_is_printed(image, container):
     outcome = run_here("kubernetes", "model=softmax", "train.steps=20", "--image", image)
     assert outcome.code == 0, outcome.err
     pod = yaml.safe_load(outcome.out)["spec"]["template"]["spec"]
@@ -95,7 +92,7 @@ def test_image_runs_the_job_that_is_printed(image: str, container: str) -> None:
     assert "Done: step 20" in printed
 
 
-def test_image_has_the_optional_requirements(image: str, container: str) -> None:
+def test_image_has_the_optional_requirements(image, container):
     script = "import os, boto3, google.cloud.storage; print(os.getuid(), os.getcwd())"
     printed = builder("run", "--name", container, "--entrypoint", "python", image, "-c", script)
     assert printed.splitlines()[-1] == "1000 /home/steadfast"

@@ -27,7 +27,7 @@ MULTI = ["strategy=multi_worker"]
 NO_SPACE, GONE = "No space left on device", "No such file or directory"
 
 
-def sabotage(action: str, at: int) -> str:
+def sabotage(action, at):
     return f"+callbacks.saboteur={{_target_:saboteur.Saboteur,action:{action},at:{at}}}"
 
 

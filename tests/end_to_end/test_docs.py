@@ -1,14 +1,10 @@
 """The documentation: what it shows is run, what it names exists."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml
@@ -44,24 +40,24 @@ OTHER_PAGES = ("CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")
 DATA = ("mnist.npz", "cifar-10-batches-py")
 
 
-def name(page: Page) -> str:
+def name(page):
     return str(page.path.relative_to(ROOT))
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkout(tmp_path_factory):
     """A copy of the checkout, which has no history that runs would record."""
     return copy_checkout(tmp_path_factory.mktemp("checkout"))
 
 
 @pytest.fixture(scope="module")
-def server(checkout: Path) -> Iterator[dict[str, str]]:
+def server(checkout):
     """A fork server for the commands of all pages that use the copy."""
     with fork_server_of(checkout) as variables:
         yield variables
 
 
-def marks(page: Page) -> list[pytest.MarkDecorator]:
+def marks(page):
     if not page.trains:
         return []
     return [pytest.mark.long if name(page) in LONG else pytest.mark.slow]
@@ -71,9 +67,7 @@ def marks(page: Page) -> list[pytest.MarkDecorator]:
 @pytest.mark.parametrize(
     "page", [pytest.param(page, marks=marks(page), id=name(page)) for page in RUN]
 )
-def test_page_runs_as_shown(
-    page: Page, tmp_path: Path, checkout: Path, server: dict[str, str]
-) -> None:
+def test_page_runs_as_shown(page, tmp_path, checkout, server):
     folder = page.directory(tmp_path, checkout)
     if page.adds_code:
         with fork_server_of(folder) as own:
@@ -83,9 +77,7 @@ def test_page_runs_as_shown(
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if page.commands], ids=name)
-def test_commands_that_are_not_run_compose(
-    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_that_are_not_run_compose(page, tmp_path, monkeypatch):
     """Without `resume`: the runs do not exist."""
     folder = page.path.parent if page.is_example else tmp_path
     monkeypatch.chdir(folder)
@@ -106,13 +98,13 @@ def test_commands_that_are_not_run_compose(
 REFERENCE = ROOT / "docs" / "reference" / "configuration"
 
 
-def reference() -> list[str]:
+def reference():
     """The lines of all pages of the configuration reference that describe options."""
     pages = sorted({*REFERENCE.glob("*.md")} - {REFERENCE / "experiment.md"})
     return [line for page in pages for line in page.read_text().splitlines()]
 
 
-def test_reference_has_every_key_and_every_choice() -> None:
+def test_reference_has_every_key_and_every_choice():
     rows = {line.split("`")[1]: line for line in reference() if line.startswith("| `")}
     for key in [*keys(Experiment()), *keys(Fault(), "fault.<name>.")]:
         assert key in rows, key
@@ -136,7 +128,7 @@ def test_reference_has_every_key_and_every_choice() -> None:
     ] == []
 
 
-def test_generated_pages_are_as_committed() -> None:
+def test_generated_pages_are_as_committed():
     """Its imports are checked too: `make docs` must stay quick."""
     code = (
         "import sys; sys.path.insert(0, 'docs'); import generate, json\n"
@@ -154,16 +146,16 @@ def test_generated_pages_are_as_committed() -> None:
     assert {str(file.relative_to(ROOT / "docs")) for file in files} - {*pages} == set()
 
 
-def _text(path: Path) -> str | None:
+def _text(path):
     return path.read_text() if path.exists() else None
 
 
-def test_command_line_reference_lists_every_command() -> None:
+def test_command_line_reference_lists_every_command():
     page = (ROOT / "docs" / "reference" / "command-line.md").read_text()
     assert [command for command in COMMANDS if f"| `python train.py {command} " not in page] == []
 
 
-def test_every_diagram_has_its_pictures() -> None:
+def test_every_diagram_has_its_pictures():
     texts = [page.path.read_text() for page in PAGES if page.path != ROOT / "README.md"]
     diagrams = [match["text"] for text in texts for match in hooks.DIAGRAM.finditer(text)]
     names = {hooks.diagram_name(text, scheme) for text in diagrams for scheme in hooks.SCHEMES}
@@ -171,23 +163,23 @@ def test_every_diagram_has_its_pictures() -> None:
     assert files == names, "run python -m docs.pictures.diagrams"
 
 
-def test_search_words_belong_to_pages() -> None:
+def test_search_words_belong_to_pages():
     words = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["extra"]["search_words"]
     assert [page for page in words if not (ROOT / "docs" / page).exists()] == []
 
 
-def test_readme_is_short() -> None:
+def test_readme_is_short():
     assert len((ROOT / "README.md").read_text().split()) <= 750
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_lead_somewhere():
     """As on GitHub; of those to other sites only that they are addresses."""
     paths = [*(page.path for page in PAGES), *(ROOT / name for name in OTHER_PAGES)]
     assert {str(path): links for path in paths if (links := broken_links(path))} == {}
 
 
 @pytest.mark.slow
-def test_site_builds_without_a_broken_link_and_fetches_nothing(tmp_path: Path) -> None:
+def test_site_builds_without_a_broken_link_and_fetches_nothing(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", tmp_path]
     variables = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     outcome = subprocess.run(

@@ -1,10 +1,7 @@
 """Another strategy at each start: the same examples at each step, the same state at the end."""
 
-from __future__ import annotations
-
 import shutil
 import signal
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,7 +34,7 @@ STRATEGIES = {
 }
 
 
-def project(directory: Path) -> Path:
+def project(directory):
     """Make a user's project with a task that records ids."""
     shutil.copy(toy_tasks.__file__, directory)
     return directory
@@ -52,7 +49,7 @@ def straight(tmp_path_factory):
     return directory
 
 
-def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+def assert_close(found, expected):
     """Compare two states: numbers up to the rounding of another order of sums, counts exactly.
 
     Steps that are handed out tell no norm of their gradient: the state then has an older one.
@@ -73,7 +70,7 @@ def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) 
     assert different == []
 
 
-def assert_continued(directory: Path, straight: Path) -> None:
+def assert_continued(directory, straight):
     """Compare the ids of every attempt at a step, and the state at the end."""
     steps, expected = recorded(directory / "ids"), recorded(straight / "ids")
     assert steps.keys() == expected.keys() == set(range(24))

@@ -1,13 +1,9 @@
 """`fit` in a script: two lines changed from `model.fit`, and everything that the command has."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -49,7 +45,7 @@ print("RESULT", json.dumps({**result, "history": run.history, "state": run.statu
 """
 
 
-def run(folder: Path) -> dict[str, Any]:
+def run(folder):
     """Run the script; return its result and what it printed."""
     (folder / "script.py").write_text(SCRIPT)
     variables = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
@@ -68,7 +64,7 @@ def run(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_script_trains_its_own_classes_and_the_same_call_finds_the_run(tmp_path: Path) -> None:
+def test_script_trains_its_own_classes_and_the_same_call_finds_the_run(tmp_path):
     first = run(tmp_path)
     history = first["history"]
     assert {len(values) for values in history.values()} == {2}

@@ -1,9 +1,5 @@
 """Tables with numbers or several labels: what is predicted of rows without labels is served too."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -43,7 +39,7 @@ COLUMNS = {
 """Task -> output of the export -> the same columns of the table."""
 
 
-def write_rows(folder: Path) -> None:
+def write_rows(folder):
     """Write `train.csv`, with two targets and two labels, and `new.csv`, without."""
     random = np.random.RandomState(0)
     areas = random.randint(20, 150, ROWS)
@@ -59,11 +55,11 @@ def write_rows(folder: Path) -> None:
     (folder / "new.csv").write_text(NEW)
 
 
-def numbers(rows: list[dict[str, str]], names: list[str]) -> np.ndarray:
+def numbers(rows, names):
     return np.array([[row[name] for name in names] for row in rows], np.float32)
 
 
-def served(export_dir: Path) -> dict[str, np.ndarray]:
+def served(export_dir):
     """Return what an export predicts for the new rows, in a batch of the run's size."""
     function = tf.saved_model.load(str(export_dir / "saved_model")).signatures["serving_columns"]
     filled = [*range(3), *[0] * (BATCH - 3)]
@@ -75,9 +71,7 @@ def served(export_dir: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_rows_without_labels_are_predicted_and_served_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
-) -> None:
+def test_rows_without_labels_are_predicted_and_served_alike(tmp_path, monkeypatch, task):
     write_rows(tmp_path)
     monkeypatch.chdir(tmp_path)
     options = ["dataset=table", "dataset.path=train.csv", "model=mlp", *TASKS[task]]

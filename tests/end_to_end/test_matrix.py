@@ -4,10 +4,7 @@ With `batch.shards` the parts of a batch are added up in one order wherever they
 pair is trained once; what takes two processes is for the long tests but for a few pairs.
 """
 
-from __future__ import annotations
-
 import functools
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,7 +41,7 @@ SOFTMAX = ("model=softmax",)
 BLOCK = ("model.width=8", "model.hidden=8", "model.heads=2", "model.layers=1")
 
 
-def keras_program(name: str, library: str) -> tuple[str, ...]:
+def keras_program(name, library):
     """Return the options of a Keras program with a step, losses or a compiled model of its own."""
     compiled = ("task.loss=sparse_categorical_crossentropy", "optimizer=adam")
     return (
@@ -156,7 +153,7 @@ SLOW = {
 }
 
 
-def marks(feature: str, layout: str) -> list[pytest.MarkDecorator]:
+def marks(feature, layout):
     if layout == "stopped" and feature not in SHOWN_BY_OTHERS:
         return [] if feature in QUICK else [pytest.mark.slow]
     return [pytest.mark.slow] if (feature, layout) in SLOW else [pytest.mark.long]
@@ -167,7 +164,7 @@ PAIRS += [(BATCH, layout) for layout in OF_FOUR_PARTS]
 CASES = [pytest.param(*pair, marks=marks(*pair), id="-".join(pair)) for pair in PAIRS]
 
 
-def train(run_dir: Path, *options: str, stops_at: int | None = None) -> Path:
+def train(run_dir, *options, stops_at=None):
     """Train in this process, to the end or until a step."""
     engine = recipe(run_dir, *SHORT, *options)
     done = engine.train(lambda: engine.step >= stops_at if stops_at else False)
@@ -176,13 +173,13 @@ def train(run_dir: Path, *options: str, stops_at: int | None = None) -> Path:
 
 
 @functools.cache
-def one_device(feature: str) -> Path:
+def one_device(feature):
     """Return the run to which nothing happened."""
     return train(new_folder(), *FEATURES[feature])
 
 
 @pytest.mark.parametrize(("feature", "layout"), CASES)
-def test_feature_has_the_bits_of_one_device(tmp_path: Path, feature: str, layout: str) -> None:
+def test_feature_has_the_bits_of_one_device(tmp_path, feature, layout):
     options = (*FEATURES[feature], *(LAYOUTS | OF_FOUR_PARTS)[layout])
     if layout == "stopped":
         train(tmp_path, *options, "train.steps_per_loop=1", stops_at=3)
@@ -197,7 +194,7 @@ def test_feature_has_the_bits_of_one_device(tmp_path: Path, feature: str, layout
 
 
 @pytest.mark.slow
-def test_predictions_and_evaluations_have_the_bits_of_one_device() -> None:
+def test_predictions_and_evaluations_have_the_bits_of_one_device():
     four = ("strategy=mirrored", "strategy.virtual_devices=4")
     outcomes = []
     for layout in ((), four):

@@ -1,17 +1,12 @@
 """The page on notebooks, cell by cell, and an interrupt, in a real kernel of IPython."""
 
-from __future__ import annotations
-
 import queue
 import re
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import nbformat
 import pytest
-from jupyter_client.blocking.client import BlockingKernelClient
-from jupyter_client.manager import KernelManager, start_new_kernel
+from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
 from tests.support.doc_pages import ROOT, copy_checkout
@@ -26,7 +21,7 @@ _WAIT_SECS = 600
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def checkout(tmp_path_factory):
     """A copy of the checkout, in which a notebook can leave its runs, and its fork server."""
     folder = copy_checkout(tmp_path_factory.mktemp("checkout"))
     with fork_server_of(folder) as variables, pytest.MonkeyPatch.context() as patch:
@@ -36,7 +31,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_cells_of_the_page_print_what_it_shows(checkout: Path) -> None:
+def test_cells_of_the_page_print_what_it_shows(checkout):
     cells = _CELL.findall(PAGE.read_text())
     notebook = nbformat.v4.new_notebook()
     notebook.cells = [nbformat.v4.new_code_cell(code) for code, _ in cells]
@@ -51,14 +46,14 @@ def test_cells_of_the_page_print_what_it_shows(checkout: Path) -> None:
 
 
 @pytest.fixture
-def kernel(checkout: Path) -> Iterator[tuple[KernelManager, BlockingKernelClient]]:
+def kernel(checkout):
     manager, client = start_new_kernel(startup_timeout=_WAIT_SECS, cwd=str(checkout))
     yield manager, client
     client.stop_channels()
     manager.shutdown_kernel(now=True)
 
 
-def printed(client: BlockingKernelClient, message: str, end: str) -> str:
+def printed(client, message, end):
     """Return what the execution `message` has printed, up to the text `end`, or all of it."""
     text = ""
     deadline = time.monotonic() + _WAIT_SECS
@@ -77,9 +72,7 @@ def printed(client: BlockingKernelClient, message: str, end: str) -> str:
 
 
 @pytest.mark.slow
-def test_interrupt_saves_stops_and_the_same_cell_continues(
-    kernel: tuple[KernelManager, BlockingKernelClient],
-) -> None:
+def test_interrupt_saves_stops_and_the_same_cell_continues(kernel):
     manager, client = kernel
     client.execute("from trainer.notebook import run")
     command = 'run("name=cut", "model=softmax", "train.steps={}", "evaluate.every_steps=5"{})'
@@ -98,14 +91,12 @@ def test_interrupt_saves_stops_and_the_same_cell_continues(
     assert text.endswith("done 5\n"), text
 
 
-def test_what_is_no_override_is_refused() -> None:
+def test_what_is_no_override_is_refused():
     with pytest.raises(ConfigError, match=r"^run\('-m'\) must be an override such as"):
         run("-m")
 
 
-def test_wrong_configuration_raises_its_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_configuration_raises_its_lines(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RunError, match=r"^train.steps \(0\) must be ") as caught:
         run("train.steps=0")

@@ -1,7 +1,5 @@
 """The wheel: what is in it, and that it runs where there is no checkout."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess
@@ -24,7 +22,7 @@ FOLDERS = {
 CARRIED = (".py", ".yaml", ".npz", ".csv")
 
 
-def run(*command: str | Path, cwd: Path) -> str:
+def run(*command, cwd):
     """Run a command to its end, and return what it printed."""
     done = subprocess.run(
         [str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=300
@@ -35,7 +33,7 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-def in_wheel(folder: str) -> set[str]:
+def in_wheel(folder):
     """Return the names in the wheel of what a folder of the repository carries."""
     files = (
         file
@@ -46,7 +44,7 @@ def in_wheel(folder: str) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory):
     """Build the wheel, from a copy: a build leaves folders behind."""
     source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for folder in FOLDERS:
@@ -62,7 +60,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(wheel, tmp_path_factory):
     """Install the wheel beside this environment's packages; return the folder of its commands."""
     environment = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=environment)
@@ -78,12 +76,12 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path):
     """Return a copy of the example of a user's own project."""
     return Path(shutil.copytree(ROOT / "docs" / "examples" / "own_project", tmp_path / "project"))
 
 
-def test_every_package_is_listed_in_pyproject() -> None:
+def test_every_package_is_listed_in_pyproject():
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     found = {
         FOLDERS[folder] + "/" + str(init.parent.relative_to(ROOT / folder))
@@ -94,7 +92,7 @@ def test_every_package_is_listed_in_pyproject() -> None:
 
 
 @pytest.mark.slow
-def test_wheel_contains_every_file_below_one_top_level_name(wheel: Path) -> None:
+def test_wheel_contains_every_file_below_one_top_level_name(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     (metadata,) = {name.split("/")[0] for name in names} - {"trainer"}
     assert metadata.endswith(".dist-info")
@@ -103,7 +101,7 @@ def test_wheel_contains_every_file_below_one_top_level_name(wheel: Path) -> None
 
 
 @pytest.mark.slow
-def test_installed_command_runs_without_a_checkout(installed: Path, tmp_path: Path) -> None:
+def test_installed_command_runs_without_a_checkout(installed, tmp_path):
     where = run(
         installed / "python",
         "-c",
@@ -117,8 +115,8 @@ def test_installed_command_runs_without_a_checkout(installed: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_own_project_trains_with_the_installed_command(installed: Path, project: Path) -> None:
-    def steadfast(*arguments: str) -> str:
+def test_own_project_trains_with_the_installed_command(installed, project):
+    def steadfast(*arguments):
         return run(installed / "steadfast", *arguments, cwd=project)
 
     page = steadfast("--help")

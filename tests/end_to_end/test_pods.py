@@ -1,7 +1,5 @@
 """Runs in emulated pods: lost and stopped, they end with the same bits."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -12,7 +10,7 @@ import pytest
 import yaml
 
 from tests.support.command_line import run_here
-from tests.support.fault_schedules import HOLD, Fault, free, hold, schedules
+from tests.support.fault_schedules import HOLD, free, hold, schedules
 from tests.support.pods import Controller, pods_of
 from tests.support.processes import OPTIONS, assert_same_run, finished, only_run, worker_pids
 
@@ -30,13 +28,13 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def straight() -> Path:
+def straight():
     """A run in local processes that nothing has disturbed."""
     return finished(*TRAINING, "strategy.workers=2")
 
 
 @pytest.fixture
-def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def shared(tmp_path, monkeypatch):
     """The folder that the claim is mounted at; the working directory is an empty project."""
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path / "project")
@@ -44,7 +42,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "shared"
 
 
-def printed(*words: str) -> list[dict]:
+def printed(*words):
     """Return the objects that `kubernetes` prints for a run of two pods."""
     options = ["--workers", "2", "--image", "a", "--name", "train"]
     outcome = run_here("kubernetes", *TRAINING, *options, *words)
@@ -52,7 +50,7 @@ def printed(*words: str) -> list[dict]:
     return list(yaml.safe_load_all(outcome.out))
 
 
-def phases(shared: Path) -> dict[str, str]:
+def phases(shared):
     """Return the phase of each process, as the commands in the pods tell it."""
     records = [json.loads(path.read_text()) for path in shared.glob("runs/*/logs/status-*.json")]
     return {
@@ -60,29 +58,29 @@ def phases(shared: Path) -> dict[str, str]:
     }
 
 
-def check_same_end(job: Controller, shared: Path, straight: Path) -> None:
+def check_same_end(job, shared, straight):
     """Check that a Job completes with the bits of a run never disturbed, and nothing is left."""
     job.wait_for(job.is_done, "completion")
     assert worker_pids(shared) == {}
     assert_same_run(only_run(shared), straight)
 
 
-def preempt(job: Controller, shared: Path, fault: Fault) -> None:
+def preempt(job, shared, fault):
     """Stop one pod; the other one saves and ends too."""
     fault.moment.choice(job.pods).terminate()
 
 
-def lose_process(job: Controller, shared: Path, fault: Fault) -> None:
+def lose_process(job, shared, fault):
     """Kill a worker; the command in its pod starts it again."""
     os.kill(fault.moment.choice(sorted(worker_pids(shared).values())), signal.SIGKILL)
 
 
-def lose_pod(job: Controller, shared: Path, fault: Fault) -> None:
+def lose_pod(job, shared, fault):
     """Kill a pod; the next one has another address, and an empty disk."""
     fault.moment.choice(job.pods).kill()
 
 
-def lose_pod_and_names(job: Controller, shared: Path, fault: Fault) -> None:
+def lose_pod_and_names(job, shared, fault):
     """Kill a pod; the address of the next one is not known before both wait for each other."""
     job.source.resolve(False)
     lose_pod(job, shared, fault)
@@ -104,9 +102,7 @@ KILLED = {"lost pod", "late name"}
 @pytest.mark.parametrize(
     "faults", schedules(list(FAULTS), 2), ids=lambda row: ", ".join(map(str, row))
 )
-def test_job_with_a_schedule_of_faults_ends_the_same(
-    shared: Path, tmp_path: Path, straight: Path, faults: list[Fault]
-) -> None:
+def test_job_with_a_schedule_of_faults_ends_the_same(shared, tmp_path, straight, faults):
     objects = printed(
         f"runs_dir={shared / 'runs'}", hold(Path.cwd(), shared, [fault.step for fault in faults])
     )

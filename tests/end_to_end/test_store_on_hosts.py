@@ -1,18 +1,14 @@
 """A run of two hosts that share no folder: each is lost once, with its disk; the bits stay."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
 import signal
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from tests.support.hosts import Hosts, two_hosts
+from tests.support.hosts import two_hosts
 from tests.support.object_stores import S3_READY, S3_SERVER, s3_environment
 from tests.support.processes import (
     OPTIONS,
@@ -35,11 +31,11 @@ TRAINING = [
 class Job:
     """The commands of one run on two hosts, each with a disk of its own."""
 
-    def __init__(self, hosts: Hosts, directory: Path) -> None:
+    def __init__(self, hosts, directory):
         self._hosts = hosts
         self._directory = directory
 
-    def start(self, index: int, *overrides: str, **environment: str) -> subprocess.Popen[str]:
+    def start(self, index, *overrides, **environment):
         """Start the command of a process."""
         cluster = {"worker": [f"{address}:{PORT}" for address in ADDRESSES]}
         tf_config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
@@ -49,12 +45,12 @@ class Job:
             TF_CONFIG=json.dumps(tf_config), **ENVIRONMENT, **environment,
         )  # fmt: skip
 
-    def disk(self, index: int) -> Path:
+    def disk(self, index):
         """Return the folder that stands for the disk of a host."""
         return self._directory / f"disk-{index}"
 
 
-def start_server(hosts: Hosts, directory: Path) -> None:
+def start_server(hosts, directory):
     """Run an S3 server on the first host until the hosts end."""
     hosts.start_program(
         0, directory, sys.executable, "-c", S3_SERVER, "s3.log", "-H", ADDRESSES[0], "-p", "5000"
@@ -66,7 +62,7 @@ def start_server(hosts: Hosts, directory: Path) -> None:
 
 
 @pytest.mark.slow
-def test_hosts_without_a_shared_folder_are_lost_and_train_to_the_same_bits(tmp_path: Path) -> None:
+def test_hosts_without_a_shared_folder_are_lost_and_train_to_the_same_bits(tmp_path):
     (tmp_path / "signaler.py").write_text(SIGNALER)
     # At a step each, after which the host is lost.
     command = [
@@ -78,7 +74,7 @@ def test_hosts_without_a_shared_folder_are_lost_and_train_to_the_same_bits(tmp_p
         ),
     ]
 
-    def lose(index: int, process: subprocess.Popen[str]) -> subprocess.Popen[str]:
+    def lose(index, process):
         """Wait until a command was killed; start it again on an empty disk."""
         process.communicate(timeout=TIMEOUT_SECS)
         assert process.returncode == -signal.SIGKILL

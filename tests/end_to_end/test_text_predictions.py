@@ -1,7 +1,5 @@
 """Predictions of texts: of a file without labels, and by an export that takes strings."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -24,7 +22,7 @@ NEW = ["the soup was never cold", "as always, naïve", "", "x" * 60, "null \0 by
 
 
 @pytest.mark.slow
-def test_texts_without_labels_are_predicted_and_served_alike(tmp_path: Path) -> None:
+def test_texts_without_labels_are_predicted_and_served_alike(tmp_path):
     trained = [
         "dataset=text", f"dataset.path={SENTIMENT}", f"dataset.length={LENGTH}",
         f"dataset.cache_dir={tmp_path / 'cache'}", "model=text_cnn", "model.width=8",

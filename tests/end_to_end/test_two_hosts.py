@@ -3,10 +3,7 @@
 Gradients are added up in shared memory within a host, and over TCP between them.
 """
 
-from __future__ import annotations
-
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -21,7 +18,7 @@ TRAINING = [
 TOGETHER = ["strategy=multi_worker", "runs_dir=runs"]
 
 
-def signaler(name: str, step: int, number: int, index: int) -> str:
+def signaler(name, step, number, index):
     """Return the option of a callback that sends a signal to a worker at an evaluation."""
     return (
         f"+callbacks.{name}={{_target_:signaler.Signaler,at:[{step}],"
@@ -43,9 +40,7 @@ FAULTS = [
         pytest.param(TRAINING, FAULTS, marks=pytest.mark.long, id="killed-and-stopped"),
     ],
 )
-def test_run_ends_with_the_bits_of_one_device(
-    tmp_path: Path, training: list[str], faults: list[str]
-) -> None:
+def test_run_ends_with_the_bits_of_one_device(tmp_path, training, faults):
     (tmp_path / "signaler.py").write_text(SIGNALER)
     command = [*training, *TOGETHER, *faults]
     addresses = [f"{ADDRESSES[index // 2]}:{23456 + index}" for index in range(4)]

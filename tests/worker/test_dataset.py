@@ -1,12 +1,8 @@
 """What a dataset learns and a run keeps, and the split that selects instead of the test split."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +16,6 @@ from trainer.cluster.messages import Channel
 from trainer.datasets.mixture import mixture
 from trainer.datasets.splits.arrays import ArraySplit
 from trainer.datasets.splits.hashed_split import hash_numbers
-from trainer.engine.engine import Engine
 from trainer.errors import ConfigError
 from trainer.files import write_json
 from trainer.runs.directory import fitted_file
@@ -35,13 +30,13 @@ BEST = ("checkpoint.best.metric=loss", "checkpoint.every_steps=3", "optimizer.le
 """The best checkpoint is an earlier one than the last."""
 
 
-def arrays(count: int, **attributes: Any) -> Any:
+def arrays(count, **attributes):
     split = ArraySplit(np.arange(count)[:, None], np.arange(count) % 3)
     shape = {"input_shape": (1,), "num_classes": 3}
     return SimpleNamespace(train=split, test=split, **shape, **attributes)
 
 
-def divided(dataset: Any, fraction: float = 0.3) -> tuple[list[int], list[int]]:
+def divided(dataset, fraction=0.3):
     """Return the features of both splits."""
     add_validation(dataset, fraction, lambda path: dataset)
     both = [everything(split)["features"] for split in (dataset.train, dataset.validation)]
@@ -49,7 +44,7 @@ def divided(dataset: Any, fraction: float = 0.3) -> tuple[list[int], list[int]]:
     return first, second
 
 
-def test_fraction_divides_the_training_split_and_later_examples_move_none() -> None:
+def test_fraction_divides_the_training_split_and_later_examples_move_none():
     dataset = arrays(200)
     train, validation = divided(dataset)
     assert sorted(train + validation) == list(range(200))
@@ -61,7 +56,7 @@ def test_fraction_divides_the_training_split_and_later_examples_move_none() -> N
     assert [number for number in more if number < 200] == validation
 
 
-def test_examples_with_hashes_stay_where_they_are_whatever_comes_between() -> None:
+def test_examples_with_hashes_stay_where_they_are_whatever_comes_between():
     hashes = np.random.default_rng(0).random(200)
     few, many = arrays(100), arrays(200)
     few.train.hashes, many.train.hashes = hashes[::2], hashes
@@ -70,8 +65,8 @@ def test_examples_with_hashes_stay_where_they_are_whatever_comes_between() -> No
     assert [number // 2 for number in more if number % 2 == 0] == validation
 
 
-def test_mixture_keeps_its_shares_and_its_parts() -> None:
-    def mixed(first: int, second: int) -> Any:
+def test_mixture_keeps_its_shares_and_its_parts():
+    def mixed(first, second):
         sources = {"a": arrays(first, num_draws=0), "b": arrays(second, num_draws=0)}
         for source in sources.values():
             source.transform = lambda batch, draws: batch
@@ -88,7 +83,7 @@ def test_mixture_keeps_its_shares_and_its_parts() -> None:
     assert [number for number in more[:start] if number < 60] == validation[: sizes[0]]
 
 
-def test_fraction_that_takes_all_of_a_source_is_refused() -> None:
+def test_fraction_that_takes_all_of_a_source_is_refused():
     sources = {name: arrays(9, num_draws=0) for name in ("a", "b")}
     for source in sources.values():
         source.transform = lambda batch, draws: batch
@@ -105,20 +100,18 @@ def test_fraction_that_takes_all_of_a_source_is_refused() -> None:
         (0.3, {"train": SimpleNamespace(num_examples=9)}, "the training split is a stream"),
     ],
 )
-def test_split_that_cannot_be_divided_is_refused(
-    fraction: float, change: dict[str, Any], problem: str
-) -> None:
+def test_split_that_cannot_be_divided_is_refused(fraction, change, problem):
     dataset = arrays(9)
     vars(dataset).update(change)
     with pytest.raises(ConfigError, match=problem):
         add_validation(dataset, fraction, lambda path: dataset)
 
 
-def dataset_of(options: list[str], run_dir: Path = Path("nowhere")) -> Any:
+def dataset_of(options, run_dir=Path("nowhere")):
     return Run(compose(options), run_dir, Channel(lambda message: None)).dataset
 
 
-def test_files_of_their_own_are_read_as_the_run_was_fitted(tmp_path: Path) -> None:
+def test_files_of_their_own_are_read_as_the_run_was_fitted(tmp_path):
     for name, rows in (("train", range(50)), ("held_out", range(1000, 1010))):
         lines = ["x,label", *(f"{row},{'ab'[row % 2]}" for row in rows)]
         (tmp_path / f"{name}.csv").write_text("\n".join(lines))
@@ -136,19 +129,19 @@ def test_files_of_their_own_are_read_as_the_run_was_fitted(tmp_path: Path) -> No
         everything(dataset_of(options).validation)
 
 
-def test_null_is_absent() -> None:
+def test_null_is_absent():
     assert run_name(compose(["++dataset.validation=null"])) == run_name(compose([]))
     assert run_name(compose(["++dataset.validation=0.1"])) != run_name(compose([]))
 
 
-def finished(run_dir: Path, *overrides: str) -> Engine:
+def finished(run_dir, *overrides):
     trained = engine(run_dir, *RUN, *overrides)
     trained.train(lambda: False)
     return trained
 
 
 @pytest.mark.slow
-def test_run_selects_by_validation_and_tests_the_last_and_the_best_weights(tmp_path: Path) -> None:
+def test_run_selects_by_validation_and_tests_the_last_and_the_best_weights(tmp_path):
     result = finished(tmp_path, *BEST).result()
     lines = log(tmp_path)
     steps = {
@@ -179,11 +172,11 @@ def test_run_selects_by_validation_and_tests_the_last_and_the_best_weights(tmp_p
 
 
 @pytest.mark.slow
-def test_run_stopped_while_it_tests_the_best_weights_ends_alike(tmp_path: Path) -> None:
+def test_run_stopped_while_it_tests_the_best_weights_ends_alike(tmp_path):
     straight = finished(tmp_path / "straight", *BEST)
     kept = variables(straight)
 
-    def is_testing_the_best(trained: Engine) -> bool:
+    def is_testing_the_best(trained):
         return len(trained.test_metrics) == 1
 
     stopped = engine(tmp_path / "stopped", *RUN, *BEST)
@@ -195,7 +188,7 @@ def test_run_stopped_while_it_tests_the_best_weights_ends_alike(tmp_path: Path) 
     assert_same_bits(variables(again), kept)
 
 
-def test_run_of_an_earlier_version_keeps_its_splits_or_is_refused(tmp_path: Path) -> None:
+def test_run_of_an_earlier_version_keeps_its_splits_or_is_refused(tmp_path):
     for name in ("train", "validation"):
         (tmp_path / name / "a").mkdir(parents=True)
         (tmp_path / name / "a" / "1.txt").write_text("one")
@@ -204,7 +197,7 @@ def test_run_of_an_earlier_version_keeps_its_splits_or_is_refused(tmp_path: Path
     (run_dir / "checkpoints").mkdir(parents=True)
     (tmp_path / "rows").mkdir()
 
-    def sizes() -> list[int]:
+    def sizes():
         dataset = dataset_of(options, run_dir)
         return [0 if x is None else x.num_examples for x in (dataset.validation, dataset.test)]
 
@@ -227,29 +220,27 @@ def test_run_of_an_earlier_version_keeps_its_splits_or_is_refused(tmp_path: Path
 class Mean:
     """Learns one number."""
 
-    def __init__(self, value: str) -> None:
+    def __init__(self, value):
         self.value = value
-        self.calls: list[str] = []
+        self.calls = []
 
-    def fit(self) -> str:
+    def fit(self):
         self.calls.append("fit")
         return self.value
 
-    def restore(self, fitted: str) -> None:
+    def restore(self, fitted):
         self.calls.append(f"restore {fitted}")
 
-    def describe(self) -> list[str]:
+    def describe(self):
         return [f"mean {self.value}"]
 
 
-def fit(
-    dataset: Mean, run_dir: Path, chiefs: Callable[[str], str] = str, *, fits: bool = True
-) -> None:
-    group: Any = SimpleNamespace(broadcast_text_from_chief=chiefs)
+def fit(dataset, run_dir, chiefs=str, *, fits=True):
+    group = SimpleNamespace(broadcast_text_from_chief=chiefs)
     fit_or_restore(dataset, run_dir, group, is_chief=True, fits=fits)
 
 
-def test_first_fit_is_kept_and_restored(tmp_path: Path) -> None:
+def test_first_fit_is_kept_and_restored(tmp_path):
     first = Mean("7")
     assert isinstance(first, Fitted)
     fit(first, tmp_path)
@@ -261,19 +252,19 @@ def test_first_fit_is_kept_and_restored(tmp_path: Path) -> None:
         assert (second.calls, fitted_file(tmp_path).read_bytes()) == (["restore 7"], kept)
 
 
-def test_changed_fit_is_refused(tmp_path: Path) -> None:
+def test_changed_fit_is_refused(tmp_path):
     write_json(fitted_file(tmp_path), {"fitted": "7"})
     fitted_file(tmp_path).write_text(fitted_file(tmp_path).read_text().replace("7", "6", 1))
     with pytest.raises(ConfigError, match=r"dataset.json cannot be read: its content has changed"):
         fit(Mean("8"), tmp_path)
 
 
-def test_all_processes_use_the_fit_of_the_chief(tmp_path: Path) -> None:
+def test_all_processes_use_the_fit_of_the_chief(tmp_path):
     data = Mean("7")
     fit(data, tmp_path, lambda text: "chief's")
     assert data.calls == ["fit", "restore chief's"]
 
 
-def test_lost_fit_is_one_line(tmp_path: Path) -> None:
+def test_lost_fit_is_one_line(tmp_path):
     with pytest.raises(ConfigError, match=r"dataset.json is missing: .*, or train again"):
         fit(Mean("7"), tmp_path, fits=False)

@@ -5,8 +5,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -281,7 +279,7 @@ class Watched(Classification):
 '''
 
 
-def watched(directory: Path, number: int, to: str) -> list[str]:
+def watched(directory, number, to):
     (directory / "signaler.py").write_text(SIGNALER)
     (directory / "watched.py").write_text(WATCHED)
     return [
@@ -343,7 +341,7 @@ def test_sidecar_of_a_declared_cluster(tmp_path, monkeypatch):
         free.bind(("127.0.0.1", 0))
         cluster = {"worker": [f"127.0.0.1:{free.getsockname()[1]}"]}
 
-    def started(job) -> subprocess.Popen:
+    def started(job):
         monkeypatch.setenv(
             "TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": job, "index": 0}})
         )

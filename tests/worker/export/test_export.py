@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import keras
@@ -74,7 +73,7 @@ ANY = SimpleNamespace(input_shape=(2,))
 """A dataset that a task does not hand to its model as it is."""
 
 
-def exported(run_dir: Path, *overrides: str, use: int | str = "latest") -> Path:
+def exported(run_dir, *overrides, use="latest"):
     """Export a run that was trained with the same overrides; return the directory."""
     experiment = compose([*SMALL, *overrides])
     experiment.mode = "export"
@@ -84,11 +83,11 @@ def exported(run_dir: Path, *overrides: str, use: int | str = "latest") -> Path:
     return directory
 
 
-def predictions(predictor) -> np.ndarray:
+def predictions(predictor):
     return np.concatenate([chunk["probabilities"] for chunk in predictor.predict()])
 
 
-def write_inputs(dataset, folder: Path) -> list[Path]:
+def write_inputs(dataset, folder):
     """Write the test split as the model sees it, inputs.npz, and as PNG files; return those."""
     folder.mkdir(exist_ok=True)
     batch = dataset.test.fetch(tf.range(dataset.test.num_examples, dtype=tf.int64))
@@ -112,7 +111,7 @@ def write_inputs(dataset, folder: Path) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+def trained(tmp_path_factory):
     """A trained and exported run, with its own predictions."""
     run_dir = tmp_path_factory.mktemp("export") / "run"
     trained_engine = engine(run_dir, *EVERY_LAYER)
@@ -145,7 +144,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
 
 
 @pytest.mark.slow
-def test_plain_tensorflow_predicts_the_same_bits(trained: SimpleNamespace, tmp_path: Path) -> None:
+def test_plain_tensorflow_predicts_the_same_bits(trained, tmp_path):
     program, predictions_file = tmp_path / "plain.py", tmp_path / "predictions.npz"
     program.write_text(PLAIN)
     saved = trained.directory / "saved_model"
@@ -163,7 +162,7 @@ def test_plain_tensorflow_predicts_the_same_bits(trained: SimpleNamespace, tmp_p
         )
 
 
-def test_weights_load_in_keras(trained: SimpleNamespace) -> None:
+def test_weights_load_in_keras(trained):
     import tf_keras
 
     features = np.load(trained.inputs)["features"][:16]
@@ -172,7 +171,7 @@ def test_weights_load_in_keras(trained: SimpleNamespace) -> None:
     np.testing.assert_allclose(results, trained.predicted["features"][:16], atol=1e-6)
 
 
-def test_tensorflow_lite_model_agrees(trained: SimpleNamespace) -> None:
+def test_tensorflow_lite_model_agrees(trained):
     interpreter = tf.lite.Interpreter(str(trained.directory / "model.tflite"))
     predict = interpreter.get_signature_runner("serving_default")
     features = np.load(trained.inputs)["features"][:40]
@@ -183,7 +182,7 @@ def test_tensorflow_lite_model_agrees(trained: SimpleNamespace) -> None:
 
 
 @pytest.mark.slow
-def test_model_card_describes_the_model_and_its_program_runs(trained: SimpleNamespace) -> None:
+def test_model_card_describes_the_model_and_its_program_runs(trained):
     card = (trained.directory / "MODEL_CARD.md").read_text()
     metrics = json.loads((trained.run_dir / "checkpoints" / "ckpt-8.json").read_text())["metrics"]
     for line in (
@@ -204,15 +203,13 @@ def test_model_card_describes_the_model_and_its_program_runs(trained: SimpleName
 
 
 @pytest.mark.slow
-def test_export_replaces_an_earlier_one_atomically(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_export_replaces_an_earlier_one_atomically(tmp_path, monkeypatch):
     run_dir = tmp_path / "run"
     engine(run_dir, "train.steps=1").train(lambda: False)
     directory = exported(run_dir, "train.steps=1")
     before = (directory / "MODEL_CARD.md").stat().st_mtime_ns
 
-    def killed(*_: object, **__: object) -> str:
+    def killed(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -231,7 +228,7 @@ def test_export_replaces_an_earlier_one_atomically(
 
 
 @pytest.mark.slow
-def test_mixed_precision_exports_float32_outputs(tmp_path: Path) -> None:
+def test_mixed_precision_exports_float32_outputs(tmp_path):
     options = ["train.steps=1", "precision=mixed_bfloat16"]
     engine(tmp_path / "run", *options).train(lambda: False)
     served = tf.saved_model.load(exported(tmp_path / "run", *options) / "saved_model")
@@ -242,10 +239,8 @@ def test_mixed_precision_exports_float32_outputs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_model_that_keras_cannot_write_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuses(*_: object, **__: object) -> None:
+def test_model_that_keras_cannot_write_is_one_line(tmp_path, monkeypatch):
+    def refuses(*_, **__):
         raise NotImplementedError("\nObject Net has no\n`get_config()`.\n\n\n\nclass Mine:")
 
     engine(tmp_path / "run", "train.steps=1").train(lambda: False)

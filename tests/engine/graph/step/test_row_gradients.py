@@ -132,7 +132,7 @@ class Trained:
         table_sized: types of the operations of a step that have a tensor as large as the table.
     """
 
-    def __init__(self, layout: Layout, make_optimizer, **options) -> None:
+    def __init__(self, layout, make_optimizer, **options):
         tf.keras.utils.set_random_seed(0)
         with layout.strategy().scope():
             layers = [tf.keras.layers.Embedding(ROWS, COLUMNS), tf.keras.layers.Flatten()]

@@ -1,6 +1,5 @@
 """One step: precision, XLA, averages, soft updates, and what a task does with parts of a batch."""
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -181,7 +180,7 @@ WEIGHT = np.where(np.arange(SIZE) % 7 == 3, 0.0, 1.0).astype(np.float32)
 LAYOUTS = [Layout(), Layout(2, accumulate=2), Layout(2, accumulate=2, shards=4)]
 
 
-def run(layout: Layout, model: Callable[[], tf.keras.Model], train: Callable) -> np.ndarray:
+def run(layout, model, train):
     """Run one step, `train(step, batch, model, optimizer)`; return the model's kernel."""
     with layout.strategy().scope():
         model = model()
@@ -194,12 +193,12 @@ def run(layout: Layout, model: Callable[[], tf.keras.Model], train: Callable) ->
     return model.trainable_variables[0].numpy()
 
 
-def dense(inputs: int, units: int) -> Callable[[], tf.keras.Model]:
+def dense(inputs, units):
     layers = [tf.keras.layers.Dense(units, use_bias=False, kernel_initializer="zeros")]
     return lambda: tf.keras.Sequential([tf.keras.Input((inputs,)), *layers])
 
 
-def squared_error(model: tf.keras.Model) -> Callable:
+def squared_error(model):
     return lambda part: (tf.square(model(part["x"])[:, 0] - part["y"]), {})
 
 
@@ -219,7 +218,7 @@ def test_updates_with_parts_equal_numpy(layout):
     np.testing.assert_allclose(run(layout, dense(3, 1), train)[:, 0], kernel, atol=1e-6)
 
 
-def draws(layout: Layout, *, inside: bool) -> np.ndarray:
+def draws(layout, *, inside):
     """Return what each example was given by two updates, [SIZE, 3], from the model's kernel."""
 
     def train(step, batch, model, optimizer):
