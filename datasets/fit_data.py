@@ -98,7 +98,7 @@ def _spec(batches: Any) -> tuple[Any, ...]:
     """Return the specification of batches; a side is fixed if the first have it in common."""
     first = list(map(_parts, itertools.islice(one_pass(batches), _PEEKED)))
     if not first:
-        raise ValueError("data: it has no batch; a function must make a generator anew")
+        raise ValueError("data: it has no batch; a function must return a new generator")
 
     def spec(*values: np.ndarray) -> tf.TensorSpec:
         inner = zip(*(value.shape[1:] for value in values), strict=True)

@@ -213,7 +213,7 @@ def passes(make: Callable[[], Any], seed: int) -> Iterator[Any]:
             number += 1
             yield batch
         if number == before:
-            raise ValueError("a pass over the data has no batch; make the generator anew each time")
+            raise ValueError("a pass over the data has no batch; return a new generator each time")
         if is_sequence(value):
             value.on_epoch_end()
         else:

@@ -50,7 +50,7 @@ def reach_steps(faults):
     ("action", "number", "effect"),
     [
         ("kill", signal.SIGKILL, "is killed"),
-        ("terminate", signal.SIGTERM, "is asked to stop"),
+        ("terminate", signal.SIGTERM, "gets SIGTERM"),
         ("freeze", signal.SIGSTOP, "is frozen"),
     ],
 )

@@ -22,7 +22,7 @@ def test_others_wait_for_a_slow_worker_whatever_the_exchange(tmp_path, exchange)
     options = ["strategy=multi_worker", f"strategy.communication={exchange}"]
     code, out, err = run(tmp_path, *LATE, *options)
     assert code == 0, out + err
-    assert "fault late: worker-1 rests 0.1 s each time from now on, at step 1" in out
+    assert "fault late: worker-1 sleeps 0.1 s each time from now on, at step 1" in out
     run_dir = only_run(tmp_path)
     lines = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
     lines = [line for line in lines if line["split"] == "train"]

@@ -197,7 +197,10 @@ def test_configuration_and_record_are_written_anew(here, as_worker):
     outcome = run_here(*OPTIONS)
     assert outcome.code == 0
     assert (path / "config.yaml").read_bytes() == written
-    assert f"warning: {path.relative_to(here) / 'run.json'} was lost; it begins anew" in outcome.out
+    assert (
+        f"warning: {path.relative_to(here) / 'run.json'} was lost and is started again"
+        in outcome.out
+    )
     assert "model=softmax" in read_json(path / "run.json")["overrides"]
     flip(path / "config.yaml")
     with pytest.raises(DamagedError, match="its content has changed"):

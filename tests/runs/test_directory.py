@@ -185,7 +185,7 @@ def test_configuration_that_was_changed_is_written_anew_or_refused(here):
         open_with(f"resume={run.path}")
     again = open_with()
     (repair,) = again.repairs
-    assert "it is config.yaml.damaged-1 now, and written anew" in repair
+    assert "it is config.yaml.damaged-1 now, and was rewritten" in repair
     assert path.read_text() == written
     again.release()
 

@@ -19,7 +19,7 @@ from trainer.errors import ConfigError
 _LIBRARIES = ("keras", "tf_keras")
 
 _INSTEAD: Mapping[str, str] = {
-    "BackupAndRestore": "every run is saved and continued; checkpoint.every_steps says when",
+    "BackupAndRestore": "every run saves and resumes; checkpoint.every_steps sets when",
     "EarlyStopping": "add callbacks=early_stopping",
     "LearningRateScheduler": "choose a schedule, such as schedule=cosine",
     "ModelCheckpoint": "use checkpoint.every_epochs, checkpoint.keep and checkpoint.best.metric",
@@ -28,7 +28,7 @@ _INSTEAD: Mapping[str, str] = {
     "ReduceLROnPlateau": "add callbacks=reduce_on_plateau",
     "SwapEMAWeights": "add train.ema_decay=0.999",
     "TensorBoard": "add writers=[jsonl,tensorboard], and summary.histograms",
-    "TerminateOnNaN": "divergence.action says what happens then",
+    "TerminateOnNaN": "divergence.action decides what happens then",
     "UpdateEmbeddingCallback": "a vocabulary cannot change in a run",
 }
 """Callbacks of Keras that change the training or save it -> what does the same here."""

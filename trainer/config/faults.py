@@ -31,10 +31,10 @@ _IN_STEP = {"phase": "step", "delay_secs": 0.0}
 
 ACTIONS = {
     "kill": Action("is killed", signal.SIGKILL, {}),
-    "terminate": Action("is asked to stop", signal.SIGTERM, {}),
+    "terminate": Action("gets SIGTERM", signal.SIGTERM, {}),
     "freeze": Action("is frozen", signal.SIGSTOP, {}),
     "crash": Action("crashes"),
-    "slow": Action("rests {delay:g} s each time from now on,", fixed={}),
+    "slow": Action("sleeps {delay:g} s each time from now on,", fixed={}),
     "full_disk": Action(
         "finds the disk full", fixed={"process": "chief", "phase": "save", "delay_secs": 0.0}
     ),

@@ -92,7 +92,7 @@ def _loop(experiment: Experiment) -> Iterator[str]:
         yield f"train.steps (null) must be set with loop ({name}); add train.steps=<int>"
     if experiment.precision == "mixed_float16":
         yield (
-            f"precision (mixed_float16) needs a loss scale, which loop ({name}) has not; "
+            f"precision (mixed_float16) needs a loss scale, which loop ({name}) does not have; "
             "add precision=mixed_bfloat16"
         )
     if (count := (experiment.strategy or {}).get("devices_per_replica", 1)) != 1:

@@ -206,10 +206,10 @@ class Checkpoint:
         None, "also keep every checkpoint whose step is a multiple of this", Ge(1)
     )
     save_policy: Any = key(
-        None, "a custom class that says at which steps to save too: _target_ and options"
+        None, "a custom class that adds steps at which to save: _target_ and options"
     )
     retention_policy: Any = key(
-        None, "a custom class that says which checkpoints to keep too: _target_ and options"
+        None, "a custom class that adds checkpoints to keep: _target_ and options"
     )
     async_write: bool | None = key(
         None,
@@ -467,7 +467,7 @@ class Devices:
     )
     threads: int | None = key(
         None,
-        "threads into which a process divides an operation on the CPU; null: one a core, and with "
+        "threads among which a process splits an operation on the CPU; null: one a core, and with "
         "batch.shards as many as when the run began",
         Ge(1),
         Le(1024),

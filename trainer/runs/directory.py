@@ -46,7 +46,7 @@ _RECORDS = ("run.json", "result.json", "failure.json", "placement.json", "left_o
 _FILES = (".json", ".jsonl", ".png", ".txt", "_run_id")
 """How the names of files end; the content is read with care, or not at all."""
 _IRREPLACEABLE = ("dataset.json", "adapted.json")
-REPEAT = "repeat the command that began the run, which writes it anew"
+REPEAT = "repeat the command that began the run, which writes it again"
 _SEAL = "# crc32 of what follows: "
 """The first line, so that a file that was cut shows it."""
 _LOCK_WAIT_SECS = 5.0  # a worker whose supervisor was killed needs a moment to notice
@@ -293,7 +293,7 @@ def _open_at(
             run.repairs = _repair(run.path, experiment)
             run.changes = _check_same(run.path, experiment)
             if experiment.trains and not (run.path / "run.json").exists():
-                run.repairs.append(f"{run.path / 'run.json'} was lost; it begins anew")
+                run.repairs.append(f"{run.path / 'run.json'} was lost and is started again")
                 provenance.create(run.path, overrides, config_dir, with_diff=experiment.record.diff)
     except BaseException:
         # What prevents writing may prevent removal; the first error is the cause.
@@ -387,7 +387,7 @@ def _repair(path: Path, experiment: Experiment) -> list[str]:
             reason = f"{reason}; it is {_set_aside(config).name} now"
         # The name of the directory says that this experiment is the same.
         write_config(path, experiment)
-        repairs.append(f"{config}: {reason}, and written anew from this command")
+        repairs.append(f"{config}: {reason}, and was rewritten from this command")
     return repairs
 
 

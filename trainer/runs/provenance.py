@@ -65,7 +65,7 @@ def read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except DamagedError as error:
-        fix = "repeat the command that began the run, which writes it anew"
+        fix = "repeat the command that began the run, which writes it again"
         raise DamagedError(path / "run.json", error.reason, fix) from error
 
 

@@ -191,7 +191,7 @@ def _deepest_module(parts: list[str]) -> tuple[ModuleSpec | None, list[str]]:
         hint = (
             "; did you mean 'tensorflow'?"
             if first == "tf"
-            else "; install it, or start the command in the directory it lies in"
+            else "; install it, or start the command in its directory"
         )
         raise TargetError(f": no module named '{first}'{hint}")
     folders = getattr(loaded, "__path__", spec and spec.submodule_search_locations)
