@@ -259,7 +259,9 @@ class World:
         """Return the step in which the training is; 0: there is none."""
         if self.has_left == DONE:
             return LAST_STEP
-        return self.training.step if self.training and not self.training.is_lost else 0
+        training = self.training
+        is_over = not training or training.is_lost or any(x.is_killed for x in training.members)
+        return 0 if is_over else training.step
 
     def saved(self):
         """Return the step of the newest checkpoint; 0: none."""
