@@ -81,3 +81,32 @@ def guide(*, library: str = "keras", neither: bool = False):
     model = _net(K, base=Custom)
     model.compile(K.optimizers.SGD(0.005))
     return model
+
+
+def texts(*, library: str = "tf_keras"):
+    """A model of texts of any length, with a loss of all tokens of a batch."""
+    K = _K(library)
+    inputs = K.Input([None], dtype="int64")
+    outputs = K.layers.Dense(20)(K.layers.Embedding(20, 4)(inputs))
+    model = K.Model(inputs, outputs)
+
+    def loss(y, p):
+        each = tf.keras.losses.sparse_categorical_crossentropy(y, p, from_logits=True)
+        mask = tf.cast(y != 0, each.dtype)
+        return tf.reduce_sum(mask * each) / tf.reduce_sum(mask)
+
+    model.compile(K.optimizers.SGD(0.05), loss=loss)
+    return model
+
+
+def padded():
+    """Return four batches of eight texts, each as long as its longest."""
+
+    def examples():
+        generator = np.random.default_rng(0)
+        for index in range(32):
+            x = generator.integers(1, 20, 2 + index % 5 + index // 8)
+            yield x, x * 3 % 20
+
+    spec = tf.TensorSpec([None], tf.int64)
+    return tf.data.Dataset.from_generator(examples, output_signature=(spec, spec)).padded_batch(8)

@@ -98,6 +98,9 @@ class Replica(Protocol):
     def map_gather(self, fn: Callable[[Any], Any], value: Any, axis: int = 0) -> Any:
         """Apply `fn` to this replica's value and stack the results of all replicas."""
 
+    def gather_rows(self, value: Any) -> Any:
+        """Join the examples, [B, ...], of all replicas; lengths may differ between batches."""
+
     def broadcast(self, value: Any, source: int = 0) -> Any:
         """Return the value of replica `source`; all values are alike in nest, shapes and types."""
 

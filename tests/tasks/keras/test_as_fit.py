@@ -80,6 +80,26 @@ def test_every_form_of_the_step_trains_as_the_plain_one(tmp_path, library, loss,
         np.testing.assert_allclose(one, other, atol=2e-2 if same else 1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("library", "options"),
+    [("tf_keras", LAYOUTS["two"]), ("keras", ("batch.accumulate=2", "batch.shards=4"))],
+)
+def test_batches_of_texts_may_differ_in_length(tmp_path, library, options):
+    def weights(name, *options):
+        engine = recipe(
+            tmp_path / name, "task=keras", "model._target_=tests.programs.of_batches.texts",
+            f"+model.library={library}", "dataset=stream", "train.steps=4", "writers=[jsonl]",
+            "dataset.num_examples=32", "batch.global_size=8",
+            "dataset.train._target_=tests.programs.of_batches.padded", *options,
+        )  # fmt: skip
+        assert engine.train(lambda: False)
+        return engine.state.task.models["model"].get_weights()
+
+    for one, other in zip(weights("one"), weights("other", *options), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
 def test_gradients_of_what_is_used_three_times_are_added_in_one_order(tmp_path):
     """The kernel of AddN begins with the input whose memory is free first."""
     engine = recipe(

@@ -342,9 +342,7 @@ class Keras:
                 "or compute what reads weights in call"
             )
         first = tf.cast(step.replica, tf.int32) * rows
-        own_rows = [
-            _rows(d, first, [rows, *x.shape[1:]]) for x, d in zip(read, derivatives, strict=False)
-        ]
+        own_rows = [_rows(d, first, rows, x) for x, d in zip(read, derivatives, strict=False)]
         with_derivatives = {**batch, "derivatives": own_rows}
 
         def loss_fn(part: Batch) -> PartLoss:
@@ -475,17 +473,18 @@ def _gathered(step: Any, batch: Any) -> Any:
             "model: its loss or a metric needs all examples of a batch at once, and replicas "
             "cannot exchange texts; turn them into numbers in the dataset, or use one device"
         )
-    return tf.nest.map_structure(
-        lambda x: tf.reshape(x, [-1, *x.shape[2:]]), step.all_gather(batch)
-    )
+    return step.gather_rows(batch)
 
 
-def _rows(derivatives: tf.Tensor | None, first: tf.Tensor, shape: list[int]) -> tf.Tensor:
-    """Return the rows from `first` on, of this shape; zeros of what nothing was derived from."""
+def _rows(
+    derivatives: tf.Tensor | None, first: tf.Tensor, count: int, outputs: tf.Tensor
+) -> tf.Tensor:
+    """Return `count` rows from `first` on; zeros if nothing was derived from the outputs."""
     if derivatives is None:
-        return tf.zeros(shape)
+        return tf.zeros_like(outputs[:count])
     # Behind a snapshot: what is computed of the slice must not be computed of the whole.
-    return tf.raw_ops.Snapshot(input=tf.reshape(derivatives[first : first + shape[0]], shape))
+    rows = tf.ensure_shape(derivatives[first : first + count], [count, *outputs.shape[1:]])
+    return tf.raw_ops.Snapshot(input=rows)
 
 
 _FIRST = ("decoder", "generator", "student")

@@ -35,7 +35,7 @@ _SHOWN = 160  # characters of a nest in a message
 def packed(
     tensors: Sequence[tf.Tensor], exchange: Callable[[tf.Tensor], tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Pass tensors of static shapes through `exchange` as one flat buffer for each type.
+    """Pass tensors through `exchange` as one flat buffer for each type.
 
     So there is one collective for each type, whatever the number of tensors; if a replica has
     several devices, one for each of them.
@@ -46,10 +46,23 @@ def packed(
         indices = [i for i, other in enumerate(kinds) if other == kind]
         with beside(tensors[indices[0]]):
             flat = exchange(tf.concat([tf.reshape(tensors[i], [-1]) for i in indices], axis=0))
-            parts = tf.split(flat, [tensors[i].shape.num_elements() for i in indices])
+            parts = tf.split(flat, [_num_elements(tensors[i]) for i in indices])
             for i, part in zip(indices, parts, strict=True):
-                results[i] = tf.reshape(part, tensors[i].shape)
+                results[i] = reshaped(part, [], tensors[i])
     return results
+
+
+def reshaped(x: tf.Tensor, first: Sequence[int], like: tf.Tensor, start: int = 0) -> tf.Tensor:
+    """Reshape to the sizes `first`, then those of `like` from `start` on, which may be unknown."""
+    rest = like.shape[start:]
+    if rest.is_fully_defined():
+        return tf.reshape(x, [*first, *rest])
+    sizes = tf.concat([tf.constant(first, tf.int32), tf.shape(like)[start:]], axis=0)
+    return tf.ensure_shape(tf.reshape(x, sizes), [*first, *rest])
+
+
+def _num_elements(x: tf.Tensor) -> Any:
+    return x.shape.num_elements() if x.shape.is_fully_defined() else tf.size(x)
 
 
 def flat_sum(
@@ -193,6 +206,16 @@ class Collectives:
     def map_gather(self, fn: Callable[[Any], Any], value: Any, axis: int = 0) -> Any:
         return self._gathered("map_gather", fn(value), axis)
 
+    def gather_rows(self, value: Any) -> Any:
+        """Return the examples of all replicas, in their order, of a nest of [B, ...] tensors.
+
+        A length may differ from batch to batch: replicas cut the same batch, so theirs agree.
+        """
+        tensors, made = self._begin("gather_rows", value, may_vary=True)
+        rows = self._rows(tensors, made)
+        joined = [reshaped(x, [x.shape[0] * x.shape[1]], x, start=2) for x in rows]
+        return tf.nest.pack_sequence_as(value, joined)
+
     def broadcast(self, value: Any, source: int = 0) -> Any:
         name = f"broadcast(source={source})"
         if source not in range(self.num_replicas):
@@ -275,7 +298,7 @@ class Collectives:
         rows = [_masked(is_own, tf.reshape(_widened(x), [1, -1])) for x in tensors]
         sums = self._sums(rows, made)
         return [
-            tf.cast(tf.reshape(total, [self.num_replicas, *x.shape]), x.dtype)
+            tf.cast(reshaped(total, [self.num_replicas], x), x.dtype)
             for total, x in zip(sums, tensors, strict=True)
         ]
 
@@ -297,7 +320,9 @@ class Collectives:
 
         return summed(flat)
 
-    def _begin(self, name: str, value: Any) -> tuple[list[tf.Tensor], Made]:
+    def _begin(
+        self, name: str, value: Any, *, may_vary: bool = False
+    ) -> tuple[list[tf.Tensor], Made]:
         """Check a nest and record its collective; return its tensors, and what was recorded."""
         if self._is_part:
             raise ConfigError(
@@ -316,7 +341,7 @@ class Collectives:
                 raise ValueError(
                     f"{name}: {_format_type(x)} is not of a number type that replicas can exchange"
                 )
-            if not x.shape.is_fully_defined():
+            if not (x.shape.is_fully_defined() or may_vary):
                 raise ValueError(
                     f"{name}: the shape of {_format_type(x)} is not static; "
                     "replicas must know that theirs agree"

@@ -249,8 +249,7 @@ class PredictLoop(SplitLoop):
         label = batch.get("label", {})
         leaves = zip(paths(label, "label", "_"), tf.nest.flatten(label), strict=True)
         labels = {name: value for name, value in leaves if value.dtype != tf.string}
-        gathered = Collectives(self._log).all_gather({**inputs, **labels, **predictions})
-        return {name: tf.reshape(rows, [-1, *rows.shape[2:]]) for name, rows in gathered.items()}
+        return Collectives(self._log).gather_rows({**inputs, **labels, **predictions})
 
 
 @dataclass(eq=False, repr=False)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from trainer.config.options import constraints
-from trainer.engine.graph.exchange.collectives import Collectives
+from trainer.engine.graph.exchange.collectives import Collectives, reshaped
 from trainer.engine.graph.library_patches import gradients_added_by
 from trainer.engine.graph.placement.step_devices import backward_pass, on_own_device
 from trainer.engine.graph.randomness import randomness
@@ -440,7 +440,7 @@ def cut(batch: Nest, parts: int) -> Callable[[int | tf.Tensor], Nest]:
     if parts == 1:
         return lambda part: batch
     stacked = tf.nest.map_structure(
-        lambda x: tf.reshape(x, [parts, x.shape[0] // parts, *x.shape[1:]]), batch
+        lambda x: reshaped(x, [parts, x.shape[0] // parts], x, start=1), batch
     )
     return lambda part: tf.nest.map_structure(lambda x: x[part], stacked)
 
@@ -466,6 +466,4 @@ def of_each_shard(fn: Callable[[Nest], Any], batch: Nest, count: int) -> Any:
     )
     signature = tf.nest.map_structure(tf.TensorSpec.from_tensor, traced.structured_outputs)
     stacked = tf.map_fn(traced, tf.range(count), fn_output_signature=signature)
-    return tf.nest.map_structure(
-        lambda value: tf.reshape(value, [count * value.shape[1], *value.shape[2:]]), stacked
-    )
+    return tf.nest.map_structure(lambda x: reshaped(x, [count * x.shape[1]], x, start=2), stacked)

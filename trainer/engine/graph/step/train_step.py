@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.engine.graph.exchange.collectives import CollectiveLog, Collectives
+from trainer.engine.graph.exchange.collectives import CollectiveLog, Collectives, reshaped
 from trainer.engine.graph.placement.step_devices import on_own_device
 from trainer.engine.graph.randomness import randomness
 from trainer.engine.graph.randomness.draws import static_shape
@@ -286,7 +286,7 @@ class Step(Collectives):
                 f"into {count} equal parts; change batch.global_size"
             )
         cut = tf.nest.map_structure(
-            lambda x: tf.reshape(x, [size // count, count, *x.shape[1:]]), batch
+            lambda x: reshaped(x, [size // count, count], x, start=1), batch
         )
         return [
             tf.nest.map_structure(lambda x, number=number: x[:, number], cut)
