@@ -30,10 +30,11 @@ SECS = 240
 ENOUGH = 0.9
 
 CHECKPOINTS = ("tests/engine/checkpoints", "tests/engine/test_run_state.py")
+LAUNCH = ("tests/launch/test_attempt.py", "tests/launch/test_supervisor.py", "tests/launch")
 TESTS = {
-    "trainer/launch/attempt.py": ("tests/launch",),
-    "trainer/launch/supervisor.py": ("tests/launch",),
-    "trainer/launch/watchdog.py": ("tests/launch",),
+    "trainer/launch/attempt.py": LAUNCH,
+    "trainer/launch/supervisor.py": LAUNCH,
+    "trainer/launch/watchdog.py": LAUNCH,
     "trainer/runs/checkpoint_marker.py": ("tests/runs/test_checkpoint_marker.py", *CHECKPOINTS),
     "trainer/runs/checkpoint_retention.py": ("tests/runs/test_checkpoint_retention.py",),
     "trainer/engine/checkpoints/checkpointer.py": CHECKPOINTS,
@@ -41,7 +42,7 @@ TESTS = {
     "trainer/engine/plan.py": ("tests/engine/test_plan.py", "tests/engine/test_run_state.py"),
     "trainer/config/batch_sizes.py": ("tests/config",),
 }
-"""Module -> the quick tests of what it decides."""
+"""Module -> the quick tests of what it decides, the quickest first."""
 
 _OTHER = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
@@ -131,6 +132,7 @@ def is_noticed(change):
                 timeout=SECS,
             )
         except subprocess.TimeoutExpired:
+            print(f"no end within {SECS} s: {change}", flush=True)
             return True
         return done.returncode != 0
 
