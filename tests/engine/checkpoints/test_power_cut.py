@@ -290,7 +290,8 @@ def run_until_it_fails(folder, variable):
     ("code", "lasts"), [(errno.EIO, False), (errno.EIO, True), (errno.ENOSPC, True)]
 )
 def test_write_that_fails_loses_nothing_that_was_saved(tmp_path, monkeypatch, code, lasts):
-    monkeypatch.setattr(time, "sleep", lambda secs: None)
+    pauses = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
     variable = tf.Variable(0)
     for number in itertools.count():
         (folder := tmp_path / str(number)).mkdir()
@@ -314,4 +315,5 @@ def test_write_that_fails_loses_nothing_that_was_saved(tmp_path, monkeypatch, co
             assert read_json(folder / "result.json")["step"] <= found
         if disk.left >= 0:
             break
+    assert bool(pauses) == (code == errno.EIO), "a full disk stays full"
     assert number > 40

@@ -166,7 +166,8 @@ class Checkpointer:
                     f"the checkpoint of step {step} could not be written to {self.directory}: "
                     f"{_reason(error)}"
                 )
-                if pause_secs is None or getattr(error, "errno", None) in _LASTING:
+                cause = error.__cause__ or error  # of a StorageError
+                if pause_secs is None or getattr(cause, "errno", None) in _LASTING:
                     raise CheckpointError(problem) from error
                 logger.warning("%s; trying again in %g s", problem, pause_secs)
                 time.sleep(pause_secs)
