@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
 import re
 import socket
@@ -209,6 +210,17 @@ def parse_json(content: bytes, name: object) -> dict[str, Any]:
     if seal is not None and seal != _checksum(record):
         raise DamagedError(name, "its content has changed since it was written")
     return record
+
+
+def finite_only(value: Any) -> Any:
+    """Return a value for JSON, which has no NaN and nothing infinite: null stands for them."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): finite_only(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite_only(part) for part in value]
+    return value
 
 
 def _checksum(record: Mapping[str, Any]) -> str:

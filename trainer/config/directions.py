@@ -6,6 +6,7 @@ the objects; the parent, which imports none of them, reads the same attribute fr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -57,6 +58,11 @@ class Directions:
             f'{mode_key}=max (or min), or direction = {{"{metric}": "max"}} to the class that '
             f"returns it{did_you_mean(metric, list(self.by_metric))}"
         )
+
+
+def rank(value: float, mode: str | None) -> float:
+    """Return the place of a value in an order: the best first, NaN last."""
+    return math.inf if math.isnan(value) else value if mode == "min" else -value
 
 
 def of_objects(task: Any, metrics: Mapping[str, Any]) -> Directions:

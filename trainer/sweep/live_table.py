@@ -14,6 +14,7 @@ from rich.text import Text
 
 from trainer.cli.terminal import GAP
 from trainer.cluster.messages import Evaluated, FaultNotice, Line, Message, Phase, Progress
+from trainer.config.directions import rank
 from trainer.config.schema import Sweep
 from trainer.launch.display import (
     ACTIVITIES,
@@ -60,7 +61,7 @@ class LiveTable:
     ) -> None:
         self._total = total
         self._metric = sweep.metric or "loss"
-        self._better = min if sweep.mode == "min" else max
+        self._mode = sweep.mode
         self._clock = clock
         self._screen = Screen(out, err, self)
         self._rows: dict[int, _Row] = {}
@@ -140,8 +141,7 @@ class LiveTable:
 
     def _update_best(self, row: _Row, metrics: Mapping[str, float]) -> None:
         value = metrics.get(self._metric, math.nan)
-        # Of NaN and a number the number.
-        row.best = self._better(row.best, value) if row.best == row.best else value
+        row.best = min(row.best, value, key=lambda each: rank(each, self._mode))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Show the table: counts, a header, running points, then the best of the others."""
@@ -192,5 +192,4 @@ class LiveTable:
         """Return the sort key of a row: running points by number, the others by metric."""
         if row.state is State.RUNNING:
             return False, 0.0, row.point.number
-        sign = 1 if self._better is min else -1
-        return True, math.inf if math.isnan(row.best) else sign * row.best, row.point.number
+        return True, rank(row.best, self._mode), row.point.number

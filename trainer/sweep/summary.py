@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from trainer.cli.terminal import Terminal
+from trainer.config.directions import rank
 from trainer.config.schema import Experiment, Sweep
 from trainer.errors import ConfigError
-from trainer.files import Lock, LockedError, write_atomically, writing
+from trainer.files import Lock, LockedError, finite_only, write_atomically, writing
 from trainer.runs import identity, run_summary
 from trainer.runs.status import State
 from trainer.sweep.search import Point, PointResult
@@ -122,13 +123,14 @@ def count_states(states: Iterable[State]) -> str:
 
 
 def _sorted(sweep: Sweep, results: Sequence[PointResult]) -> list[PointResult]:
-    sign = 1 if sweep.mode == "min" else -1
-
-    def rank(result: PointResult) -> tuple[float, int]:
-        value = result.outcome.metrics.get(_metric(sweep), math.nan)
-        return math.inf if math.isnan(value) else sign * value, result.point.number
-
-    return sorted(results, key=rank)
+    metric = _metric(sweep)
+    return sorted(
+        results,
+        key=lambda result: (
+            rank(result.outcome.metrics.get(metric, math.nan), sweep.mode),
+            result.point.number,
+        ),
+    )
 
 
 def _metric(sweep: Sweep) -> str:
@@ -188,8 +190,8 @@ def _json(sweep: Sweep, results: Sequence[PointResult]) -> str:
             "varied": dict(result.point.shown),
             "state": result.outcome.state,
             "step": result.outcome.step,
-            "metrics": _finite(result.outcome.metrics),
-            **({"test": _finite(result.outcome.test)} if result.outcome.test else {}),
+            "metrics": finite_only(result.outcome.metrics),
+            **({"test": finite_only(result.outcome.test)} if result.outcome.test else {}),
             "run": str(result.point.path),
             "why": result.outcome.error,
         }
@@ -197,11 +199,6 @@ def _json(sweep: Sweep, results: Sequence[PointResult]) -> str:
     ]
     mode = "min" if sweep.mode == "min" else "max"
     return json.dumps({"metric": _metric(sweep), "mode": mode, "points": points}, indent=1) + "\n"
-
-
-def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """Return metrics as JSON has them, which has neither NaN nor infinity."""
-    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
 
 def _metric_names(results: Sequence[PointResult]) -> list[str]:

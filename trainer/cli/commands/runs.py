@@ -10,6 +10,7 @@ from pathlib import Path
 
 from trainer.cli.commands.command_arguments import DEFAULT_FOLDER, Parser, runs_in
 from trainer.cli.terminal import Terminal
+from trainer.config.directions import rank
 from trainer.errors import DONE, ConfigError
 from trainer.runs import run_summary
 from trainer.runs.directory import has_run
@@ -89,13 +90,7 @@ def _by_metric(runs: Sequence[RunSummary], metric: str) -> list[RunSummary]:
             f"--sort ({metric}): no run records whether larger or smaller is better; add "
             f'direction = {{"{metric}": "max"}} to the class that returns it, or sort by another'
         )
-    sign = 1 if mode == "min" else -1
-
-    def rank(run: RunSummary) -> tuple[float, Path]:
-        value = run.metrics.get(metric, math.nan)
-        return math.inf if math.isnan(value) else sign * value, run.path
-
-    return sorted(runs, key=rank)
+    return sorted(runs, key=lambda run: (rank(run.metrics.get(metric, math.nan), mode), run.path))
 
 
 def _table(

@@ -21,7 +21,8 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from trainer import __version__
-from trainer.cli.page.run_data import Summaries, details, finite_only, read_series
+from trainer.cli.page.run_data import Summaries, details, read_series
+from trainer.files import finite_only
 from trainer.runs.recorded_metrics import GROUPS
 from trainer.text import first_line
 

@@ -79,17 +79,6 @@ class Summaries:
         return earlier if earlier and is_same else (signature, summarize(path))
 
 
-def finite_only(value: Any) -> Any:
-    """Return a value for JSON, which has no NaN and nothing infinite: null stands for them."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): finite_only(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite_only(part) for part in value]
-    return value
-
-
 def _signature(path: Path) -> object:
     """Return what changes with a run: time and size of its files, and whether it is in use."""
     files = []
