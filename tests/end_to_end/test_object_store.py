@@ -1,7 +1,5 @@
 """Runs in an object store: killed during uploads, resumed, refused."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """A run in a store: what ends the waits for its lease, and for its last upload."""
 
-from __future__ import annotations
-
 import signal
 import threading
 

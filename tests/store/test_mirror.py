@@ -1,7 +1,5 @@
 """The lease and the mirror of a run: when it is taken over, and stores that fail."""
 
-from __future__ import annotations
-
 import os
 import queue
 import shutil

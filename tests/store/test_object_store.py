@@ -1,7 +1,5 @@
 """Stores: what a run needs of each, with real servers; S3 also through a faulty network."""
 
-from __future__ import annotations
-
 import http.client
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The part of Ray that the command uses, without processes."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 

@@ -1,7 +1,5 @@
 """What the chief of a run in a store waits for, and what other hosts download from there."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import itertools
