@@ -28,14 +28,6 @@ SMALL = (
 )  # fmt: skip
 
 
-def lines(run_dir):
-    """Return the lines of metrics.jsonl; a kill may have cut off the last one."""
-    try:
-        return (run_dir / "metrics.jsonl").read_text().splitlines()
-    except FileNotFoundError:
-        return []
-
-
 def has_killed(directory, name):
     """Kill a process of the run; return whether there was one."""
     pid = worker_pids(directory).get(name)
@@ -67,7 +59,9 @@ def test_run_survives_kills_of_actors_learner_and_supervisor(tmp_path):
     before = []
 
     def has_advanced():
-        return (now := lines(only_run(tmp_path))) and now != before and now
+        file = only_run(tmp_path) / "metrics.jsonl"
+        now = file.read_text().splitlines() if file.exists() else []
+        return now != before and now
 
     for victim in victims:
         wait_until((tmp_path / "runs").exists, process)

@@ -1,11 +1,10 @@
 """docs/examples/contrastive: a task with an evaluation of its own, as a user's project."""
 
-import json
 import shutil
 
 import pytest
 
-from tests.support.processes import ROOT, only_run, run
+from tests.support.processes import ROOT, log, only_run, run
 
 
 @pytest.mark.slow
@@ -17,7 +16,6 @@ def test_features_are_learned_and_found_by_neighbors(tmp_path):
         "strategy=mirrored", "strategy.virtual_devices=2",
     )  # fmt: skip
     assert code == 0, out + err
-    lines = (only_run(tmp_path) / "metrics.jsonl").read_text().splitlines()
-    tests = [line for line in map(json.loads, lines) if line["split"] == "test"]
+    tests = [line for line in log(only_run(tmp_path)) if line["split"] == "test"]
     assert tests[-1]["loss"] < tests[0]["loss"]
     assert tests[-1]["knn_accuracy"] > 0.3  # of ten classes

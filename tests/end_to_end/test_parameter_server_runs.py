@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import select
 import signal
 from pathlib import Path
@@ -234,12 +233,6 @@ LEARNER = [
 ]  # fmt: skip
 
 
-def held(out: str) -> list[tuple[float, int]]:
-    """Return the megabytes and variables of each parameter server, as they were told."""
-    pattern = re.compile(r"^ps-\d holds (\S+) MB in (\d+) variables$", re.MULTILINE)
-    return [(float(size), int(number)) for size, number in pattern.findall(out)]
-
-
 @pytest.mark.slow
 def test_partitioned_variables_train_and_their_checkpoints_fit_every_strategy(tmp_path):
     options = [*SPLIT, *LEARNER, "train.steps=60", "summary.every_steps=10"]
@@ -249,11 +242,6 @@ def test_partitioned_variables_train_and_their_checkpoints_fit_every_strategy(tm
     saved, result = final_variables(run_dir), json.loads((run_dir / "result.json").read_text())
     losses = [line["loss"] for line in train_lines(tmp_path)]
     assert losses[-1] < 0.8 * losses[0]
-    ((first, first_number), (second, second_number)) = held(out)
-    size = sum(value.nbytes for value in saved.values()) / 1e6
-    assert first + second == pytest.approx(size, abs=0.011)
-    assert first_number + second_number > len(saved)  # shards
-    assert min(first, second) > 0.5 * max(first, second)
     continue_on_one_device(run_dir, saved, result["metrics"])
     # And with other shards.
     other = ["strategy.partitioner=max_size", "strategy.shard_bytes=4096"]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 import pytest
 
+from tests.support.processes import log
 from tests.support.training import recipe
 
 pytestmark = pytest.mark.long
@@ -28,7 +28,6 @@ def test_recipe_reaches_its_figures(tmp_path: Path, name: str) -> None:
     cache = [f"dataset.cache_dir={tmp_path / 'cache'}"] if name == "sentiment" else []
     run_dir = tmp_path / "run"
     recipe(run_dir, f"experiment={name}", *cache, "writers=[jsonl]").train(lambda: False)
-    lines = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
-    *_, last = (line for line in lines if line["split"] == "test")
+    *_, last = (line for line in log(run_dir) if line["split"] == "test")
     for metric, (low, high) in FIGURES[name].items():
         assert low <= last[metric] <= high, metric

@@ -4,13 +4,14 @@ import json
 
 import pytest
 
-from tests.support.processes import OPTIONS, only_run, run
+from tests.support.processes import OPTIONS, log, only_run, run
 from trainer.files import read_json, write_json
 
 
 def learning_rates(run_dir):
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return {line["step"]: line["learning_rate"] for line in lines if line["split"] == "train"}
+    return {
+        line["step"]: line["learning_rate"] for line in log(run_dir) if line["split"] == "train"
+    }
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,29 +62,3 @@ def waves(**options: Any) -> WaveDataset:
     """Return digits of 7 x 5 pixels, so that a kernel's vectors end within a batch of them."""
     smaller = digits(**{**options, "image_size": [7, 5]})
     return WaveDataset(**vars(smaller), rotation=tf.keras.layers.RandomRotation(0.1))
-
-
-class SlowSplit:
-    """Examples that take a quarter of a second for each batch, as from a slow disk."""
-
-    in_memory = False
-
-    def __init__(self, split: ArraySplit) -> None:
-        self.num_examples = split.num_examples
-        self._split = split
-
-    def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return `features` and `label` of the examples at `indices`, [B] int64, at last."""
-
-        def wait(indices: np.ndarray) -> np.ndarray:
-            time.sleep(0.25)
-            return indices
-
-        late = tf.numpy_function(wait, [indices], tf.int64)
-        return self._split.fetch(tf.ensure_shape(late, indices.shape))
-
-
-def slow(**options: Any) -> ImageDataset:
-    """Return digits that are read slowly in training."""
-    data = digits(**options)
-    return replace(data, train=SlowSplit(data.train))

@@ -24,17 +24,14 @@ def largest() -> tf.distribute.CrossDeviceOps:
     )
 
 
-def raw_normal(shape: tf.Tensor) -> tf.Tensor:
-    """Draw as no step may: an operation that nothing converts."""
-    return tf.raw_ops.RandomStandardNormal(shape=shape, dtype=tf.float32)
-
-
 def noisy_inference(input_shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
     """Build a linear model that draws as no graph may, unless it is trained."""
 
     class Noise(tf.keras.layers.Layer):
         def call(self, x, training=False):
-            return x if training else x + raw_normal(tf.shape(x))
+            if training:
+                return x
+            return x + tf.raw_ops.RandomStandardNormal(shape=tf.shape(x), dtype=tf.float32)
 
     flatten = tf.keras.layers.Flatten(input_shape=input_shape)
     return tf.keras.Sequential([flatten, Noise(), tf.keras.layers.Dense(num_classes)])

@@ -15,7 +15,6 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.datasets.mixture import mixture
 from trainer.datasets.splits.arrays import ArraySplit
-from trainer.datasets.splits.hashed_split import hash_numbers
 from trainer.errors import ConfigError
 from trainer.files import write_json
 from trainer.runs.directory import fitted_file
@@ -81,16 +80,6 @@ def test_mixture_keeps_its_shares_and_its_parts():
     start = many.validation.parts[0].size
     assert more[start:] == validation[sizes[0] :]
     assert [number for number in more[:start] if number < 60] == validation[: sizes[0]]
-
-
-def test_fraction_that_takes_all_of_a_source_is_refused():
-    sources = {name: arrays(9, num_draws=0) for name in ("a", "b")}
-    for source in sources.values():
-        source.transform = lambda batch, draws: batch
-    sources["b"].train.hashes = np.full(9, 0.5)  # of rows with one key, which stay together
-    (number,) = {*hash_numbers(np.array([2**47]))}
-    with pytest.raises(ConfigError, match="none of the 9 training examples of b in the train"):
-        divided(SimpleNamespace(**vars(mixture(sources=sources))), number + 1e-6)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.command_line import run_here
-from tests.support.processes import only_run
+from tests.support.processes import log, only_run
 
 OWN = '''
 import numpy as np
@@ -85,8 +85,7 @@ def command(tmp_path, monkeypatch):
 def test_own_evaluation_selects_and_own_function_is_exported(command, tmp_path):
     command()
     run_dir = only_run(tmp_path)
-    lines = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
-    (last,) = [line for line in lines if line["split"] == "test"]
+    (last,) = [line for line in log(run_dir) if line["split"] == "test"]
     assert json.loads((run_dir / "result.json").read_text())["best"]["step"] == 4
     assert f"median {last['median']:.6f}" in command("mode=evaluate")
     command("mode=predict")

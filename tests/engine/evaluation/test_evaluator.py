@@ -3,13 +3,12 @@
 The matrix of tests/end_to_end shows that every layout has the bits of one device.
 """
 
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.support.marks import first_only
+from tests.support.processes import log
 from tests.support.training import ROUNDING, TWO, assert_same_bits, engine, train, variables
 from tests.tasks.test_tasks import SILENT
 from trainer.datasets.digits import digits
@@ -60,10 +59,9 @@ def joined(chunks):
 
 def evaluations(run_dir):
     """Return the lines of metrics.jsonl with metrics of the test split."""
-    content = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     return [
         {name: value for name, value in line.items() if name not in ("split", "epoch")}
-        for line in content
+        for line in log(run_dir)
         if line["split"] == "test"
     ]
 

@@ -87,25 +87,6 @@ def test_variable_that_is_only_assigned_is_refused():
     assert check(assign(variable), {"count": variable}) == []
 
 
-def test_variables_of_replicas_count_as_saved():
-    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
-    with strategy.scope():
-        variable = tf.Variable(1.0)
-    assert check(lambda x: x * variable, {"scale": variable}) == []
-
-
-def test_variables_of_an_optimizer_need_not_be_saved():
-    variable = tf.Variable([1.0] * 4)
-    optimizer = tf.keras.optimizers.legacy.SGD(0.1, momentum=0.9)
-    optimizer._create_all_weights([variable])
-
-    def function(x):
-        optimizer.apply_gradients([(x, variable)])
-        return x
-
-    assert check(function, {"weight": variable, "optimizer": optimizer}) == []
-
-
 def test_advice_is_that_of_the_loop():
     variable = tf.Variable(1.0)
     with pytest.raises(ConfigError, match=r"pass it to replicator.checkpoint"):

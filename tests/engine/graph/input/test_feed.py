@@ -20,7 +20,6 @@ from trainer.engine.graph.input.feed import (
     StreamFeed,
     epoch_lines,
     feed,
-    period_of,
     sample_order,
 )
 
@@ -228,11 +227,6 @@ def test_position_alone_decides_about_a_mixture():
     assert locate(order, np.arange(100))[1].tolist() != other.tolist()
     _, indices = locate(MixedOrder(40, 0, ((20, 1), (20, 1))), np.arange(40))
     assert indices[::2].tolist() != (indices[1::2] - 20).tolist()  # sources of one size
-
-
-def test_period_spreads_each_source_evenly():
-    sources, ranks = period_of([3, 1])
-    assert (sources.tolist(), ranks.tolist()) == ([0, 0, 1, 0], [0, 1, 0, 2])
 
 
 def test_split_with_parts_gets_a_mixed_order_and_a_line_for_each():
