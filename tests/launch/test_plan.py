@@ -96,19 +96,3 @@ def test_replicas_have_no_optimizer_where_variables_are_apart(strategy, place):
         "about 9.0 kB a replica: weights 4.0 kB, gradients 4.0 kB, activations 1.0 kB",
         f"about 12.0 kB {place}: weights 4.0 kB, optimizer 8.0 kB",
     ]
-
-
-@pytest.mark.slow
-def test_model_of_keras_3_is_measured(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "three.yaml").write_text("_target_: three.net\n")
-    (tmp_path / "three.py").write_text(
-        "import keras\n\n\ndef net(input_shape, num_classes):\n"
-        "    layers = [keras.layers.Flatten(), keras.layers.Dense(num_classes)]\n"
-        "    return keras.Sequential([keras.Input(input_shape), *layers])\n"
-    )
-    outcome = run_here("mode=plan", "model=three", "--config-dir", ".", "strategy=mirrored")
-    assert outcome.code == 0, outcome.err
-    assert "Model:      650 trainable parameters, 0 others" in outcome.out
-    assert "activations 37.9 kB" in outcome.out

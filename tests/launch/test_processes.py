@@ -10,8 +10,6 @@ import time
 
 import pytest
 
-from tests.support.processes import wait_gone
-from trainer.cluster import environment
 from trainer.cluster.fork_server import SOCKET, send
 from trainer.cluster.messages import Crash, Exit, Line, Outcome
 from trainer.errors import CRASHED, RESTARTABLE
@@ -189,18 +187,3 @@ def test_module_answers_by_the_last_line_of_its_output(
     answer = ask_module(["program"], "a text")
     assert (answer.code, answer.value) == (code, value)
     assert problem in answer.errors
-
-
-def test_process_ends_when_its_parent_closes_the_socket(tmp_path):
-    parent_socket, child_socket = socket.socketpair()
-    with parent_socket, child_socket:
-        descriptor = child_socket.fileno()
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "trainer.launch.command_process", str(descriptor)],
-            pass_fds=(descriptor,),
-            cwd=tmp_path,
-            env=environment.point_environment(None, None),
-        )
-    assert process.wait(timeout=120) == 1
-    wait_gone(process.pid)
-    assert not list(tmp_path.iterdir())

@@ -181,14 +181,11 @@ def test_actor_that_is_lost_at_its_start_is_started_again(cloud, monkeypatch):
 
 def test_actor_that_never_starts_is_named_with_its_error(cloud):
     cloud.nodes = [Pending(), LOST]
-    with pytest.raises(PlacementError) as error:
-        cloud.engine().members()
-    assert str(error.value) == (
-        "Ray has not started 2 processes with 1 CPU each (spread) in 0.2 s "
-        "(launch.ray.timeout_secs); its last error: its node has died; the cluster has 1 node with "
-        "1 CPU, free are 0 CPUs; repair the node that it comes from, add nodes, or ask for less "
-        "with launch.ray.cpus and launch.ray.gpus"
+    problem = (
+        r"^Ray has not started 2 processes .* in 0.2 s .*; its last error: its node has died; "
     )
+    with pytest.raises(PlacementError, match=problem):
+        cloud.engine().members()
     assert len(cloud.groups) > 1
     assert set(cloud.groups) == {None}
 

@@ -235,24 +235,6 @@ def raw_closure(input_shape, num_classes):
     return keras.Model(inputs, layers.Dense(num_classes)(scaled))
 
 
-class Counting(keras.layers.Layer):
-    """A layer that keeps a metric."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = keras.metrics.Mean()
-
-    def call(self, inputs):
-        self.seen.update_state(inputs)
-        return inputs
-
-
-def counting(input_shape, num_classes):
-    """Have a metric, which nothing trains."""
-    inputs = keras.Input(input_shape)
-    return keras.Model(inputs, layers.Dense(num_classes)(Counting()(layers.Flatten()(inputs))))
-
-
 class Asking(keras.layers.Layer):
     """A layer that asks for the value of a tensor in Python."""
 

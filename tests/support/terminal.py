@@ -63,9 +63,7 @@ def in_terminal(
     directory,
     timeout,
     *,
-    columns=120,
     interrupt=lambda text: 0,
-    seen=lambda text: None,
     **environment,
 ):
     """Run a program in a pseudo-terminal; return its exit code and all that it wrote there.
@@ -74,12 +72,10 @@ def in_terminal(
         command: the program and its arguments.
         directory: where.
         timeout: seconds after which it is killed, and the test fails.
-        columns: width of the terminal.
         interrupt: called with the output so far; returns how often Ctrl-C is typed by now.
-        seen: called with the output so far, whenever there is more.
         environment: added to this process's.
     """
-    process, ours = _start_in_terminal(command, directory, columns, environment)
+    process, ours = _start_in_terminal(command, directory, environment)
     output = b""
     num_interrupts = 0
     deadline = time.monotonic() + timeout
@@ -90,7 +86,6 @@ def in_terminal(
             except OSError:  # the last one has closed it
                 return process.wait(timeout=10), output.decode()
             text = output.decode(errors="replace")
-            seen(text)
             if num_interrupts < interrupt(text):
                 num_interrupts += 1
                 os.write(ours, b"\x03")
@@ -102,10 +97,10 @@ def in_terminal(
         os.close(ours)
 
 
-def _start_in_terminal(command, directory, columns, environment):
+def _start_in_terminal(command, directory, environment):
     """Start a program as the leader of a pseudo-terminal; return it and our end of the terminal."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
     inherited = {
         name: value
         for name, value in os.environ.items()

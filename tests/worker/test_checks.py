@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.command_line import run_here
 from trainer.datasets.splits.arrays import ArraySplit
 from trainer.datasets.splits.nested import NestSplit
 from trainer.errors import ConfigError
@@ -26,19 +25,6 @@ DATASET = {
     "num_draws": 0,
     "transform": lambda batch, draws: batch,
 }
-TOYS = """
-from trainer.tasks.classification import Classification
-
-
-class Unbuilt(Classification):
-    metrics = ("loss",)
-
-    def __init__(self, **options):
-        pass
-
-    def build(self, parts):
-        pass
-"""
 
 
 def without(values, name):
@@ -114,19 +100,6 @@ def test_metric_without_members_is_refused():
         checks.check_has("metrics.mine", SimpleNamespace(result=None), names_of(Metric))
     problem = f"metrics.mine (SimpleNamespace) has no update_state, reset_state{ADVICE}"
     assert raised.value.problems == (problem,)
-
-
-def test_incomplete_task_ends_the_command_with_one_line(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "toys.py").write_text(TOYS)
-    outcome = run_here(
-        "launch=inline", "model=softmax", "train.steps=1", "task._target_=toys.Unbuilt"
-    )
-    assert outcome.code == 2, outcome.out + outcome.err
-    (line,) = [line for line in outcome.err.splitlines() if line.startswith("error: ")]
-    assert line.startswith("error: task (Unbuilt) has no models, optimizers after build()")
-    assert not (tmp_path / "runs").exists()
 
 
 SPARSE = "sparse_categorical_crossentropy"

@@ -228,17 +228,6 @@ def test_export_replaces_an_earlier_one_atomically(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_mixed_precision_exports_float32_outputs(tmp_path):
-    options = ["train.steps=1", "precision=mixed_bfloat16"]
-    engine(tmp_path / "run", *options).train(lambda: False)
-    served = tf.saved_model.load(exported(tmp_path / "run", *options) / "saved_model")
-    assert (
-        served.signatures["serving_default"](features=tf.zeros([2, 8, 8, 1]))["probabilities"].dtype
-        == tf.float32
-    )
-
-
-@pytest.mark.slow
 def test_model_that_keras_cannot_write_is_one_line(tmp_path, monkeypatch):
     def refuses(*_, **__):
         raise NotImplementedError("\nObject Net has no\n`get_config()`.\n\n\n\nclass Mine:")

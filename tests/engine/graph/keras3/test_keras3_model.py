@@ -93,12 +93,6 @@ def test_overflow_drops_the_update_and_halves_the_scale_under_central_storage(tm
     assert float(scale.numpy()) == 2.0**99
 
 
-@pytest.mark.parametrize("model", ["conv_net", "subclassed"])
-def test_model_has_the_input_that_it_was_called_with(model):
-    function = getattr(keras3_models, model)
-    assert Keras3Model(function((8, 8, 1), 10)).input_shape == (None, 8, 8, 1)
-
-
 def test_forward_pass_outside_of_a_step_changes_nothing():
     model = Keras3Model(keras3_models.conv_net((8, 8, 1), 10))
     before = [v.numpy() for v in model.variables]
@@ -218,12 +212,6 @@ def test_unsupported_model_is_refused_in_one_line(tmp_path, model, overrides, pr
     with pytest.raises(ConfigError, match=problem) as caught:
         train(tmp_path, model, *overrides)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.slow
-def test_variables_that_nothing_trains_are_no_strangers(tmp_path):
-    run = engine(tmp_path, "counting", "train.steps=1", *TWO)
-    assert run.train(lambda: False)
 
 
 @pytest.mark.parametrize(("model", "shapes"), [
