@@ -24,7 +24,6 @@ SMALL = [
     "checkpoint.every_steps=1000", "checkpoint.every_epochs=null", "restart.backoff_secs=0",
 ]  # fmt: skip
 COMMAND = ["strategy=multi_worker", *SMALL]
-STEPS = [4, 8, 12, 16, 20]
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"})
 
 pytestmark = [
@@ -39,20 +38,8 @@ def cluster(tmp_path_factory):
         yield cluster
 
 
-def submit(cluster, directory, *options):
+def submit(cluster, directory, command):
     """Submit the script that the command writes; return the number of the job."""
-    command = [*COMMAND, hold(directory, directory, STEPS), "--output=job.log", *options]
-    return submit_words(cluster, directory, command)
-
-
-def pause_only_at(directory, *steps):
-    """Let a job that `submit` starts pause at some of its steps alone."""
-    for step in STEPS:
-        if step not in steps:
-            (directory / f"reached-{step}").touch()
-
-
-def submit_words(cluster, directory, command):
     script = subprocess.run(
         [sys.executable, str(ROOT / "train.py"), "slurm", *command],
         cwd=directory,
@@ -101,8 +88,7 @@ def check_same_end(cluster, job, directory, straight):
 @pytest.fixture(scope="module")
 def straight(cluster, tmp_path_factory):
     directory = tmp_path_factory.mktemp("straight")
-    pause_only_at(directory)
-    job = submit(cluster, directory)
+    job = submit(cluster, directory, [*COMMAND, "--output=job.log"])
     assert cluster.wait(job, ENDED.__contains__, SECS) == "COMPLETED", output(directory)
     # The chief prints the progress, and the other nothing.
     lines = output(directory).splitlines()
@@ -196,7 +182,7 @@ def test_job_with_a_schedule_of_faults_ends_the_same(cluster, straight, tmp_path
         hold(tmp_path, tmp_path, [fault.step for fault in faults]),
         "checkpoint.every_steps=3",
     ]
-    job = submit_words(cluster, tmp_path, [*words, "--output=job.log", "--time=60"])
+    job = submit(cluster, tmp_path, [*words, "--output=job.log", "--time=60"])
     for fault in faults:
         job = wait_until_held(cluster, job, tmp_path, tmp_path / f"reached-{fault.step}")
         pids = sorted([*worker_pids(tmp_path).values(), *command_pids(tmp_path)])
@@ -210,9 +196,8 @@ def test_job_with_a_schedule_of_faults_ends_the_same(cluster, straight, tmp_path
 
 @pytest.mark.long
 def test_job_goes_on_with_the_nodes_that_it_gets(cluster, straight, tmp_path):
-    pause_only_at(tmp_path, 4, 8)
-    options = ("checkpoint.every_steps=3", "--nodes=1-2", "--time=60")
-    job = submit(cluster, tmp_path, *options)
+    options = ["checkpoint.every_steps=3", "--output=job.log", "--nodes=1-2", "--time=60"]
+    job = submit(cluster, tmp_path, [*COMMAND, hold(tmp_path, tmp_path, [4, 8]), *options])
     wait_for(tmp_path / "reached-4", cluster, job)
     cluster.lose("n2")
     try:
