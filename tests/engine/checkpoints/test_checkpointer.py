@@ -253,6 +253,16 @@ def test_restore_latest_fails_if_all_checkpoints_are_damaged(tmp_path):
         restored(tmp_path)
 
 
+def test_run_whose_checkpoints_are_gone_does_not_start_afresh(tmp_path):
+    saved_once = tmp_path / ".saved"
+    checkpointer = Checkpointer(tmp_path / "checkpoints", state(2), saved_once=saved_once)
+    assert checkpointer.restore_latest() is None
+    checkpointer.save(2, None)
+    shutil.rmtree(tmp_path / "checkpoints")
+    with pytest.raises(CheckpointError, match="none is there, though the run has saved some"):
+        checkpointer.restore_latest()
+
+
 def test_retention_does_not_count_damaged_checkpoints(tmp_path):
     save(tmp_path, 1, 5, 6)
     flip_a_bit(tmp_path, 5)
