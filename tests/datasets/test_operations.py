@@ -5,9 +5,10 @@ import colorsys
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image, ImageOps
+from PIL import Image, ImageFilter, ImageOps
 
 from trainer.datasets.images.images import ImageDataset
+from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations import augment, color, mixing, random_operations
 from trainer.datasets.operations.random_operations import OPERATIONS
 from trainer.datasets.splits.arrays import ArraySplit
@@ -46,6 +47,12 @@ def test_brightness_adds_and_clips():
         tf.constant(image), draws(augment.BRIGHTNESS_COLUMN, 0.0, 0.5, 0.99)
     )
     np.testing.assert_allclose(np.squeeze(changed), [0.4, 0.9, 1.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("mean", "std"), [([0.1, 0.2, 0.3], [1.0, 2.0, 4.0]), ([0.5], [0.5])])
+def test_normalization_is_per_channel_or_for_all(mean, std):
+    found = Normalization(mean=mean, std=std).apply(tf.constant(IMAGES))
+    np.testing.assert_allclose(found, (IMAGES - mean) / std, rtol=1e-5, atol=1e-6)
 
 
 def test_two_views_are_what_two_draws_make_and_differ():
@@ -125,6 +132,14 @@ def operate(name, magnitude=5.0, negative=False):
 def test_point_operation_is_that_of_pil(name, function, tolerance):
     expected = np.stack([np.array(function(Image.fromarray(image))) for image in SQUARES]) / 255
     np.testing.assert_allclose(operate(name), expected, atol=(tolerance + 0.01) / 255)
+
+
+def test_sharpness_moves_away_from_the_smoothed_image():
+    images = [Image.fromarray(image).filter(ImageFilter.SMOOTH) for image in SQUARES]
+    smooth = np.stack(list(map(np.array, images))) / 255
+    for negative, factor in ((False, 1.45), (True, 0.55)):
+        expected = np.clip(smooth + factor * (COLORS - smooth), 0, 1)
+        np.testing.assert_allclose(operate("sharpness", negative=negative), expected, atol=2 / 255)
 
 
 def test_translation_shifts_whole_pixels_and_fills_with_gray():

@@ -33,13 +33,20 @@ def main():
     parser.add_argument(
         "--every", type=int, default=20, help="layouts with processes: in one of so many programs"
     )
+    parser.add_argument("--no-shrink", action="store_true", help="print failures as they are")
     arguments = parser.parse_args()
     layouts = [name for name in arguments.layouts.split(",") if name != "-"]
     if strangers := set(layouts) - set(LAYOUTS):
         parser.error(
             f"--layouts: {', '.join(sorted(strangers))} must be among {', '.join(LAYOUTS)}"
         )
-    task = partial(run, arguments.seed, layouts=layouts, every=arguments.every)
+    task = partial(
+        run,
+        arguments.seed,
+        layouts=layouts,
+        every=arguments.every,
+        shrinks=not arguments.no_shrink,
+    )
     numbers = range(arguments.first, arguments.first + arguments.programs)
     reports = []
     for report in _reports(task, list(numbers), arguments.jobs):

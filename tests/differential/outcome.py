@@ -16,7 +16,7 @@ class Outcome:
     kind: str
     layout: str = ""  # of several the first that is not equal
     detail: str = ""
-    signature: str = ""  # what programs of the same kind of failure have in common
+    signature: str = ""  # what stays the same while the program is made smaller
     refusals: dict[str, str] = field(default_factory=dict)  # layouts, where one device was not
     secs: float = 0.0
 

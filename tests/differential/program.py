@@ -1,4 +1,4 @@
-"""A program as a declarative value, which the grammar draws."""
+"""A program as a declarative value: what the grammar draws, and what the shrinker makes smaller."""
 
 from __future__ import annotations
 

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 
 from tests.differential.__main__ import LAYOUTS
-from tests.differential.catalog import LOSSES, Choice
+from tests.differential.catalog import LAYERS, LOSSES, METRICS, OPTIMIZERS, SCHEDULES, Choice
 from tests.differential.comparison import compare
 from tests.differential.grammar import allowed, draw
 from tests.differential.program import Data, Input, Optimizer, Output, Program
 from tests.differential.results import Results, difference
+from tests.differential.shrink import shrunk, simpler
 from tests.differential.source import script
+from tests.differential.steps import STEPS
 from tests.differential.worker import run
 
 SEED = 0
@@ -29,7 +31,7 @@ IN_PROCESS = tuple(name for name in LAYOUTS if name not in ("multi_worker", "kil
 
 def assert_no_defects(numbers, layouts):
     """Run programs; fail with the scripts of those that show a defect."""
-    reports = [run(SEED, n, layouts=layouts, every=20) for n in numbers]
+    reports = [run(SEED, n, layouts=layouts, every=20, shrinks=False) for n in numbers]
     assert not [report.text for report in reports if report.outcome.is_defect]
 
 
@@ -76,8 +78,41 @@ def test_every_program_is_python_and_keeps_the_rules():
         assert allowed(program) == program
 
 
+def test_everything_in_the_catalog_is_drawn():
+    programs = [draw(4, number) for number in range(2500)]
+    outputs = [output for program in programs for output in program.outputs]
+    drawn = {
+        "losses": {output.loss for output in outputs},
+        "metrics": {name for output in outputs for name in output.metrics},
+        "weighted": {name for output in outputs for name in output.weighted_metrics},
+        "layers": {name for program in programs for name in program.layers},
+        "steps": {program.step for program in programs} - {""},
+        "optimizers": {program.optimizer.name for program in programs},
+        "schedules": {program.optimizer.schedule for program in programs} - {""},
+    }
+    assert drawn == {
+        "losses": set(LOSSES),
+        "metrics": set(METRICS),
+        "weighted": set(METRICS),
+        "layers": set(LAYERS),
+        "steps": set(STEPS),
+        "optimizers": set(OPTIMIZERS),
+        "schedules": set(SCHEDULES),
+    }
+
+
+def test_smaller_programs_are_python_and_end():
+    for number in range(20):
+        program, count = draw(5, number), 0
+        while (candidates := list(simpler(program))) and count < 100:
+            program, count = candidates[-1], count + 1
+            ast.parse(script(program, ""))
+        assert count < 100
+
+
 @pytest.mark.slow
-def test_wrong_update_is_noticed():
+@pytest.mark.long
+def test_wrong_update_is_noticed_and_the_program_made_smaller():
     """Of a trainer that takes a learning rate that is 1 % too large wherever there is momentum."""
     from tests.differential import comparison, keras_run
 
@@ -87,10 +122,26 @@ def test_wrong_update_is_noticed():
             program = replace(program, optimizer=replace(item, rate=1.01 * item.rate))
         return keras_run.fit(program, comparison.imported(program))
 
-    program = Program(optimizer=Optimizer(options=(("momentum", "0.9"),)), steps=2)
-    outcome = comparison.compare(program, [], train)
+    def compare(program, layouts):
+        return comparison.compare(program, layouts, train)
+
+    momentum = Optimizer("SGD", 0.1, (("momentum", "0.9"), ("nesterov", "True")))
+    program = Program(
+        library="keras",
+        form="subclassed",
+        inputs=(Input("scalar", flat="reshape"), Input("vector", flat="dense")),
+        outputs=(Output(metrics=("mae", "own_rmse")),),
+        layers=("layer_norm",),
+        optimizer=momentum,
+        steps=2,
+    )
+    outcome = compare(program, [])
     assert (outcome.kind, outcome.layout) == ("different", "one_device")
-    assert comparison.compare(Program(steps=2), [], train).kind == "equal"
+    smaller, outcome = shrunk(program, outcome, compare)
+    assert outcome.kind == "different"
+    rest = replace(momentum, options=(("momentum", "0.9"),))
+    assert smaller == Program(optimizer=rest)
+    assert compare(replace(program, optimizer=Optimizer()), []).kind == "equal"
 
 
 def test_error_that_is_no_refusal_is_a_defect():

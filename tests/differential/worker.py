@@ -1,8 +1,9 @@
-"""One process of the fuzzer: draws and compares programs."""
+"""One process of the fuzzer: draws, compares and shrinks programs."""
 
 import logging
 import os
 import warnings
+from dataclasses import replace
 
 from tests.differential.outcome import Report
 
@@ -22,10 +23,11 @@ def prepare():
     tf.config.threading.set_inter_op_parallelism_threads(max(2, os.cpu_count() or 1))
 
 
-def run(seed, number, *, layouts, every):
-    """Compare a program; report its script if it shows a defect."""
+def run(seed, number, *, layouts, every, shrinks):
+    """Compare a program, and make it smaller if it shows a defect."""
     from tests.differential.comparison import compare, layouts_of
     from tests.differential.grammar import draw
+    from tests.differential.shrink import shrunk
     from tests.differential.source import script
     from tests.differential.steadfast_run import command
 
@@ -33,6 +35,9 @@ def run(seed, number, *, layouts, every):
     outcome = compare(program, layouts_of(number, layouts, every))
     if not outcome.is_defect:
         return Report(number, outcome)
+    if shrinks:
+        program, smaller = shrunk(program, outcome)
+        outcome = replace(smaller, secs=outcome.secs)
     title = f"Program {number} of seed {seed}, {outcome.kind} on {outcome.layout}."
     text = (
         f"{script(program, title, command(program, outcome.layout))}\n{outcome.detail}\n{program}"

@@ -1,11 +1,13 @@
-"""Two hosts and one folder: one trains; it is lost, and the other takes over."""
+"""Two hosts and one folder: one trains; it is lost, or loses its lock, and the other takes over."""
 
 import os
+import random
 import signal
 
 import pytest
 
 from tests.support.command_line import run_here
+from tests.support.fault_schedules import Fault, free, hold
 from tests.support.hosts import two_hosts
 from tests.support.processes import (
     OPTIONS,
@@ -26,6 +28,7 @@ TRAINING = [
     *(option for option in OPTIONS if not option.startswith(("model.", "augment."))),
     "checkpoint.keep=2",
 ]  # fmt: skip
+HELD = Fault("another host", 8, 0.0, random.Random(0))
 
 STUCK = '''
 import pathlib, socket, time
@@ -53,6 +56,14 @@ class Stuck:
 '''
 
 pytestmark = pytest.mark.slow
+
+
+def check_same_end(run_dir, unfinished=()):
+    straight = finished(*TRAINING)
+    assert worker_pids(run_dir) == {}
+    assert_same_run(run_dir, straight)
+    assert committed_steps(run_dir / "checkpoints") == [21, 24]
+    assert unfinished_steps(run_dir / "checkpoints") == set(unfinished)
 
 
 def test_other_host_waits_sees_whole_checkpoints_and_takes_over_a_lost_run(tmp_path):
@@ -90,7 +101,29 @@ def test_other_host_waits_sees_whole_checkpoints_and_takes_over_a_lost_run(tmp_p
         code, out, err = finish(hosts.start(1, tmp_path, *command))
         assert code == 0, out + err
         assert "Continuing from the checkpoint of step 9." in out
-    assert worker_pids(run_dir) == {}
-    assert_same_run(run_dir, finished(*TRAINING))
-    assert committed_steps(run_dir / "checkpoints") == [21, 24]
-    assert unfinished_steps(run_dir / "checkpoints") == set()
+    check_same_end(run_dir)
+
+
+@pytest.mark.long
+def test_host_that_has_lost_its_lock_saves_nothing_more(tmp_path):
+    command = [*TRAINING, hold(tmp_path, tmp_path, [HELD.step])]
+    with two_hosts() as hosts:
+        first = hosts.start(0, tmp_path, *command)
+        wait_until((tmp_path / "reached-8").exists, first)
+        run_dir = only_run(tmp_path)
+        # No file server is here that gives the lock away: the next holder locks another file.
+        (run_dir / ".lock").unlink()
+        second = hosts.start(1, tmp_path, *command)
+        code, out, err = finish(second)
+        assert code == 0, out + err
+        assert "Continuing from the checkpoint of step 6." in out
+        free(tmp_path, HELD)
+        code, out, err = finish(first)
+        assert code == 2, out + err
+        assert (
+            f"error: runs/{run_dir.name} was taken over by another process (pid {second.pid} on "
+            "host-1) while this one had lost its lock; nothing more is saved here, and the run "
+            "goes on there" in err.splitlines()
+        )
+    # It may not even remove what it has written: the other one could be writing there.
+    check_same_end(run_dir, unfinished=[9])

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.engine.checkpoints.test_checkpointer import flip_a_bit
-from tests.support.keras_archives import rewritten
+from tests.support.keras_archives import rewritten, write_on_loading
 from tests.support.training import engine, train
 from trainer.engine.checkpoints.checkpointer import Checkpointer
 from trainer.engine.graph.keras3.keras3_model import Keras3Model
@@ -232,6 +232,16 @@ def test_archive_gives_layers_by_name_in_another_order(tmp_path):
     text, _ = restore_weights(path, {"model": adapted(model)})
     assert text == f"4 of 4 weights from {path}; not used: two/0, two/1"
     assert len(same(values(saved), values(model))) == 4
+
+
+def test_operations_that_a_file_names_are_not_run(tmp_path):
+    path = tmp_path / "saved.keras"
+    saved, fresh = model(), model()
+    saved.save(path)
+    rewritten(path, lambda config, _: write_on_loading(config, tmp_path / "written"))
+    restore_weights(path, {"model": fresh})
+    assert_weights(fresh, saved.get_weights())
+    assert not (tmp_path / "written").exists()
 
 
 def external_link(group, other):

@@ -172,6 +172,15 @@ def test_model_that_its_steps_build_is_trained_and_evaluated():
     assert run.model().head.kernel.shape == (3, 1)
 
 
+def test_early_stopping_watches_what_keras_watches(composed):
+    stop = "callbacks.early_stopping"
+    fit(build, examples, validation=0.25, callbacks="early_stopping")
+    fit(build, examples, callbacks="early_stopping", **{f"{stop}.metric": "accuracy"})
+    fit(build, examples, **{stop: {"metric": "accuracy"}, "callbacks": "early_stopping"})
+    found = [(experiment.callbacks or {})["early_stopping"]["metric"] for experiment in composed]
+    assert found == ["loss", "accuracy", "accuracy"]
+
+
 def test_wrong_arguments_are_refused_before_anything_is_kept(composed, tmp_path):
     with pytest.raises(ConfigError, match=r"^runs_dir \(s3://b\) is an object store, where fit "):
         fit(build, examples, runs_dir="s3://b")

@@ -154,6 +154,22 @@ def test_batches_of_several_lengths_are_padded_each_to_its_own(tmp_path):
     assert [batch["features"].shape[1] for batch in stream.take(4)] == [2, 4, 2, 4]
 
 
+def test_triples_of_images_are_features_and_weights_may_be_a_column():
+    images = np.zeros([4, 3, 3, 1], np.float32)
+    triple = (images, images + 1, images + 2)
+    for data in (triple, tf.data.Dataset.from_tensor_slices(triple).batch(2)):
+        dataset = data_of_fit(data=lambda data=data: data)
+        assert [spec.shape for spec in dataset.feature_specs] == [(3, 3, 1)] * 3
+    for data in ((X, Y, np.ones([6, 1])), EXAMPLES.batch(2).map(lambda x, y: (x, y, x[:, :1]))):
+        dataset = data_of_fit(data=lambda data=data: data)
+        assert dataset.weighted
+        if isinstance(data, tuple):
+            indices = tf.range(2, dtype=tf.int64)
+            assert dataset.train.fetch(indices)["sample_weight"].shape == [2]
+        else:
+            assert next(iter(dataset.train.batches(3)))["sample_weight"].shape == [3]
+
+
 def test_passes_repeat_whoever_draws_meanwhile():
     def draws():
         yield from np.random.random(3)

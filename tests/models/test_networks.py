@@ -89,6 +89,17 @@ def test_batch_normalization_is_synchronized_or_not(synchronized):
     assert {x.fused for x in norms_of(application)} == {not synchronized}
 
 
+def test_zero_gamma_makes_each_block_the_identity():
+    model = resnet((8, 8, 1), 10, depth=14, zero_gamma=True)
+    names = ("stem_relu", "stage1_block2_relu", "stage2_block1_relu")
+    inner = tf.keras.Model(model.input, [model.get_layer(name).output for name in names])
+    images = tf.random.stateless_uniform([2, 8, 8, 1], seed=[0, 0])
+    before, after, halved = inner(images, training=True)
+    np.testing.assert_array_equal(before, after)
+    np.testing.assert_array_equal(halved[..., :16], after[:, ::2, ::2])
+    assert not np.any(halved[..., 16:])
+
+
 def test_patches_are_told_apart_by_their_positions():
     model = vit((8, 8, 1), 10, width=16, layers=1, heads=2)
     image = np.random.RandomState(0).uniform(size=(1, 8, 8, 1)).astype(np.float32)

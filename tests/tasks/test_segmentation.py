@@ -78,6 +78,13 @@ def test_loss_and_metrics_equal_numpy_over_unequal_batches():
     assert values["mean_iou"] == pytest.approx(np.mean(each), rel=1e-6)
 
 
+def test_class_that_does_not_occur_does_not_count_in_the_mean():
+    values = toy(3).derive_metrics(
+        {"loss": 1.0, "accuracy": 0.5, "iou/0": 0.5, "iou/1": float("nan"), "iou/2": 0.25}
+    )
+    assert values["mean_iou"] == pytest.approx(0.375)
+
+
 @pytest.mark.slow
 def test_metrics_are_those_of_the_predictions_and_the_picture_is_written(tmp_path):
     run = make(tmp_path)

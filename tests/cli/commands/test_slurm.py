@@ -68,11 +68,11 @@ def test_options_of_sbatch_are_passed_on_after_ours():
     words = ["-N", "2", "--time", "2-12", "-p", "gpu", "--exclusive", "--signal=B:USR1@30"]
     given = options(*words, *MULTI, "--output=a b.log")
     assert given[2] == "--nodes=2"
-    ours = ["--signal=B:USR1@30", "--time 2-12", "-p gpu", "--exclusive", "--output='a b.log'"]
+    ours = ["--signal=B:USR1@30", "--time=2-12", "-p gpu", "--exclusive", "--output='a b.log'"]
     assert given[-5:] == ours
     joined = options("-N2", "-t2:00:00", "-Jname", "-pgpu", *MULTI)
-    assert {"--nodes=2", "-t2:00:00", "-Jname", "-pgpu"} <= set(joined)
-    assert not [line for line in joined if line.startswith("-N")]
+    assert {"--nodes=2", "--time=2:00:00", "-Jname", "-pgpu"} <= set(joined)
+    assert not [line for line in joined if line.startswith(("-N", "-t"))]
 
 
 def test_range_of_nodes_takes_every_size_that_divides_the_batch():

@@ -193,3 +193,18 @@ def test_replicas_update_as_one_device(library, options):
     made = make()  # not in the strategy's scope
     two = here(lambda: made, library, steps, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
     np.testing.assert_equal(two, here(make, library, steps))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (keras.optimizers.AdamW(), "AdamW; trainer.optimizers.adamw.AdamW makes the same updates"),
+        (keras.optimizers.Nadam(), "Nadam; it runs as it is, for no fused optimizer"),
+        (keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "with SGD; trainer"),
+    ],
+)
+def test_one_line_says_how_a_compiled_optimizer_runs(caplog, optimizer, message):
+    with caplog.at_level("INFO"):
+        built(optimizer, [])
+    (line,) = caplog.messages
+    assert message in line

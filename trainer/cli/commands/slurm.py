@@ -24,8 +24,10 @@ from trainer.launch.run_context import resolve
 from trainer.runs.identity import run_path
 from trainer.runs.status import State, run_status
 from trainer.sweep.driver import prepare, print_summary
+from trainer.text import format_duration
 
 _SAVE_SECS = 120
+_EARLY_SECS = 60  # Slurm sends the signal up to a minute early
 
 _CHOICE = """\
 # The batch can be divided among so many tasks; the largest number that there are nodes for.
@@ -61,6 +63,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--submit", action="store_true", help="submit it with sbatch")
     parser.add_argument("--config-dir", help="a directory with more choices")
     parser.add_argument("-N", "--nodes", help="the number of nodes, or a range: 1-4")
+    parser.add_argument("-t", "--time", help="the time limit: 8:00:00")
     parser.add_argument("--signal", default=f"TERM@{_SAVE_SECS}")
     # Not as its second name: argparse would take sbatch's `-c` for it.
     words = ["--config-dir" if word == "-cd" else word for word in arguments]
@@ -139,6 +142,7 @@ def _sweep_script(args: argparse.Namespace) -> str:
 
 
 def _program(args: argparse.Namespace) -> list[str]:
+    """Return the words that start this program in a job."""
     python = [sys.executable] if sys.argv[0].endswith(".py") else []
     flags = ["--config-dir", args.config_dir] if args.config_dir else []
     return [*python, str(Path(sys.argv[0]).absolute()), *flags]
@@ -168,6 +172,7 @@ def _script(
             f"{' and '.join(sorted(nodes for nodes, _ in sizes))}; submit a sweep for each"
         )
     [(nodes, tasks)] = sizes
+    _check_time(args.time, args.signal)
     options = [
         f"--job-name={shlex.quote(name)}",
         f"--chdir={shlex.quote(os.getcwd())}",
@@ -177,6 +182,7 @@ def _script(
         "--requeue",
         "--open-mode=append",
         f"--signal={args.signal}",
+        *([f"--time={args.time}"] if args.time else []),
         *args.sbatch,  # sbatch takes the last of two
     ]
     script = importlib.resources.files(__package__).joinpath("shells/job.sh")
@@ -255,3 +261,35 @@ def _nodes(args: argparse.Namespace, experiment: Experiment) -> tuple[str, tuple
 def _are_equal(process_ids: Sequence[ProcessId]) -> bool:
     """Return whether all processes do the same, each with its part of the batch."""
     return {process_id.job for process_id in process_ids} == {"worker"}
+
+
+def _check_time(limit: str | None, signal: str) -> None:
+    """Check that a job trains before the signal to save: else it would be requeued for ever.
+
+    Raises:
+        ConfigError: it does not, or the limit is no time.
+    """
+    if limit is None:
+        return
+    secs = _seconds(limit)
+    save_secs = int(match[1]) if (match := re.search(r"@([0-9]+)$", signal)) else 0
+    if secs < save_secs + _EARLY_SECS:
+        raise ConfigError(
+            f"--time ({limit}) must be at least {format_duration(save_secs + _EARLY_SECS)}: "
+            f"the signal to save comes {save_secs} s before the end (--signal={signal}), and up to "
+            f"{_EARLY_SECS} s early"
+        )
+
+
+def _seconds(limit: str) -> int:
+    """Return a limit of sbatch (minutes, days-hours, ...) in seconds, or raise a ConfigError."""
+    match = re.fullmatch(r"(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?", limit)
+    if match is None:
+        raise ConfigError(f"--time ({limit}) must be a time, such as 90 (minutes), 8:00:00 or 2-12")
+    days, *numbers = match.groups()
+    values = [int(number) for number in numbers if number is not None]
+    if days is not None:
+        hours, minutes, secs = (*values, 0, 0)[:3]
+        return int(days) * 86400 + hours * 3600 + minutes * 60 + secs
+    hours, minutes, secs = {1: (0, *values, 0), 2: (0, *values), 3: tuple(values)}[len(values)]
+    return hours * 3600 + minutes * 60 + secs
