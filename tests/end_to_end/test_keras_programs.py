@@ -64,7 +64,7 @@ def test_program_is_refused_in_one_line(tmp_path, name):
 
 def test_optimizer_of_keras_is_refused_in_one_line(tmp_path):
     optimizer = ("optimizer=sgd", "optimizer._target_=tensorflow.keras.optimizers.SGD")
-    problem = r"optimizer \(SGD\) is none of .* use one such as tf.keras.optimizers.legacy.SGD, or"
+    problem = r"optimizer \(SGD\) is not in .* use one such as tf.keras.optimizers.legacy.SGD, or"
     assert_refused(tmp_path, problem, *model("unbuilt.net"), *optimizer, "~optimizer.weight_decay")
 
 
