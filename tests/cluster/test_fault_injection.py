@@ -139,11 +139,8 @@ ACTIONS = "must be one of kill, terminate, freeze"
         ("{process:worker-1}", [("worker", 0)], False, "did you mean 'worker-0'?"),
         ("{process:ps-0,action:crash}", [("chief", 0), ("ps", 0)], False, ACTIONS),
         ("{process:ps-0}", [("chief", 0), ("ps", 0)], True, "in a declared cluster"),
-        ("{process:worker-0,action:crash}", [("chief", 0), ("worker", 0)], False, ACTIONS),
         (SLOW_WORKER, [("chief", 0), ("worker", 0)], True, None),
         ("{process:ps-0,action:slow,delay_secs:1}", [("chief", 0), ("ps", 0)], False, "be slow"),
-        ("{action:slow,delay_secs:1}", [("chief", 0), ("ps", 0)], False, "be slow"),
-        ("{process:ps-0,phase:start}", [("chief", 0), ("ps", 0)], True, None),
         ("{process:supervisor}", [("worker", 0)], True, None),
     ],
 )  # fmt: skip

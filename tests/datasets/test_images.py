@@ -76,11 +76,8 @@ def test_transform_compiles_under_xla():
     ("options", "message"),
     [
         ({"augment": {"magnitude": 9.0}}, r"magnitude \(9.0\) is .*augment.randaugment=2"),
-        ({"image_size": [9, 0]}, r"image_size \(\[9, 0\]\) must be"),
-        ({"augment": {"crop": 6}}, r"augment\.crop \(6\) must be less.*shorter side, 6"),
         ({"augment": {"crop": 4}, "image_size": [4, 9]}, r"augment\.crop \(4\).*side, 4"),
         ({"normalize": Normalization(mean=[0.1, 0.2])}, r"normalize\.mean.*for each of the 3 ch"),
-        ({"normalize": Normalization(std=[0.5, 0.0, 0.5])}, r"normalize\.std.*must be positive"),
     ],
 )
 def test_image_dataset_refuses_impossible_options(options, message):
