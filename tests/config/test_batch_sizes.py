@@ -41,12 +41,9 @@ def test_batch_is_divided(batch, replicas, sizes, line):
          "the number of replicas (3); use 126 or 129"),
         (Batch(global_size=48, shards=12), 2, "batch.shards (12)",
          "use batch.shards=8 or 16, or 1 or 3 replicas"),
-        (Batch(global_size=48, shards=2), 4, "batch.shards (2)", "batch.shards=4, or 2 replicas"),
         (Batch(global_size=50, shards=4, accumulate=2), 2, "batch.global_size (50)",
          "batch.shards (4) x batch.accumulate (2) (8); use 48 or 56"),
         (Batch(None, per_replica=6, shards=8), 2, "batch.per_replica (6)", "use 4 or 8"),
-        (Batch(global_size=100, accumulate=3), 2, "batch.global_size (100)",
-         "replicas (2) x batch.accumulate (3) (6); use 96 or 102"),
         (Batch(None, per_replica=10, accumulate=4), 2, "batch.per_replica (10)", "use 8 or 12"),
     ],
 )  # fmt: skip

@@ -66,7 +66,6 @@ def test_details_of_a_run_are_complete(runs):
     ("name", "text"),
     [
         ("run.json", "{"), ("run.json", '{"argv": 5}'), ("run.json", '{"lineage": 3}'),
-        ("run.json", '{"lineage": [{}]}'), ("run.json", '{"argv": ["a"], "devices": 1}'),
         ("config.yaml", "train: ["), ("result.json", "[1]"),
         ("confusion.json", '{"step": 1, "classes": ["a"], "matrix": [[1, 2]]}'),
     ],
