@@ -99,7 +99,6 @@ hydra:
     ("override", "line"),
     [
         ("model=../model/softmax", r"model=../model/softmax: a choice .*did you mean 'softmax'\?"),
-        ("dataset=../dataset/digits", r"dataset=.*: a choice .*did you mean 'digits'\?"),
         ("callbacks=[early_stopping,../callbacks/early_stopping]", "callbacks=../callbacks/"),
         ("experiment=mine", r"model=\.\./model/softmax: a choice"),
     ],
