@@ -1,6 +1,7 @@
 """The wheel: what is in it, and that it runs where there is no checkout."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -24,9 +25,11 @@ CARRIED = (".py", ".yaml", ".npz", ".csv")
 
 def run(*command, cwd):
     """Run a command to its end, and return what it printed."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=300
-    )
+        [str(part) for part in command],
+        cwd=cwd, env=env, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
     assert done.returncode == 0, (
         f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
     )
