@@ -97,19 +97,6 @@ def test_best_is_that_of_all_attempts():
     assert not result_lines().line(9, None, None, evaluated(0.5)).endswith("best")
 
 
-@pytest.mark.parametrize(
-    ("overrides", "shown"),
-    [
-        (["train.epochs=3"], (3, "accuracy", "max")),
-        (["train.steps=3", "checkpoint.best.metric=loss"], (None, "loss", "min")),
-    ],
-)
-def test_best_checkpoints_and_the_lines_agree_on_the_metric(overrides, shown):
-    directions = Directions({"loss": "min", "accuracy": "max"}, "accuracy")
-    lines = ResultLines(compose(overrides), 34, "test", [], directions)
-    assert (lines.num_epochs, lines.metric, lines.mode) == shown
-
-
 NAMES = ["worker-0", "worker-1"]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.terminal import Clock, FakeTerminal, rendered, screen_of
-from trainer.cluster.messages import Crash, Line, Opening, Output, Phase, Problem, Progress
+from trainer.cluster.messages import Crash, Line, Output, Phase, Problem, Progress
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.config.schema import Launch
 from trainer.launch.display import Console, Screen, is_quiet
@@ -18,7 +18,7 @@ from trainer.launch.display import Console, Screen, is_quiet
 LOG = Path("runs/x/logs/worker-0.log")
 PROGRESS = Progress(120, 360, 1519.6, 12.4, {"loss": 0.21129, "accuracy": 0.9375}, "11/30")
 TEXT = "120/360  0:12 left  loss 0.2113  accuracy 0.9375  1,520 examples/s"
-WORKERS = [ProcessId("worker", index) for index in range(16)]
+WORKERS = [ProcessId("worker", index) for index in range(2)]
 
 
 @pytest.fixture
@@ -90,23 +90,6 @@ def test_live_view_of_two_processes(clock):
     ]
 
 
-def test_live_view_of_many_processes_counts_them(clock):
-    console = Console(io.StringIO(), io.StringIO(), clock)
-    for process_id in WORKERS:
-        console.begin(process_id)
-        console.update(process_id, Phase("train", 50))
-    for index in (1, 2, 3):
-        console.update(WORKERS[index], Phase("save", 50))
-    console.update(WORKERS[7], Phase("compile", 0))
-    console.end(WORKERS[4], "lost", "was killed by SIGKILL")
-    assert rendered(console, 100) == [
-        "11 training, 3 saving, 1 lost: worker-4, 1 compiling: worker-7",
-        "worker-4  lost        was killed by SIGKILL",
-    ]
-    clock.now += 60
-    assert len(rendered(console, 100)) == 8
-
-
 def test_lines_stand_above_the_live_view_which_goes(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -152,14 +135,6 @@ def test_no_line_is_erased_by_a_block_that_changes_its_height(monkeypatch):
     sys.setswitchinterval(interval)
     screen.close()
     assert screen_of(out.getvalue()) == lines
-
-
-def test_line_of_every_attempt_is_shown_once():
-    out = io.StringIO()
-    console = Console(out)
-    for text in ("cnn on digits, 2 CPUs", "cnn on digits, 2 CPUs", "cnn on digits, 1 CPU"):
-        console.show(Opening(text), LOG)
-    assert out.getvalue() == "cnn on digits, 2 CPUs\ncnn on digits, 1 CPU\n"
 
 
 def test_console_keeps_the_first_cause():

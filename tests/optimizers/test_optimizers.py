@@ -232,11 +232,8 @@ def test_weight_decay_follows_the_schedule():
 @pytest.mark.parametrize(
     ("optimizer", "kernel"),
     [
-        (build_sgd(RATE, momentum=0.0), "ResourceApplyGradientDescent"),
         (build_sgd(RATE), "ResourceApplyKerasMomentum"),
-        (build_rmsprop(RATE, momentum=0.9), "ResourceApplyRMSProp"),
         (build_adamw(RATE), "ResourceApplyAdam"),
-        (build_nadam(RATE), "ResourceApplyAdam"),
         (build_adagrad(RATE, weight_decay=0.1), "ResourceApplyAdagradV2"),
     ],
 )

@@ -22,11 +22,3 @@ def test_each_process_gets_the_lines_that_it_lacks_up_to_the_position(tmp_path):
     for number in range(2):
         assert (tmp_path / f"log-{number}").read_text().splitlines() == LINES[:4]
     assert (tmp_path / "log-2").read_text().splitlines() == LINES
-
-
-def test_equal_logs_are_left_as_they_are(tmp_path):
-    (tmp_path / "log-0").write_text(f"{LINES[0]}\n")
-    (tmp_path / "log-1").write_text(f"{LINES[0]}\n{LINES[1]}\n")
-    before = [path.stat().st_ino for path in sorted(tmp_path.iterdir())]
-    in_processes(2, lambda group: complete_log(tmp_path / f"log-{group.index}", 5, group))
-    assert [path.stat().st_ino for path in sorted(tmp_path.iterdir())] == before
