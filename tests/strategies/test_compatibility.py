@@ -223,10 +223,8 @@ CONV_NET = "tests.support.keras3_models.conv_net"
     ("command", "may_be"),
     [
         ("model=softmax", False),
-        ("model=mobilenet", False),
         ("model=softmax ~model.l2 model._target_=tensorflow.keras.applications.MobileNetV2", False),
         (f"model=softmax ~model.l2 model._target_={CONV_NET}", True),
-        ("experiment=gan_digits", False),
         (
             "experiment=gan_digits ~task.discriminator.width "
             f"task.discriminator._target_={CONV_NET}",

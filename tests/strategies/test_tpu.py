@@ -108,21 +108,6 @@ def test_create_refuses_an_unreachable_task_in_one_line(calls, monkeypatch):
     assert len(calls) == 1
 
 
-def test_create_reports_a_tensorflow_error_in_one_line(calls, monkeypatch):
-    error = tf.errors.NotFoundError(None, None, "TPUs not found in the cluster.\nDevices: [CPU]")
-
-    def fail(resolver):
-        raise error
-
-    monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", fail)
-    with pytest.raises(ConfigError) as raised:
-        Tpu(name="mine").create(Cluster())
-    assert raised.value.problems == (
-        f"strategy.name (mine): there is no TPU that can be used: {str(error).splitlines()[0]}",
-    )
-    assert "strategy" not in calls
-
-
 def losses(run_dir, *options, compiled):
     """Return the losses of some steps, [4], with the input outside the step, as on a TPU."""
     training = engine(run_dir, "optimizer=sgd", "optimizer.learning_rate=0.05", *options)

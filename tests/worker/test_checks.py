@@ -10,7 +10,6 @@ import tensorflow as tf
 from trainer.datasets.splits.arrays import ArraySplit
 from trainer.datasets.splits.nested import NestSplit
 from trainer.errors import ConfigError
-from trainer.protocols import Metric, names_of
 from trainer.tasks.classification import Classification
 from trainer.worker import checks
 from trainer.worker.checks import check_classes, warn_of_missing_numbers
@@ -93,13 +92,6 @@ def test_callback_of_keras_is_told_its_place():
         f"callbacks.keras.callback._target_={__name__}.Keras, and its options there",
     )
     checks.check_callback("callbacks.mine", SimpleNamespace(on_evaluate=lambda *args: None))
-
-
-def test_metric_without_members_is_refused():
-    with pytest.raises(ConfigError) as raised:
-        checks.check_has("metrics.mine", SimpleNamespace(result=None), names_of(Metric))
-    problem = f"metrics.mine (SimpleNamespace) has no update_state, reset_state{ADVICE}"
-    assert raised.value.problems == (problem,)
 
 
 SPARSE = "sparse_categorical_crossentropy"

@@ -251,11 +251,9 @@ def probabilities():
 
 
 SGD, ADAM = tf.keras.optimizers.legacy.SGD(0.1), tf.keras.optimizers.Adam(0.1)
-OLD = tf.compat.v1.train.AdagradOptimizer(0.1)
 MISTAKES = {
     "call replicator.checkpoint": lambda loop: loop.run(lambda: tf.constant(1.0)),
     "two input functions are called <lambda>": running(lambda: (total, lambda x: stream(x))),
-    "two step functions are called <lambda>": running(lambda: (lambda x: total(x), stream)),
     "<lambda> must return a tf.data.Dataset; it returns list": running(
         lambda: (total, lambda context: [1, 2, 3])
     ),
@@ -266,9 +264,6 @@ MISTAKES = {
     "optimizer is not wrapped": unwrapped,
     "Adam is none, use one such as tf.keras.optimizers.legacy.Adam": lambda loop: (
         loop.wrap_optimizer(ADAM, [])
-    ),
-    "AdagradOptimizer is none, use one such as .*.legacy.Adagrad$": lambda loop: (
-        loop.wrap_optimizer(OLD, [])
     ),
     "given the probabilities of a softmax": running(lambda: (probabilities,)),
     "reduce .'?average'?. must be": lambda loop: loop.wrap_optimizer(SGD, [], reduce="average"),
