@@ -78,6 +78,7 @@ def test_every_program_is_python_and_keeps_the_rules():
         assert allowed(program) == program
 
 
+@pytest.mark.slow
 def test_everything_in_the_catalog_is_drawn():
     programs = [draw(4, number) for number in range(2500)]
     outputs = [output for program in programs for output in program.outputs]
