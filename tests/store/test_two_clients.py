@@ -215,5 +215,6 @@ def own_clocks(monkeypatch):
 
 @pytest.mark.parametrize("first", range(0, SCHEDULES, 50))
 def test_only_one_commits_and_what_it_has_saved_stays(tmp_path, own_clocks, first):
+    """After each turn of a client `World` checks it."""
     for seed in range(first, first + 50):
         World(tmp_path / str(seed), seed).play()

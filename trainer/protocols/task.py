@@ -98,9 +98,6 @@ class Replica(Protocol):
     def map_gather(self, fn: Callable[[Any], Any], value: Any, axis: int = 0) -> Any:
         """Apply `fn` to this replica's value and stack the results of all replicas."""
 
-    def gather_rows(self, value: Any) -> Any:
-        """Join the examples, [B, ...], of all replicas; lengths may differ between batches."""
-
     def broadcast(self, value: Any, source: int = 0) -> Any:
         """Return the value of replica `source`; all values are alike in nest, shapes and types."""
 
@@ -208,6 +205,9 @@ class StepContext(Replica, Protocol):
     @property
     def num_parts(self) -> int:
         """How many equal parts the global batch is computed in, on all replicas."""
+
+    def gather_rows(self, value: Any) -> Any:
+        """Join the examples, [B, ...], of all replicas; lengths may differ between batches."""
 
     def minimize(
         self,
