@@ -135,24 +135,6 @@ def test_model_of_keras_3_names_what_does_not_fit(tmp_path):
     assert_weights(other, before)
 
 
-@pytest.mark.parametrize(
-    ("keys", "problem"),
-    [
-        (["1/_kernel"], "it has 1 layers with weights, this one 3"),
-        (["1/_kernel", "2/gamma", "4/_kernel"], "it lacks conv"),
-    ],
-)
-def test_other_layers_of_keras_3_are_named(tmp_path, keys, problem):
-    operations = {}
-    for key in keys:
-        number, name = key.split("/")
-        operations[number] = tf.train.Checkpoint(**{name: tf.Variable(tf.zeros([2, 2, 1, 3]))})
-    functional = tf.train.Checkpoint(_operations=tf.train.Checkpoint(**operations))
-    save(tmp_path, model=tf.train.Checkpoint(_functional=functional))
-    with pytest.raises(CheckpointError, match=problem):
-        restore_weights(tmp_path, {"model": convolutional()})
-
-
 LIBRARIES = [tf.keras.layers, keras.layers]
 
 

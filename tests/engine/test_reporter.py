@@ -6,8 +6,6 @@ import logging
 import math
 
 import pytest
-from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
-from tensorboard.util.tensor_util import make_ndarray
 
 from tests.support.training import engine
 from trainer.cli.compose import compose
@@ -16,16 +14,6 @@ from trainer.config.directions import Directions
 from trainer.engine import reporter
 from trainer.engine.reporter import ExchangeTime, ResultLines, WorkerClock
 from trainer.runs.ledger import WorkerRecord, WorkerTime
-
-
-def read_events(run_dir):
-    """Return tag -> [(step, content)] of the events of a run, and TensorBoard's reader of them."""
-    reader = EventAccumulator(str(run_dir / "events"), size_guidance={"tensors": 0}).Reload()
-    contents = {
-        tag: [(event.step, make_ndarray(event.tensor_proto)) for event in reader.Tensors(tag)]
-        for tag in reader.Tags()["tensors"]
-    }
-    return contents, reader
 
 
 def lines(run_dir):
@@ -66,18 +54,6 @@ def test_results_are_a_line_for_the_user_and_the_tutorials_line_in_the_log(tmp_p
         f"Epoch: {epoch}, accuracy: {mean['accuracy']:f}, train_loss: {mean['loss']:f}."
         for epoch, mean in enumerate(means)
     ]
-
-
-@pytest.mark.slow
-def test_disabled_summaries_write_nothing(tmp_path):
-    engine(tmp_path, "writers=[tensorboard]").train(lambda: False)
-    contents, reader = read_events(tmp_path)
-    assert not [tag for tag in contents if tag.startswith(("weights", "gradients", "pictures"))]
-    assert {
-        f"metrics/{name}/{split}" for name in ("accuracy", "loss") for split in ("test", "train")
-    } <= contents.keys()
-    assert reader.Tags()["graph"] is False
-    assert not (tmp_path / "events" / "plugins").exists()
 
 
 def result_lines(metric="accuracy", **directions):

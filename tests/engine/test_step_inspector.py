@@ -1,17 +1,11 @@
 """The step inspector shows the next step, and changes nothing."""
 
-import functools
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.support.toy_writers import Shown
 from tests.support.training import RANDOM, ROUNDING, TWO, assert_same_bits, engine, variables
-from trainer.engine.plan import EverySteps
-from trainer.engine.step_inspector import StepInspector
-from trainer.errors import ConfigError
 
 RATE = 0.05
 SGD = ("optimizer=sgd", f"optimizer.learning_rate={RATE}", "optimizer.momentum=0")
@@ -60,13 +54,3 @@ def test_gradients_are_those_of_next_step(tmp_path):
 def test_inspector_shows_what_is_due(tmp_path):
     run_engine = engine(tmp_path, "strategy=one_device", "summary.histograms=3", "summary.images=4")
     assert list(inspect(run_engine, 4)) == ["inputs"]
-
-
-def test_features_that_are_not_images_are_refused():
-    plan = SimpleNamespace(images=[EverySteps(10)])
-    make_inspector = functools.partial(StepInspector, SimpleNamespace(state=None), plan)
-    for shape in ([28, 28], [28, 28, 1], [32, 32, 3], [32, 32, 4]):
-        make_inspector(tf.TensorSpec([None, *shape]))
-    for shape in ([784], [32, 32, 2], [4, 32, 32, 3]):
-        with pytest.raises(ConfigError, match=r"^summary.images \(10\) needs .* that are images, "):
-            make_inspector(tf.TensorSpec([None, *shape]))

@@ -91,23 +91,6 @@ def per_pixel(input_shape, num_classes):
     return model
 
 
-class Flat(keras.Model):
-    """A subclassed model of logits for each example."""
-
-    def __init__(self, num_classes):
-        super().__init__()
-        self.last = layers.Dense(num_classes)
-
-    def call(self, inputs):
-        return self.last(keras.ops.mean(keras.ops.cast(inputs, "float32"), 1)[..., None])
-
-
-def flat(input_shape, num_classes):
-    model = Flat(num_classes)
-    model(keras.ops.zeros((1, *input_shape)))
-    return model
-
-
 def lora(input_shape, num_classes):
     """Train a low-rank update of a frozen kernel."""
     inputs = keras.Input(input_shape)
@@ -227,22 +210,6 @@ def raw_variable(input_shape, num_classes, *, held_by):
     return keras.Model(inputs, layers.Dense(num_classes)(scaled))
 
 
-def raw_closure(input_shape, num_classes):
-    """Have a function read a variable of its own."""
-    scale = keras.Variable(1.0, name="own_scale")
-    inputs = keras.Input(input_shape)
-    scaled = layers.Lambda(lambda x: x * scale)(layers.Flatten()(inputs))
-    return keras.Model(inputs, layers.Dense(num_classes)(scaled))
-
-
-class Asking(keras.layers.Layer):
-    """A layer that asks for the value of a tensor in Python."""
-
-    def call(self, inputs):
-        """Return the inputs or their opposite."""
-        return inputs if keras.ops.sum(inputs) > 0 else -inputs
-
-
 class Around(keras.Model):
     """A subclassed model, whose layers are called with no symbolic tensors."""
 
@@ -255,13 +222,6 @@ class Around(keras.Model):
         for layer in self.chain:
             hidden = layer(hidden)
         return hidden
-
-
-def asking(input_shape, num_classes):
-    """Have a Python `if` on a tensor."""
-    model = Around(Asking(), layers.Dense(num_classes))
-    model(keras.ops.zeros((1, *input_shape)))
-    return model
 
 
 def recomputing(input_shape, num_classes):
@@ -277,30 +237,9 @@ def unbuilt(input_shape, num_classes):
     return Subclassed(num_classes)
 
 
-class Uncallable(keras.Model):
-    """Takes images of one dimension less than they have."""
-
-    def __init__(self):
-        super().__init__()
-        self.convolution = layers.Conv1D(2, 3)
-
-    def call(self, x):
-        return self.convolution(x)
-
-
-def uncallable(input_shape, num_classes):
-    """Return a model that has no variables yet, and cannot be called."""
-    return Uncallable()
-
-
 def deferred(input_shape, num_classes):
     """Return a sequential model without an input, which the trainer builds."""
     return keras.Sequential([layers.Flatten(), layers.Dense(num_classes)])
-
-
-def optimizer(learning_rate):
-    """Return an optimizer of Keras 3."""
-    return keras.optimizers.SGD(0.1)
 
 
 def named(input_shape, num_classes):

@@ -9,16 +9,10 @@ from trainer.tasks.classification import Classification
 class WithTarget(Classification):
     """Classification whose target network follows the model, and that stays near its logits."""
 
-    def __init__(self, *, tau: float = 0.25, other_target: bool = False) -> None:
-        super().__init__()
-        self._tau = tau
-        self._other_target = other_target
-
     def build(self, parts: TaskParts) -> None:
         super().build(parts)
-        target = parts.model(outputs=3 if self._other_target else None)
-        if not self._other_target:
-            target.set_weights(self.models["model"].get_weights())
+        target = parts.model()
+        target.set_weights(self.models["model"].get_weights())
         target.trainable = False
         self.models["target"] = target
 
@@ -31,5 +25,5 @@ class WithTarget(Classification):
 
         model = self.models["model"]
         metrics = step.minimize(loss, batch, model, self.optimizers["model"])
-        step.soft_update(self.models["target"], model, self._tau)
+        step.soft_update(self.models["target"], model, 0.25)
         return metrics

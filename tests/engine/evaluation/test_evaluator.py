@@ -12,7 +12,6 @@ from tests.support.processes import log
 from tests.support.training import ROUNDING, TWO, assert_same_bits, engine, train, variables
 from tests.tasks.test_tasks import SILENT
 from trainer.datasets.digits import digits
-from trainer.engine.evaluation.evaluator import blocks
 from trainer.engine.pacing import Stopped
 from trainer.errors import ConfigError
 from trainer.files import read_json
@@ -110,23 +109,6 @@ def test_predictions_do_not_depend_on_their_start_and_a_stop_restores_the_weight
     assert_same_bits(before, variables(trained))
 
 
-@pytest.mark.parametrize("cuts", [[], [1], [3, 4, 9], [10]])
-def test_blocks_do_not_depend_on_chunks_and_omit_rows_of_weight_zero(cuts):
-    whole = {
-        "id": np.arange(11),
-        "weight": (np.arange(11) != 5).astype(np.float32),
-        "probabilities": np.eye(11),
-    }
-    chunks = [
-        dict(zip(whole, parts, strict=True))
-        for parts in zip(*(np.split(rows, cuts) for rows in whole.values()), strict=True)
-    ]
-    result = list(blocks(chunks, 4))
-    assert [block["id"].tolist() for block in result] == [[0, 1, 2, 3], [4, 6, 7, 8], [9, 10]]
-    for block in result:
-        np.testing.assert_array_equal(block["probabilities"], np.eye(11)[block["id"]])
-
-
 @pytest.mark.slow
 def test_best_checkpoint_and_callbacks_follow_any_metric(tmp_path):
     options = (
@@ -171,12 +153,6 @@ def test_evaluation_may_communicate(tmp_path):
     ]
     np.testing.assert_allclose(losses, losses[0], rtol=1e-6)
     assert losses[0] > 10.0  # of half of the others it would be 0.7 less
-
-
-def test_evaluation_of_shards_may_not_communicate(tmp_path):
-    run_engine = engine(tmp_path, *COMPARING, "batch.global_size=32", "batch.shards=2")
-    with pytest.raises(ConfigError, match=r"all_gather\(axis=0\) at .* would join parts of the"):
-        run_engine.evaluator.evaluate(lambda: False)
 
 
 class Updating(Classification):

@@ -12,8 +12,6 @@ from trainer.cli.compose import compose
 from trainer.config.directions import Directions
 from trainer.config.instantiate import instantiate
 from trainer.datasets.digits import digits
-from trainer.datasets.splits.arrays import ArrayDataset, ArraySplit
-from trainer.engine.evaluation.inference import class_names_of
 from trainer.engine.evaluation.row_metrics import (
     MisclassifiedExamples,
     metric_values,
@@ -87,15 +85,6 @@ def test_keras_metric_not_for_classes_is_refused_in_one_line(metric):
     assert line.startswith(f"metrics.x ({type(metric).__name__}) must give numbers for labels of")
 
 
-def test_error_in_user_metric_keeps_its_traceback():
-    class Broken(Margin):
-        def update_state(self, y_true, y_pred, sample_weight=None):
-            raise ValueError("broken")
-
-    with pytest.raises(ValueError, match="broken"):
-        validate_metrics({"x": Broken()}, 10, ())
-
-
 def test_metric_references_must_be_evaluated():
     overrides = [
         "metrics=top_5", "checkpoint.best.metric=top_5", "callbacks=early_stopping",
@@ -116,14 +105,6 @@ def test_metric_references_must_be_evaluated():
     own.callbacks = {"mine": {"_target_": "own.Callback", "metric": "cosine"}}
     for experiment in (compose([]), own):
         require_evaluated(experiment, ["loss"], declared)
-
-
-def test_class_names_default_to_numbers_and_must_be_complete():
-    dataset = digits()
-    assert class_names_of(dataset) == NAMES
-    object.__setattr__(dataset, "class_names", ["a", "b"])
-    with pytest.raises(ConfigError, match="the dataset has 2 class_names for 10 classes"):
-        class_names_of(dataset)
 
 
 NAMES = [str(number) for number in range(10)]
@@ -149,13 +130,6 @@ def test_images_show_most_probable_errors_first():
     np.testing.assert_array_equal(misclassified.images(), add_captions(pixels[[1, 3, 2]], captions))
     misclassified.reset()
     assert len(misclassified.images()) == 0
-
-
-def test_features_that_are_not_images_are_refused():
-    split = ArraySplit(np.zeros((4, 5), np.float32), np.zeros(4))
-    dataset = ArrayDataset(train=split, test=split, input_shape=(5,), num_classes=2)
-    with pytest.raises(ConfigError, match=r"misclassified \(3\) needs .* the dataset has \[5\]"):
-        MisclassifiedExamples(3, dataset, NAMES)
 
 
 def test_probabilities_that_are_not_finite_predict_no_class():

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.training import SMALL, lines_of, recipe
-from trainer.engine.graph.checks.graph_check import IN_LOOP, GraphCheck, all_graphs, check_losses
+from trainer.engine.graph.checks.graph_check import GraphCheck, all_graphs, check_losses
 from trainer.errors import ConfigError
 
 INPUTS = tf.TensorSpec([4])
@@ -85,12 +85,6 @@ def test_variable_that_is_only_assigned_is_refused():
     with pytest.raises(ConfigError, match=r"AssignAddVariableOp .* the variable "):
         check(assign(variable))
     assert check(assign(variable), {"count": variable}) == []
-
-
-def test_advice_is_that_of_the_loop():
-    variable = tf.Variable(1.0)
-    with pytest.raises(ConfigError, match=r"pass it to replicator.checkpoint"):
-        check(lambda x: x * variable, place=IN_LOOP)
 
 
 DRAWS = {

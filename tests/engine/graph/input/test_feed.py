@@ -1,7 +1,6 @@
 """The order of samples: a function of (seed, position), for any replicas and any feed."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,9 +17,7 @@ from trainer.engine.graph.input.feed import (
     SampleOrder,
     Source,
     StreamFeed,
-    epoch_lines,
     feed,
-    sample_order,
 )
 
 N = 23
@@ -227,21 +224,6 @@ def test_position_alone_decides_about_a_mixture():
     assert locate(order, np.arange(100))[1].tolist() != other.tolist()
     _, indices = locate(MixedOrder(40, 0, ((20, 1), (20, 1))), np.arange(40))
     assert indices[::2].tolist() != (indices[1::2] - 20).tolist()  # sources of one size
-
-
-def test_split_with_parts_gets_a_mixed_order_and_a_line_for_each():
-    parts = [
-        SimpleNamespace(name=name, size=size, share=share)
-        for name, size, share in (("a", 1000, 3), ("b", 10, 1))
-    ]
-    plain, split = SimpleNamespace(num_examples=5), SimpleNamespace(num_examples=1010, parts=parts)
-    assert sample_order(split, 2) == MixedOrder(1010, 2, ((1000, 3), (10, 1)))
-    assert sample_order(plain, 2) == SampleOrder(5, 2)
-    assert list(epoch_lines(split, 400)) == [
-        "Source a: 1,000 examples, share 0.75, 0.3 epochs",
-        "Source b: 10 examples, share 0.25, 10 epochs",
-    ]
-    assert list(epoch_lines(plain, 400)) == []
 
 
 class Numbers:

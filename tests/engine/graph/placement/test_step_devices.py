@@ -12,7 +12,7 @@ import tensorflow as tf
 from tests.support.training import assert_same_bits, engine, train, variables
 from trainer.engine.graph.placement.step_devices import BACKWARD, device_key, traffic
 from trainer.errors import ConfigError
-from trainer.logical_devices import groups_of, logical_device
+from trainer.logical_devices import groups_of
 
 NO_OPTIONS = [f"~model.{key}" for key in ("width", "dropout", "batch_norm", "synchronized", "l2")]
 TWO_LAYERS = [
@@ -142,17 +142,6 @@ def test_logical_device_around_a_layer_places_its_variables_and_its_work(tmp_pat
     assert [places(run, kernel) for kernel in kernels] == [[0], [1]]
     products = [op for op in graph.get_operations() if op.type == "MatMul"]
     assert {device_key(op.device)[1] for op in products if "/second/" in op.name} == {1}
-
-
-def test_logical_device_that_does_not_exist_is_one_line(tmp_path):
-    message = r"logical_device \(2\) must be from 0 to 1: strategy.devices_per_replica is 2"
-    with pytest.raises(ConfigError, match=message):
-        train(tmp_path, *HALVES, "+model.other=2", *layout(1, 2), "strategy.placement={.*:1}")
-
-
-def test_logical_device_changes_nothing_on_one_device():
-    with logical_device(7):
-        assert float(tf.sin(0.0)) == 0.0
 
 
 def placed_layer(input_shape, num_classes):

@@ -154,20 +154,6 @@ def test_dropped_update_moves_no_target(tmp_path):
         np.testing.assert_array_equal(old, new)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("option", "problem"),
-    [
-        ("+task.tau=1.5", r"soft_update was given tau=1.5, which must be in \[0, 1\]"),
-        ("+task.other_target=true", r"cannot move \S+ \[64, 3\] .* toward \S+ \[64, 10\] float32"),
-    ],
-)
-def test_immovable_data_is_refused_in_one_line(tmp_path, option, problem):
-    run = with_target(tmp_path, option)
-    with pytest.raises(ConfigError, match=problem):
-        run.train(lambda: False)
-
-
 SIZE = 32
 NUM_PARTS = 2
 RATE = 0.25
@@ -260,18 +246,6 @@ def test_each_draw_of_a_step_differs_and_the_next_step_draws_anew():
     assert len(np.unique(integers)) == SIZE
     np.testing.assert_array_equal(first, drawn(1)[0])
     assert not np.intersect1d(first, drawn(2)[0]).size
-
-
-def test_draw_of_unknown_shape_is_refused():
-    with batch_part(BatchPart(lambda: fold_seed(0, 1), SIZE, 0)):
-        step = Step(tf.constant(0, tf.int64), StepOptions(), CollectiveLog())
-
-        @tf.function(autograph=False, input_signature=[tf.TensorSpec([None])])
-        def draw(x):
-            return step.random_normal([tf.shape(x)[0], 2])
-
-        with pytest.raises(ConfigError, match="must have a static shape"):
-            draw(tf.zeros([3]))
 
 
 def centered(step, batch, model, optimizer):
