@@ -168,10 +168,6 @@ def test_search_words_belong_to_pages():
     assert [page for page in words if not (ROOT / "docs" / page).exists()] == []
 
 
-def test_readme_is_short():
-    assert len((ROOT / "README.md").read_text().split()) <= 750
-
-
 def test_links_lead_somewhere():
     """As on GitHub; of those to other sites only that they are addresses."""
     paths = [*(page.path for page in PAGES), *(ROOT / name for name in OTHER_PAGES)]

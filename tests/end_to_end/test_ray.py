@@ -151,15 +151,6 @@ def test_run_with_fault_ends_as_local_one_without(cluster, straight, tmp_path, s
     ]
 
 
-def test_command_without_the_token_is_refused(cluster, tmp_path):
-    without = ["env", "-u", "RAY_AUTH_MODE", "-u", "RAY_AUTH_TOKEN_PATH"]
-    soon = "RAY_NUM_REDIS_GET_RETRIES=1"  # seconds for which Ray tries to connect
-    command = [*without, soon, sys.executable, str(ROOT / "train.py"), *COMMAND, "launch=ray"]
-    assert cluster.begin(*command, cwd=tmp_path).wait(SECS) == 2
-    assert "cannot connect to Ray" in (tmp_path / "output").read_text()
-    assert not (tmp_path / "runs").exists()
-
-
 @pytest.mark.long
 def test_elastic_run_shrinks_and_grows_with_the_cluster(cluster, straight, tmp_path):
     elastic = ["launch.ray.min_workers=1", "launch.ray.rejoin_secs=5"]

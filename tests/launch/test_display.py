@@ -61,17 +61,6 @@ def test_progress_without_a_terminal_is_a_line_every_30_seconds(clock):
     ]
 
 
-def test_plain_output_has_no_escape_and_wraps_nothing(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "30")
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    out = io.StringIO()
-    console = Console(out, out)
-    console.begin(WORKERS[0])
-    console.line(f"warning: \x1b[31m{'word ' * 20}[bold] :smile:")
-    console.close()
-    assert out.getvalue() == f"warning: \\x1b[31m{'word ' * 20}[bold] :smile:\n"
-
-
 def test_live_view_of_two_processes(clock):
     console = Console(io.StringIO(), io.StringIO(), clock)
     console.begin(WORKERS[0])

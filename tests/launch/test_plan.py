@@ -78,12 +78,3 @@ def test_number_of_replicas(monkeypatch, overrides, gpus, count, told):
 )
 def test_traffic_of_four_replicas(strategy, in_tree, size):
     assert strategy.traffic(1000.0, 1200.0, 4, in_tree=in_tree)[0] == size
-
-
-def test_replicas_have_no_optimizer_where_variables_are_apart():
-    sizes = {"weights": 4000, "optimizer": 8000, "averages": 0, "gradients": 4000}
-    measured = {"models": {}, "bytes": {**sizes, "activations": 1000}}
-    assert [text for _, text in plan._memory(measured, ParameterServer(ps=2).parameters_apart)] == [
-        "about 9.0 kB a replica: weights 4.0 kB, gradients 4.0 kB, activations 1.0 kB",
-        "about 12.0 kB on 2 servers, divided among them: weights 4.0 kB, optimizer 8.0 kB",
-    ]

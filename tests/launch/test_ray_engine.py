@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.fake_ray import Actor, FakeRay, Pending, RayError, RayTaskError
+from tests.support.fake_ray import Actor, FakeRay, Pending, RayError
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Exit, Line
 from trainer.cluster.signals import StopRequests
@@ -31,13 +31,6 @@ from trainer.launch.ray_engine import (
 )
 from trainer.launch.run_context import Command, RunContext
 from trainer.strategies.select import select_strategy
-
-
-def test_missing_package_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    expected = r'needs ray, which is not installed; pip install "\.\[ray\]"$'
-    with pytest.raises(ConfigError, match=expected), connected(Ray(), print):
-        pass
 
 
 class StartingRay:
@@ -179,17 +172,6 @@ def test_actor_that_is_lost_at_its_start_is_started_again(cloud, monkeypatch):
     ]
 
 
-def test_actor_that_never_starts_is_named_with_its_error(cloud):
-    cloud.nodes = [Pending(), LOST]
-    problem = (
-        r"^Ray has not started 2 processes .* in 0.2 s .*; its last error: its node has died; "
-    )
-    with pytest.raises(PlacementError, match=problem):
-        cloud.engine().members()
-    assert len(cloud.groups) > 1
-    assert set(cloud.groups) == {None}
-
-
 def test_stop_request_ends_the_wait_for_places(cloud):
     cloud.stop_requests.request(15)
     assert cloud.engine("launch.ray.timeout_secs=1000").members() == []
@@ -226,13 +208,6 @@ def test_lost_actor_is_a_process_killed_by_sigkill(tmp_path):
     )
     warning = Line("warning: Ray has lost the actor or its node: The actor died: node 1")
     assert follow(actor, tmp_path) == [Line("a"), warning, Exit(-signal.SIGKILL)]
-
-
-@pytest.mark.usefixtures("ray")
-def test_actor_that_cannot_start_its_process_is_named(tmp_path):
-    actor = Actor(start=[RayTaskError(OSError("locked by process 7"))])
-    warning = Line("warning: its Ray actor failed: locked by process 7")
-    assert follow(actor, tmp_path) == [warning, Exit(-signal.SIGKILL)]
 
 
 class FakeProcess:

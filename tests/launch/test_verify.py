@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 
 from tests.support.processes import OPTIONS, run
-from trainer.cli.compose import compose
-from trainer.launch.verify import Outcome, differences, likely_cause, random_kills, shortened
+from trainer.launch.verify import Outcome, differences, likely_cause, random_kills
 
 SHORT = [*OPTIONS, "mode=verify", "verify.steps=24", "verify.kills=1"]
 SMALL = ["model=softmax", *(item for item in SHORT if not item.startswith(("model", "augment")))]
@@ -31,22 +30,6 @@ def test_random_kills_repeat_with_their_seed_and_lie_within_the_run():
     assert all(fault.phase == "step" and fault.at <= 67 for fault in faults[::3])
 
 
-def test_experiment_is_shortened_and_saved_often_enough(tmp_path):
-    kills = random_kills(["worker-0"], 48, 3, 0)
-    experiment = compose(
-        ["verify.steps=48", "mode=verify", "summary.every_steps=1", "writers=[tensorboard,mlflow]"]
-    )
-    short = shortened(experiment, "straight", tmp_path, kills)
-    train = short.train
-    assert (short.mode, train.steps, train.epochs, short.resume) == ("train", 48, None, "auto")
-    every = [part.every_steps for part in (short.evaluate, short.checkpoint, short.summary)]
-    assert every == [6, 8, 1]
-    assert short.fault == kills
-    assert [*short.writers] == ["jsonl"]
-    longer = compose(["verify.steps=48", "train.steps=10"])
-    assert shortened(longer, "straight", tmp_path, {}).train.steps == 10
-
-
 def test_differences_name_the_first_of_a_kind_and_the_kill_before_it():
     other = dataclasses.replace(
         OUTCOME,
@@ -65,22 +48,6 @@ def test_differences_name_the_first_of_a_kind_and_the_kill_before_it():
     )
     for unrepeatable in (False, True):
         assert "tf.random" in likely_cause(OUTCOME, other, unrepeatable)
-
-
-@pytest.mark.parametrize(
-    ("change", "cause"),
-    [
-        ({"result": {**OUTCOME.result, "step": 20}}, "a callback keeps"),
-        (
-            {"variables": {**OUTCOME.variables, "callbacks/mine/best": {"crc32": 9}}},
-            "a callback keeps",
-        ),
-        ({"lines": OUTCOME.lines[:1]}, "something that the metrics depend on"),
-    ],
-)
-def test_likely_cause_follows_from_what_differs(change, cause):
-    other = dataclasses.replace(OUTCOME, **change)
-    assert likely_cause(OUTCOME, other, unrepeatable=False).startswith(cause)
 
 
 SHARDS = ["batch.shards=4", "model._target_=tests.support.toy_models.everything"]

@@ -121,25 +121,6 @@ class Process:
     is_stopped = WorkerProcess.is_stopped
 
 
-@pytest.mark.parametrize(
-    ("stopped", "end"), [([], "stall_secs)"), ([WORKER], "; it is stopped by a signal, and cannot")]
-)
-def test_report_has_the_position_of_all_and_the_stacks_of_the_hung_process(watch, stopped, end):
-    logs = {process_id: Path(f"{process_id}.log") for process_id in (CHIEF, WORKER)}
-    for process_id, step in ((CHIEF, 8), (WORKER, 7)):
-        watch.begin(process_id, 0)
-        watch.update(process_id, Phase("train", step), 0)
-    stacks = {CHIEF: WAITING, WORKER: WORKING}
-    hung, lines = watch.report(stopped, {x: stacks[x] for x in stacks if x not in stopped}, logs, 3)
-    assert hung == WORKER
-    assert lines[0].startswith(
-        "warning: worker-1 makes no progress: train at step 7, for 3 s (watc"
-    )
-    assert end in lines[0]
-    assert lines[1] == "  worker-0: train at step 8, for 3 s; it waits for others"
-    assert any(line.endswith("in helper") for line in lines) == (not stopped)
-
-
 ROOT = Path(watchdog.__file__).parents[2]
 
 

@@ -107,8 +107,3 @@ def test_variables_are_on_one_device(strategy, replicas, device):
     assert created.num_replicas_in_sync == (replicas or 1)
     with created.scope():
         assert tf.Variable(1.0).device.endswith(device)
-
-
-def test_default_device_is_the_first_gpu(two_gpus, monkeypatch):
-    monkeypatch.setattr(tf.distribute, "OneDeviceStrategy", lambda device: device)
-    assert OneDevice().create(Cluster()) == "/device:GPU:0"

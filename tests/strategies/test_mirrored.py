@@ -82,19 +82,6 @@ def test_gpus_use_the_default_of_tensorflow(created):
     assert created == [(["GPU:0", "GPU:1"], None), (["GPU:1"], None)]
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("nccl", "NcclAllReduce"), ("hierarchical_copy", "HierarchicalCopyAllReduce")],
-)
-@pytest.mark.parametrize(("options", "expected"), [({}, {}), ({"num_packs": 0}, {"num_packs": 0})])
-def test_num_packs_reaches_the_cross_device_ops(
-    created, monkeypatch, name, kind, options, expected
-):
-    monkeypatch.setattr(tf.distribute, kind, lambda **options: (kind, options))
-    Mirrored(cross_device_ops=name, **options).create(Cluster())
-    assert created == [(["GPU:0", "GPU:1"], (kind, expected))]
-
-
 def test_num_replicas_needs_no_tensorflow():
     assert Mirrored(virtual_devices=3).num_replicas() == 3
     assert Mirrored(devices=["GPU:0", "GPU:1"]).num_replicas() == 2
@@ -123,11 +110,3 @@ def test_replicas_report_their_communication(options, text):
     strategy = Mirrored(**options)
     strategy.create(Cluster())
     assert strategy.communication == text
-
-
-@pytest.mark.usefixtures("created")
-def test_replicas_on_gpus_report_their_communication():
-    for options, text in (({}, "NCCL"), ({"devices": ["GPU:0", "CPU:0"]}, "reduction to one dev")):
-        strategy = Mirrored(**options)
-        strategy.create(Cluster())
-        assert strategy.communication.startswith(text)

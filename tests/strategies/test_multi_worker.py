@@ -69,34 +69,10 @@ def test_nccl_is_refused_before_a_process_starts_where_there_are_no_gpus(monkeyp
     MultiWorker(communication="ring").check_devices()
 
 
-def test_exchange_must_be_a_function():
-    with pytest.raises(ConfigError, match=r"must make a function .* and makes a str"):
-        MultiWorker(communication=lambda: "ring").gradient_exchange(in_tree=False)
-
-
 def test_declared_cluster_communicates_by_tcp_between_hosts():
     hosts = Cluster(ProcessId("worker", 1), {"worker": ["a:1", "b:1"]}, "TF_CONFIG")
     assert communication(hosts) == "TCP"
     assert communication(DECLARED) == "shared memory"  # of one host
-
-
-def test_direct_communication_is_refused_where_it_is_impossible(two_gpus):
-    with pytest.raises(ConfigError, match=r"^strategy.communication \(direct\) is for several"):
-        communication(local(), communication="direct")
-
-
-@pytest.mark.parametrize(("option", "text"), [("auto", "ring"), ("nccl", "NCCL")])
-def test_processes_with_gpus_report_their_communication(two_gpus, option, text):
-    assert communication(local(), communication=option) == text
-
-
-def test_single_replica_reports_no_communication(monkeypatch):
-    monkeypatch.setattr(
-        tf.distribute,
-        "MultiWorkerMirroredStrategy",
-        lambda communication_options: SimpleNamespace(num_replicas_in_sync=1),
-    )
-    assert communication(DECLARED) is None
 
 
 @pytest.mark.parametrize("index", [0, 1])

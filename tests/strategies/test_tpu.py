@@ -166,8 +166,3 @@ def test_step_compiles_to_one_xla_program_with_the_same_losses(
         ).max()
         > 1e-3
     )
-
-
-@pytest.mark.slow
-def test_dropout_of_tensorflow_compiles(tmp_path):
-    assert np.isfinite(losses(tmp_path, "model.dropout=0.3", compiled=True)).all()

@@ -54,13 +54,6 @@ def test_methods_of_a_task_are_checked_before_attributes_that_build_leaves():
         task.make_evaluator = print  # instead of eval_step
 
 
-class Keras:
-    """Has what tells a callback of Keras."""
-
-    def set_model(self, model):
-        pass
-
-
 EVERY = r"must be an integer >= 1, .* one on_step to the next; add .* every = 100"
 CALLBACKS = {
     " has none of on_train_begin, .*on_train_end, adjust_learning_rate; add one": {},
@@ -82,16 +75,6 @@ CALLBACKS = {
 def test_callback_that_would_not_be_called_is_refused(problem):
     with pytest.raises(ConfigError, match=rf"^callbacks.mine \(SimpleNamespace\){problem}"):
         checks.check_callback("callbacks.mine", SimpleNamespace(**CALLBACKS[problem]))
-
-
-def test_callback_of_keras_is_told_its_place():
-    with pytest.raises(ConfigError) as raised:
-        checks.check_callback("callbacks.mine", Keras())
-    assert raised.value.problems == (
-        "callbacks.mine (Keras) is a callback of Keras; write callbacks=keras "
-        f"callbacks.keras.callback._target_={__name__}.Keras, and its options there",
-    )
-    checks.check_callback("callbacks.mine", SimpleNamespace(on_evaluate=lambda *args: None))
 
 
 SPARSE = "sparse_categorical_crossentropy"

@@ -18,7 +18,6 @@ from trainer.datasets.splits.arrays import ArraySplit
 from trainer.errors import ConfigError
 from trainer.files import write_json
 from trainer.runs.directory import fitted_file
-from trainer.runs.identity import run_name
 from trainer.runs.recorded_metrics import read_evaluations
 from trainer.runs.status import run_status
 from trainer.worker.dataset import Fitted, add_validation, fit_or_restore
@@ -116,11 +115,6 @@ def test_files_of_their_own_are_read_as_the_run_was_fitted(tmp_path):
     (tmp_path / "held_out.csv").write_text("x,label\n1,c\n")
     with pytest.raises(ConfigError, match="label"):
         everything(dataset_of(options).validation)
-
-
-def test_null_is_absent():
-    assert run_name(compose(["++dataset.validation=null"])) == run_name(compose([]))
-    assert run_name(compose(["++dataset.validation=0.1"])) != run_name(compose([]))
 
 
 def finished(run_dir, *overrides):
@@ -252,8 +246,3 @@ def test_all_processes_use_the_fit_of_the_chief(tmp_path):
     data = Mean("7")
     fit(data, tmp_path, lambda text: "chief's")
     assert data.calls == ["fit", "restore chief's"]
-
-
-def test_lost_fit_is_one_line(tmp_path):
-    with pytest.raises(ConfigError, match=r"dataset.json is missing: .*, or train again"):
-        fit(Mean("7"), tmp_path, fits=False)

@@ -25,9 +25,7 @@ from tests.support.training import SMALL, assert_same_bits, engine
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel, Evaluated, Line, Phase
 from trainer.cluster.spec import Cluster, ProcessId
-from trainer.errors import ConfigError
 from trainer.launch import launcher
-from trainer.launch.run_context import Command
 from trainer.worker import sidecar_evaluator
 from trainer.worker.run import SavedRun
 from trainer.worker.sidecar_evaluator import Sidecar
@@ -208,16 +206,6 @@ def beside(experiment, cluster):
     return launcher._beside(SimpleNamespace(experiment=experiment, cluster=cluster))
 
 
-def test_other_modes_ignore_the_sidecar_key(tmp_path):
-    (tmp_path / "config.yaml").touch()
-    (tmp_path / "run.json").write_text(
-        json.dumps({"overrides": ["evaluate.sidecar=true"], "config_dir": None})
-    )
-    experiment = compose(["mode=evaluate", f"resume={tmp_path}", "launch=inline"])
-    assert experiment.evaluate.sidecar
-    assert beside(experiment, Cluster()) == []
-
-
 @pytest.mark.parametrize(
     ("cluster", "starts"),
     [
@@ -231,21 +219,6 @@ def test_other_modes_ignore_the_sidecar_key(tmp_path):
 def test_supervisor_of_the_chief_starts_it_unless_tf_config_has_one(cluster, starts):
     assert beside(EXPERIMENT, cluster) == ([ALONE] if starts else [])
     assert beside(compose([]), cluster) == []
-
-
-def test_declared_evaluator_needs_the_sidecar_key(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(
-        "TF_CONFIG",
-        json.dumps({"cluster": {"worker": ["a:2222"]}, "task": {"type": "evaluator", "index": 0}}),
-    )
-    with pytest.raises(ConfigError) as raised:
-        launcher.run(Command(compose(["strategy=multi_worker"]), []))
-    assert raised.value.problems == (
-        "TF_CONFIG: evaluator-0 needs mode=train and evaluate.sidecar=true in the command of every "
-        "process; here they are train and false",
-    )
-    assert list(tmp_path.iterdir()) == []
 
 
 # Real processes.

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from tests.support.processes import ROOT
-from trainer.cli.compose import compose
 from trainer.errors import ConfigError
 from trainer.worker import task_parts
 
@@ -22,15 +21,6 @@ def test_overridden_step_is_refused_unless_a_task_of_the_user_may_call_it():
     with pytest.raises(ConfigError, match=r"OwnLoss overrides compute_loss, which is not called"):
         task_parts.check_model(model, "model", "mine.net", runs_steps=False)
     task_parts.check_model(model, "model", "mine.net", runs_steps=True)
-
-
-def test_optimizer_of_whole_layers_cannot_be_lazy():
-    with pytest.raises(
-        ConfigError, match=r"optimizer.lazy \(true\) .* this optimizer \(Lamb\) needs"
-    ):
-        task_parts._optimizer(
-            compose(["optimizer=lamb", "optimizer.lazy=true"]).optimizer, "optimizer", 0.1
-        )
 
 
 TRAIN = """

@@ -1,6 +1,5 @@
 """mode=export: its files, and that plain TensorFlow predicts the bits that the run predicts."""
 
-import json
 import os
 import subprocess
 import sys
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.outputs import run_program_of_card
 from tests.support.training import SMALL, engine
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
@@ -20,7 +18,6 @@ from trainer.engine.evaluation.inference import Inference
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.keras3.keras3_model import Keras3Model
 from trainer.engine.graph.loops.split_loops import Loops
-from trainer.errors import ConfigError
 from trainer.worker.export import export, model_card
 from trainer.worker.run import SavedRun
 
@@ -182,27 +179,6 @@ def test_tensorflow_lite_model_agrees(trained):
 
 
 @pytest.mark.slow
-def test_model_card_describes_the_model_and_its_program_runs(trained):
-    card = (trained.directory / "MODEL_CARD.md").read_text()
-    metrics = json.loads((trained.run_dir / "checkpoints" / "ckpt-8.json").read_text())["metrics"]
-    for line in (
-        "# cnn on digits, step 8",
-        "| data | digits: 1,437 examples to train on, 360 to test on |",
-        "| classes | 10 |",
-        f"| accuracy | {metrics['accuracy']:.6g} |",
-        "[N, 12, 10, 1] float32",
-        "| model.width | 4 |",
-    ):
-        assert line in card
-    (trained.directory / "image.png").write_bytes(
-        tf.io.encode_png(tf.zeros([8, 8, 1], tf.uint8)).numpy()
-    )
-    program, printed = run_program_of_card(trained.directory)
-    assert len(program.splitlines()) == 5
-    assert "probabilities" in printed
-
-
-@pytest.mark.slow
 def test_export_replaces_an_earlier_one_atomically(tmp_path, monkeypatch):
     run_dir = tmp_path / "run"
     engine(run_dir, "train.steps=1").train(lambda: False)
@@ -225,22 +201,6 @@ def test_export_replaces_an_earlier_one_atomically(tmp_path, monkeypatch):
         "saved_model",
     ]
     assert [path.name for path in directory.parent.iterdir()] == ["model-1"]
-
-
-@pytest.mark.slow
-def test_model_that_keras_cannot_write_is_one_line(tmp_path, monkeypatch):
-    def refuses(*_, **__):
-        raise NotImplementedError("\nObject Net has no\n`get_config()`.\n\n\n\nclass Mine:")
-
-    engine(tmp_path / "run", "train.steps=1").train(lambda: False)
-    monkeypatch.setattr(tf.keras.Model, "save", refuses)
-    with pytest.raises(
-        ConfigError,
-        match=r"^export.weights \(h5\): Keras cannot write this model so: Object Net has no "
-        r"`get_config\(\)`; add export.weights=null$",
-    ):
-        exported(tmp_path / "run", "train.steps=1")
-    assert list((tmp_path / "run" / "export").glob("[!.]*")) == []
 
 
 class TwoInputs:

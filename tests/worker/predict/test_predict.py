@@ -17,7 +17,6 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.errors import ConfigError
 from trainer.runs import prediction_table
-from trainer.worker.predict import table_formats
 from trainer.worker.predict.predict import predict
 from trainer.worker.training import TrainingRun
 
@@ -104,18 +103,6 @@ def test_folder_of_images_is_predicted_by_path(run_dir, tmp_path):
     assert set(lines[3][1:]) == {""}
 
 
-def test_any_float_is_read_back_to_the_bit():
-    numbers = (
-        np.random.RandomState(0)
-        .randint(0, 2**31, 100_000, np.int64)
-        .astype(np.uint32)
-        .view(np.float32)
-    )
-    numbers = numbers[np.isfinite(numbers)]
-    texts = table_formats._texts(numbers, np.ones(len(numbers), bool))
-    assert np.array(texts, np.float64).astype(np.float32).tobytes() == numbers.tobytes()
-
-
 def test_missing_inputs_are_reported_before_any_file_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     outcome = run_here("mode=predict")
@@ -161,27 +148,3 @@ def test_cluster_predicts_what_one_device_predicts(tmp_path, strategy):
     assert code == 0, err
     assert len(table.read_text().splitlines()) == 361
     assert table.read_bytes() == (tmp_path / "alone.csv").read_bytes()
-
-
-def columns_of(names, **values):
-    """Return the columns of two rows, the second of which could not be read."""
-    arrays = {"weight": np.array([1.0, 0.0], np.float32)}
-    arrays |= {name: np.array(value) for name, value in values.items()}
-    dtype = [(name, array.dtype, array.shape[1:]) for name, array in arrays.items()]
-    rows = np.empty(2, dtype)
-    for name, array in arrays.items():
-        rows[name] = array
-    made = table_formats.columns(rows, range(2), names)
-    return {
-        title: [value if is_there else None for value, is_there in zip(*column, strict=True)]
-        for title, column in made.items()
-    }
-
-
-def test_class_has_its_name_and_the_most_probable_one():
-    probabilities = np.array([[0.25, 0.75], [1.0, 0.0]])
-    assert columns_of(["no", "yes"], label=[0, 1], probabilities=probabilities) == {
-        "id": [0, 1], "label": [0, 1], "label_name": ["no", "yes"],
-        "predicted": [1, None], "predicted_name": ["yes", None],
-        "probability_0": [0.25, None], "probability_1": [0.75, None],
-    }  # fmt: skip
