@@ -66,9 +66,9 @@ class Terminal(Console):
         """Show rows in aligned columns; if they are too wide, one column is wrapped between words.
 
         Args:
-            rows: cells of text, the same number in each row.
             align: for each column `<` (text) or `>` (numbers).
-            fewest: the last columns that do not fit are left out, but for so many; None: none is.
+            fewest: so many columns are always shown; of the others the last ones are left out where
+                that avoids a wrapped line, or a wrapped word.
         """
         if not self.is_terminal:
             options = self.options.update(width=_ANY_WIDTH)
@@ -81,18 +81,15 @@ class Terminal(Console):
             size - max(cell_len(word) for cell in column for word in cell.split() or [""])
             for column, size in zip(columns, sizes, strict=True)
         ]
-        count = len(sizes)
-
-        def excess() -> int:
-            return sum(sizes[:count]) + GAP * (count - 1) - max(spare[:count]) - self.width
-
-        while count > (fewest or count) and excess() > 0:
-            count -= 1
+        counts = range(len(sizes), (fewest or len(sizes)) - 1, -1)
+        excess = {count: sum(sizes[:count]) + GAP * (count - 1) - self.width for count in counts}
+        whole = [count for count in counts if excess[count] <= 0]
+        wrapped = [count for count in counts if excess[count] <= max(spare[:count])]
+        count = [*whole, *wrapped, counts[-1]][0]
         grid = _grid([row[:count] for row in rows], align)
-        wrapped = spare.index(max(spare[:count]))
-        room = self.width - sum(sizes[:count]) - GAP * (count - 1) + sizes[wrapped]
+        widest = spare.index(max(spare[:count]))
         for number, column in enumerate(grid.columns):
-            column.no_wrap = number != wrapped and room >= _LEAST_WIDTH
+            column.no_wrap = number != widest and sizes[widest] - excess[count] >= _LEAST_WIDTH
         self.print(grid)
 
 

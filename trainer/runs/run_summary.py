@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 
 from trainer.config.directions import Directions
 from trainer.config.options.constraints import format_plain
-from trainer.config.schema import GROUPS, PAIRS
+from trainer.config.schema import GROUPS
 from trainer.errors import DamagedError
 from trainer.files import read_bytes
 from trainer.runs import (
@@ -39,11 +40,11 @@ _TURNS = (b'"begin"', b'"start"', b'"restart"', b'"exit"', b'"workers"')
 _CHOICES = [
     group
     for group in GROUPS
-    if group not in ("checkpoint", "writers", "fault", "launch", "search", "experiment")
+    if group not in ("checkpoint", "writers", "launch", "search", "experiment")
 ]
 _ABBREVIATIONS = {"learning_rate": "lr", "global_size": "batch"}
-_PAIRED = {key for pair in PAIRS for key in pair}
 _MAX_LABEL = 6
+_NOTHING = ("null", "{}", "none")
 _MISSING = object()
 
 
@@ -82,11 +83,11 @@ class RunSummary:
         name = self.directions.primary
         return name if name in self.metrics or self.best else "loss"
 
-    def plain(self, differing: Mapping[str, str]) -> dict[str, Any]:
-        """Return what JSON has of it, and of what `differences` says of it."""
+    def plain(self, differing: Mapping[str, str], label: str) -> dict[str, Any]:
+        """Return what JSON has of it, with what `differences` and `labels` say of it."""
         best_step, best = self.best or (None, None)
         return {
-            "label": label(differing),
+            "label": label,
             "differs": dict(differing),
             "state": self.state,
             "step": self.step,
@@ -144,7 +145,8 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """Return for each run the values of the keys in which the runs differ, by short key.
 
     A choice stands for its target: `model` is `cnn`. The options of a choice are compared with
-    those of the same choice. The keys with the most values come first, a seed last.
+    those of the same choice. The keys with the most values come first, a seed last. What is not
+    set, such as `metrics=null`, is left out.
 
     Args:
         configs: the configuration of each run by dotted key; an empty one differs in nothing.
@@ -159,12 +161,15 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
             continue
         column = [_format(each[key]) if key in each else None for each in values]
         if _tells(key, values) and _differs(column, choices, key):
-            is_paired = key in _PAIRED
-            columns[key] = [None if is_paired and text == "null" else text for text in column]
+            columns[key] = column
     keys = sorted(columns, key=lambda key: (key == "seed", -len({*columns[key]} - {None})))
     names = short_names(keys)
     rows = (
-        {name: text for key, name in zip(keys, names, strict=True) if (text := columns[key][index])}
+        {
+            name: text
+            for key, name in zip(keys, names, strict=True)
+            if (text := columns[key][index]) and text not in _NOTHING
+        }
         for index in range(len(values))
     )
     return [next(rows) if config else {} for config in configs]
@@ -173,6 +178,15 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 def short_names(keys: Sequence[str]) -> list[str]:
     """Return short names of dotted keys: `lr` for `optimizer.learning_rate`."""
     return [_ABBREVIATIONS.get(name, name) for name in short_keys(keys)]
+
+
+def labels(differing: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the label of each run, without the values that more than half of the runs share."""
+    counts = Counter(pair for each in differing for pair in each.items())
+    return [
+        label(dict(pair for pair in each.items() if 2 * counts[pair] <= len(differing)))
+        for each in differing
+    ]
 
 
 def label(differing: Mapping[str, str]) -> str:

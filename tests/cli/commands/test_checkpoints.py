@@ -32,7 +32,7 @@ def table(path):
     done = run_here("checkpoints", str(path))
     assert done.err == ""
     head, *lines = done.out.splitlines()
-    assert head.split() == ["step", "saved", "size", "kept", "as", "metrics", "files"]
+    assert head.split() == ["step", "saved", "size", "kept", "as", "files", "loss", "accuracy"]
     rows = [re.split(r"  +", line.strip()) for line in lines if not line.startswith("unfinished")]
     return done.code, [[step, *cells] for step, _, *cells in rows], lines[len(rows) :]
 
@@ -41,9 +41,9 @@ def test_table_shows_steps_sizes_reasons_and_metrics(here):
     assert table(here) == (
         0,
         [
-            ["5", "1.5 kB", "best", "loss 0.2500, accuracy 0.9000", "verified"],
-            ["10", "1.5 kB", "-", "loss 0.2500, accuracy 0.8000", "verified"],
-            ["15", "1.5 kB", "newest", "-", "verified"],
+            ["5", "1.5 kB", "best", "verified", "0.2500", "0.9000"],
+            ["10", "1.5 kB", "-", "verified", "0.2500", "0.8000"],
+            ["15", "1.5 kB", "newest", "verified", "-", "-"],
         ],
         [],
     )
@@ -63,7 +63,7 @@ def test_damaged_checkpoint_is_reported_with_exit_code_1(here, name, content, pr
     (here / "checkpoints" / name).write_text(content)
     code, rows, _ = table(here)
     assert code == 1
-    assert [row[-1] for row in rows] == ["verified", f"DAMAGED: {problem}", "verified"]
+    assert [row[3] for row in rows] == ["verified", f"DAMAGED: {problem}", "verified"]
 
 
 def test_checkpoint_removed_meanwhile_is_not_damage(here, monkeypatch):

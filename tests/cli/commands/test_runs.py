@@ -75,13 +75,13 @@ def test_table_shows_runs_the_newest_first(runs):
     done = run_here("runs")
     assert (done.code, done.err) == (0, "")
     head, *rows, failure = done.out.splitlines()
-    assert head.split() == ["run", "state", "step", "best", "age"]
+    assert head.split() == ["run", "state", "best", "step", "age"]
     assert [re.split(r"  +", row) for row in rows] == [
-        [runs["new"], "waiting", "0", "-", "2 min"],
-        [runs["running"], "running", "15/20", "-", "4 min"],
-        [runs["failed"], "failed", "5/20", "accuracy 0.8750", "10 min"],
-        [runs["done"], "done", "20/20", "accuracy 0.7500", "2 h"],
-        [runs["stopped"], "stopped", "10/20", "loss 0.0001", "2 d"],
+        [runs["new"], "waiting", "-", "0", "2 min"],
+        [runs["running"], "running", "-", "15/20", "4 min"],
+        [runs["failed"], "failed", "accuracy 0.8750", "5/20", "10 min"],
+        [runs["done"], "done", "accuracy 0.7500", "20/20", "2 h"],
+        [runs["stopped"], "stopped", "loss 0.0001", "10/20", "2 d"],
     ]
     assert failure == f"{runs['failed']}: ValueError: no"
     (row,) = run_here("runs", f"runs/{runs['done']}").out.splitlines()[1:]
@@ -109,23 +109,23 @@ def test_table_shows_what_differs_and_fits_the_terminal(here, monkeypatch):
     trained("a", 125, "optimizer.learning_rate=0.25", "model=softmax", accuracies=[0.5, 0.25])
     trained("b", 185, "batch.global_size=64", accuracies=[0.75])
     head, slow, fast = (re.split(r"  +", row) for row in run_here("runs").out.splitlines())
-    assert head == ["run", "what differs", "state", "step", "best accuracy", "time", "age"]
+    assert head == ["run", "what differs", "state", "best accuracy", "step", "time", "age"]
     assert slow[1:] == [
-        "model=softmax batch=128 lr=0.25", "done", "20/20", "0.5000 at 10", "1:15", "2 min",
+        "model=softmax batch=128 lr=0.25", "done", "0.5000 at 10", "20/20", "1:15", "2 min",
     ]  # fmt: skip
     assert fast[1] == "model=cnn batch=64 lr=0.001"
 
     monkeypatch.setenv("COLUMNS", "64")
     with contextlib.redirect_stdout(FakeTerminal()) as out:
         assert runs_command.run([]) == 0
-    assert out.getvalue().splitlines()[0].split()[-1] == "time"
+    assert out.getvalue().splitlines()[0].split()[-1] == "state"
 
 
 def test_sort_puts_best_metric_first(runs):
     rows = run_here("runs", "--sort", "loss").out.splitlines()[1:]
     names = ["stopped", "failed", "done", "new", "running"]
     assert [row.split("-")[0] for row in rows[:5]] == names
-    assert rows[1].split()[3] == "0.2500"
+    assert rows[1].split()[2] == "0.2500"
 
 
 def test_json_shows_runs(runs):

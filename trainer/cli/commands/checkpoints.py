@@ -15,10 +15,10 @@ from trainer.config.schema import Checkpoint
 from trainer.errors import CRASHED, DONE, DamagedError
 from trainer.runs import checkpoint_marker, directory, recorded_metrics
 from trainer.runs.checkpoint_retention import SavedCheckpoint, retention_policies
-from trainer.text import first_line, format_bytes, printable
+from trainer.text import first_line, format_bytes, format_metric, printable, without_classes
 
-_HEAD = ("step", "saved", "size", "kept as", "metrics", "files")
-_ALIGN = "><><<<"
+_HEAD = ("step", "saved", "size", "kept as", "files")
+_ALIGN = "><><<"
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -41,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
     if not rows:
         print(f"{path} has no checkpoint yet.")
     else:
-        Terminal().show_table([_HEAD, *rows], _ALIGN)
+        Terminal().show_table(rows, _ALIGN.ljust(len(rows[0]), ">"), len(_HEAD))
     for step in sorted(checkpoint_marker.unfinished_steps(folder)):
         names = ", ".join(file.name for file in checkpoint_marker.data_files(folder, step))
         print(
@@ -63,7 +63,7 @@ def _settings(path: Path) -> Checkpoint:
 
 
 def _rows(folder: Path, checkpoint: Checkpoint) -> tuple[list[Sequence[str]], bool]:
-    """Return a row for each checkpoint, ascending, and whether any is damaged."""
+    """Return head and a row for each checkpoint, ascending, if any; and whether one is damaged."""
     checked = {
         step: (checkpoint_marker.read_marker(folder, step), checkpoint_marker.verify(folder, step))
         for step in checkpoint_marker.committed_steps(folder)
@@ -79,18 +79,26 @@ def _rows(folder: Path, checkpoint: Checkpoint) -> tuple[list[Sequence[str]], bo
         print(f"warning: checkpoint.retention_policy: {first_line(error)}")
         policies = retention_policies(replace(checkpoint, retention_policy=None), directions)
     kept = [(policy.label, policy.kept(saved)) for policy in policies]
+    names = list(
+        dict.fromkeys(name for each in saved for name in without_classes(each.metrics or {}))
+    )
     rows: list[Sequence[str]] = [
         (
             str(step),
             _saved_at(marker),
             _size(sum(file["bytes"] for file in marker["files"].values())),
             ", ".join(reason for reason, steps in kept if step in steps) or "-",
-            ", ".join(f"{name} {value:.4f}" for name, value in marker["metrics"].items()) or "-",
             f"DAMAGED: {problem}" if problem else "verified",
+            *(_metric(marker["metrics"].get(name)) for name in names),
         )
         for step, (marker, problem) in checked.items()
     ]
-    return rows, any(problem for _, problem in checked.values())
+    head = [(*_HEAD, *names)] if rows else []
+    return [*head, *rows], any(problem for _, problem in checked.values())
+
+
+def _metric(value: float | None) -> str:
+    return "-" if value is None else format_metric(value)
 
 
 def _saved_at(marker: Mapping[str, Any]) -> str:

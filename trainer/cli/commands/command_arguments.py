@@ -72,21 +72,17 @@ def default_runs(command: str) -> list[Path]:
 
 
 def listed_runs(command: str, argument: str) -> list[Path]:
-    """Return the directories of the runs: those of a sweep the best first, others the newest.
+    """Return what `runs_at` returns; raise a ConfigError if there is no run."""
+    return runs_at(command, Path(argument).expanduser()) or [run_at(command, argument)]
 
-    Raises:
-        ConfigError: there is none.
-    """
-    path = Path(argument).expanduser()
-    if not has_run(path):
-        if (path / _SUMMARY).is_file():
-            runs = list(_of_sweep(command, path))
-            if not runs:
-                raise ConfigError(f"{command} ({argument}): none of the sweep's runs is there")
-            return runs
-        if runs := runs_in(path):
-            return sorted(runs, key=_begun, reverse=True)
-    return [run_at(command, argument)]
+
+def runs_at(command: str, path: Path) -> list[Path]:
+    """Return the runs of a path: itself, those of a sweep, the best first, or the newest first."""
+    if has_run(path):
+        return [path]
+    if (path / _SUMMARY).is_file():
+        return list(_of_sweep(command, path))
+    return sorted(runs_in(path), key=_begun, reverse=True)
 
 
 def _begun(path: Path) -> float:

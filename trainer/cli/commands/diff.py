@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from trainer.cli.commands.command_arguments import Parser, default_runs, run_at
 from trainer.cli.terminal import Terminal
@@ -38,13 +39,33 @@ def run(arguments: Sequence[str]) -> int:
         what = f"compares two runs, not {len(runs)}" if names else "needs two runs in runs"
         raise ConfigError(f"diff {what}; write diff <run> <run> with two run directories")
     first, second = (run_at("diff", str(path)) for path in runs)
-    changes = identity.changes(trained_config(first), trained_config(second))
-    if changes:
-        rows = [(change.key, *map(constraints.format_value, change.shown)) for change in changes]
-        Terminal().show_table([("key", str(first), str(second)), *rows], "<<<")
+    rows = _rows(trained_config(first), trained_config(second))
+    if rows:
+        names = [run.name if first.parent == second.parent else str(run) for run in (first, second)]
+        Terminal().show_table([("key", *names), *rows], "<<<")
     else:
         print(printable(f"{first} and {second} have the same configuration."))
-    return _DIFFERENT if _variables_differ(first, second) or changes else _SAME
+    return _DIFFERENT if _variables_differ(first, second) or rows else _SAME
+
+
+def _rows(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Sequence[str]]:
+    """Return key and both values of each difference.
+
+    A choice stands for its target. An option that only one of two choices has is shown where it is
+    not the default.
+    """
+    changed = {**identity.differing(before), **identity.differing(now)}
+    rows: dict[str, Sequence[Any]] = {}
+    for change in identity.changes(before, now):
+        group, _, option = change.key.partition(".")
+        choices = [values.get(f"choices.{group}") for values in (before, now)]
+        if choices[0] == choices[1]:
+            rows[change.key] = change.shown
+            continue
+        rows.setdefault(group, choices)
+        if group != "fault" and option != "_target_" and change.key in changed:
+            rows[change.key] = change.shown
+    return [(key, *map(constraints.format_plain, values)) for key, values in rows.items()]
 
 
 def _variables_differ(first: Path, second: Path) -> bool:

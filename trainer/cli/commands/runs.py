@@ -5,25 +5,24 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.cli.commands.command_arguments import DEFAULT_FOLDER, Parser, runs_in
+from trainer.cli.commands.command_arguments import DEFAULT_FOLDER, Parser, runs_at
 from trainer.cli.terminal import Terminal
 from trainer.config.directions import rank
 from trainer.errors import DONE, ConfigError
 from trainer.runs import run_summary
-from trainer.runs.directory import has_run
 from trainer.runs.ledger import format_sizes
 from trainer.runs.run_summary import RunSummary
 from trainer.text import did_you_mean, format_duration, format_metric
 
 _COLUMNS = {
-    "run": "<", "what differs": "<", "state": "<", "step": ">", "best": "<", "test": ">",
+    "run": "<", "what differs": "<", "state": "<", "best": "<", "step": ">", "test": ">",
     "time": ">", "left": ">", "age": ">",
 }  # fmt: skip
 """The titles of the columns, and how each is aligned."""
-_FEWEST = 5
+_FEWEST = 3
 """The columns that a narrow terminal shows too."""
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
@@ -35,7 +34,8 @@ def run(arguments: Sequence[str]) -> int:
         "folder",
         nargs="?",
         default=str(DEFAULT_FOLDER),
-        help="where the run directories are; runs, unless another is named",
+        help="a folder of runs, a run directory, or that of a sweep, runs/sweeps/<name>; "
+        f"{DEFAULT_FOLDER}, unless another is named",
     )
     parser.add_argument(
         "--sort",
@@ -52,23 +52,25 @@ def run(arguments: Sequence[str]) -> int:
             f"runs: the folder {args.folder} does not exist here; train a run, or write "
             "runs <folder> with the folder of your run directories"
         )
-    paths = [folder] if has_run(folder) else runs_in(folder)
-    listed = [run_summary.summarize(path) for path in paths]
+    listed = [run_summary.summarize(path) for path in runs_at("runs", folder)]
     listed = (
         _by_metric(listed, args.sort)
         if args.sort
         else sorted(listed, key=lambda run: (-run.active, run.path))
     )
     differing = run_summary.differences([run.config for run in listed])
+    labels = run_summary.labels(differing)
     if args.json:
-        pairs = zip(listed, differing, strict=True)
-        entries = [{"run": str(run.path), **run.plain(differs)} for run, differs in pairs]
+        entries = [
+            {"run": str(run.path), **run.plain(differs, label)}
+            for run, differs, label in zip(listed, differing, labels, strict=True)
+        ]
         print(json.dumps(entries, indent=1))
     elif not listed:
         print(f"{folder} has no run yet.")
     else:
         terminal = Terminal()
-        terminal.show_table(*_table(listed, differing, args.sort), _FEWEST)
+        terminal.show_table(*_table(listed, labels, args.sort), _FEWEST)
         for run in listed:
             sizes = format_sizes(run.sizes)
             if note := run.why or (sizes and f"workers: {sizes}"):
@@ -94,9 +96,7 @@ def _by_metric(runs: Sequence[RunSummary], metric: str) -> list[RunSummary]:
 
 
 def _table(
-    runs: Sequence[RunSummary],
-    differing: Sequence[Mapping[str, str]],
-    metric: str | None,
+    runs: Sequence[RunSummary], labels: Sequence[str], metric: str | None
 ) -> tuple[list[Sequence[str]], str]:
     """Return the rows and the alignment of the table, without columns that have no value.
 
@@ -106,8 +106,8 @@ def _table(
     names = {metric or run.metric for run in runs}
     name = names.pop() if len(names) == 1 else None
     rows = [
-        _row(run, run_summary.label(values), metric, with_name=name is None)
-        for run, values in zip(runs, differing, strict=True)
+        _row(run, label, metric, with_name=name is None)
+        for run, label in zip(runs, labels, strict=True)
     ]
     value_title = " ".join(filter(None, ["" if metric else "best", name])) or "metric"
     columns = [
@@ -131,8 +131,8 @@ def _row(run: RunSummary, label: str, metric: str | None, *, with_name: bool) ->
         run.path.name,
         label,
         run.state,
-        f"{run.step}/{run.total}" if run.total else str(run.step),
         value,
+        f"{run.step}/{run.total}" if run.total else str(run.step),
         format_metric(run.test[name]) if name in run.test else "",
         "" if run.secs is None else format_duration(run.secs),
         "" if run.eta_secs is None else format_duration(run.eta_secs),

@@ -30,7 +30,7 @@ from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.directory import trained_config
 from trainer.runs.ledger import CATEGORIES, Ledger, TimeSummary, format_sizes
 from trainer.runs.recorded_metrics import FILES, NO_METRIC, parse_line
-from trainer.runs.run_summary import RunSummary, differences, summarize
+from trainer.runs.run_summary import RunSummary, differences, labels, summarize
 from trainer.runs.secret_masking import shown
 from trainer.runs.status import State, run_status
 
@@ -49,6 +49,7 @@ class Summaries:
         self._runs: dict[str, tuple[object, RunSummary]] = {}
         self._configs: list[Mapping[str, Any]] = []
         self._differences: list[dict[str, str]] = []
+        self._labels: list[str] = []
         self._lock = threading.Lock()  # each request has a thread of its own
 
     def payload(self) -> dict[str, Any]:
@@ -58,16 +59,17 @@ class Summaries:
             configs = [summary.config for _, summary in self._runs.values()]
             if configs != self._configs:
                 self._configs, self._differences = configs, differences(configs)
+                self._labels = labels(self._differences)
             runs = [
                 {
                     "id": key,
                     "name": Path(key).name,
-                    **run.plain(differs),
+                    **run.plain(differs, " ".join(filter(None, [run.config.get("name"), label]))),
                     "mode": run.directions.mode(run.metric),
                     "value": run.metrics.get(run.metric),
                 }
-                for (key, (_, run)), differs in zip(
-                    self._runs.items(), self._differences, strict=True
+                for (key, (_, run)), differs, label in zip(
+                    self._runs.items(), self._differences, self._labels, strict=True
                 )
             ]
             return {"folder": self.folder, "now": time.time(), "runs": runs}
