@@ -48,8 +48,7 @@ def test_first_command_of_an_extended_run_is_finished(extended):
     done = run_here(*SHORT)
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines() == [
-        "Already finished: step 34, which is at or past train.epochs=2, test loss 0.5000, 0:03, "
-        "useful time 50 %",
+        "Already finished: step 34, which is at or past train.epochs=2, test loss 0.5000, 0:03",
         f"Run directory: {extended}",
         "Next: python train.py ui",
         f"      tensorboard --logdir {extended.parent}",

@@ -451,11 +451,10 @@ def next_commands(context: RunContext) -> list[str]:
 
 
 def _summary(result: Mapping[str, Any], note: str = "") -> str:
-    """Return a result: `step 24, test loss 2.2979, 0:04 in 3 attempts, useful time 2 %`."""
+    """Return a result: `step 24, test loss 2.2979, 0:04 in 3 attempts`."""
     attempts = f" in {result['attempts']} attempts" if result["attempts"] > 1 else ""
-    useful = f"useful time {100 * result['goodput']:.0f} %"
     duration = format_duration(result["wall_secs"])
-    return f"step {result['step']}{note}{_metrics(result)}, {duration}{attempts}, {useful}"
+    return f"step {result['step']}{note}{_metrics(result)}, {duration}{attempts}"
 
 
 def _metrics(result: Mapping[str, Any]) -> str:
