@@ -248,5 +248,16 @@ def table(
     return "\n".join(lines)
 
 
+def read_records(path: Path) -> dict[str, Any]:
+    """Read what benchmarks have written to a file of records; {} if it does not exist."""
+    records: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return records
+
+
+def write_records(path: Path, records: Mapping[str, Any]) -> None:
+    """Replace the records of some benchmarks in a file."""
+    path.write_text(json.dumps(read_records(path) | records, indent=1) + "\n")
+
+
 def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"

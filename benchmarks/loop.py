@@ -21,9 +21,11 @@ from benchmarks.harness import (
     first_step_at,
     installed,
     interleave,
+    read_records,
     run_peer,
     run_steadfast,
     table,
+    write_records,
 )
 
 STEPS_PER_LOOP = 50
@@ -56,6 +58,7 @@ def main() -> None:
     parser.add_argument("--optimizer", choices=LEARNING_RATES, default="rmsprop")
     parser.add_argument("--batch", type=int, help="examples in a step; default: as in the tables")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="a JSON file of records, such as results.json")
     parser.add_argument(
         "--data",
         type=Path,
@@ -73,18 +76,16 @@ def main() -> None:
             if installed(name)
         }
         results = interleave(contenders, args.rounds)
-    title = (
-        f"{args.model}, {args.optimizer}, batch {job.batch_size}: "
-        f"milliseconds a step, {args.rounds} rounds"
-    )
-    print(
-        table(
-            title,
-            "ms",
-            results,
-            missing=[title for name, title in PEERS.items() if not installed(name)],
-        )
-    )
+    name = f"{args.model}, {args.optimizer}, batch {job.batch_size}"
+    title = f"{name}: milliseconds a step, {args.rounds} rounds"
+    missing = [title for name, title in PEERS.items() if not installed(name)]
+    print(table(title, "ms", results, missing=missing))
+    if args.out:
+        rounded = {
+            title: [float(f"{ms:.3g}") for ms in values] for title, values in results.items()
+        }
+        jobs = read_records(args.out).get("loop", {})
+        write_records(args.out, {"loop": jobs | {name: rounded}})
 
 
 if __name__ == "__main__":

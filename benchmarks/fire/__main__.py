@@ -9,6 +9,7 @@ as its documentation shows. The table goes to standard output, the numbers to a 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import signal
@@ -22,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fire.burning import burn, kill_times
-from benchmarks.fire.contenders import ALONE, CONTENDERS
+from benchmarks.fire.contenders import ALONE, CONTENDERS, outcomes
 from benchmarks.fire.job import Job, replay
-from benchmarks.harness import data_file, installed
+from benchmarks.harness import data_file, installed, write_records
 from tests.support.processes import final_variables, only_run
 
 SAVE_EVERY = 50
@@ -34,22 +35,6 @@ QUICK_SIZES = {1: (2, 50), 2: (2, 50)}
 """Processes -> epochs, and steps in one."""
 LIMIT = 5
 """How many times as long as undisturbed a run may take."""
-
-
-def measure(
-    name: str, processes: int, size: tuple[int, int], data: Path, every: Sequence[float], seed: int
-) -> list[dict[str, Any]]:
-    """Run a contender undisturbed, then with kills, then undisturbed; return the results of each.
-
-    The faster one of the undisturbed runs counts, so that what else the machine does at that moment
-    is no useful time.
-    """
-    first, *fired, second = run_each(name, processes, size, data, (None, *every, None), seed)
-    calm = min(first, second, key=lambda row: row["secs"])
-    return [
-        row | {"useful_share": round(calm["secs"] / row["secs"], 3) if row["is_complete"] else None}
-        for row in (calm, *fired)
-    ]
 
 
 def run_each(
@@ -78,6 +63,7 @@ def run_each(
             weights = final_weights(job) if is_complete else None
         calm_secs, calm_weights = calm_secs or ran_secs, calm_weights or weights
         row = {
+            "seed": seed,
             "contender": name,
             "processes": processes,
             "kill_every_secs": secs,
@@ -111,23 +97,21 @@ def difference(one: list[np.ndarray], other: list[np.ndarray]) -> float:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Format results in Markdown."""
+    """Format the outcomes in Markdown."""
     head = (
-        "| processes | contender | saves | a kill every | kills | s | useful time "
-        "| steps computed again | examples taken too often | largest difference of a weight |"
+        "| processes | contender | saves | a kill every | useful time | recomputed steps "
+        "| examples missed | largest difference of a weight |"
     )
-    lines = [head, "| ---: | --- | --- |" + " ---: |" * 7]
-    for row in rows:
-        contender, every = CONTENDERS[row["contender"]], row["kill_every_secs"]
-        end = ["does not end", "", ""]
-        if row["useful_share"] is not None:
-            share = row["misplaced_examples"] / row["examples"]
-            end = [f"{row['useful_share']:.0%}", f"{share:.1%}", f"{row['largest_difference']:.2g}"]
-        cells = [
-            row["processes"], contender.title, contender.setting, f"{every:g} s" if every else "",
-            row["kills"], f"{row['secs']:.1f}", end[0], row["computed_steps"] - row["steps"],
-            *end[1:],
-        ]  # fmt: skip
+    lines = [head, "| ---: | --- | --- |" + " ---: |" * 5]
+    for outcome in outcomes(rows):
+        contender, every = CONTENDERS[outcome["contender"]], outcome["every"]
+        end = ["does not end", "", "", ""]
+        if outcome["useful"]:
+            useful = ", ".join(f"{100 * share:.0f} %" for share in outcome["useful"])
+            wrong = f"{100 * outcome['misplaced']:.1f} %"
+            end = [useful, outcome["recomputed"], wrong, f"{outcome['difference']:.2g}"]
+        kills = f"{every:g} s" if every else "never"
+        cells = [outcome["processes"], contender.title, contender.setting, kills, *end]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
@@ -156,14 +140,14 @@ def main() -> None:
     for processes, size in (QUICK_SIZES if args.quick else SIZES).items():
         names = args.contenders if processes in args.processes else []
         with images(args.data, size[1] * BATCH_SIZE) as data:
-            for name in names:
+            for seed, name in itertools.product(range(args.rounds), names):
                 if not installed(name):
                     print(f"{name} is not installed: see README.md", file=sys.stderr)
                 elif processes == 1 or name not in ALONE:
-                    rows += measure(name, processes, size, data, args.every, args.seed)
+                    rows += run_each(name, processes, size, data, (None, *args.every), seed)
     print(table(rows))
     if args.out:
-        args.out.write_text(json.dumps({"seed": args.seed, "rows": rows}, indent=1) + "\n")
+        write_records(args.out, {"fire": rows})
 
 
 def arguments() -> argparse.Namespace:
@@ -175,9 +159,9 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2], choices=SIZES)
     parser.add_argument("--contenders", nargs="+", default=[*CONTENDERS], choices=CONTENDERS)
-    parser.add_argument("--seed", type=int, default=0, help="of the times of the kills")
+    parser.add_argument("--rounds", type=int, default=3, help="each kills at other times")
     parser.add_argument("--quick", action="store_true", help="fewer steps, for a smoke test")
-    parser.add_argument("--out", type=Path, help="a JSON file for the numbers")
+    parser.add_argument("--out", type=Path, help="a JSON file of records, such as results.json")
     parser.add_argument(
         "--data",
         type=Path,

@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from benchmarks.fire.job import Job
 from benchmarks.harness import ROOT
@@ -99,3 +99,33 @@ CONTENDERS = {
 }
 ALONE = {"fit_epoch", "orbit", "command"}
 """Those that are run with one process only."""
+
+
+def outcomes(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what became of each contender at each interval of kills, over all rounds.
+
+    The useful time of a run is the time of the fastest run of its contender over its own, for an
+    uninterrupted run needs no longer than one with kills. A run that does not end has none.
+    """
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    fastest: dict[tuple[Any, ...], float] = {}
+    for row in rows:
+        program = row["processes"], row["contender"]
+        groups.setdefault((*program, row["kill_every_secs"]), []).append(row)
+        if row["is_complete"]:
+            fastest[program] = min(row["secs"], fastest.get(program, row["secs"]))
+    found = []
+    for (processes, contender, every), group in groups.items():
+        ended = [row for row in group if row["is_complete"]]
+        shares = (row["misplaced_examples"] / row["examples"] for row in ended)
+        outcome = {
+            "processes": processes,
+            "contender": contender,
+            "every": every,
+            "useful": [fastest[processes, contender] / row["secs"] for row in ended],
+            "recomputed": max(row["computed_steps"] - row["steps"] for row in group),
+            "misplaced": max(shares, default=0),
+            "difference": max((row["largest_difference"] for row in ended), default=0),
+        }
+        found.append(outcome)
+    return found

@@ -11,10 +11,20 @@ from tests.support.processes import ROOT
 @pytest.mark.long
 def test_contenders_are_killed_and_compared(tmp_path):
     command = [sys.executable, "-m", "benchmarks.fire", "--quick", "--processes", "1"]
-    command += ["--contenders", "steadfast", "fit", "--every", "3", "--out", "results.json"]
+    command += [
+        "--contenders",
+        "steadfast",
+        "fit",
+        "--every",
+        "3",
+        "--rounds",
+        "1",
+        "--out",
+        "results.json",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run(command, cwd=tmp_path, env=environment, timeout=600, check=True)
-    rows = json.loads((tmp_path / "results.json").read_text())["rows"]
+    rows = json.loads((tmp_path / "results.json").read_text())["fire"]
     assert [row["contender"] for row in rows] == ["steadfast", "steadfast", "fit", "fit"]
     for row in (rows[0], rows[2]):
         assert row["kills"] == row["misplaced_examples"] == row["largest_difference"] == 0

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from docs import hooks
+from docs.pictures import charts
 from tests.support.choices import keys
 from tests.support.doc_links import broken_links
 from tests.support.doc_pages import ROOT, Page, copy_checkout
@@ -161,6 +162,12 @@ def test_every_diagram_has_its_pictures():
     names = {hooks.diagram_name(text, scheme) for text in diagrams for scheme in hooks.SCHEMES}
     files = {file.name for file in (ROOT / "docs" / "images" / "diagrams").iterdir()}
     assert files == names, "run python -m docs.pictures.diagrams"
+
+
+def test_charts_are_of_the_records():
+    drawn = charts.charts()
+    differ = [name for name in drawn if drawn[name] != _text(ROOT / "docs" / "images" / name)]
+    assert differ == [], "run python -m docs.pictures charts"
 
 
 def test_search_words_belong_to_pages():
