@@ -20,7 +20,7 @@ STRAIGHT += ["summary.every_steps=1", "writers=[jsonl]"]
 KILLED = [*STRAIGHT, "fault=kill_worker_1_at_50"]
 
 WIDTH, HEIGHT, TOP, BOTTOM = 860, 320, 70, 250
-CLOCK, STEPS = (40, 500), (560, 830)
+STEPS, CLOCK = (40, 400), (450, 830)
 """From where to where the two panels reach."""
 STYLE = """.draw {stroke-dasharray: 1; animation: draw 3s linear backwards}
 .late {animation-delay: 4s}
@@ -81,29 +81,36 @@ def figure(straight: list[Point], killed: list[list[Point]], largest: float, cou
         return panel[0] + share * (panel[1] - panel[0]), BOTTOM - (BOTTOM - TOP) * loss / highest
 
     dead, again = clock(before)[-1], clock(after)[0]
-    middle, pause = (dead[0] + again[0]) / 2, f"resumes {after[0][0] - before[-1][0]:.1f} s later"
+    pause = f"resumes {after[0][0] - before[-1][0]:.1f} s later"
+    result = f"the last checkpoints have the same {count:,} numbers, bit for bit"
+    if largest:
+        result = f"the last checkpoints differ by {largest:.2g}"
     body = [
-        label(40, 30, "Two processes train the digits", font_size=15, font_weight=600),
-        label(40, 50, "training loss, by the clock", "faint"),
-        label(560, 50, "by the step", "faint"),
+        label(40, 30, f"A process is killed: {result}", font_size=15, font_weight=600),
+        label(40, 52, "training loss of two processes, by the step", "faint"),
+        label(450, 52, "by the clock", "faint"),
         f'<rect x="{dead[0]:.1f}" y="{TOP}" width="{again[0] - dead[0]:.1f}" '
         f'height="{BOTTOM - TOP}" class="red" opacity="0.12"/>',
-        label(middle, TOP + 18, "SIGKILL", "red", text_anchor="middle"),
-        label(middle, TOP + 36, pause, "faint", text_anchor="middle", font_size=12),
+        label(dead[0] + 8, TOP + 18, "SIGKILL", "red"),
+        label(dead[0] + 8, TOP + 36, pause, "faint", font_size=12),
     ]
     for panel, end in ((CLOCK, f"{secs:.0f} s"), (STEPS, f"step {steps}")):
         body.append(line([(panel[0], BOTTOM), (panel[1], BOTTOM)], "line", 1))
         body.append(label(panel[1], BOTTOM + 18, end, "faint", font_size=12, text_anchor="end"))
-    body += [line(clock(straight), "gray", 2), line(step(straight), "gray", 5)]
-    for points in (clock, step):
-        body += [line(points(before), "blue draw"), line(points(after), "blue draw late")]
-        x, y = points(before)[-1]
-        body.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" class="red"/>')
-    for x, color, text in ((40, "gray", "uninterrupted"), (160, "blue", "a process is killed")):
+    for curve, width in ((clock, 2), (step, 5)):
+        body += [line(curve(straight), "gray", width)]
+        body += [line(curve(before), "blue draw"), line(curve(after), "blue draw late")]
+        body += [dot(curve(straight)[-1], "gray"), dot(curve(after)[-1], "blue")]
+        body.append(dot(curve(before)[-1], "red"))
+    for x, color, text in ((40, "gray", "uninterrupted"), (180, "blue", "a process is killed")):
         body += [line([(x, 296), (x + 22, 296)], color, 4), label(x + 28, 300, text)]
-    result = f"largest difference of all {count:,} numbers at the end: {largest:g}"
-    body.append(label(830, 300, result, font_weight=600, text_anchor="end"))
-    return card(WIDTH, HEIGHT, f"A worker is killed, the loss continues; {result}", body, STYLE)
+    body.append(label(830, 300, "dots: the kill, and the ends", "faint", text_anchor="end"))
+    return card(WIDTH, HEIGHT, f"A process is killed: {result}", body, STYLE)
+
+
+def dot(point: tuple[float, float], color: str) -> str:
+    """Return a dot."""
+    return f'<circle cx="{point[0]:.1f}" cy="{point[1]:.1f}" r="5" class="{color}"/>'
 
 
 def main() -> None:
