@@ -217,14 +217,13 @@ def test_nothing_but_a_strategy_asks_which_strategy_it_is():
     assert wrong == []
 
 
-# A variable names Keras' folder, and a process that reads has the path of the one that starts it.
+# A variable names Keras' folder, and one hides the GPUs from a process that reads.
 IN_ONE_PLACE = {
     r"\bos\.(environb?\b|getenv|putenv|unsetenv)": {
         "trainer/cluster/environment.py", "trainer/keras_objects.py",
+        "datasets/records/reading_processes.py",
     },
-    r"\bsys\.path(\.|\[| =| \+=)": {
-        "trainer/cluster/environment.py", "datasets/records/reading_processes.py",
-    },
+    r"\bsys\.path(\.|\[| =| \+=)": {"trainer/cluster/environment.py"},
     r"\bhydra\.utils\b": {"trainer/config/instantiate.py"},
 }  # fmt: skip
 

@@ -1,28 +1,22 @@
 """Processes that read records, for sources whose Python code is slower than a step.
 
 Python runs one thread at a time, so threads make such a source no faster. The records of a batch
-are shared out among the processes and put together by their places: which process reads a record
+are divided among the processes and put together by their places: which process reads a record
 changes nothing. No TensorFlow, unless the source needs it.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
+import multiprocessing
 import os
 import pickle
-import queue
-import select
 import signal
-import socket
-import subprocess
-import sys
 import threading
-import weakref
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from multiprocessing.connection import Connection
-from typing import Any
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 
@@ -31,24 +25,19 @@ from trainer.text import first_line
 
 logger = logging.getLogger(__name__)
 
-_PROGRAM = (
-    "import sys; sys.path[:] = sys.argv[2:]; "
-    "from trainer.datasets.records.reading_processes import answer; answer(int(sys.argv[1]))"
-)
-_LEFT_TO_THE_TRAINER = (
-    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT
+Records = tuple[np.ndarray, np.ndarray]
+_FOR_THE_TRAINER = (
+    signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT
 )  # fmt: skip
-
-
-class _LostError(Exception):
-    """A process has ended; the message says how."""
+"""Signals that a terminal or a scheduler sends to all processes; that of the training saves first,
+and needs records until then."""
 
 
 class ReadingProcesses:
     """Reads records in several processes, which start at the first use and end with this one.
 
-    A process that ends is replaced, and its records are read again, one by one; a record that ends
-    the next process too is an error.
+    If one ends, all are replaced, and the records are read again, one by one; a record that ends
+    another process too is an error.
     """
 
     def __init__(self, readers: Sequence[RecordReader], count: int) -> None:
@@ -58,119 +47,58 @@ class ReadingProcesses:
             ValueError: a source cannot be pickled.
         """
         self._names = [reader.name for reader in readers]
-        self._payload = _pickled(readers)
-        self._idle: queue.SimpleQueue[_Process | None] = queue.SimpleQueue()
-        for _ in range(count):
-            self._idle.put(None)  # not started
+        self._content = _pickled(readers)
         self._count = count
-        self._threads = ThreadPoolExecutor(count, "read-records")
-        self._processes: set[_Process] = set()
-        weakref.finalize(self, _end_all, self._processes)
+        self._pool = self._start(count)
+        self._replacing = threading.Lock()
 
-    def read(self, number: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, number: int, rows: np.ndarray) -> Records:
         """Return what `RecordReader.read` of the reader `number` returns; safe for threads.
 
         Raises:
             ValueError: as it does; or a record ends the processes that read it.
         """
+        pool = self._pool
         parts = [part for part in np.array_split(rows, self._count) if len(part)]
-        return _joined(list(self._threads.map(lambda part: self._read_part(number, part), parts)))
-
-    def _read_part(self, number: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         try:
-            return self._ask(number, rows)
-        except _LostError as error:
-            logger.warning(
-                "a process that read %d records of %s %s; it is replaced",
-                len(rows),
-                self._names[number],
-                error,
-            )
-        results = []
-        for row in rows:
-            try:
-                results.append(self._ask(number, np.array([row])))
-            except _LostError as error:
-                raise ValueError(
-                    f"{self._names[number]}: the process that read record {row} {error}, for the "
-                    "second time; does reading it need too much memory, or crash?"
-                ) from None
-        return _joined(results)
+            return _joined(map(_result, [pool.submit(_read, number, part) for part in parts]))
+        except BrokenProcessPool:
+            name = self._names[number]
+            logger.warning("a process that read records of %s ended; it is replaced", name)
+        with self._replacing:
+            if self._pool is pool:
+                self._pool = self._start(self._count)
+        return self._read_singly(number, rows)
 
-    def _ask(self, number: int, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        process = self._idle.get()
-        try:
-            process = process or self._start()
-            return process.ask(pickle.dumps((number, rows)))
-        except _LostError:
-            process = None
-            raise
-        finally:
-            self._idle.put(process)
+    def _read_singly(self, number: int, rows: np.ndarray) -> Records:
+        with self._start(1) as alone:
+            results = []
+            for row in rows:
+                try:
+                    results.append(_result(alone.submit(_read, number, np.array([row]))))
+                except BrokenProcessPool:
+                    raise ValueError(
+                        f"{self._names[number]}: the process that read record {row} ended, for the "
+                        "second time; does reading it need too much memory, or crash?"
+                    ) from None
+            return _joined(results)
 
-    def _start(self) -> _Process:
-        process = _Process()
-        self._processes.add(process)
-        try:
-            process.ask(self._payload)
-        except ValueError:
-            process.end()
-            raise
-        return process
+    def _start(self, count: int) -> ProcessPoolExecutor:
+        # Not forked: TensorFlow's threads would be missing.
+        spawn = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(count, spawn, initializer=_begin, initargs=(self._content,))
 
 
-class _Process:
-    """A process that reads records, with this end of a connection to it."""
-
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        # Whatever a terminal or a scheduler sends to all processes is for the one that trains: it
-        # saves first, and needs records until then.
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
-            self._process = subprocess.Popen(
-                # Reading needs no accelerator. If the source imports TensorFlow, that would take
-                # the memory of all of them.
-                [
-                    *("env", "CUDA_VISIBLE_DEVICES=-1", sys.executable, "-c", _PROGRAM),
-                    *(str(theirs.fileno()), *sys.path),
-                ],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # a source that prints does so into the log
-            )
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            theirs.close()
-        self._connection = Connection(ours.detach())
-
-    def ask(self, message: bytes) -> Any:
-        try:
-            self._connection.send_bytes(message)
-            problem, value = pickle.loads(self._connection.recv_bytes())
-        except (EOFError, OSError):
-            self._connection.close()
-            code = self._process.wait()
-            how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-            raise _LostError(how) from None
-        if problem is not None:
-            raise ValueError(problem)
-        return value
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
+def _result(future: Future[Records]) -> Records:
+    try:
+        return future.result()
+    except ValueError as error:
+        raise ValueError(str(error)) from None  # the traceback is in the log
 
 
-def _joined(results: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+def _joined(results: Iterable[Records]) -> Records:
     features, labels = zip(*results, strict=True)
     return np.concatenate(features), np.concatenate(labels)
-
-
-def _end_all(processes: set[_Process]) -> None:
-    for process in list(processes):
-        with suppress(OSError):
-            process.end()
 
 
 def _pickled(readers: Sequence[RecordReader]) -> bytes:
@@ -186,51 +114,45 @@ def _pickled(readers: Sequence[RecordReader]) -> bytes:
     return pickle.dumps(list(readers))
 
 
-def answer(descriptor: int) -> None:
-    """Answer what comes over a connection, until its other end is closed.
+_content = b""
 
-    The readers come first, then pairs of a reader's number and the numbers of records.
-    """
-    for number in _LEFT_TO_THE_TRAINER:
+
+def _begin(content: bytes) -> None:
+    """Prepare a process that reads; it ends with the one that has started it."""
+    global _content
+    _content = content
+    # Reading needs no accelerator. If the source imports TensorFlow, that would take the memory of
+    # all of them.
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    os.dup2(2, 1)  # a source that prints does so into the log
+    for number in _FOR_THE_TRAINER:
         # Not SIG_IGN, which programs that a source starts would inherit, like a blocked signal.
         signal.signal(number, lambda received, frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
     logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    connection = Connection(descriptor)
-    threading.Thread(target=_leave_at_end, args=(descriptor,), daemon=True).start()
-
-    def reply(problem: str | None, value: Any = None) -> None:
-        connection.send_bytes(pickle.dumps((problem, value), pickle.HIGHEST_PROTOCOL))
-
-    # Until the process that trains has ended.
-    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        payload = connection.recv_bytes()
-        try:
-            readers: list[RecordReader] = pickle.loads(payload)
-        except Exception as error:  # any exception of the source's module
-            logger.info("the source cannot be copied", exc_info=True)
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            reply(
-                f"processes: the source cannot be copied to another process: {reason}; set "
-                "dataset.processes=0"
-            )
-            return
-        reply(None)
-        while True:
-            number, rows = pickle.loads(connection.recv_bytes())
-            try:
-                reply(None, readers[number].read(rows))
-            except ValueError as error:
-                reply(str(error))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _leave_at_end(descriptor: int) -> None:
-    """End this process when the other end is closed, also while a record is being read."""
-    poll = select.poll()
-    poll.register(descriptor, 0)  # no events: the end is always reported
-    poll.poll()
+def _end_with_parent() -> None:
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
     os._exit(0)
+
+
+@functools.cache
+def _readers() -> list[RecordReader]:
+    try:
+        readers: list[RecordReader] = pickle.loads(_content)
+    except Exception as error:  # any exception of the source's module
+        logger.info("the source cannot be copied", exc_info=True)
+        raise ValueError(
+            "processes: the source cannot be copied to another process: "
+            f"{type(error).__name__}: {first_line(error)}; set dataset.processes=0"
+        ) from None
+    return readers
+
+
+def _read(number: int, rows: np.ndarray) -> Records:
+    return _readers()[number].read(rows)
