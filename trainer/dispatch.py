@@ -49,7 +49,7 @@ def _run(server: ForkServer | None) -> int:
     from omegaconf import OmegaConf
 
     from trainer.cli import arguments
-    from trainer.cli.compose import compose_config
+    from trainer.cli.compose import complete, compose_config
     from trainer.cli.overrides import found_directory, rewrite
 
     args = arguments.parse(sys.argv[1:])
@@ -57,6 +57,9 @@ def _run(server: ForkServer | None) -> int:
         from trainer.cli.commands import help
 
         return help.show(args)
+    if args.shell_completion:
+        complete(args.overrides, args.config_dir or found_directory())
+        return DONE
     overrides, config_dir = rewrite(args.overrides, args.config_dir)
     if config_dir and config_dir == found_directory() and not (args.config_dir or args.cfg):
         print(f"Your config groups: {Path(config_dir).name}", flush=True)

@@ -8,8 +8,6 @@ import yaml
 
 from tests.support.command_line import run_here
 from trainer.cli import compose
-from trainer.cli.command_table import COMMANDS
-from trainer.cli.commands.completion import completions
 from trainer.errors import ConfigError
 from trainer.launch import launcher
 
@@ -62,8 +60,9 @@ def test_config_dir_is_used_by_every_command(theirs, runs):
     assert (runs[0].experiment.model["width"], runs[0].config_dir) == (99, str(theirs))
 
 
-def test_conf_is_found_where_the_command_starts(found, tmp_path, runs):
-    assert completions(["model=mi"], COMMANDS) == ["model=mine"]
+def test_conf_is_found_where_the_command_starts(found, tmp_path, runs, monkeypatch):
+    monkeypatch.setenv("COMP_LINE", "python train.py model=mi")
+    assert run_here("--shell-completion", "query=bash").out == "model=mine\n"
     assert "ours, with more dropout" in run_here("--help", "model").out
     # The comments of what it builds on are there too.
     rows = [line.split() for line in run_here("--help", "model=mine").out.splitlines()]

@@ -1,1 +1,1 @@
-"""What a command line says: overrides, help, completion, errors and the small commands."""
+"""What a command line says: overrides, help, errors and the small commands."""

@@ -14,7 +14,7 @@ from trainer.config.schema import GROUPS, Experiment
 from trainer.errors import ConfigError
 from trainer.text import did_you_mean
 
-FLAGS = ("--help", "--multirun", "--config-dir", "--cfg", "--version")
+FLAGS = ("--help", "--multirun", "--config-dir", "--cfg", "--shell-completion", "--version")
 _KEYS = {item.name for item in fields(Experiment)} | set(GROUPS)
 CFG = "job"
 """What `--cfg` prints: the configuration of the experiment."""
@@ -33,6 +33,7 @@ class Arguments:
     multirun: bool
     config_dir: str | None
     cfg: bool
+    shell_completion: bool
 
 
 def parse(words: Sequence[str]) -> Arguments:
@@ -57,7 +58,14 @@ def parse(words: Sequence[str]) -> Arguments:
     if args.config_dir == "":
         raise ConfigError("--config-dir needs a value; see --help")
     config_dir = args.config_dir and os.path.abspath(os.path.expanduser(args.config_dir))
-    return Arguments(args.overrides, args.help, args.multirun, config_dir, args.cfg is not None)
+    return Arguments(
+        args.overrides,
+        args.help,
+        args.multirun,
+        config_dir,
+        args.cfg is not None,
+        args.shell_completion,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--multirun", "-m", action="store_true")
     parser.add_argument("--config-dir", "-cd")
     parser.add_argument("--cfg", "-c")
+    parser.add_argument("--shell-completion", "-sc", action="store_true")
     parser.add_argument("--version", action="version", version=f"steadfast {trainer.__version__}")
     parser.error = _fail  # type: ignore[method-assign]
     return parser

@@ -20,9 +20,5 @@ COMMANDS = {
     ),
     "status": ("[runs/<run>]", "what each process of a run does, on whichever host"),
     "cache": ("[--clear]", "the copies of data that are kept on this machine, and removes them"),
-    "completion": (
-        "bash|zsh|fish",
-        'completion by the tab key: eval "$(python train.py completion bash)"',
-    ),
 }
 """The commands: name -> what it takes, and what it shows."""

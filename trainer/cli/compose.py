@@ -379,6 +379,12 @@ def config_loader(config_dir: str | Path | None) -> Iterator[Any]:
         _UserSearchPath.directory = previous
 
 
+def complete(words: list[str], config_dir: str | None) -> None:
+    """Do what `--shell-completion` asks for: `install=bash`, `uninstall=bash`, `query=bash`."""
+    with reading_configuration(), config_loader(config_dir):
+        GlobalHydra.instance().hydra.shell_completion("config", words)
+
+
 def _check_directory(directory: str) -> None:
     if not os.path.isdir(directory):
         raise ConfigError(f"--config-dir ({directory}): no such directory")

@@ -53,6 +53,8 @@ _FLAGS = {
     "--config-dir=DIR": "your own choices, such as DIR/model/mine.yaml; the same name replaces "
     "ours",
     "--cfg job": "print the composed configuration, and stop",
+    "--shell-completion install=bash": "print the script for completion by the tab key; also zsh "
+    "and fish",
     "--version": "print the version, and stop",
 }
 
