@@ -18,7 +18,6 @@ COMMANDS = {
         "... --image IMAGE",
         "the Job that trains on Kubernetes, as YAML for kubectl apply",
     ),
-    "status": ("[runs/<run>]", "what each process of a run does, on whichever host"),
     "cache": ("[--clear]", "the copies of data that are kept on this machine, and removes them"),
 }
 """The commands: name -> what it takes, and what it shows."""
