@@ -1,12 +1,12 @@
 """The cluster that TF_CONFIG, Slurm or Kubernetes declares, and local clusters."""
 
 import json
-import os
 import socket
 
 import pytest
 
 from trainer.cluster import discovery
+from trainer.cluster.schedulers.scheduler import Allocation
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import ConfigError
 
@@ -27,22 +27,8 @@ def server_tasks(count):
     ]
 
 
-def tf_config(jobs, task, **others):
-    return json.dumps({"cluster": jobs, "task": task, **others})
-
-
-@pytest.fixture
-def environment(monkeypatch):
-    """Return a function that sets variables; none that declares a cluster is set."""
-    for name in [name for name in os.environ if name.startswith(("TF_CONFIG", "SLURM_", "JOB_"))]:
-        monkeypatch.delenv(name)
-    return monkeypatch.setenv
-
-
-@pytest.fixture
-def no_ports(monkeypatch):
-    """Skip the check of the port: other programs may run here."""
-    monkeypatch.setattr(discovery, "_check_port", lambda cluster: None)
+def tf_config(jobs, task):
+    return json.dumps({"cluster": jobs, "task": task})
 
 
 @pytest.mark.parametrize(
@@ -97,54 +83,31 @@ def test_tf_config_is_read_alike_by_tensorflow(jobs, monkeypatch):
         assert multi_worker_util.is_chief(*known) == cluster.is_chief
 
 
-@pytest.mark.usefixtures("no_ports")
-def test_declared_cluster_prefers_tf_config_then_slurm_then_kubernetes(environment, monkeypatch):
-    monkeypatch.setattr(socket, "getfqdn", lambda: "train-2.peers")
-    environment("JOB_COMPLETION_INDEX", "2")
-    assert discovery.declared_cluster(workers, os.environ) == Cluster(
-        ProcessId("worker", 2),
-        {"worker": [f"train-{n}.peers:2222" for n in range(3)]},
-        "Kubernetes",
-    )
-    step = {"ID": "0", "NUM_TASKS": "4", "NODELIST": "n[1-4]", "TASKS_PER_NODE": "1(x4)"}
-    for name, value in step.items():
-        environment(f"SLURM_STEP_{name}", value)
-    environment("SLURM_JOB_ID", "7")
-    environment("SLURM_PROCID", "3")
-    cluster = discovery.declared_cluster(server_tasks, os.environ)
+def test_processes_of_a_scheduler_get_the_jobs_of_the_strategy():
+    allocation = Allocation("Slurm", ["n1:1", "n2:1", "n3:1", "n4:1"], 3)
+    cluster = discovery.allocated_cluster(server_tasks, allocation)
     assert (cluster.process_id, cluster.source) == (ProcessId("worker", 1), "Slurm")
-    hosts = {
-        job: [address.partition(":")[0] for address in addresses]
-        for job, addresses in cluster.jobs.items()
-    }
-    assert hosts == {"chief": ["n1"], "ps": ["n2"], "worker": ["n3", "n4"]}
-    environment("TF_CONFIG", tf_config(TWO, {"type": "worker", "index": 1}))
-    assert discovery.declared_cluster(server_tasks, os.environ) == Cluster(
-        ProcessId("worker", 1), TWO, "TF_CONFIG"
-    )
+    assert cluster.jobs == {"chief": ["n1:1"], "ps": ["n2:1"], "worker": ["n3:1", "n4:1"]}
 
 
 @pytest.mark.parametrize(
     ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::")]
 )
-def test_declared_cluster_rejects_a_port_in_use(environment, family, host):
+def test_declared_cluster_rejects_a_port_in_use(family, host):
     try:
         listener = socket.create_server((host, 0), family=family)
     except OSError:
         pytest.skip("no IPv6 here")
     with listener:
         port = listener.getsockname()[1]
-        environment(
-            "TF_CONFIG", tf_config({"worker": ["a:1", f"b:{port}"]}, {"type": "worker", "index": 1})
-        )
+        declared = {"worker": ["a:1", f"b:{port}"]}
+        text = tf_config(declared, {"type": "worker", "index": 1})
         with pytest.raises(ConfigError) as caught:
-            discovery.declared_cluster(workers, os.environ)
+            discovery.declared_cluster(workers, {"TF_CONFIG": text})
         assert f"TF_CONFIG: port {port} of worker-1 (b:{port}) is in use" in str(caught.value)
         # The ports of other processes are not checked.
-        environment(
-            "TF_CONFIG", tf_config({"worker": [f"b:{port}"]}, {"type": "evaluator", "index": 0})
-        )
-        assert discovery.declared_cluster(workers, os.environ) is not None
+        text = tf_config(declared, {"type": "evaluator", "index": 0})
+        assert discovery.declared_cluster(workers, {"TF_CONFIG": text}) is not None
 
 
 def test_local_clusters_have_different_ports():

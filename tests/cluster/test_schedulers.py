@@ -1,13 +1,16 @@
-"""Allocations as Slurm and Kubernetes describe them."""
+"""What every scheduler does; allocations as Slurm and Kubernetes describe them."""
 
 import itertools
+import json
 import socket
 from importlib.metadata import EntryPoint
 
 import pytest
 
+from trainer.cluster import discovery
 from trainer.cluster.schedulers import kubernetes_scheduler, scheduler, slurm_scheduler
-from trainer.cluster.schedulers.scheduler import Allocation
+from trainer.cluster.schedulers.scheduler import Allocation, schedulers
+from trainer.cluster.spec import ProcessId
 from trainer.errors import ConfigError
 
 STEP = {
@@ -18,6 +21,52 @@ STEP = {
     "SLURM_STEP_TASKS_PER_NODE": "2(x2),1",
     "SLURM_PROCID": "3",
 }
+PODS = {"JOB_COMPLETION_INDEX": "2", "STEADFAST_PODS": "3"}
+TWO = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}}
+IN_POD = {**PODS, **STEP}
+DECLARED = {
+    "Kubernetes": (PODS, ["train-0.peers", "train-1.peers", "train-2.peers"], 2),
+    "Slurm": (STEP, ["gpu01", "gpu01", "gpu02", "gpu02", "login1"], 3),
+    "Slurm in a pod": (IN_POD, ["gpu01", "gpu01", "gpu02", "gpu02", "login1"], 3),
+    "TF_CONFIG": ({**IN_POD, "TF_CONFIG": json.dumps(TWO)}, ["a", "b"], 1),
+}
+"""Who declares a cluster -> its environment, the hosts of the processes, and the own number."""
+SILENT = [
+    {},
+    # An allocation or a batch script: the job has four tasks, but nothing has started them.
+    {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"},
+    # A shell that is a step itself.
+    {**STEP, "SLURM_STEP_NUM_TASKS": "1"},
+]
+
+
+def workers(count):
+    return [ProcessId("worker", number) for number in range(count or 0)]
+
+
+@pytest.mark.parametrize("source", DECLARED)
+def test_environment_declares_the_hosts_and_the_place_among_them(monkeypatch, source):
+    environment, hosts, number = DECLARED[source]
+    monkeypatch.setattr(socket, "getfqdn", lambda: "train-2.peers")
+    monkeypatch.setattr(discovery, "_check_port", lambda cluster: None)
+    cluster = discovery.declared_cluster(workers, environment)
+    assert cluster.source == source.removesuffix(" in a pod")
+    assert cluster.process_id == ProcessId("worker", number)
+    assert [address.partition(":")[0] for address in cluster.jobs["worker"]] == hosts
+    assert len(set(cluster.jobs["worker"])) == len(hosts)
+
+
+@pytest.mark.parametrize("environment", SILENT)
+def test_environment_of_one_process_declares_no_cluster(environment):
+    assert discovery.declared_cluster(workers, environment) is None
+
+
+def test_jobs_that_are_started_again_and_unused_nodes_are_known():
+    for environment, starts_again in (({}, 0), (STEP, 1), (PODS, 1), (IN_POD, 2)):
+        assert sum(x.starts_jobs_again(environment) for x in schedulers()) == starts_again
+    nodes = [{"SLURM_JOB_NUM_NODES": "2"}, {**STEP, "SLURM_STEP_NUM_NODES": "1"}, PODS, {}]
+    warnings = [sum(bool(x.warning(environment)) for x in schedulers()) for environment in nodes]
+    assert warnings == [1, 0, 0, 0]
 
 
 def error_of(call, *arguments):
@@ -78,20 +127,6 @@ def test_slurm_jobs_steps_and_restarts_have_different_ports():
 
 
 @pytest.mark.parametrize(
-    "environment",
-    [
-        {},
-        # An allocation or a batch script: the job has four tasks, but nothing has started them.
-        {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"},
-        # A shell that is a step itself.
-        {**STEP, "SLURM_STEP_NUM_TASKS": "1"},
-    ],
-)
-def test_slurm_allocation_needs_a_step_of_several_tasks(environment):
-    assert slurm_scheduler.allocation(environment, 0) is None
-
-
-@pytest.mark.parametrize(
     ("text", "hosts"),
     [
         ("gpu[01-03,7],login1", ["gpu01", "gpu02", "gpu03", "gpu7", "login1"]),
@@ -135,13 +170,9 @@ def test_kubernetes_addresses_follow_the_host_name(hostname, index, addresses):
     assert allocation == Allocation("Kubernetes", addresses, int(index))
 
 
-def test_kubernetes_takes_the_number_of_pods_from_the_environment():
-    environment = {"JOB_COMPLETION_INDEX": "1", "STEADFAST_PODS": "2"}
-    allocation = kubernetes_allocation(environment, lambda: "train-1.peers", 0)
-    assert allocation == Allocation("Kubernetes", ["train-0.peers:2222", "train-1.peers:2222"], 1)
-    environment["STEADFAST_PODS"] = "1"
+def test_kubernetes_needs_the_number_of_pods():
     for variables, problem in (
-        (environment, "JOB_COMPLETION_INDEX (1) is out of range: STEADFAST_PODS is 1"),
+        ({**PODS, "STEADFAST_PODS": "2"}, "JOB_COMPLETION_INDEX (2) is out of range: STEADFAST_PO"),
         ({"JOB_COMPLETION_INDEX": "0"}, "set STEADFAST_PODS in the pods"),
     ):
         error = error_of(kubernetes_allocation, variables, lambda: "train-1.peers", 0)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from tests.support.training import finish, recipe, variables
+from tests.support.training import recipe
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.cluster.spec import Cluster, ProcessId
@@ -33,10 +33,6 @@ GAN = [
 
 def gan_engine(run_dir, *overrides):
     return recipe(run_dir, *GAN, *overrides)
-
-
-def trained(run_dir, *overrides):
-    return finish(gan_engine(run_dir, *overrides))
 
 
 def toy(loss):
@@ -75,17 +71,10 @@ def test_losses_and_accuracy_follow_their_formulas(loss):
 @pytest.mark.slow
 def test_step_updates_discriminator_more_often_and_its_vectors_with_it(tmp_path):
     run = gan_engine(tmp_path)
-    before = variables(run)
     run.train(lambda: False)
-    after = variables(run)
     optimizers = run.state.task.optimizers
     updates = {name: int(optimizer.iterations) for name, optimizer in optimizers.items()}
     assert updates == {"generator": 4, "discriminator": 8}
-    for model in run.state.task.models:
-        for number, variable in enumerate(run.state.task.models[model].variables):
-            # The two terms of the hinge loss move the bias of the score in opposite directions.
-            name = f"/models/{model}/{number}"
-            assert np.any(before[name] != after[name]) or "bias" in variable.name, variable.name
     vectors = [
         variable.numpy()
         for variable in run.state.task.models["discriminator"].non_trainable_variables
