@@ -10,9 +10,8 @@ import subprocess
 import time
 
 import pytest
-import yaml
 
-from tests.support.command_line import run_here
+from tests.support.pods import job_of
 from tests.support.processes import ROOT
 
 BASE = os.environ.get("STEADFAST_TEST_IMAGE_BASE")
@@ -75,10 +74,9 @@ def test_image_saves_on_sigterm_and_continues(image, container):
         assert builder("logs", container).count(saved) == num_stops
 
 
-def test_image_runs_the_job_that_is_printed(image, container):
-    outcome = run_here("kubernetes", "model=softmax", "train.steps=20", "--image", image)
-    assert outcome.code == 0, outcome.err
-    pod = yaml.safe_load(outcome.out)["spec"]["template"]["spec"]
+def test_image_runs_the_job(image, container):
+    words = ["model=softmax", "train.steps=20", "runs_dir=/shared/runs"]
+    pod = job_of(words, 1)[-1]["spec"]["template"]["spec"]
     (job,) = pod["containers"]
     (program,) = job["command"]
     (volume,) = job["volumeMounts"]

@@ -7,11 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
-from tests.support.command_line import run_here
 from tests.support.fault_schedules import HOLD, free, hold, schedules
-from tests.support.pods import Controller, pods_of
+from tests.support.pods import Controller, job_of, pods_of
 from tests.support.processes import OPTIONS, assert_same_run, finished, only_run, worker_pids
 
 # A small model, because each pod compiles it anew. With shards the bits do not depend on the number
@@ -40,14 +38,6 @@ def shared(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "project")
     (tmp_path / "shared").mkdir()
     return tmp_path / "shared"
-
-
-def printed(*words):
-    """Return the objects that `kubernetes` prints for a run of two pods."""
-    options = ["--workers", "2", "--image", "a", "--name", "train"]
-    outcome = run_here("kubernetes", *TRAINING, *options, *words)
-    assert outcome.code == 0, outcome.err
-    return list(yaml.safe_load_all(outcome.out))
 
 
 def phases(shared):
@@ -103,9 +93,8 @@ KILLED = {"lost pod", "late name"}
     "faults", schedules(list(FAULTS), 2), ids=lambda row: ", ".join(map(str, row))
 )
 def test_job_with_a_schedule_of_faults_ends_the_same(shared, tmp_path, straight, faults):
-    objects = printed(
-        f"runs_dir={shared / 'runs'}", hold(Path.cwd(), shared, [fault.step for fault in faults])
-    )
+    held = hold(Path.cwd(), shared, [fault.step for fault in faults])
+    objects = job_of([*TRAINING, held, f"runs_dir={shared / 'runs'}"], 2)
     with pods_of(tmp_path / "pods", objects, IMAGE) as pods:
         pods.resolve()
         job = Controller(pods, objects[-1])

@@ -13,6 +13,8 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import yaml
+
 from tests.support.namespaces import namespaces
 from tests.support.processes import ROOT
 
@@ -219,6 +221,18 @@ class Controller:
     def output(self):
         """Return what all pods have printed, also the earlier ones."""
         return self.source.output()
+
+
+def job_of(arguments, count):
+    """Return the objects of the Job in the docs, with other arguments and number of pods."""
+    text = (ROOT / "docs" / "examples" / "kubernetes" / "job.yaml").read_text()
+    objects = list(yaml.safe_load_all(text))
+    spec = objects[-1]["spec"]
+    spec["completions"] = spec["parallelism"] = count
+    (container,) = spec["template"]["spec"]["containers"]
+    container["args"] = [*arguments]
+    container["env"][0]["value"] = str(count)
+    return objects
 
 
 @contextmanager

@@ -14,10 +14,6 @@ COMMANDS = {
         "... --<option>",
         "the Slurm job script of a run, or of a sweep (-m); --submit: submit it",
     ),
-    "kubernetes": (
-        "... --image IMAGE",
-        "the Job that trains on Kubernetes, as YAML for kubectl apply",
-    ),
     "cache": ("[--clear]", "the copies of data that are kept on this machine, and removes them"),
 }
 """The commands: name -> what it takes, and what it shows."""

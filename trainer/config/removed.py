@@ -16,6 +16,7 @@ REMOVED: dict[str, str] = {
     "fault=lose_worker_1_at_50": "use fault=kill_worker_1_at_50",
     "fault=return_worker_1_at_120": "use fault=kill_worker_1_at_50",
     "hydra/launcher": "use sweep.jobs, or 'slurm -m ... --submit' for a job of each point",
+    "kubernetes": "docs/examples/kubernetes/job.yaml is the Job to copy",
     "mode=benchmark": "python -m benchmarks.scaling measures any configuration",
     "status": "ui shows what the processes of runs do, and runs how far each is",
     "strategy.hosts": "set TF_CONFIG on each host; docs/how-to/cluster.md has an example",

@@ -10,7 +10,7 @@ from trainer.errors import ConfigError
 
 PORT = 2222
 PODS = "STEADFAST_PODS"
-"""The variable by which `kubernetes` passes the pods of a Job their number."""
+"""The variable that tells the pods of a Job their number."""
 _INDEX = "JOB_COMPLETION_INDEX"
 
 

@@ -15,10 +15,9 @@ import math
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from contextlib import suppress
 from dataclasses import Field
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from trainer.annotations import NOTES, Bound, Each, Effect, Exists, OneOf, Rule
@@ -54,7 +53,6 @@ _PATHS = {
     ),
 }
 _FEW_WORDS = 9
-_elsewhere: ContextVar[PurePath | None] = ContextVar("elsewhere", default=None)
 
 
 class _Unknown(type):
@@ -281,23 +279,8 @@ def _violation(value: Any, rule: Rule) -> str | None:
 
 
 def _missing(value: Any, what: str) -> str | None:
-    folder = _elsewhere.get()
-    if folder is not None and Path(value).is_relative_to(folder):
-        return None
     exists, problem = _PATHS[what]
-    if exists(Path(value).expanduser()):
-        return None
-    return problem
-
-
-@contextmanager
-def paths_elsewhere(folder: PurePath) -> Iterator[None]:
-    """Accept every path below a folder that only another machine has."""
-    token = _elsewhere.set(folder)
-    try:
-        yield
-    finally:
-        _elsewhere.reset(token)
+    return None if exists(Path(value).expanduser()) else problem
 
 
 def check_value(name: str, value: Any, *rules: Rule) -> str | None:
