@@ -97,14 +97,6 @@ def straight(cluster, tmp_path_factory):
     return only_run(directory)
 
 
-def check_continued(directory, *steps):
-    """Check that each later start of a job went on where the one before was."""
-    text = output(directory)
-    beginning = "Continuing from the checkpoint of step "
-    lines = [line for line in text.splitlines() if line.startswith(beginning)]
-    assert lines == [f"{beginning}{step}." for step in steps], text
-
-
 def requeued(cluster, job, disturb):
     """Disturb a job, and wait until Slurm has started it again, or will."""
     num_restarts = cluster.field(job, "Restarts")
@@ -192,22 +184,3 @@ def test_job_with_a_schedule_of_faults_ends_the_same(cluster, straight, tmp_path
     if cluster.wait(job, ENDED.__contains__, SECS) != "COMPLETED":
         job = submit_again(cluster, tmp_path)
     check_same_end(cluster, job, tmp_path, straight)
-
-
-@pytest.mark.long
-def test_job_goes_on_with_the_nodes_that_it_gets(cluster, straight, tmp_path):
-    options = ["checkpoint.every_steps=3", "--output=job.log", "--nodes=1-2", "--time=60"]
-    job = submit(cluster, tmp_path, [*COMMAND, hold(tmp_path, tmp_path, [4, 8]), *options])
-    wait_for(tmp_path / "reached-4", cluster, job)
-    cluster.lose("n2")
-    try:
-        requeued(cluster, job, lambda: cluster.declare("n2", "down"))
-        wait_for(tmp_path / "reached-8", cluster, job)
-    finally:
-        cluster.connect("n2")
-    preempt(cluster, job)
-    check_same_end(cluster, job, tmp_path, straight)
-    check_continued(tmp_path, 3, 8)
-    lines = [line for line in output(tmp_path).splitlines() if line.startswith("batch ")]
-    sizes = [line.partition(" = ")[2].partition(" x ")[0] for line in lines]
-    assert sizes == ["2 replicas", "1 replica", "2 replicas"], output(tmp_path)

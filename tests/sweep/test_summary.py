@@ -1,6 +1,5 @@
 """The summary of a sweep: its content, its order, its folder."""
 
-import csv
 import json
 import math
 from contextlib import closing
@@ -53,15 +52,10 @@ def order(folder, sweep, results):
     ]
 
 
-def test_summary_is_a_table_as_text_csv_and_json(tmp_path):
+def test_summary_is_a_table_as_text_and_json(tmp_path):
     folder = tmp_path / "runs" / "sweeps" / "mine"
     summary.write_summary(folder, BY_ACCURACY, RESULTS[::-1])
     assert (folder / "summary.txt").read_text() == TEXT
-    with (folder / "summary.csv").open(newline="") as file:
-        header, first, *_, fourth, _ = csv.reader(file)
-    assert header == ["model", RATE, "state", "step", "accuracy", "loss", "run", "why"]
-    assert first == ["softmax", "0.3", "done", "20", "0.9375", "0.000123456789", "runs/run-3", ""]
-    assert fourth == ["cnn", "0.2", "failed", "0", "", "", "runs/run-2", 'ValueError: no, "never"']
     content = json.loads((folder / "summary.json").read_text())
     assert (content["metric"], content["mode"], len(content["points"])) == ("accuracy", "max", 5)
     assert content["points"][0] == {
@@ -121,23 +115,3 @@ def test_folder_is_locked_by_one_command(tmp_path, monkeypatch):
     ):
         summary.lock_folder(tmp_path)
     summary.lock_folder(tmp_path).close()
-
-
-def test_events_are_linked_by_what_differs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    folder = Path("runs/sweeps/mine")
-    folder.mkdir(parents=True)
-    results = [*RESULTS[:2], make_result(3, State.DONE, varied={"dataset": "a/b", RATE: "1"})]
-    points = [result.point for result in results]
-    assert summary.link_events(folder, points) is None
-    for point in points[1:]:
-        (point.path / "events").mkdir(parents=True)
-        (point.path / "events" / "file").write_text(point.path.name)
-    for _ in range(2):
-        assert summary.link_events(folder, points) == folder / "tensorboard"
-    Path("runs").rename("moved")
-    links = Path("moved/sweeps/mine/tensorboard")
-    assert {link.name: (link / "file").read_text() for link in links.iterdir()} == {
-        "model=cnn lr=0.2": "run-2",
-        "dataset=a_b lr=1": "run-3",
-    }

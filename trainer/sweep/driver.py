@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import shlex
 import signal
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -54,7 +53,7 @@ from trainer.sweep.search import (
     create_search,
     expand,
 )
-from trainer.sweep.summary import link_events, show_summary, summary_folder, write_summary
+from trainer.sweep.summary import show_summary, summary_folder, write_summary
 
 T = TypeVar("T")
 
@@ -162,9 +161,7 @@ def print_summary(
     ended = list(all_results.values())
     write_summary(folder, sweep, ended)
     show_summary(Terminal(), sweep, ended)
-    links = link_events(folder, [result.point for result in ended])
-    tensorboard = f"TensorBoard: {shlex.join(['tensorboard', '--logdir', str(links)])}\n"
-    print(f"{tensorboard if links else ''}Summary: {folder}", flush=True)
+    print(f"Summary: {folder}", flush=True)
     warnings = (code_warning(result.point.path) for result in ended)
     for line in dict.fromkeys(filter(None, warnings)):
         print(f"warning: {line}", flush=True)

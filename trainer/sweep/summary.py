@@ -1,20 +1,17 @@
-"""The summary of a sweep: one table, as text, CSV and JSON.
+"""The summary of a sweep: one table, as text and JSON.
 
 It is the same to the byte for the same runs, however often the sweep was interrupted.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import io
 import json
 import math
-import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +20,13 @@ from trainer.config.directions import rank
 from trainer.config.schema import Experiment, Sweep
 from trainer.errors import ConfigError
 from trainer.files import Lock, LockedError, finite_only, write_atomically, writing
-from trainer.runs import identity, run_summary
+from trainer.runs import identity
 from trainer.runs.status import State
 from trainer.sweep.search import Point, PointResult
 from trainer.text import format_metric, short_keys
 
 _LOCK_WAIT_SECS = 5.0  # the children of a killed command may hold the lock for a moment longer
 _MAX_NAME_CHARS = 48
-_MAX_LINK_CHARS = 200
 
 
 def summary_folder(experiment: Experiment, keys: Collection[str], overrides: Iterable[str]) -> Path:
@@ -78,36 +74,14 @@ def lock_folder(folder: Path) -> Lock:
 
 
 def write_summary(folder: Path, sweep: Sweep, results: Sequence[PointResult]) -> None:
-    """Write summary.txt, summary.csv and summary.json."""
+    """Write summary.txt and summary.json."""
     results = _sorted(sweep, results)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
     show_summary(Terminal(text), sweep, results)
     write_atomically(folder / "summary.txt", text.getvalue())
-    write_atomically(folder / "summary.csv", _csv(results))
     write_atomically(folder / "summary.json", _json(sweep, results))
-
-
-def link_events(folder: Path, points: Sequence[Point]) -> Path | None:
-    """Link the events of a sweep's runs by what differs, so that TensorBoard names them by it.
-
-    Returns:
-        The folder for `tensorboard --logdir`; None: no run has events, or there can be no links.
-    """
-    links = folder / "tensorboard"
-    keys = varied_keys(points)
-    names = dict(zip(keys, run_summary.short_names(keys), strict=True))
-    with suppress(OSError):
-        for point in points:
-            events = point.path / "events"
-            label = run_summary.label({names[key]: text for key, text in point.shown.items()})
-            link = links / (re.sub(r"[/\\]", "_", label)[:_MAX_LINK_CHARS] or point.path.name)
-            if events.is_dir():
-                links.mkdir(exist_ok=True)
-                link.unlink(missing_ok=True)
-                link.symlink_to(os.path.relpath(events, links))
-    return links if links.is_dir() else None
 
 
 def varied_keys(points: Iterable[Point]) -> list[str]:
@@ -167,21 +141,6 @@ def show_summary(terminal: Terminal, sweep: Sweep, results: Sequence[PointResult
     for result in results:
         if result.outcome.error:
             terminal.show_line(f"{result.point.label}: {result.outcome.error}")
-
-
-def _csv(results: Sequence[PointResult]) -> str:
-    keys = varied_keys(result.point for result in results)
-    names = _metric_names(results)
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([*keys, "state", "step", *names, "run", "why"])
-    for result in results:
-        point = result.point
-        outcome = result.outcome
-        varied = [point.shown.get(key, "") for key in keys]
-        metrics = [outcome.metrics.get(name, "") for name in names]
-        writer.writerow([*varied, outcome.state, outcome.step, *metrics, point.path, outcome.error])
-    return file.getvalue()
 
 
 def _json(sweep: Sweep, results: Sequence[PointResult]) -> str:

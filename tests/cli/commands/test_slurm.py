@@ -75,25 +75,6 @@ def test_options_of_sbatch_are_passed_on_after_ours():
     assert not [line for line in joined if line.startswith(("-N", "-t"))]
 
 
-def test_range_of_nodes_takes_every_size_that_divides_the_batch():
-    text = script(*MULTI, "--nodes=1-2", "batch.shards=2")
-    assert "#SBATCH --nodes=1-2\n" in text
-    # With it Slurm 22.05 gives one node, though two are free.
-    assert "--ntasks-per-node" not in text
-    # On one node it must not start a cluster of two.
-    assert text.splitlines()[-6].endswith(" strategy.workers=1")
-    assert "srun --kill-on-bad-exit=1 \\\n" in text
-    assert " strategy.workers=2\n" in script(*MULTI, "--nodes=1-2", "strategy.workers=2")
-    assert "strategy.workers" not in script(*MULTI, "--nodes=2-4")
-
-
-@pytest.mark.parametrize(("nodes", "tasks"), [(1, 1), (2, 2), (3, 2), (4, 4), (5, 4)])
-def test_range_of_nodes_leaves_out_sizes_that_do_not_divide_the_batch(nodes, tasks, tmp_path):
-    text = script(*MULTI, "--nodes=1-5", "batch.shards=4", "batch.global_size=16")
-    printed = run_script(text, tmp_path, "$2 $3", SLURM_JOB_NUM_NODES=str(nodes))
-    assert printed == f"--nodes={tasks} --ntasks={tasks}\n"
-
-
 def test_submit_gives_the_script_to_sbatch(tmp_path, monkeypatch):
     program = Path("sbatch")
     program.write_text("#!/bin/sh\ncat > submitted\nexit 3\n")

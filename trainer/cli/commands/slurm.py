@@ -14,9 +14,7 @@ from pathlib import Path
 
 from trainer.cli.commands.command_arguments import Parser
 from trainer.cli.compose import compose_config
-from trainer.cli.overrides import override_key, rewrite
-from trainer.cluster.spec import ProcessId
-from trainer.config.batch_sizes import divides
+from trainer.cli.overrides import rewrite
 from trainer.config.schema import Experiment
 from trainer.errors import DONE, ConfigError
 from trainer.launch import remote_run
@@ -28,12 +26,6 @@ from trainer.text import format_duration
 
 _SAVE_SECS = 120
 _EARLY_SECS = 60  # Slurm sends the signal up to a minute early
-
-_CHOICE = """\
-# The batch can be divided among so many tasks; the largest number that there are nodes for.
-for tasks in {sizes}; do if [ "$tasks" -le "$SLURM_JOB_NUM_NODES" ]; then break; fi; done
-"""
-_WORKERS = "strategy.workers"
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -62,7 +54,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("-m", "--multirun", action="store_true", help="a task for each point")
     parser.add_argument("--submit", action="store_true", help="submit it with sbatch")
     parser.add_argument("--config-dir", help="a directory with more choices")
-    parser.add_argument("-N", "--nodes", help="the number of nodes, or a range: 1-4")
+    parser.add_argument("-N", "--nodes", type=int, metavar="N", help="the number of nodes")
     parser.add_argument("-t", "--time", help="the time limit: 8:00:00")
     parser.add_argument("--signal", default=f"TERM@{_SAVE_SECS}")
     # Not as its second name: argparse would take sbatch's `-c` for it.
@@ -87,23 +79,14 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _run_script(args: argparse.Namespace) -> str:
-    experiment = _experiment(args)
-    if _needs_one_worker(args, experiment):
-        experiment = _experiment(args)
+    experiment = compose_config(*rewrite(args.overrides, args.config_dir)).load()
     command = shlex.join([*_program(args), *args.overrides])
     return _script(args, run_path(experiment).name, [experiment], command)
-
-
-def _experiment(args: argparse.Namespace) -> Experiment:
-    overrides, config_dir = rewrite(args.overrides, args.config_dir)
-    return compose_config(overrides, config_dir).load()
 
 
 def _sweep_script(args: argparse.Namespace) -> str:
     """Return the job script of the points that are not done, an array; empty: all are done."""
     first, search, folder = prepare(*rewrite(args.overrides, args.config_dir))
-    if _needs_one_worker(args, first):
-        first, search, folder = prepare(*rewrite(args.overrides, args.config_dir))
     if not search.points:
         raise ConfigError(
             f"search ({first.choices['search']}) must be grid with slurm -m: it chooses points by "
@@ -165,20 +148,19 @@ def _script(
         raise ConfigError(
             "resume (never) would start afresh each time the job is started again; leave it out"
         )
-    sizes = {_nodes(args, experiment) for experiment in experiments}
+    sizes = {_num_nodes(args, experiment) for experiment in experiments}
     if len(sizes) > 1:
         raise ConfigError(
             "the points of one array need the same nodes, and these differ: "
-            f"{' and '.join(sorted(nodes for nodes, _ in sizes))}; submit a sweep for each"
+            f"{' and '.join(map(str, sorted(sizes)))}; submit a sweep for each"
         )
-    [(nodes, tasks)] = sizes
+    [nodes] = sizes
     _check_time(args.time, args.signal)
     options = [
         f"--job-name={shlex.quote(name)}",
         f"--chdir={shlex.quote(os.getcwd())}",
         f"--nodes={nodes}",
-        # Slurm counts the tasks on the smallest number of nodes, and gives no more of them.
-        *([] if "-" in nodes else ["--ntasks-per-node=1"]),
+        "--ntasks-per-node=1",
         "--requeue",
         "--open-mode=append",
         f"--signal={args.signal}",
@@ -190,77 +172,25 @@ def _script(
         options="\n".join(f"#SBATCH {option}" for option in options),
         point=point,
         job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if point else "$SLURM_JOB_ID",
-        choice=_CHOICE.format(sizes=" ".join(map(str, tasks))) if tasks else "",
-        size=' --nodes="$tasks" --ntasks="$tasks"' if tasks else "",
         command=command,
     )
 
 
-def _node_range(args: argparse.Namespace) -> tuple[int, int]:
-    """Return the smallest and the largest number of nodes that are asked for; 0: none is."""
-    if args.nodes is None:
-        return 0, 0
-    match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", args.nodes)
-    first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-    if not 1 <= first <= last:
-        raise ConfigError(f"--nodes ({args.nodes}) must be an integer >= 1 or a range, such as 1-4")
-    return first, last
-
-
-def _needs_one_worker(args: argparse.Namespace, experiment: Experiment) -> bool:
-    """Return whether the command now gets `strategy.workers=1`.
-
-    The command that gets one node alone must start one process on it, as on each of several.
-    """
-    first, last = _node_range(args)
-    if first != 1 or last == 1 or any(override_key(word) == _WORKERS for word in args.overrides):
-        return False
-    process_ids = resolve(experiment)[0].process_ids(None)
-    if not process_ids or not _are_equal(process_ids):
-        return False
-    args.overrides.append(f"{_WORKERS}=1")
-    return True
-
-
-def _nodes(args: argparse.Namespace, experiment: Experiment) -> tuple[str, tuple[int, ...]]:
-    """Return how many nodes a run needs: a number, or a range.
-
-    Returns:
-        The option, and the numbers of tasks among which the batch can be divided, the largest
-        first, if there are others.
-    """
+def _num_nodes(args: argparse.Namespace, experiment: Experiment) -> int:
+    """Return how many nodes a run needs: one for each process, unless a number is asked for."""
     strategy, _ = resolve(experiment)
-    first, last = _node_range(args)
-    if max(last, len(strategy.process_ids(None))) > 1:
+    count = max(1, len(strategy.process_ids(None)))
+    nodes = count if args.nodes is None else args.nodes
+    if max(nodes, count) > 1:
         remote_run.check(experiment, strategy, "Slurm")
-    if not last:
-        return str(max(1, len(strategy.process_ids(None)))), ()
-    for count in {first, last} - {1}:
-        if not strategy.process_ids(count):
-            choice = experiment.choices["strategy"]
-            raise ConfigError(
-                f"--nodes ({args.nodes}) must be 1: strategy={choice} trains in one "
-                "process; use strategy=multi_worker"
-            )
-    if first == last or not _are_equal(strategy.process_ids(last)):
-        return args.nodes, ()
-    if experiment.batch.per_replica is not None:
+    if nodes < 1:
+        raise ConfigError(f"--nodes ({nodes}) must be an integer >= 1")
+    if nodes > 1 and not strategy.process_ids(nodes):
         raise ConfigError(
-            f"--nodes ({first}-{last}) needs a batch that is the same on fewer nodes; use "
-            "batch.global_size instead of batch.per_replica"
+            f"--nodes ({nodes}) must be 1: strategy={experiment.choices['strategy']} trains in one "
+            "process; use strategy=multi_worker"
         )
-    fitting = tuple(n for n in range(last, first - 1, -1) if divides(experiment.batch, n))
-    if first not in fitting:
-        raise ConfigError(
-            f"--nodes ({first}-{last}) must begin with a number of workers that the batch can be "
-            f"divided among: one of {', '.join(map(str, reversed(fitting))) or 'none of these'}"
-        )
-    return args.nodes, fitting if len(fitting) <= last - first else ()
-
-
-def _are_equal(process_ids: Sequence[ProcessId]) -> bool:
-    """Return whether all processes do the same, each with its part of the batch."""
-    return {process_id.job for process_id in process_ids} == {"worker"}
+    return int(nodes)
 
 
 def _check_time(limit: str | None, signal: str) -> None:

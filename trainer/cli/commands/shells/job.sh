@@ -2,7 +2,7 @@
 {options}
 
 unset TF_CONFIG  # srun says who works together
-{point}{choice}srun --kill-on-bad-exit=1{size} \
+{point}srun --kill-on-bad-exit=1 \
   {command}
 code=$?
 # 143: it has saved and left before its time was over. Slurm itself starts a job again only after
