@@ -33,7 +33,7 @@ FILES = [
     "logs/worker-0.log",
 ]  # fmt: skip
 """A file of each class: YAML, JSON, lines, a checkpoint's marker and data, text."""
-READERS = [["runs"], ["checkpoints"], ["diff"], ["report", "--output=page.html"]]
+READERS = [["runs"], ["status"], ["checkpoints"], ["diff"], ["report", "--output=page.html"]]
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def trained(tmp_path_factory):
         (path / "logs/worker-0.log").write_text("a line\n")
         status.record_failure(path, "ValueError: no")
         process = ProcessStatus("worker-0", "train", 6, 0.0, "done")
-        process_status.write(path, "worker-0", HostStatus("a", [], [process], 0))
+        process_status.write(path, "worker-0", HostStatus("a", 1, 1, [], [process], 0))
     return folder
 
 

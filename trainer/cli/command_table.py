@@ -14,6 +14,7 @@ COMMANDS = {
         "... --<option>",
         "the Slurm job script of a run, or of a sweep (-m); --submit: submit it",
     ),
+    "status": ("[runs/<run>]", "what each process of a run does, on whichever host"),
     "cache": ("[--clear]", "the copies of data that are kept on this machine, and removes them"),
 }
 """The commands: name -> what it takes, and what it shows."""

@@ -382,9 +382,7 @@ def config_loader(config_dir: str | Path | None) -> Iterator[Any]:
 def complete(words: list[str], config_dir: str | None) -> None:
     """Do what `--shell-completion` asks for: `install=bash`, `uninstall=bash`, `query=bash`."""
     with reading_configuration(), config_loader(config_dir):
-        program = GlobalHydra.instance().hydra
-        assert program is not None
-        program.shell_completion("config", words)
+        GlobalHydra.instance().hydra.shell_completion("config", words)
 
 
 def _check_directory(directory: str) -> None:

@@ -18,7 +18,6 @@ REMOVED: dict[str, str] = {
     "hydra/launcher": "use sweep.jobs, or 'slurm -m ... --submit' for a job of each point",
     "kubernetes": "docs/examples/kubernetes/job.yaml is the Job to copy",
     "mode=benchmark": "python -m benchmarks.scaling measures any configuration",
-    "status": "ui shows what the processes of runs do, and runs how far each is",
     "strategy.hosts": "set TF_CONFIG on each host; docs/how-to/cluster.md has an example",
     "strategy.min_workers": "runs resume on any number of workers; on Ray launch.ray.min_workers",
     "strategy.rejoin_secs": "on Ray use launch.ray.rejoin_secs",
