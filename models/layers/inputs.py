@@ -13,9 +13,10 @@ def require_images(
     """Return (height, width, channels)."""
     if len(shape) != 3 or shape[0] % multiple_of or shape[1] % multiple_of:
         sides = f" whose sides are multiples of {multiple_of}" if multiple_of > 1 else ""
+        fix = "add dataset.image_size=[<height>,<width>]" if len(shape) == 3 else "use model=mlp"
         raise ValueError(
             f"{model} takes images [height, width, channels]{sides}, the dataset gives "
-            f"{list(shape)}; choose another model, or add dataset.image_size=[<height>,<width>]"
+            f"{list(shape)}; {fix}"
         )
     return shape[0], shape[1], shape[2]
 

@@ -202,6 +202,7 @@ def test_keys_are_those_of_the_configuration():
         "predict__path": "it's\\",
         "model__name": "1",
         "writers": ["jsonl"],
+        "callbacks": ["early_stopping", "reduce_on_plateau"],
         "jit": True,
         "train__clip_norm": None,
         "task": "keras",
@@ -216,6 +217,7 @@ def test_keys_are_those_of_the_configuration():
     assert experiment.predict.path == "it's\\"
     assert experiment.task["class_weights"] == {0: 1.0, 1: 5}
     assert list(experiment.writers) == ["jsonl"]
+    assert list(experiment.callbacks) == ["early_stopping", "reduce_on_plateau"]
     assert experiment.jit
     assert (experiment.train.steps, experiment.train.epochs) == (9, None)
     assert experiment.batch.global_size == 64

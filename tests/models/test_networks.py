@@ -165,7 +165,7 @@ NO_BOTTLENECKS = r"v1_5 \(false\) needs bottlenecks, which imagenet of depth 34 
 @pytest.mark.parametrize(
     ("build", "shape", "options", "message"),
     [
-        (cnn, (64,), {}, rf"cnn {IMAGES}; choose"),
+        (cnn, (64,), {}, rf"cnn {IMAGES}; use model=mlp"),
         (vit, (8, 10, 1), {}, r"patch \(4\) must divide the sides of the images, the dataset"),
         (unet, (16, 20, 3), {"depth": 3}, r"unet takes images .* sides are multiples of 8"),
         (transformer, (8,), {"width": 8, "heads": 3}, r"heads \(3\) must divide width \(8\)"),

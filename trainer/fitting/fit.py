@@ -318,8 +318,8 @@ def _values(arrays: Iterable[Any]) -> Counter[bytes]:
 
 
 _INSTEAD = {
-    "callbacks": "name what does the same: callbacks='early_stopping', checkpoint__best__metric="
-    "'accuracy', schedule='cosine'; a Keras callback that only reads is callbacks='keras'",
+    "callbacks": "write callbacks=['early_stopping', 'reduce_on_plateau'], checkpoint__best__metric="
+    "'accuracy' or schedule='cosine'; a Keras callback that only reads is callbacks='keras'",
     "class_weight": "write task__class_weights={0: 1.0, 1: 5.0}, the weight by class",
     "initial_epoch": "leave it out: a run continues where it stopped; epochs is the length of all",
     "sample_weight": "make it the third of the data: (x, y, sample_weight)",
@@ -346,7 +346,8 @@ def overrides_of(keys: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[s
         ConfigError: one is an argument of `model.fit`.
     """
     for name, value in keys.items():
-        is_choice = name == "callbacks" and isinstance(value, str | Mapping)
+        first = value[0] if isinstance(value, list) and value else value
+        is_choice = name == "callbacks" and isinstance(first, str | Mapping)
         if name in _INSTEAD and not is_choice:
             raise ConfigError(f"{name} is an argument of model.fit; here {_INSTEAD[name]}")
     chosen = dict(_flat(keys))

@@ -103,7 +103,7 @@ class TrainingRun(Run):
 
     def _record(self) -> None:
         """Have the chief add to the run's record what only a worker knows."""
-        if self.cluster.is_chief:
+        if self.cluster.is_chief and self.experiment.trains:
             directions = self.inference.directions
             provenance.update(
                 self.run_dir,
