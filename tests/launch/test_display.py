@@ -66,7 +66,7 @@ def test_live_view_of_two_processes(clock):
     console.begin(WORKERS[0])
     console.begin(WORKERS[1])
     console.update(WORKERS[0], Phase("join", 0))
-    assert rendered(console) == ["worker-0  waiting for worker-1", "worker-1  starting"]
+    assert rendered(console) == ["worker-0  join (waits for worker-1)", "worker-1  start"]
     console.update(WORKERS[0], PROGRESS)
     console.show(PROGRESS, LOG)
     console.update(WORKERS[1], Phase("train", 7))
@@ -74,8 +74,8 @@ def test_live_view_of_two_processes(clock):
     console.update(WORKERS[0], Phase("save", 121))
     assert rendered(console, 100) == [
         f"━━━         {TEXT}  epoch 11/30",
-        "worker-0  saving      step 121",
-        "worker-1  training    step 7  no news for 1:24",
+        "worker-0  save      step 121",
+        "worker-1  train     step 7  no news for 1:24",
     ]
 
 
@@ -90,7 +90,7 @@ def test_lines_stand_above_the_live_view_which_goes(monkeypatch):
     assert screen_of(out.getvalue(), colors=True) == [
         "<33>warning:<0> slow",
         "<31>error:<0> no such file",
-        "starting ...",
+        "start ...",
     ]
     console.close()
     assert screen_of(out.getvalue())[2:] == []

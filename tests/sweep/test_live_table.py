@@ -59,11 +59,11 @@ def test_running_points_come_first_then_the_best_of_the_others(plain, monkeypatc
     plain.end(4, better).show(3, Phase("compile", 0))
     assert rendered(plain.table, 100) == [
         "4 points: 2 done, 2 running; 0:05 left",
-        "#  model      learning_rate  state       best accuracy  progress",
-        "1  cnn        0.1            training           0.5000  ━━━         120/360  0:12 left",
-        "3  mobilenet  0.1            compiling               -",
-        "4  mobilenet  0.01           done               0.8750              360",
-        "2  cnn        0.01           done               0.7500              360",
+        "#  model      learning_rate  state     best accuracy  progress",
+        "1  cnn        0.1            train            0.5000  ━━━         120/360  0:12 left",
+        "3  mobilenet  0.1            compile               -",
+        "4  mobilenet  0.01           done             0.8750              360",
+        "2  cnn        0.01           done             0.7500              360",
     ]
     monkeypatch.setenv("LINES", "6")
     assert len(rendered(plain.table, 100)) == 5

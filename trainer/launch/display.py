@@ -38,20 +38,6 @@ from trainer.text import format_duration
 PLAIN_SECS = 30.0
 """The time between two progress lines where there is no terminal."""
 
-ACTIVITIES = {
-    "join": "waiting for the others",
-    "serve": "serving",
-    "wait": "waiting for a checkpoint",
-    "connect": "waiting for the learner",
-    "act": "acting",
-    "start": "starting",
-    "compile": "compiling",
-    "train": "training",
-    "evaluate": "evaluating",
-    "save": "saving",
-}
-"""The phases of `trainer.cluster.messages.Phase`, for the user."""
-
 _COLORS = {
     "done": "green",
     "lost": "red",
@@ -64,7 +50,7 @@ _LONG_PHASES = {"", "join", "start", "compile", "save"}
 """Phases in which a long silence is normal."""
 
 _QUIET_SECS = 10.0  # a shorter silence is not shown
-_ACTIVITY_WIDTH = 10  # so that lines keep their place when the activity changes
+_ACTIVITY_WIDTH = 8  # so that lines keep their place when the activity changes
 _MAX_LINES = 8  # of more processes only those are shown that need attention
 _MAX_NAMES = 2  # of more processes only the number is shown
 _BAR_WIDTH = 10
@@ -262,18 +248,18 @@ class Console:
         (row,) = rows
         if progress is None:
             return Text(f"{row.activity} ... {row.detail}".rstrip())
-        activity = row.activity if row.activity != "training" else ""
+        activity = row.activity if row.activity != "train" else ""
         return _progress_line(progress, activity, row.detail)
 
     def _row(self, name: str, member: _Member, silent: list[str]) -> Row:
         if member.end:
             return Row(name, member.end, detail=member.detail, color=_COLORS.get(member.end, ""))
-        activity = ACTIVITIES.get(member.phase or "start", member.phase)
-        if member.phase in ("", "start") and member.is_restarted:
-            activity = "restarting"
-        elif member.phase == "join" and silent:
+        activity = member.phase or "start"
+        if activity == "start" and member.is_restarted:
+            activity = "restart"
+        elif activity == "join" and silent:
             more = ", ..." if len(silent) > _MAX_NAMES else ""
-            activity = f"waiting for {', '.join(silent[:_MAX_NAMES])}{more}"
+            activity = f"join (waits for {', '.join(silent[:_MAX_NAMES])}{more})"
         position = f"step {member.step}" if member.step else ""
         quiet_secs = self._clock() - member.at
         if quiet_secs < _QUIET_SECS:

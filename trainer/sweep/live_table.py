@@ -17,7 +17,6 @@ from trainer.cluster.messages import Evaluated, FaultNotice, Line, Message, Phas
 from trainer.config.directions import rank
 from trainer.config.schema import Sweep
 from trainer.launch.display import (
-    ACTIVITIES,
     PLAIN_SECS,
     Screen,
     position_text,
@@ -29,9 +28,8 @@ from trainer.sweep.search import Point
 from trainer.sweep.summary import count_states, varied_keys
 from trainer.text import format_duration, format_metric, printable, short_keys, without_classes
 
-_STATE_WIDTH = 10  # of the longest state, so that columns keep their place
+_STATE_WIDTH = 8  # of the longest state, so that columns keep their place
 _MAX_VALUE_WIDTH = 24
-_ACTIVITIES = {**ACTIVITIES, "join": "starting"}
 _COLORS = {State.DONE: "green", State.FAILED: "red", State.PRUNED: "yellow"}
 
 
@@ -39,7 +37,7 @@ _COLORS = {State.DONE: "green", State.FAILED: "red", State.PRUNED: "yellow"}
 class _Row:
     point: Point
     state: State = State.RUNNING
-    state_text: str = "starting"  # or, while it trains, its phase
+    state_text: str = "start"  # or, while it trains, its phase
     position: str = ""
     progress: Progress | None = None
     best: float = math.nan  # value of the sweep's metric
@@ -84,9 +82,9 @@ class LiveTable:
             case Line(text) if message.is_warning:
                 self.print_line(f"{self._name(point)}: {text}")
             case Phase(phase):
-                row.state_text = _ACTIVITIES.get(phase, "training")
+                row.state_text = phase
             case Progress():
-                row.state_text = "training"
+                row.state_text = "train"
                 row.position = position_text(message)
                 row.progress = message
                 row.done = message.step / max(1, message.total)

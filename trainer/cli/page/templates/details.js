@@ -49,7 +49,7 @@ function workersOf(workers) {
       : quiet > QUIET_SECS ? "quiet" : PHASES[phase] ?? "wait";
     const soft = (text, kinds = "") => el("span", {class: `soft ${kinds}`}, text);
     return el("div", {class: "worker", "data-kind": kind, title: host}, el("b", {}, name),
-      hosts.size > 1 ? soft(host) : null, el("span", {}, end || phase || "starts"),
+      hosts.size > 1 ? soft(host) : null, el("span", {}, end || phase || "start"),
       soft(`step ${formatNumber(step)}`),
       quiet === null ? null : soft(`quiet ${formatDuration(quiet)}`, "quiet"));
   }));
