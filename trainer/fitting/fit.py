@@ -318,8 +318,9 @@ def _values(arrays: Iterable[Any]) -> Counter[bytes]:
 
 
 _INSTEAD = {
-    "callbacks": "write callbacks=['early_stopping', 'reduce_on_plateau'], checkpoint__best__metric="
-    "'accuracy' or schedule='cosine'; a Keras callback that only reads is callbacks='keras'",
+    "callbacks": "write callbacks=['early_stopping', 'reduce_on_plateau'], "
+    "checkpoint__best__metric='accuracy' or schedule='cosine'; a Keras callback that only reads "
+    "is callbacks='keras'",
     "class_weight": "write task__class_weights={0: 1.0, 1: 5.0}, the weight by class",
     "initial_epoch": "leave it out: a run continues where it stopped; epochs is the length of all",
     "sample_weight": "make it the third of the data: (x, y, sample_weight)",
