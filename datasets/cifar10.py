@@ -6,7 +6,6 @@ import hashlib
 import io
 import pickle
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -84,38 +83,30 @@ def _find_cached() -> Path:
 
 def _read_files(source: Path, names: tuple[str, ...]) -> dict[str, bytes]:
     """Read the files called `names` from a folder, or from an archive in one pass."""
-    if source.is_dir():
-        contents = {
-            name: (source / name).read_bytes() for name in names if (source / name).is_file()
-        }
-    elif source.is_file():
-        contents = _read_archive(source, names)
-    else:
+    if not source.exists():
         raise FileNotFoundError(
             f"CIFAR-10 is not at {source}; give dataset.path=<the folder cifar-10-batches-py, "
             f"or its archive {URL}>"
         )
+    contents = {}
+    try:
+        if source.is_dir():
+            contents = {x.name: x.read_bytes() for x in source.iterdir() if x.name in names}
+        else:
+            with tarfile.open(source) as archive:
+                for member in archive:
+                    name = Path(member.name).name
+                    if name in names and (file := archive.extractfile(member)):
+                        contents[name] = file.read()
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise ValueError(
+            f"path ({source}) cannot be read: {error}; was the download of {URL} cut short?"
+        ) from error
     if missing := [name for name in names if name not in contents]:
         raise FileNotFoundError(
             f"path ({source}) lacks {', '.join(missing)}; "
             "it must be the folder cifar-10-batches-py or its archive"
         )
-    return contents
-
-
-def _read_archive(source: Path, names: tuple[str, ...]) -> dict[str, bytes]:
-    contents = {}
-    try:
-        with tarfile.open(source) as archive:
-            for member in archive:
-                name = Path(member.name).name
-                if name in names and (file := archive.extractfile(member)):
-                    contents[name] = file.read()
-    except (tarfile.TarError, EOFError, OSError) as error:
-        raise ValueError(
-            f"path ({source}) cannot be read as a tar archive: {error}; was the download of {URL} "
-            "cut short?"
-        ) from error
     return contents
 
 
@@ -135,34 +126,15 @@ def _decode(content: bytes, source: str) -> tuple[np.ndarray, np.ndarray]:
     return np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)), labels
 
 
-def _latin1(text: str, encoding: str) -> bytes:
-    """Replace `codecs.encode`, which the format uses for one thing: bytes in an old protocol."""
-    if encoding != "latin1":
-        raise pickle.UnpicklingError(f"encoding {encoding} is not allowed")
-    return text.encode("latin1")
-
-
-def _allowed_names() -> dict[tuple[str, str], Callable[..., Any]]:
-    reconstruct: Any = np.empty(0).__reduce__()[0]
-    return {
-        ("numpy.core.multiarray", "_reconstruct"): reconstruct,  # written with numpy 1
-        ("numpy._core.multiarray", "_reconstruct"): reconstruct,  # written with numpy 2
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
-        ("_codecs", "encode"): _latin1,
-    }
+_ALLOWED = {"_reconstruct": np.empty(0).__reduce__()[0], "ndarray": np.ndarray, "dtype": np.dtype}
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickle NumPy arrays and plain values.
-
-    A pickle may name any function to be called; all but the allowed ones are refused.
-    """
+    """Unpickles plain values and arrays of NumPy: a pickle may name any function to be called."""
 
     def find_class(self, module: str, name: str) -> Any:
-        try:
-            return _allowed_names()[module, name]
-        except KeyError:
+        if module.partition(".")[0] != "numpy" or name not in _ALLOWED:
             raise pickle.UnpicklingError(
                 f"it asks for {module}.{name}, which a batch of images has no use for"
-            ) from None
+            )
+        return _ALLOWED[name]
