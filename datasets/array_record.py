@@ -83,7 +83,6 @@ def array_record(
             names={name: str(root) for name, (root, _) in found.items()},
             # Nothing shows when the function changes.
             files=() if parse else [file for _, files in found.values() for file in files],
-            by_name=splits.by_name,
         ),
         fields or Fields(),
         options,

@@ -41,7 +41,7 @@ def huggingface(
         ValueError: a file cannot be read, or the package datasets is missing.
     """
     fields = fields or Fields()
-    found, by_name = _splits(path, test_path, train, test)
+    found = _splits(path, test_path, train, test)
     label = found["train"].features.get(_column(found["train"], fields.label, LABELS))
     return from_sources(
         Sources(
@@ -50,52 +50,47 @@ def huggingface(
             names={"train": f"{path} ({train})", "test": f"{test_path or path} ({test})"},
             class_names=getattr(label, "names", None),
             files=_files(path, test_path),
-            by_name=by_name,
         ),
         fields,
         options,
     )
 
 
-def _splits(
-    path: str | None, test_path: str | None, train: str, test: str
-) -> tuple[dict[str, Any], bool]:
-    """Return the splits, and whether the names of files have chosen them."""
-    loaded, by_name = _load(path, "path", divides=test_path is None)
+def _splits(path: str | None, test_path: str | None, train: str, test: str) -> dict[str, Any]:
+    loaded = _load(path, "path", divides=test_path is None)
     found = {"train": _pick(loaded, train, "train")}
     if test_path is not None:
-        return {**found, "test": _pick(_load(test_path, "test_path")[0], test, "test")}, by_name
-    if isinstance(loaded, dict):
+        found["test"] = _pick(_load(test_path, "test_path"), test, "test")
+    elif isinstance(loaded, dict):
         if "validation" in loaded and "validation" not in (train, test):
             found["validation"] = loaded["validation"]
         if test in loaded or "validation" not in found:
             found["test"] = _pick(loaded, test, "test")
-    return found, by_name
+    return found
 
 
-def _load(path: str | None, key: str, *, divides: bool = False) -> tuple[Any, bool]:
-    """Return the Dataset that a path names, or a mapping of splits, and whether names chose them.
+def _load(path: str | None, key: str, *, divides: bool = False) -> Any:
+    """Return the Dataset that a path names, or a mapping of splits.
 
     The files of a path are those of several splits only if that `divides`.
     """
     library = import_extra("datasets", _EXTRA, _CHOICE)
     root = Path(str(path)).expanduser()
+    if any((root / mark).is_file() for mark in ("dataset_dict.json", "state.json")):
+        try:
+            return library.load_from_disk(str(root))
+        except Exception as error:  # any exception of Arrow
+            raise ValueError(f"{key} ({root}) cannot be read: {first_line(error)}") from error
     list_files = partial(find_files, suffixes=_SUFFIXES)
 
     def joined(files: list[Path]) -> Any:
         return library.concatenate_datasets([_read_file(library, file) for file in files])
 
-    try:
-        if path is not None and _is_saved(root):
-            return library.load_from_disk(str(root)), False
-        splits = find_splits(path, None, list_files) if divides else None
-        if splits is None or splits.is_whole:
-            return joined(list_files(path, key) if splits is None else splits.train.files), False
-        return {n: joined(files) for n, (_, files) in splits.present.items()}, splits.by_name
-    except (FileNotFoundError, ValueError):
-        raise
-    except Exception as error:  # any exception of Arrow
-        raise ValueError(f"{key} ({root}) cannot be read: {first_line(error)}") from error
+    if not divides:
+        return joined(list_files(path, key))
+    splits = find_splits(path, None, list_files)
+    loaded = {name: joined(files) for name, (_, files) in splits.present.items()}
+    return loaded["train"] if splits.is_whole else loaded
 
 
 def _files(*paths: str | None) -> list[Path]:
@@ -117,11 +112,6 @@ def _read_file(library: Any, file: Path) -> Any:
         raise ValueError(
             f"{file} cannot be read: {first_line(error)}; was it cut short?"
         ) from error
-
-
-def _is_saved(root: Path) -> bool:
-    marks = ("dataset_dict.json", "state.json")
-    return any((root.expanduser() / mark).is_file() for mark in marks)
 
 
 def _pick(loaded: Any, split: str, key: str) -> Any:

@@ -74,7 +74,6 @@ class Sources:
     num_classes: int | None = None
     class_names: Sequence[str] | None = None
     files: Sequence[Path] = ()
-    by_name: bool = False
 
     def __post_init__(self) -> None:
         for split, source in self.present.items():
@@ -167,7 +166,6 @@ def from_sources(
         "class_names": names,
         "label_kind": layout.label_kind,
         "normalize": options.normalize,
-        "by_name": sources.by_name,
     }
     if _is_image(layout):
         images = ImageDataset(

@@ -180,10 +180,6 @@ class TableDataset:
         return [self._fit.describe()]
 
     @property
-    def by_name(self) -> bool:
-        return self.table_files.splits.by_name
-
-    @property
     def input_shape(self) -> tuple[int, ...]:
         """The number of features, in a tuple."""
         return (sum(column.width for column in self._fit.used),)

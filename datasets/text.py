@@ -97,7 +97,6 @@ class TextDataset:
     vocabulary_size: int
     tokenizer_name: str
     validation: TextSplit | None = None
-    by_name: bool = False
     num_draws: int = 0
 
     def transform(self, batch: dict[str, Any], draws: tf.Tensor | None) -> dict[str, Any]:
@@ -160,7 +159,6 @@ def text(  # noqa: PLR0913 - every option is a key of the configuration
         class_names=corpus.classes,
         vocabulary_size=encoder.size + 1,
         tokenizer_name=tokenizer,
-        by_name=splits.by_name,
     )
 
 

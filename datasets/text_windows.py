@@ -8,7 +8,7 @@ ones an example has follows from its number alone.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -76,7 +76,6 @@ class WindowDataset:
     vocabulary_size: int
     tokenizer: Tokenizer
     validation: WindowSplit | None = None
-    by_name: bool = False
     num_draws: int = 0
 
     def transform(self, batch: dict[str, Any], draws: tf.Tensor | None) -> dict[str, Any]:
@@ -115,8 +114,7 @@ def text_windows(  # noqa: PLR0913 - every option is a key of the configuration
     found = {name: tokens(*split) for name, split in splits.present.items()}
     if not splits.is_whole:
         found = {"test": np.zeros(0, encoder.dtype), **found}
-    dataset = divided(found, test_fraction, encoder, length)
-    return replace(dataset, by_name=splits.by_name)
+    return divided(found, test_fraction, encoder, length)
 
 
 def divided(

@@ -64,7 +64,6 @@ class ImageDataset:
     image_shape: tuple[int, int, int]
     num_classes: int
     validation: Any = None
-    by_name: bool = False
     class_names: Sequence[str] | None = None
     label_kind: str = "class"
     has_masks: bool = False

@@ -141,7 +141,6 @@ class ArrayDataset:
     input_shape: tuple[int, ...]
     num_classes: int
     validation: Any = None
-    by_name: bool = False
     num_draws: int = 0
     class_names: Sequence[str] | None = None
     label_kind: str = "class"

@@ -49,12 +49,6 @@ class Splits(NamedTuple):
         """The splits that there are, by name."""
         return {name: files for name, files in self._asdict().items() if files is not None}
 
-    @property
-    def by_name(self) -> bool:
-        """Whether the names of files in one folder tell the splits."""
-        others = [files for root, files in self.present.values() if root == self.train.root]
-        return any(files != self.train.files for files in others)
-
     def divide(
         self, test_fraction: float, name: Callable[[Path], str], what: str
     ) -> dict[str, list[Path]]:

@@ -206,7 +206,6 @@ def test_folders_are_the_splits_and_files_of_validation_are_not_tested_on(name, 
     assert (numbers_of(form, data.validation), data.test.num_examples) == ([6, 7, 8, 9], 0)
     form.write(root / "test", range(10, 12))
     data = form.read(path=str(root))
-    assert not data.by_name
     found = [numbers_of(form, split) for split in (data.train, data.validation, data.test)]
     assert found == [[*range(6)], [*range(6, 10)], [10, 11]]
 

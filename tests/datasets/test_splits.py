@@ -40,7 +40,6 @@ def write(folder, *names):
 def test_folders_or_names_of_files_tell_the_splits(tmp_path, names, sizes):
     splits = find_splits(write(tmp_path, *names), None, list_files)
     assert {name: len(files) for name, (_, files) in splits.present.items()} == sizes
-    assert splits.by_name == (len(sizes) > 1 and not (tmp_path / "train").is_dir())
 
 
 def test_files_of_no_split_are_not_used(tmp_path, caplog):
@@ -53,7 +52,6 @@ def test_test_path_and_lists_name_their_files(tmp_path):
     write(tmp_path, "train.csv", "test.csv", "b/train.csv")
     splits = find_splits(str(tmp_path), str(tmp_path / "b"), list_files)
     assert [len(files) for _, files in splits.present.values()] == [2, 1]
-    assert not splits.by_name
     names = [str(tmp_path / "test.csv"), str(tmp_path)]
     files = find_splits(names, None, list_files).train.files
     assert [file.name for file in files] == ["test.csv", "train.csv"]

@@ -171,35 +171,6 @@ def test_run_stopped_while_it_tests_the_best_weights_ends_alike(tmp_path):
     assert_same_bits(variables(again), kept)
 
 
-def test_run_of_an_earlier_version_keeps_its_splits_or_is_refused(tmp_path):
-    for name in ("train", "validation"):
-        (tmp_path / name / "a").mkdir(parents=True)
-        (tmp_path / name / "a" / "1.txt").write_text("one")
-    options = ["dataset=text", f"dataset.path={tmp_path}", "dataset.length=8"]
-    run_dir = tmp_path / "run"
-    (run_dir / "checkpoints").mkdir(parents=True)
-    (tmp_path / "rows").mkdir()
-
-    def sizes():
-        dataset = dataset_of(options, run_dir)
-        return [0 if x is None else x.num_examples for x in (dataset.validation, dataset.test)]
-
-    assert sizes() == [1, 0]
-    metrics = run_dir / "metrics.jsonl"
-    metrics.write_text('{"step": 1, "split": "test", "epoch": 0, "loss": 2.0}\n')
-    assert sizes() == [0, 1]
-    metrics.write_text(metrics.read_text().replace("test", "validation"))
-    assert sizes() == [1, 0]
-    for name in ("train", "validation"):
-        row = {"text": name, "label": "a"}
-        (tmp_path / "rows" / f"{name}.jsonl").write_text(json.dumps(row))
-    options[1] += "/rows"
-    assert sizes() == [1, 0]
-    (run_dir / "checkpoints" / "ckpt-1.json").touch()
-    with pytest.raises(ConfigError, match="names of files now choose the splits"):
-        sizes()
-
-
 class Mean:
     """Learns one number."""
 

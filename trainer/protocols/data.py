@@ -134,7 +134,6 @@ class DatasetDefaults:
         digest: returns a text that changes with the training examples, of a dataset whose function
             may return others by mistake: it must be the same in all processes and attempts.
         validation: a split that selects checkpoints instead of `test`.
-        by_name: whether the names of files in one folder have chosen the splits.
         features_rule: what the `features` of an exported model are, in words.
         column_specs: of a table: the columns of raw rows that `from_columns` takes, by name.
         decode: makes one example's `features`, as `fetch` returns them, of the bytes of a file, a
@@ -154,7 +153,6 @@ class DatasetDefaults:
     vocabulary_size: int | None = None
     digest: Callable[[], str] | None = None
     validation: Split | None = None
-    by_name: bool = False
     features_rule: str | None = None
     column_specs: Mapping[str, tf.TensorSpec] | None = None
     decode: Callable[[tf.Tensor], tf.Tensor] | None = None

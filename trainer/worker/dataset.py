@@ -36,7 +36,6 @@ from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.runs import provenance
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.directory import fitted_file
-from trainer.runs.recorded_metrics import read_evaluations
 from trainer.worker import checks
 
 KEY = "validation"
@@ -68,7 +67,6 @@ def build_dataset(
         if is_chief:
             checks.warn_of_missing_numbers(dataset)
         _check_examples(dataset, run_dir, group, is_chief)
-    _keep_splits(dataset, run_dir, is_chief)
 
     def reopen(path: str) -> Dataset:
         other: Dataset = instantiate({**node, "test_path": path}, "dataset", leave_out=(KEY,))
@@ -141,34 +139,6 @@ def _check_examples(dataset: Dataset, run_dir: Path, group: ProcessGroup, is_chi
         provenance.update(run_dir, examples=digest)
 
 
-def _keep_splits(dataset: Dataset, run_dir: Path, is_chief: bool) -> None:
-    """Give a run that an earlier version has trained the splits that it had there.
-
-    That version tested on files to validate. Names of files meant nothing to most formats.
-    """
-    found = with_defaults(dataset, DatasetDefaults)
-    if found.by_name and "splits" not in provenance.read(run_dir):
-        if committed_steps(run_dir / "checkpoints"):
-            raise ConfigError(
-                "dataset.path: names of files now choose the splits, and this run was trained on "
-                "all of them; begin a new run, by resume=never"
-            )
-        if is_chief:
-            provenance.update(run_dir, splits="by name")
-    was_tested = read_evaluations(run_dir, "test")
-    if found.validation is None or not was_tested:
-        return
-    if not read_evaluations(run_dir, KEY):
-        if not dataset.test.num_examples:
-            _replace(dataset, test=found.validation)
-        _replace(dataset, validation=None)
-
-
-def _replace(dataset: Dataset, **splits: Any) -> None:
-    for name, split in splits.items():
-        object.__setattr__(dataset, name, split)  # a frozen dataclass may be ours to change
-
-
 def add_validation(
     dataset: Dataset, validation: float | str | None, reopen: Callable[[str], Dataset]
 ) -> None:
@@ -191,7 +161,8 @@ def add_validation(
     else:
         splits = _divided(dataset, validation)
     try:
-        _replace(dataset, **splits)
+        for name, split in splits.items():
+            object.__setattr__(dataset, name, split)  # a frozen dataclass may be ours to change
     except AttributeError as error:
         raise ConfigError(
             f"dataset.validation ({validation}): `train` of {type(dataset).__name__} cannot be "
