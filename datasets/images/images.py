@@ -128,8 +128,7 @@ class ImageDataset:
 
         Returns:
             The batch with `features` [B, *input_shape] float32, in [0, 1] unless normalized. With
-            mixup or CutMix `label` is [B, num_classes] float32, the share of each class. With
-            `two_views` there are `views`, [B, 2, *input_shape]; the first are the features. Pixels
+            mixup or CutMix `label` is [B, num_classes] float32, the share of each class. Pixels
             that are shifted in from outside have the class IGNORED in `mask`.
         """
         images = tf.cast(batch["features"], tf.float32) / self.max_value
@@ -139,13 +138,8 @@ class ImageDataset:
             return {**batch, "features": self._normalized(images)}
         is_cut = with_defaults(self.train, SplitDefaults).augments
         fill = (0.0,) if self.normalize is None else self.normalize.mean
-        views = [
-            self._normalized(self.augment.apply(images, own, is_cut=is_cut, fill=fill))
-            for own in self.augment.views(draws)
-        ]
-        batch = {**batch, "features": views[0]}
-        if len(views) > 1:
-            batch["views"] = tf.stack(views, axis=1)
+        images = self.augment.apply(images, draws, is_cut=is_cut, fill=fill)
+        batch = {**batch, "features": self._normalized(images)}
         if "mask" in batch:
             batch["mask"] = self.augment.apply_to_masks(batch["mask"], draws, IGNORED)
         return self.augment.mix(batch, draws, self.num_classes)

@@ -41,8 +41,8 @@ class Augmentation:
 
     Attributes:
         min_area: the least share of an image in the random box that images of files are cut to when
-            they are read, the only time; 0: they are not cut then. Others are cut by `apply`.
-        num_draws: random numbers per example: up to the last column that is in use, for each view.
+            they are read; 0: they are not cut. Others are cut by `apply`.
+        num_draws: random numbers per example: up to the last column that is in use.
         group_size: how many neighbors in a batch `mix` joins; 1: none.
     """
 
@@ -60,18 +60,14 @@ class Augmentation:
         magnitude: Annotated[float, Ge(0), Le(10)] = 0.0,
         mixup: Annotated[float, Ge(0)] = 0.0,
         cutmix: Annotated[float, Ge(0)] = 0.0,
-        two_views: bool = False,
     ) -> None:
         """Take the options, which `conf/augment/none.yaml` explains one by one.
 
         Raises:
-            ValueError: randaugment and magnitude, or two_views and mixing, do not go together.
+            ValueError: randaugment and magnitude do not go together.
         """
         _check_magnitude(randaugment, magnitude)
-        # A file is read once, and two views are two boxes.
-        self.min_area = 0.0 if two_views else min_area
-        self._min_area = min_area
-        self._num_views = 2 if two_views else 1
+        self.min_area = min_area
         self._flip = flip
         self._crop = crop
         self._color = {
@@ -89,10 +85,7 @@ class Augmentation:
             (self._mixing, MIXING_COLUMNS[-1]),
             (randaugment, FIRST_RANDAUGMENT_COLUMN + DRAWS * randaugment - 1),
         )
-        num_columns = max((column + 1 for used, column in last_columns if used), default=0)
-        if two_views:
-            _check_views(num_columns, self._mixing)
-        self.num_draws = num_columns * self._num_views
+        self.num_draws = max((column + 1 for used, column in last_columns if used), default=0)
 
     def check(self, input_shape: tuple[int, ...]) -> None:
         """Raise if the options do not suit images of this shape."""
@@ -109,10 +102,6 @@ class Augmentation:
                     f"have {input_shape[2]}; add augment.{name}=0"
                 )
 
-    def views(self, draws: tf.Tensor) -> list[tf.Tensor]:
-        """Return the draws of each view of the examples, from those of all, [B, num_draws]."""
-        return [draws] if self._num_views == 1 else tf.split(draws, self._num_views, axis=1)
-
     def apply(
         self,
         images: tf.Tensor,
@@ -124,11 +113,11 @@ class Augmentation:
         """Return the images, [B, H, W, C] float32 in [0, 1], with every change of single images.
 
         Args:
-            draws: those of one view, float32 in [0, 1).
+            draws: [B, num_draws] float32 in [0, 1).
             is_cut: whether the images are random boxes already.
         """
-        if self._min_area and not is_cut:
-            images = cut_box(images, draws, self._min_area)
+        if self.min_area and not is_cut:
+            images = cut_box(images, draws, self.min_area)
         if self._flip:
             images = flip(images, draws)
         if self._crop:
@@ -144,8 +133,7 @@ class Augmentation:
     def check_masks(self) -> None:
         """Raise a ValueError if a change moves pixels of an image, but not those of a mask."""
         unusable = {
-            "min_area": self._min_area,
-            "two_views": self._num_views > 1,
+            "min_area": self.min_area,
             "randaugment": self._randaugment,
             "mixup or augment.cutmix": self._mixing,
         }
@@ -178,19 +166,6 @@ class Augmentation:
             return batch
         columns = draws[:, MIXING_COLUMNS[0] : MIXING_COLUMNS[-1] + 1]
         return self._mixing.apply(batch, columns, num_classes)
-
-
-def _check_views(num_columns: int, mixes: mixing.Mixing | None) -> None:
-    if mixes:
-        raise ValueError(
-            "two_views (true) cannot be used with mixup or cutmix: a view is of one image; add "
-            "augment.mixup=0 augment.cutmix=0"
-        )
-    if not num_columns:
-        raise ValueError(
-            "two_views (true) needs a random change, or both views are the image itself; choose "
-            "augment=simclr"
-        )
 
 
 def _check_magnitude(randaugment: int, magnitude: float) -> None:

@@ -15,7 +15,6 @@ from tests.support.toy_sources import everything
 from trainer.datasets import cifar10 as cifar10_module
 from trainer.datasets.breast_cancer import breast_cancer
 from trainer.datasets.cifar10 import TEST_FILE, TRAIN_FILES, cifar10
-from trainer.datasets.colored_digits import colored_digits
 from trainer.datasets.diabetes import diabetes
 from trainer.datasets.digits import digits
 from trainer.datasets.mnist import mnist
@@ -32,7 +31,6 @@ ALL_CHANGES = Augmentation(min_area=0.5, flip=True, crop=2, brightness=0.1)
     ("make", "options"),
     [
         (digits, {}),
-        (colored_digits, {"augment": Augmentation(two_views=True, crop=1, hue=0.2)}),
         (synthetic, {"augment": ALL_CHANGES, **FEW}),
         (shapes, {"augment": Augmentation(flip=True, crop=2), "image_size": [16, 16], **FEW}),
         (sentences, {"characters": 2000}),

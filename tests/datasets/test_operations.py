@@ -7,11 +7,9 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageFilter, ImageOps
 
-from trainer.datasets.images.images import ImageDataset
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations import augment, color, mixing, random_operations
 from trainer.datasets.operations.random_operations import OPERATIONS
-from trainer.datasets.splits.arrays import ArraySplit
 
 IMAGES = np.random.RandomState(0).uniform(size=(6, 5, 7, 3)).astype(np.float32)
 DRAWS = np.random.RandomState(1).uniform(size=(6, 4)).astype(np.float32)
@@ -53,29 +51,6 @@ def test_brightness_adds_and_clips():
 def test_normalization_is_per_channel_or_for_all(mean, std):
     found = Normalization(mean=mean, std=std).apply(tf.constant(IMAGES))
     np.testing.assert_allclose(found, (IMAGES - mean) / std, rtol=1e-5, atol=1e-6)
-
-
-def test_two_views_are_what_two_draws_make_and_differ():
-    options = {"flip": True, "crop": 1, "brightness": 0.2}
-    one = augment.Augmentation(**options)
-    two = augment.Augmentation(**options, two_views=True)
-    assert two.num_draws == 2 * one.num_draws
-    assert augment.Augmentation(min_area=0.2).min_area == 0.2
-    assert augment.Augmentation(min_area=0.2, two_views=True).min_area == 0.0, "a file is cut once"
-    split = ArraySplit(IMAGES, None)
-    shape = {"image_shape": (5, 7, 3), "num_classes": 1, "max_value": 1.0}
-    single, double = (
-        ImageDataset(train=split, test=split, augment=kind, **shape) for kind in (one, two)
-    )
-    columns = np.random.RandomState(2).uniform(size=(6, two.num_draws)).astype(np.float32)
-    batch = {"features": tf.constant(IMAGES)}
-    views = double.transform(batch, tf.constant(columns))
-    for number, half in enumerate(np.split(columns, 2, axis=1)):
-        alone = single.transform(batch, tf.constant(half))["features"]
-        np.testing.assert_array_equal(views["views"][:, number], alone)
-    np.testing.assert_array_equal(views["features"], views["views"][:, 0])
-    assert (views["views"][:, 0] != views["views"][:, 1]).numpy().any()
-    assert "views" not in double.transform(batch, None)
 
 
 GRAY = np.array([0.299, 0.587, 0.114], np.float32)

@@ -8,8 +8,11 @@ from __future__ import annotations
 REMOVED: dict[str, str] = {
     "actors.inference": "actors act by themselves, with the weights that the learner sends",
     "benchmark": "python -m benchmarks.scaling measures any configuration",
+    "augment.two_views": "docs/examples/contrastive has a dataset that augments each image twice",
+    "augment=simclr": "docs/examples/contrastive has it as a separate project",
     "convert": "dataset.cache=disk keeps decoded examples on this machine",
     "dataset.cache=memory": "use dataset.cache=disk, whose file the system keeps in memory",
+    "dataset=colored_digits": "docs/examples/contrastive has it as a separate project",
     "experiment=contrastive_digits": "docs/examples/contrastive has it as a separate project",
     "experiment=gan_2048": "use experiment=gan_digits batch.global_size=2048",
     "experiment=transfer_digits": "docs/examples/contrastive has it as a separate project",

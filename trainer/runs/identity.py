@@ -84,11 +84,11 @@ def _differing(values: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str
 
 
 def _is_gone(key: str, values: Mapping[str, Any]) -> bool:
-    """Return whether a key is null, and an option that its target had when the run was begun."""
+    """Return whether a key is off, and an option that its target had when the run was begun."""
     section, _, last = key.rpartition(".")
     target = values.get(f"{section}._target_")
     return (
-        values.get(key, ...) is None
+        not values.get(key, ...)
         and isinstance(target, str)
         and targets.takes(target, last) is False
     )
@@ -259,7 +259,11 @@ def trained_choice(experiment: Experiment) -> str:
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
     """Return every key that differs, except those that concern a single command."""
     before, now = completed(before), completed(now)
-    keys = [key for key in dict.fromkeys([*before, *now]) if not _within(key, _COMMAND_KEYS)]
+    keys = [
+        key
+        for key in dict.fromkeys([*before, *now])
+        if not _within(key, _COMMAND_KEYS) and (key in now or not _is_gone(key, before))
+    ]
     # An empty section counts as missing: its first key is the change.
     pairs = ((key, before.get(key), now.get(key)) for key in keys)
     groups = {**task_groups(before), **task_groups(now)}

@@ -84,8 +84,8 @@ class SimCLR:
         """
         if "views" not in batch:
             raise ConfigError(
-                "task=simclr needs two random versions of each image; choose augment=simclr, "
-                "or add augment.two_views=true to another one"
+                "task=simclr needs two random versions of each image, as dataset=colored_digits "
+                "with augment=simclr makes them"
             )
         return step.minimize(
             lambda part: self._loss(part, step),

@@ -1,19 +1,38 @@
-"""Handwritten digits in random colors: images whose pixels tell little of their class."""
+"""Handwritten digits in random colors, whose pixels tell little of their class, in two views."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
+import tensorflow as tf
 
 from trainer.annotations import Ge, Lt
 from trainer.datasets.digits import read_digits
 from trainer.datasets.images.images import ImageDataset
-from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.arrays import ArraySplit
 
 _WHITE = 16.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoViews(ImageDataset):
+    """Images that are augmented twice in training: `views` [B, 2, H, W, C]; `features` are one."""
+
+    @property
+    def num_draws(self):
+        return 2 * super().num_draws
+
+    def transform(self, batch, draws):
+        if draws is None or not self.num_draws:
+            return super().transform(batch, draws)
+        views = [
+            super(TwoViews, self).transform(batch, own)["features"]
+            for own in tf.split(draws, 2, axis=1)
+        ]
+        return {**batch, "features": views[0], "views": tf.stack(views, axis=1)}
 
 
 def colored_digits(
@@ -21,8 +40,7 @@ def colored_digits(
     noise: Annotated[float, Ge(0)] = 0.05,
     seed: Annotated[int, Ge(0), Lt(4294967296)] = 0,
     augment: Augmentation | None = None,
-    normalize: Normalization | None = None,
-) -> ImageDataset:
+) -> TwoViews:
     """The handwritten digits, 8 x 8 x 3, each of a random color on another, with noise.
 
     Neighbors by their pixels are of the same colors rather than of the same digit. An image
@@ -32,13 +50,12 @@ def colored_digits(
         ArraySplit(_color(images, noise, [seed, number]), labels)
         for number, (images, labels) in enumerate(read_digits())
     ]
-    return ImageDataset(
+    return TwoViews(
         train=splits[0],
         test=splits[1],
         image_shape=(8, 8, 3),
         num_classes=10,
         augment=augment,
-        normalize=normalize,
     )
 
 
