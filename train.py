@@ -3,7 +3,12 @@
 An installed Steadfast has the command `steadfast`.
 """
 
-from trainer.main import main
+import sys
+
+try:
+    from trainer.main import main
+except KeyboardInterrupt:
+    sys.exit(130)
 
 if __name__ == "__main__":
     main()

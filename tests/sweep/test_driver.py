@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -136,14 +137,15 @@ def test_driver_runs_every_point_once_and_those_that_a_repeated_sweep_adds():
     outcome = sweep("seed=1,2", "sweep.name=null")
     assert (outcome.code, outcome.err, started_seeds()) == (0, "", [1, 2])
     assert {process.share for process in FakeProcess.started} == {ResourceShare()}
-    folder = outcome.out.rpartition("Summary: ")[2].strip()
+    folder = re.search("^Summary: (.+)$", outcome.out, re.MULTILINE)[1]
+    assert f"\n      python train.py report {folder}\n" in outcome.out
     before = Path(folder, "summary.json").read_bytes()
     assert (sweep("seed=1,2", "sweep.name=null").code, started_seeds()) == (0, [])
     assert Path(folder, "summary.json").read_bytes() == before
     assert (sweep("seed=1,3,2").code, started_seeds()) == (0, [3])
     assert states() == {1: "done", 2: "done", 3: "done"}
     assert (sweep("seed=1,2", "resume=never").code, started_seeds()) == (0, [1, 2])
-    assert sweep("sweep.name=null").out.rpartition("/")[2].startswith("single-")
+    assert "/sweeps/single-" in sweep("sweep.name=null").out
 
 
 def test_failed_points_do_not_stop_the_others():

@@ -217,6 +217,8 @@ class Console:
             case Problem(lines):
                 for line in lines:
                     self.error(line)
+            case Crash(text, cause) if text == cause:  # such as a run that diverges
+                self.error(text)
             case Crash(text, cause, name):
                 self.cause = self.cause or cause
                 self._screen.error(text, is_whole=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import socket
 import threading
 import time
@@ -153,7 +154,7 @@ def _prepare_training(context: RunContext) -> None:
 
 def _conclude(code: int, location: str, context: RunContext) -> None:
     experiment, directory, console = context.experiment, context.directory, context.console
-    if code == WRONG_INPUT and context.cluster.is_chief:
+    if code in (WRONG_INPUT, 128 + signal.SIGINT) and context.cluster.is_chief:
         directory.discard()
     elif code == DONE and experiment.trains and (result := read_result(directory.path, experiment)):
         console.line(f"Done: {_summary(result)}")
@@ -164,6 +165,9 @@ def _conclude(code: int, location: str, context: RunContext) -> None:
             console.line(f"Workers: {workers}")
     if code in (WRONG_INPUT, CRASHED):
         directory.withdraw()
+        return
+    if not directory.path.exists():
+        console.line("Nothing was trained, and nothing is kept.")
         return
     console.line(location if code == DONE else f"Run directory: {directory.name}")
     _show_next(context, next_commands(context) if code == DONE else [_continuing(context)])

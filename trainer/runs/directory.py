@@ -191,7 +191,8 @@ class RunDirectory:
 
     def discard(self) -> None:
         """Remove a new directory in which nothing was trained, and restore an earlier run."""
-        is_untrained = self.is_new and not (self.path / "checkpoints").exists()
+        traces = [self.path / name for name in ("checkpoints", "metrics.jsonl")]
+        is_untrained = self.is_new and not any(trace.exists() for trace in traces)
         if is_untrained and self._has_lock():
             # Not all of it, if another host still writes its log there.
             shutil.rmtree(self.path, ignore_errors=True)

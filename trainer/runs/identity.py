@@ -248,10 +248,13 @@ def joined_path(experiment: Experiment, process: str) -> Path:
 def trained_choice(experiment: Experiment) -> str:
     """Return the choice that says what is trained: the model, or the task if it has its own.
 
-    Of a model without a choice, `override /model: null`, the path of its target.
+    Of a model without a choice, `override /model: null`, the path of its target; of a model that
+    `fit` has kept in a file, its name.
     """
     if experiment.model is None:
         return str((experiment.choices or {}).get("task", "task"))
+    if str(experiment.model.get("_target_")).startswith("trainer.fitting."):
+        return experiment.name or "model"
     choice = (experiment.choices or {}).get("model", "model")
     return str(experiment.model.get("_target_") if choice is None else choice)
 

@@ -48,7 +48,7 @@ CATEGORIES = {
     "compile": "compile",
     "eval": "evaluation",
     "save": "saving",
-    "lost": "lost work",
+    "lost": "interrupted",
     "restart": "restart",
     "end": "end",
 }

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from hydra.core.override_parser.types import Override
 
 from trainer.cli.compose import parse_sweep
+from trainer.cli.overrides import resume_override
 from trainer.cli.terminal import Terminal
 from trainer.cluster import environment
 from trainer.cluster.fork_server import ForkServer
@@ -39,7 +42,7 @@ from trainer.launch.display import is_attended
 from trainer.launch.run_context import Command, resolve
 from trainer.runs.directory import read_result
 from trainer.runs.identity import run_address
-from trainer.runs.provenance import code_warning
+from trainer.runs.provenance import code_warning, format_command
 from trainer.runs.status import RunStatus, State, run_status
 from trainer.sweep.live_table import LiveTable
 from trainer.sweep.search import (
@@ -53,7 +56,7 @@ from trainer.sweep.search import (
     create_search,
     expand,
 )
-from trainer.sweep.summary import show_summary, summary_folder, write_summary
+from trainer.sweep.summary import show_summary, sort_results, summary_folder, write_summary
 
 T = TypeVar("T")
 
@@ -129,6 +132,16 @@ def _compose_first(parsed: Sequence[Override], compose: Compose) -> Experiment:
     return replace(first, sweep=sweep)
 
 
+def _next_commands(folder: Path, sweep: Sweep, results: Sequence[PointResult]) -> list[str]:
+    """Return what one does with a sweep, ready to paste: also the export of the best point."""
+    commands = [[sys.argv[0], word, str(folder)] for word in ("ui", "report")]
+    done = [result for result in results if result.outcome.state is State.DONE]
+    if done:
+        best = str(sort_results(sweep, done)[0].point.path)
+        commands.append([sys.argv[0], "mode=export", resume_override(best)])
+    return [format_command(words) for words in commands]
+
+
 def _divide_resources(
     first: Experiment, num_points: int, declared: Cluster | None
 ) -> tuple[list[ResourceShare], list[str]]:
@@ -161,7 +174,9 @@ def print_summary(
     ended = list(all_results.values())
     write_summary(folder, sweep, ended)
     show_summary(Terminal(), sweep, ended)
-    print(f"Summary: {folder}", flush=True)
+    print(f"Summary: {folder}")
+    for word, command in zip_longest(["Next:"], _next_commands(folder, sweep, ended), fillvalue=""):
+        print(f"{word:5} {command}", flush=True)
     warnings = (code_warning(result.point.path) for result in ended)
     for line in dict.fromkeys(filter(None, warnings)):
         print(f"warning: {line}", flush=True)

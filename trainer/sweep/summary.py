@@ -75,7 +75,7 @@ def lock_folder(folder: Path) -> Lock:
 
 def write_summary(folder: Path, sweep: Sweep, results: Sequence[PointResult]) -> None:
     """Write summary.txt and summary.json."""
-    results = _sorted(sweep, results)
+    results = sort_results(sweep, results)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
     text = io.StringIO()
@@ -96,7 +96,8 @@ def count_states(states: Iterable[State]) -> str:
     return f"{counts.total()} point{'s' if counts.total() != 1 else ''}: {parts or 'none'}"
 
 
-def _sorted(sweep: Sweep, results: Sequence[PointResult]) -> list[PointResult]:
+def sort_results(sweep: Sweep, results: Sequence[PointResult]) -> list[PointResult]:
+    """Return the results, the best first, those without the metric last."""
     metric = _metric(sweep)
     return sorted(
         results,
@@ -113,7 +114,7 @@ def _metric(sweep: Sweep) -> str:
 
 def show_summary(terminal: Terminal, sweep: Sweep, results: Sequence[PointResult]) -> None:
     """Show the summary as text; see `write_summary`."""
-    metric, results = _metric(sweep), _sorted(sweep, results)
+    metric, results = _metric(sweep), sort_results(sweep, results)
     keys = varied_keys(result.point for result in results)
     # Metrics of single classes, such as recall/cat, would make the table too wide.
     names = [name for name in _metric_names(results) if name == metric or "/" not in name]

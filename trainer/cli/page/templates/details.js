@@ -3,9 +3,10 @@
 
 const PHASES = {train: "busy", evaluate: "eval", save: "save", compile: "wait", start: "wait"};
 const GOOD_ENDS = ["done", "ended", "stopped"];
+const LEAST_SECS = 60; // of a shorter run the start tells nothing of the useful time
 const QUIET_SECS = 10; // a process that is quiet for longer is marked
 const TIME_COLORS = {"steps": "#0072b2", "waiting for input": "#e69f00", "start": "#8a8a8a",
-  "compile": "#999933", "evaluation": "#cc79a7", "saving": "#009e73", "lost work": "#d55e00",
+  "compile": "#999933", "evaluation": "#cc79a7", "saving": "#009e73", "interrupted": "#d55e00",
   "restart": "#a03a68", "end": "#6a5acd"};
 const MOST_NUMBERED = 20; // a larger confusion matrix has colors only
 
@@ -68,8 +69,8 @@ function timeOf({secs, wall_secs: wall, useful, attempts, sizes}) {
   }));
   const words = entries.map(({each, text, color}) =>
     el("span", {title: formatDuration(each)}, swatchOf(color), text));
-  const all = [`${formatDuration(wall)} in all`, `useful ${formatShare(useful)}`,
-    attempts > 1 && `${attempts} attempts`, sizes && `workers: ${sizes}`];
+  const all = [`${formatDuration(wall)} in all`,
+    wall >= LEAST_SECS && `useful ${formatShare(useful)}`, attempts > 1 && `${attempts} attempts`, sizes && `workers: ${sizes}`];
   return el("div", {}, bar, el("p", {class: "words"}, ...words,
     el("span", {class: "soft"}, all.filter(Boolean).join(", "))));
 }
