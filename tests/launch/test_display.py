@@ -132,3 +132,9 @@ def test_console_keeps_the_first_cause():
     plain.show(Crash("Traceback ...", "ValueError: x"), LOG)
     plain.error("gave up")
     assert plain.cause == "ValueError: x"
+
+
+def test_run_that_diverges_has_not_crashed():
+    err = io.StringIO()
+    Console(io.StringIO(), err).show(Crash("the loss became nan", "the loss became nan"), LOG)
+    assert err.getvalue() == "error: the loss became nan\n"
