@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import ROOT, log, only_run, run
+from tests.support.processes import ROOT, log, only_run, succeed
 
 pytestmark = pytest.mark.long
 
@@ -20,8 +20,7 @@ def test_tutorial_recipe_reaches_the_published_accuracy_with_two_workers(tmp_pat
     for compress in ("none", "float16"):
         (tmp_path / compress).mkdir()
         more = [f"strategy.compress={compress}", "summary.every_steps=70", "seed=1"]
-        code, out, err = run(tmp_path / compress, *options, *more)
-        assert code == 0, out + err
+        succeed(tmp_path / compress, *options, *more)
         lines = log(only_run(tmp_path / compress))
         measured[compress] = [line["accuracy"] for line in lines if line["split"] == "train"]
     assert measured["none"] == pytest.approx(PUBLISHED, abs=0.03)

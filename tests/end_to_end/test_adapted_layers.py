@@ -5,13 +5,10 @@ import pytest
 import tensorflow as tf
 
 from tests.programs.adapted import Rows
+from tests.support.outputs import export_run, served
 from tests.support.training import finish, recipe
-from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
 from trainer.errors import ConfigError
 from trainer.runs.directory import adapted_file
-from trainer.worker.export import export
-from trainer.worker.run import SavedRun
 
 TWO = ("strategy=mirrored", "strategy.virtual_devices=2")
 OTHER_DATA = "dataset._target_=tests.programs.adapted.others"
@@ -25,15 +22,13 @@ def options(name):
     )  # fmt: skip
 
 
+def columns():
+    return {name: tf.constant(values) for name, values in Rows(50).columns.items()}
+
+
 def exported(directory, *overrides):
     """Export a run; return the probabilities that the exported model gives test examples."""
-    export.run(
-        SavedRun(compose([*overrides, "mode=export"]), directory, Channel(lambda message: None))
-    )
-    (path,) = directory.glob("export/*/saved_model")
-    model = tf.saved_model.load(str(path)).signatures["serving_default"]
-    columns = {name: tf.constant(values) for name, values in Rows(50).columns.items()}
-    return model(**columns)["probabilities"].numpy()
+    return served(export_run(directory, *overrides))(**columns())["probabilities"].numpy()
 
 
 @pytest.mark.slow
@@ -41,11 +36,10 @@ def exported(directory, *overrides):
 def test_adapted_model_is_exported_with_what_it_has_learned(tmp_path, name):
     run = recipe(tmp_path, *options(name), *TWO)
     finish(run)
-    columns = {name: tf.constant(values) for name, values in Rows(50).columns.items()}
     model = run.state.task.models["model"]
-    probabilities = tf.nn.softmax(model(columns, training=False)).numpy()
-    served = exported(tmp_path, *options(name), OTHER_DATA)
-    np.testing.assert_allclose(served, probabilities, rtol=1e-5)
+    probabilities = tf.nn.softmax(model(columns(), training=False)).numpy()
+    exported_probabilities = exported(tmp_path, *options(name), OTHER_DATA)
+    np.testing.assert_allclose(exported_probabilities, probabilities, rtol=1e-5)
     adapted_file(tmp_path).unlink()
     with pytest.raises(ConfigError, match=r"adapted.json lacks what Normalization"):
         exported(tmp_path, *options(name))

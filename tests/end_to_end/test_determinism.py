@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.processes import ROOT, log, run
+from tests.support.processes import ROOT, log, succeed
 from tests.support.training import RANDOM, assert_same_bits, engine, train, trained, variables
 from trainer.runs.checkpoint_marker import read_marker
 
@@ -52,10 +52,9 @@ def test_stop_within_evaluation_at_saved_step_leaves_no_trace(tmp_path):
 
 
 @pytest.mark.slow
-def test_deterministic_run_that_reads_its_data_reads_no_clock(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    code, out, err = run(
+def test_deterministic_run_that_reads_its_data_reads_no_clock(tmp_path):
+    succeed(
         tmp_path, "deterministic=true", "model=softmax", "train.steps=3",
         "dataset._target_=tests.engine.graph.asynchronous.test_async_loops.files",
+        PYTHONPATH=str(ROOT),
     )  # fmt: skip
-    assert code == 0, f"{out}\n{err}"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support import toy_tasks
-from tests.support.processes import final_variables, only_run, run, signaler
+from tests.support.processes import final_variables, only_run, run, signaler, succeed
 from tests.support.toy_tasks import recorded
 
 OPTIONS = [
@@ -44,8 +44,7 @@ def project(directory):
 def straight(tmp_path_factory):
     """A project with one run, on one device, to which nothing happened."""
     directory = project(tmp_path_factory.mktemp("straight"))
-    code, out, err = run(directory, *OPTIONS, *EVENTS)
-    assert code == 0, out + err
+    succeed(directory, *OPTIONS, *EVENTS)
     return directory
 
 

@@ -15,6 +15,7 @@ from tests.support.processes import (
     finish,
     run,
     start,
+    succeed,
     wait_gone,
     worker_pids,
 )
@@ -76,8 +77,7 @@ def test_child_is_new_whatever_those_before_it_have_changed(server, tmp_path):
         (tmp_path / "changes.py").write_text(
             USER_CODE.replace("VERSION = 1", f"VERSION = {version}")
         )
-        code, out, err = run(tmp_path, *SHORT, f"name=v{version}", CHANGES)
-        assert code == 0, out + err
+        out = succeed(tmp_path, *SHORT, f"name=v{version}", CHANGES)
         # Neither a patched module nor a variable or policy of another child, and the edited code.
         lines = out.splitlines()
         assert f"found True False {tmp_path.name} float32 {version}" in lines

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from tests.support.marks import first_only
-from tests.support.processes import ROOT, final_variables, only_run, run
+from tests.support.processes import ROOT, final_variables, only_run, succeed
 from tests.support.scratch import new_folder
 from tests.support.training import assert_same_bits
 
@@ -50,8 +50,7 @@ def train(recipe, *options):
     folder = new_folder() / "gallery"
     ignored = shutil.ignore_patterns("runs")
     shutil.copytree(ROOT / "docs" / "examples" / "gallery", folder, ignore=ignored)
-    code, out, err = run(folder, f"experiment={recipe}", *SHORT, *options)
-    assert code == 0, f"{out}\n{err}"
+    out = succeed(folder, f"experiment={recipe}", *SHORT, *options)
     run_dir = only_run(folder)
     result = json.loads((run_dir / "result.json").read_text())
     return run_dir, final_variables(run_dir), result["metrics"], out

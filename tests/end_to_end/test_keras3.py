@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from tests.support.processes import ROOT, final_variables, finished, only_run, run
+from tests.support.processes import ROOT, final_variables, finished, only_run, succeed
 from tests.support.training import LOW_PRECISION_ROUNDING, recipe
 
 KERAS_3 = (
@@ -21,19 +20,17 @@ SUMS = (
 
 
 @pytest.mark.slow
-def test_parameter_servers_sum_every_gradient_and_update_once(tmp_path, monkeypatch):
+def test_parameter_servers_sum_every_gradient_and_update_once(tmp_path):
     """Of two workers, into a kernel in pieces; a server is killed, and its updates are repeated.
 
     All values are multiples of 2**-10 below 2**9, so no sum is rounded, whatever its order.
     """
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     servers = (
         "strategy=parameter_server", "strategy.workers=2", "strategy.ps=2",
         "strategy.partitioner=fixed_shards", "checkpoint.memory=never",
         "+fault.kill={action:kill,process:ps-0,phase:step,at:25}",
     )  # fmt: skip
-    code, out, err = run(tmp_path, *KERAS_3, *SUMS, *servers)
-    assert code == 0, f"{out}\n{err}"
+    out = succeed(tmp_path, *KERAS_3, *SUMS, *servers, PYTHONPATH=str(ROOT))
     assert "Continuing from the checkpoint of step 20." in out
     # In this process, which needs no start: the sums begin with zero, and draw nothing.
     alone = tmp_path / "one"
@@ -52,9 +49,9 @@ def test_parameter_servers_sum_every_gradient_and_update_once(tmp_path, monkeypa
 
 
 def saved_weights(run_dir, step):
-    reader = tf.train.load_checkpoint(str(run_dir / "checkpoints" / f"ckpt-{step}"))
-    names = [name for name in reader.get_variable_to_shape_map() if name.startswith("models/")]
-    return np.concatenate([reader.get_tensor(name).ravel() for name in sorted(names)])
+    state = final_variables(run_dir, step)
+    names = sorted(name for name in state if name.startswith("models/"))
+    return np.concatenate([state[name].ravel() for name in names])
 
 
 @pytest.mark.slow

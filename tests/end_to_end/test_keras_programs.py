@@ -102,9 +102,9 @@ def test_stream_of_numbers_trains(tmp_path):
 
 
 @pytest.mark.slow
-def test_cluster_refuses_in_one_line_and_leaves_no_run(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    code, out, err = run(tmp_path, *model("softmax.convnet"), "strategy=parameter_server")
+def test_cluster_refuses_in_one_line_and_leaves_no_run(tmp_path):
+    options = (*model("softmax.convnet"), "strategy=parameter_server")
+    code, out, err = run(tmp_path, *options, PYTHONPATH=str(ROOT))
     assert (code, len(err.splitlines())) == (2, 1), f"{out}\n{err}"
     assert re.search(REFUSED["softmax.convnet"], err)
     assert not list(tmp_path.glob("runs/*"))

@@ -5,11 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support import small_runs
-from tests.support.outputs import predicted_rows
-from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
-from trainer.worker.export import export
-from trainer.worker.run import SavedRun
+from tests.support.outputs import export_run, predicted_rows, served
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +13,6 @@ ROWS = 120
 BATCH = 16
 NEW = "area,town\n25,Bern\n,Paris\n140,\n"
 KNOWN = ["dataset.test_path=train.csv", "predict.path=known.csv"]
-CHANNEL = Channel(lambda message: None)
 TASKS = {
     "regression": [
         "task=regression", "dataset.label=[price,rent]", "dataset.label_kind=number",
@@ -59,11 +54,10 @@ def numbers(rows, names):
     return np.array([[row[name] for name in names] for row in rows], np.float32)
 
 
-def served(export_dir):
+def predictions_of(export_dir):
     """Return what an export predicts for the new rows, in a batch of the run's size."""
-    function = tf.saved_model.load(str(export_dir / "saved_model")).signatures["serving_columns"]
     filled = [*range(3), *[0] * (BATCH - 3)]
-    outputs = function(
+    outputs = served(export_dir, "serving_columns")(
         area=tf.gather(tf.constant([25, np.nan, 140], tf.float64), filled),
         town=tf.gather(tf.constant(["Bern", "Paris", ""]), filled),
     )
@@ -87,9 +81,8 @@ def test_rows_without_labels_are_predicted_and_served_alike(tmp_path, monkeypatc
         known = predicted_rows(run_dir, [*whole, *KNOWN])
         labels = numbers(known, ["label_large", "label_north"])
         assert (labels == numbers(known, columns["predicted"])).mean() > 0.9
-    export.run(SavedRun(compose([*whole, "mode=export"]), run_dir, CHANNEL))
-    (export_dir,) = (run_dir / "export").glob("model-*")
-    outputs = served(export_dir)
+    export_dir = export_run(run_dir, *whole)
+    outputs = predictions_of(export_dir)
     assert outputs.keys() == columns.keys()
     for output, names in columns.items():
         np.testing.assert_array_equal(outputs[output], numbers(rows, names))

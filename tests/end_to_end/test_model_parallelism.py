@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.processes import final_variables, only_run, run
+from tests.support.processes import final_variables, only_run, succeed
 from tests.support.training import assert_same_bits
 
 SHORT = [
@@ -17,10 +17,9 @@ SHORT = [
 def test_two_processes_of_two_devices_have_the_bits_of_one_device(tmp_path):
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
-    assert run(tmp_path / "one", *SHORT)[0] == 0
+    succeed(tmp_path / "one", *SHORT)
     divided = ["strategy=multi_worker", "strategy.devices_per_replica=2"]
-    code, out, err = run(tmp_path / "two", *SHORT, *divided)
-    assert code == 0, out + err
+    out = succeed(tmp_path / "two", *SHORT, *divided)
     assert ", 2 processes x 2 CPUs -> " in out
     one, two = (only_run(tmp_path / name) for name in ("one", "two"))
     assert_same_bits(final_variables(one), final_variables(two))
@@ -30,5 +29,4 @@ def test_two_processes_of_two_devices_have_the_bits_of_one_device(tmp_path):
     assert record["bytes_within"] > 0
     # What was divided is a run like any other, and is used on one device.
     for mode in ("evaluate", "export"):
-        code, out, err = run(tmp_path, f"mode={mode}", f"resume={two}")
-        assert code == 0, out + err
+        succeed(tmp_path, f"mode={mode}", f"resume={two}")

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.support.processes import ROOT, finished, log, only_run, run
+from tests.support.processes import ROOT, finished, log, only_run, run, succeed
 
 MULTI = ["strategy=multi_worker"]
 SIX = ["model=softmax", "batch.global_size=16", "train.steps=6"]
@@ -26,8 +26,7 @@ def test_chief_alone_writes_files_and_one_process_uses_the_run():
     assert len(list((many / "events").iterdir())) == 2
     before = (many / "logs" / "worker-1.log").stat().st_mtime_ns
     for mode in (["evaluate", "strategy=one_device"], ["export"]):
-        code, out, err = run(many.parent, f"resume={many}", f"mode={mode[0]}", *mode[1:])
-        assert code == 0, out + err
+        succeed(many.parent, f"resume={many}", f"mode={mode[0]}", *mode[1:])
     metrics = json.loads((many / "evaluation-6.json").read_text())["metrics"]
     result = json.loads((many / "result.json").read_text())
     assert metrics == pytest.approx(result["metrics"], abs=1e-6)

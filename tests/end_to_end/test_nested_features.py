@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.outputs import export_run, served
 from tests.support.processes import ROOT, run
 from tests.support.training import recipe
-from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
 from trainer.errors import ConfigError
-from trainer.worker.export import export
-from trainer.worker.run import SavedRun
 
 OWN = "tests.programs.columns"
 TRAINING = (
@@ -36,12 +33,11 @@ def test_columns_are_trained_evaluated_predicted_and_exported(tmp_path):
     batch = engine.predictor.source.split.fetch(tf.range(3, dtype=tf.int64))
     assert rows["label_price"][:3].tolist() == batch["label"]["price"].numpy().tolist()
 
-    export.run(SavedRun(compose([*ARRAYS, "mode=export"]), tmp_path, Channel(lambda message: None)))
-    served = tf.saved_model.load(str(tmp_path / "export" / "model-6" / "saved_model"))
-    predicted = served.signatures["serving_default"](**batch["features"])
+    directory = export_run(tmp_path, *ARRAYS)
+    predicted = served(directory)(**batch["features"])
     assert set(predicted) == {"price", "sold"}
     np.testing.assert_allclose(predicted["sold"], rows["sold"][:3], rtol=1e-5)
-    card = (tmp_path / "export" / "model-6" / "MODEL_CARD.md").read_text()
+    card = (directory / "MODEL_CARD.md").read_text()
     assert "`age`, [N] int64; `color`, [N] string; `size`, [N, 3] float32" in card
 
 
@@ -72,9 +68,8 @@ def test_option_that_cannot_work_is_refused_in_one_line(tmp_path, option):
 
 
 @pytest.mark.slow
-def test_workers_of_different_examples_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    workers = ("strategy=multi_worker", "strategy.workers=2")
-    code, out, err = run(tmp_path, *ARRAYS, *workers, f"dataset.data._target_={OWN}.drawn")
+def test_workers_of_different_examples_are_refused(tmp_path):
+    drawn = ("strategy=multi_worker", "strategy.workers=2", f"dataset.data._target_={OWN}.drawn")
+    code, out, err = run(tmp_path, *ARRAYS, *drawn, PYTHONPATH=str(ROOT))
     assert code == 2, f"{out}\n{err}"
     assert "the training examples are not the same in all processes; its function" in err

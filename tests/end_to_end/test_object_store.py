@@ -81,8 +81,7 @@ def test_run_killed_in_uploads_ends_with_the_bits_of_an_undisturbed_local_run(tm
         committed = committed_here(tmp_path)
         assert set(committed[:-1]) <= set(committed_steps(brought / "checkpoints"))
         shutil.rmtree(tmp_path / "work")
-    code, out, err = processes.run(tmp_path, *remote(tmp_path))
-    assert code == 0, (out, err)
+    out = processes.succeed(tmp_path, *remote(tmp_path))
     assert "Run directory: s3://bucket/runs/" in out
     ended, step = bring(tmp_path)
     assert step == 120
@@ -95,12 +94,10 @@ def test_run_killed_in_uploads_ends_with_the_bits_of_an_undisturbed_local_run(tm
 @pytest.mark.usefixtures("s3")
 def test_run_resumes_by_its_address_on_an_empty_disk_and_is_refused_elsewhere(tmp_path):
     short = ["train.steps=4"]
-    code, out, err = processes.run(tmp_path, *remote(tmp_path, *short))
-    assert code == 0, (out, err)
+    out = processes.succeed(tmp_path, *remote(tmp_path, *short))
     address = out.rpartition("Run directory: ")[2].split()[0]
     shutil.rmtree(tmp_path / "work")
-    code, out, err = processes.run(tmp_path, f"resume={address}", "train.steps=6")
-    assert code == 0, (out, err)
+    out = processes.succeed(tmp_path, f"resume={address}", "train.steps=6")
     assert f"Brought {address}" in out
     assert bring(tmp_path)[1] == 6
     code, out, err = processes.run(tmp_path, *remote(tmp_path, *short), "resume=never")

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.support.processes import ROOT, only_run, run
+from tests.support.processes import ROOT, only_run, succeed
 from trainer.launch.verify import differences, read
 
 LOOP = (
@@ -15,14 +15,12 @@ LOOP = (
 
 
 @pytest.mark.slow
-def test_cluster_that_lost_a_worker_ends_with_the_bits_of_an_undisturbed_one(tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+def test_cluster_that_lost_a_worker_ends_with_the_bits_of_an_undisturbed_one(tmp_path):
     outcomes = []
     for fault in ([], ["+fault.kill={action:kill,process:worker-1,phase:step,at:5}"]):
         directory = tmp_path / f"run-{len(outcomes)}"
         directory.mkdir()
-        code, out, err = run(directory, *LOOP, *fault)
-        assert code == 0, f"{out}\n{err}"
+        out = succeed(directory, *LOOP, *fault, PYTHONPATH=str(ROOT))
         outcomes.append(read(only_run(directory)))
         assert bool(re.search(r"Continuing from step [45] \(memory of", out)) == bool(fault)
     straight, killed = outcomes

@@ -15,8 +15,8 @@ from tests.support.processes import (
     final_variables,
     finish,
     only_run,
-    run,
     start,
+    succeed,
     wait_until,
     worker_pids,
 )
@@ -236,8 +236,7 @@ LEARNER = [
 @pytest.mark.slow
 def test_partitioned_variables_train_and_their_checkpoints_fit_every_strategy(tmp_path):
     options = [*SPLIT, *LEARNER, "train.steps=60", "summary.every_steps=10"]
-    code, out, err = run(tmp_path, "strategy=parameter_server", *options)
-    assert code == 0, out + err
+    succeed(tmp_path, "strategy=parameter_server", *options)
     run_dir = only_run(tmp_path)
     saved, result = final_variables(run_dir), json.loads((run_dir / "result.json").read_text())
     losses = [line["loss"] for line in train_lines(tmp_path)]
@@ -245,8 +244,7 @@ def test_partitioned_variables_train_and_their_checkpoints_fit_every_strategy(tm
     continue_on_one_device(run_dir, saved, result["metrics"])
     # And with other shards.
     other = ["strategy.partitioner=max_size", "strategy.shard_bytes=4096"]
-    code, out, err = run(tmp_path, f"resume={run_dir}", "train.steps=80", *other)
-    assert code == 0, out + err
+    out = succeed(tmp_path, f"resume={run_dir}", "train.steps=80", *other)
     assert "Continuing from the checkpoint of step 70." in out
     assert json.loads((run_dir / "result.json").read_text())["step"] == 80
 

@@ -16,6 +16,7 @@ from tests.support.processes import (
     only_run,
     run,
     signaler,
+    succeed,
     wait_gone,
 )
 from tests.support.training import assert_same_bits
@@ -50,8 +51,7 @@ def test_killed_supervisor_leaves_no_orphan_and_the_same_command_continues(tmp_p
     code, out, _ = run(tmp_path, *OPTIONS, killer)
     assert code == -signal.SIGKILL
     wait_gone(int((tmp_path / "sent.jsonl").read_text().split()[1]))
-    code, out, err = run(tmp_path, *OPTIONS, killer)
-    assert code == 0, err
+    out = succeed(tmp_path, *OPTIONS, killer)
     assert "Continuing from the checkpoint of step 6." in out
     assert_same_curves(finished(*OPTIONS), only_run(tmp_path))
 
@@ -64,8 +64,7 @@ def test_stop_request_saves_first_and_the_same_command_continues(tmp_path):
     assert "Stopped after saving; the same command continues." in out
     assert (only_run(tmp_path) / "checkpoints" / "ckpt-8.json").exists()
     wait_gone(int((tmp_path / "sent.jsonl").read_text().split()[1]))
-    code, out, err = run(tmp_path, *OPTIONS, stopper)
-    assert code == 0, err
+    out = succeed(tmp_path, *OPTIONS, stopper)
     assert "Continuing from the checkpoint of step 8." in out
     assert_same_curves(finished(*OPTIONS), only_run(tmp_path))
 
@@ -111,17 +110,14 @@ def test_error_found_by_the_worker_is_one_line_and_leaves_nothing(tmp_path):
 @pytest.mark.slow
 def test_finished_run_is_not_trained_again_and_can_be_extended(tmp_path):
     short = [*OPTIONS, "train.steps=6"]
-    assert run(tmp_path, *short)[0] == 0
-    code, out, _ = run(tmp_path, *short)
-    assert code == 0
+    succeed(tmp_path, *short)
+    out = succeed(tmp_path, *short)
     assert out.startswith("Already finished: step 6,")
     run_dir = only_run(tmp_path)
-    code, out, err = run(tmp_path, f"resume={run_dir}", "train.steps=24")
-    assert code == 0, err
+    out = succeed(tmp_path, f"resume={run_dir}", "train.steps=24")
     assert "Continuing from the checkpoint of step 6." in out
     assert_same_bits(final_variables(finished(*OPTIONS)), final_variables(run_dir))
-    code, out, err = run(tmp_path, *short, f"init_from={run_dir}", "name=second")
-    assert code == 0, err
+    out = succeed(tmp_path, *short, f"init_from={run_dir}", "name=second")
     assert f"Initial weights: step 24 of {run_dir}." in out
     (second,) = (tmp_path / "runs").glob("second-*")
     assert json.loads((second / "result.json").read_text())["step"] == 6

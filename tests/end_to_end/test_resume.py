@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.processes import OPTIONS, log, only_run, run
+from tests.support.processes import OPTIONS, log, only_run, succeed
 from trainer.files import read_json, write_json
 
 
@@ -16,23 +16,21 @@ def learning_rates(run_dir):
 
 @pytest.mark.slow
 def test_changed_key_is_refused_until_allowed_and_kept_afterward(tmp_path):
-    assert run(tmp_path, *OPTIONS, "train.steps=3")[0] == 0
+    succeed(tmp_path, *OPTIONS, "train.steps=3")
     path = only_run(tmp_path)
     resume = f"resume=runs/{path.name}"
     record = read_json(path / "run.json")
     versions = {**record["versions"], "tensorflow": "1.0"}
     write_json(path / "run.json", {**record, "versions": versions})
     change = ["optimizer.learning_rate=0.01", "resume_allow=[optimizer.learning_rate]"]
-    code, out, err = run(tmp_path, resume, "train.steps=6", *change)
-    assert code == 0, err
+    out = succeed(tmp_path, resume, "train.steps=6", *change)
     told = out.splitlines()
     assert "Changed: optimizer.learning_rate: 0.001 -> 0.01" in told
     assert (
         f"warning: this is tensorflow {record['versions']['tensorflow']}, the run had 1.0" in told
     )
     assert "Continuing from the checkpoint of step 3." in told
-    code, out, err = run(tmp_path, resume, "train.steps=9")
-    assert code == 0, err
+    out = succeed(tmp_path, resume, "train.steps=9")
     assert "Changed" not in out
     assert "warning: this is" not in out
     expected = {3: 0.001, 5: 0.01, 6: 0.01, 9: 0.01}

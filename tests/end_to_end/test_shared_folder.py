@@ -16,6 +16,7 @@ from tests.support.processes import (
     finish,
     finished,
     only_run,
+    output_of,
     wait_gone,
     wait_until,
     worker_pids,
@@ -98,8 +99,7 @@ def test_other_host_waits_sees_whole_checkpoints_and_takes_over_a_lost_run(tmp_p
             wait_gone(pid, SECS)
         # What it has left says that it holds the lock.
         assert (run_dir / ".lock").read_text().split()[:2] == [str(first.pid), "host-0"]
-        code, out, err = finish(hosts.start(1, tmp_path, *command))
-        assert code == 0, out + err
+        out = output_of(hosts.start(1, tmp_path, *command))
         assert "Continuing from the checkpoint of step 9." in out
     check_same_end(run_dir)
 
@@ -114,8 +114,7 @@ def test_host_that_has_lost_its_lock_saves_nothing_more(tmp_path):
         # No file server is here that gives the lock away: the next holder locks another file.
         (run_dir / ".lock").unlink()
         second = hosts.start(1, tmp_path, *command)
-        code, out, err = finish(second)
-        assert code == 0, out + err
+        out = output_of(second)
         assert "Continuing from the checkpoint of step 6." in out
         free(tmp_path, HELD)
         code, out, err = finish(first)

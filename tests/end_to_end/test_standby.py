@@ -6,10 +6,9 @@ import pytest
 
 from tests.support.processes import (
     assert_same_run,
-    finish,
     finished,
     only_run,
-    start,
+    succeed,
     wait_gone,
     worker_pids,
 )
@@ -24,8 +23,7 @@ OPTIONS = [
 @pytest.mark.slow
 def test_standby_takes_over_and_the_run_ends_with_the_same_bits(tmp_path):
     kill = "+fault.kill={action:kill,process:worker-1,phase:step,at:40}"
-    code, out, err = finish(start(tmp_path, *OPTIONS, "restart.standby=always", kill))
-    assert code == 0, f"{out}\n{err}"
+    out = succeed(tmp_path, *OPTIONS, "restart.standby=always", kill)
     assert re.search(r"Continuing from step \d+ \(memory of", out)
     run_dir, straight = only_run(tmp_path), finished(*OPTIONS)
     # The standby that follows has never taken over.

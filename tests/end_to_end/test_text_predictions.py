@@ -9,13 +9,8 @@ import tensorflow as tf
 
 import trainer.datasets.sentiment
 from tests.support import small_runs
-from tests.support.outputs import predicted_rows, run_program_of_card
-from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
-from trainer.worker.export import export
-from trainer.worker.run import SavedRun
+from tests.support.outputs import export_run, predicted_rows, run_program_of_card, served
 
-CHANNEL = Channel(lambda message: None)
 SENTIMENT = Path(str(trainer.datasets.sentiment.__file__)).with_name("sentiment.csv")
 LENGTH = 40  # most of the sentences are longer
 NEW = ["the soup was never cold", "as always, naïve", "", "x" * 60, "null \0 byte"]
@@ -35,10 +30,8 @@ def test_texts_without_labels_are_predicted_and_served_alike(tmp_path):
     rows = predicted_rows(run_dir, [*options, f"dataset.test_path={new}"])
     probabilities = ["probability_0", "probability_1"]
     assert list(rows[0]) == ["id", "predicted", "predicted_name", *probabilities]
-    export.run(SavedRun(compose([*small_runs.SMALL, *trained, "mode=export"]), run_dir, CHANNEL))
-    directory = run_dir / "export" / "model-8"
-    served = tf.saved_model.load(str(directory / "saved_model")).signatures["serving_texts"]
-    outputs = served(texts=tf.constant(NEW))
+    directory = export_run(run_dir, *small_runs.SMALL, *trained)
+    outputs = served(directory, "serving_texts")(texts=tf.constant(NEW))
     expected = [[row[name] for name in probabilities] for row in rows]
     np.testing.assert_array_equal(outputs["probabilities"], np.array(expected, np.float32))
     np.testing.assert_array_equal(outputs["label"], [int(row["predicted"]) for row in rows])

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.support.marks import first_only
-from tests.support.processes import only_run, run
+from tests.support.processes import only_run, succeed
 
 DELAY_SECS = 0.1
 STEPS = 20
@@ -20,8 +20,7 @@ LATE = [
 @pytest.mark.parametrize("exchange", first_only(["direct", "ring"]))
 def test_others_wait_for_a_slow_worker_whatever_the_exchange(tmp_path, exchange):
     options = ["strategy=multi_worker", f"strategy.communication={exchange}"]
-    code, out, err = run(tmp_path, *LATE, *options)
-    assert code == 0, out + err
+    out = succeed(tmp_path, *LATE, *options)
     assert "fault late: worker-1 sleeps 0.1 s each time from now on, at step 1" in out
     run_dir = only_run(tmp_path)
     lines = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())

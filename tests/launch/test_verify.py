@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from tests.support.processes import OPTIONS, run
+from tests.support.processes import OPTIONS, run, succeed
 from trainer.launch.verify import Outcome, differences, likely_cause, random_kills
 
 SHORT = [*OPTIONS, "mode=verify", "verify.steps=24", "verify.kills=1"]
@@ -56,8 +56,7 @@ SHARDS = ["batch.shards=4", "model._target_=tests.support.toy_models.everything"
 @pytest.mark.slow
 def test_resumable_experiment_passes_and_leaves_nothing(tmp_path):
     options = ["verify.kills=2", "verify.seed=2", "strategy=multi_worker", *SHARDS]
-    code, out, err = run(tmp_path, *SHORT, *options)
-    assert code == 0, out + err
+    out = succeed(tmp_path, *SHORT, *options)
     assert "Equal: step 24, " in out
     assert list((tmp_path / "runs").iterdir()) == []
 
@@ -139,6 +138,5 @@ def test_unsaved_state_and_order_that_depends_on_the_time_are_found(
 
 @pytest.mark.slow
 def test_parameter_servers_are_verified_by_their_number_of_steps(tmp_path):
-    code, out, err = run(tmp_path, *SMALL, "verify.seed=4", "strategy=parameter_server")
-    assert code == 0, out + err
+    out = succeed(tmp_path, *SMALL, "verify.seed=4", "strategy=parameter_server")
     assert "Finished with exactly 24 steps" in out

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from trainer.cli.compose import compose
@@ -46,15 +45,6 @@ def run_loop(
     finally:
         if lines is not None:
             lines += [message.text for message in received if hasattr(message, "text")]
-
-
-def saved(run_dir: Path) -> dict[str, np.ndarray]:
-    """Return every variable of the newest checkpoint by its key."""
-    markers = (run_dir / "checkpoints").glob("ckpt-*.json")
-    step = max(int(marker.stem.removeprefix("ckpt-")) for marker in markers)
-    reader = tf.train.load_checkpoint(str(run_dir / "checkpoints" / f"ckpt-{step}"))
-    names = reader.get_variable_to_shape_map()
-    return {name: reader.get_tensor(name) for name in names if not name.startswith("_CHECK")}
 
 
 def count(replicator: Replicator) -> None:

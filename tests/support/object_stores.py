@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from trainer.runs import checkpoint_marker
 from trainer.store.lease import Lease
@@ -135,8 +135,7 @@ def free_port():
     """Return a port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        return port
+        return probe.getsockname()[1]
 
 
 def s3_environment(port):
@@ -158,18 +157,10 @@ def s3_server(folder):
     port = free_port()
     command = ["moto.server", "-H", "127.0.0.1", "-p", str(port)]
     with server(command, folder / "s3.log", port):
-        assert request(port, "PUT", "/bucket") == 200
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+            connection.request("PUT", "/bucket")
+            assert connection.getresponse().status == 200
         yield port
-
-
-def request(port, method, path):
-    """Send a request without credentials; return the status of the answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    try:
-        connection.request(method, path)
-        return connection.getresponse().status
-    finally:
-        connection.close()
 
 
 def _answers(port):

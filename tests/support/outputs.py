@@ -32,20 +32,30 @@ def predicted_rows(run_dir, overrides):
         return list(csv.DictReader(file))
 
 
+def export_run(run_dir, *overrides):
+    """Export the newest checkpoint; return the directory."""
+    export.run(SavedRun(compose([*overrides, "mode=export"]), run_dir, _QUIET))
+    (directory,) = (run_dir / "export").glob("[!.]*")
+    return directory
+
+
+def served(directory, name="serving_default"):
+    """Return a function that an export serves."""
+    return tf.saved_model.load(str(directory / "saved_model")).signatures[name]
+
+
 def exported_outputs(run_dir, overrides, batch_size):
     """Export the newest checkpoint; return what it makes of the test split, and the card."""
-    experiment = compose([*overrides, "mode=export", "export.weights=null"])
-    export.run(SavedRun(experiment, run_dir, _QUIET))
-    (directory,) = (run_dir / "export").glob("[!.]*")
-    served = tf.saved_model.load(str(directory / "saved_model")).signatures["serving_default"]
-    dataset = instantiate(experiment.dataset, "dataset")
+    directory = export_run(run_dir, *overrides, "export.weights=null")
+    function = served(directory)
+    dataset = instantiate(compose(overrides).dataset, "dataset")
     batch = dataset.test.fetch(tf.range(dataset.test.num_examples, dtype=tf.int64))
     # In a graph, as in the run: there a division by 255 is a product with its inverse.
     transform = tf.function(lambda batch: dataset.transform(batch, None), autograph=False)
     features = transform(batch)["features"]
     count = len(features)
     filled = tf.concat([features, tf.repeat(features[:1], -count % batch_size, axis=0)], axis=0)
-    parts = [served(features=part) for part in tf.split(filled, len(filled) // batch_size)]
+    parts = [function(features=part) for part in tf.split(filled, len(filled) // batch_size)]
     outputs = {name: np.concatenate([part[name] for part in parts])[:count] for name in parts[0]}
     return outputs, (directory / "MODEL_CARD.md").read_text()
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from tests.support.scratch import new_folder
+from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.ledger import is_clock_name
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,9 +111,21 @@ def finish(process):
     return process.returncode, out, err
 
 
-def run(directory, *overrides):
-    """Run `train.py` to its end."""
-    return finish(start(directory, *overrides))
+def output_of(process):
+    """Wait for the end, which must be a success; return stdout."""
+    code, out, err = finish(process)
+    assert code == 0, f"{out}\n{err}"
+    return out
+
+
+def run(directory, *overrides, **environment):
+    """Run `train.py` to its end; return exit code, stdout, stderr."""
+    return finish(start(directory, *overrides, **environment))
+
+
+def succeed(directory, *overrides, **environment):
+    """Run `train.py` to its end, which must be a success; return stdout."""
+    return output_of(start(directory, *overrides, **environment))
 
 
 @functools.cache
@@ -123,8 +136,7 @@ def finished(*overrides):
         The run directory.
     """
     directory = new_folder()
-    code, out, err = finish(start(directory, *overrides, PYTHONPATH=str(ROOT)))
-    assert code == 0, f"{out}\n{err}"
+    succeed(directory, *overrides, PYTHONPATH=str(ROOT))
     return only_run(directory)
 
 
@@ -201,14 +213,11 @@ def only_run(directory):
     return run_dir
 
 
-def final_variables(run_dir):
-    """Return every variable of the newest checkpoint by its key."""
+def final_variables(run_dir, step=None):
+    """Return every variable of the newest checkpoint, or of that of a step, by its key."""
     import tensorflow as tf
 
-    step = max(
-        int(marker.stem.removeprefix("ckpt-"))
-        for marker in (run_dir / "checkpoints").glob("ckpt-*.json")
-    )
+    step = step or committed_steps(run_dir / "checkpoints")[-1]
     reader = tf.train.load_checkpoint(str(run_dir / "checkpoints" / f"ckpt-{step}"))
     return {
         name: reader.get_tensor(name)

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.support.outputs import export_run, served
 from tests.support.training import recipe
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
@@ -15,9 +16,7 @@ from trainer.datasets.texts.tokens import load_tokenizer
 from trainer.engine.graph.step.metric_sums import metric_names, unpack
 from trainer.errors import ConfigError
 from trainer.tasks.language_model import FilePrompts, LanguageModel
-from trainer.worker.export import export
 from trainer.worker.predict.predict import predict
-from trainer.worker.run import SavedRun
 from trainer.worker.training import TrainingRun
 
 SMALL = [
@@ -123,9 +122,7 @@ def test_exported_model_writes_the_texts_of_the_table(run_dir, tmp_path):
     # A replica predicts 16 texts at a time, and the export as many.
     rows = table(run_dir, tmp_path / "table.csv", f"predict.prompts={file}")
     assert [row["prompt"] for row in rows] == ["The", "aid that"]  # the model sees 8 tokens
-    export.run(SavedRun(compose([*SMALL, *SAMPLING, "mode=export"]), run_dir, QUIET))
-    saved = run_dir / "export" / "model-6"
-    model = tf.saved_model.load(str(saved / "saved_model"))
+    saved = export_run(run_dir, *SMALL, *SAMPLING)
     features = np.zeros([16, 8], np.int32)
     features[0, :3] = list(b"The")
     features[1] = list(b"aid that")
@@ -133,11 +130,11 @@ def test_exported_model_writes_the_texts_of_the_table(run_dir, tmp_path):
     size[1] = 8
     number = np.zeros([16], np.int64)
     number[1] = 1
-    texts = model.signatures["generate"](
+    texts = served(saved, "generate")(
         features=tf.constant(features), size=tf.constant(size), id=tf.constant(number)
     )["text"].numpy()
     decode = load_tokenizer("bytes").decode
     assert [decode(text.tolist()) for text in texts[:2]] == [row["text"] for row in rows]
-    logits = model.signatures["serving_default"](features=tf.constant(features))["logits"]
+    logits = served(saved)(features=tf.constant(features))["logits"]
     assert (logits.shape, logits.dtype) == ((16, 8, 256), tf.float32)
     assert "`generate`: `features`, [N, 8] int32" in (saved / "MODEL_CARD.md").read_text()

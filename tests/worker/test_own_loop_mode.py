@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.loops import count, everything, run_loop, saved
-from tests.support.processes import log
+from tests.support.loops import count, everything, run_loop
+from tests.support.processes import final_variables, log
 from tests.support.training import assert_same_bits
 from trainer.errors import ConfigError
 
@@ -53,7 +53,7 @@ def test_continued_loop_ends_with_the_bits_of_an_undisturbed_one(tmp_path, strat
     assert run_loop(everything, tmp_path / "killed", *often, lines=lines)
     assert "Continuing from the checkpoint of step 3." in lines
     assert "Skipping the elements of 3 steps of the stream input_fn." in lines
-    assert_same_bits(saved(tmp_path / "straight"), saved(tmp_path / "killed"))
+    assert_same_bits(final_variables(tmp_path / "straight"), final_variables(tmp_path / "killed"))
     assert log(tmp_path / "straight") == log(tmp_path / "killed")
     assert [line["step"] for line in log(tmp_path / "killed")] == [2, 4, 6, 8]
 
@@ -72,7 +72,7 @@ def test_stop_saves_and_leaves_the_loop(tmp_path):
     assert not (tmp_path / "run" / "result.json").exists()
     assert run_loop(main, tmp_path / "run")
     run_loop(main, tmp_path / "straight")
-    assert_same_bits(saved(tmp_path / "straight"), saved(tmp_path / "run"))
+    assert_same_bits(final_variables(tmp_path / "straight"), final_variables(tmp_path / "run"))
 
 
 def test_finished_loop_leaves_a_result_and_repeats_no_line(tmp_path):
@@ -217,7 +217,7 @@ def test_what_was_logged_and_saved_is_complete_after_an_error(tmp_path):
     with pytest.raises(ZeroDivisionError):
         run_loop(main, tmp_path / "run", *options)
     assert [line["value"] for line in log(tmp_path / "run")] == [1, 2, 3, 4]
-    assert saved(tmp_path / "run")["variable/.ATTRIBUTES/VARIABLE_VALUE"] == 3.0
+    assert final_variables(tmp_path / "run")["variable/.ATTRIBUTES/VARIABLE_VALUE"] == 3.0
 
 
 def total(batch):
@@ -325,4 +325,4 @@ def test_what_is_assigned_before_the_step_is_assigned_once(tmp_path, strategy):
     with pytest.raises(KeyError):
         run_loop(functools.partial(main, ends_at=5), tmp_path / "killed", *often)
     assert run_loop(main, tmp_path / "killed", *often)
-    assert_same_bits(saved(tmp_path / "straight"), saved(tmp_path / "killed"))
+    assert_same_bits(final_variables(tmp_path / "straight"), final_variables(tmp_path / "killed"))

@@ -7,7 +7,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from tests.support.processes import OPTIONS, finish, start
+from tests.support.processes import OPTIONS, succeed
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel, Crash, Line
 from trainer.errors import CRASHED, RESTARTABLE
@@ -35,9 +35,7 @@ def test_worker_imports_the_module_that_the_parent_has_checked(tmp_path):
     overrides = [*OPTIONS, "train.steps=1", "~task.label_smoothing", "~task.class_weights"]
     overrides += ["~task.focal_gamma"]
     overrides += ["task._target_=clashing.Named", "+task.ours=2"]
-    process = start(tmp_path / "work", *overrides, PYTHONPATH=str(tmp_path / "installed"))
-    code, out, err = finish(process)
-    assert code == 0, out + err
+    out = succeed(tmp_path / "work", *overrides, PYTHONPATH=str(tmp_path / "installed"))
     assert "task of installed" in out
     assert "task of work" not in out
 

@@ -17,8 +17,10 @@ from tests.support.processes import (
     final_variables,
     finish,
     only_run,
+    output_of,
     run,
     start,
+    succeed,
     wait_gone,
 )
 from tests.support.training import SMALL, assert_same_bits, engine
@@ -278,10 +280,9 @@ def test_run_with_a_killed_sidecar_equals_the_run_without_it(tmp_path):
         ("beside", ["checkpoint.keep=100"]),
     ):
         (tmp_path / name).mkdir()
-        code, out, err = run(
+        out = succeed(
             tmp_path / name, *SIDECAR, *options, *watched(tmp_path / name, signal.SIGKILL, "itself")
         )
-        assert code == 0, err
         runs.append(only_run(tmp_path / name))
     one, other = runs
     assert one.name == other.name
@@ -327,6 +328,5 @@ def test_sidecar_of_a_declared_cluster(tmp_path, monkeypatch):
     assert out.splitlines()[-4].startswith("step 24/24  ")
     assert out.splitlines()[-3].startswith("Done: step 24")
     before = (only_run(tmp_path) / "evaluations.jsonl").read_bytes()
-    code, _, err = finish(started("evaluator"))
-    assert code == 0, err
+    output_of(started("evaluator"))
     assert (only_run(tmp_path) / "evaluations.jsonl").read_bytes() == before

@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.outputs import export_run
 from tests.support.training import SMALL, engine
 from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
 from trainer.config.instantiate import instantiate
 from trainer.engine.evaluation.inference import Inference
 from trainer.engine.graph.input.feed import Source
 from trainer.engine.graph.keras3.keras3_model import Keras3Model
 from trainer.engine.graph.loops.split_loops import Loops
 from trainer.worker.export import export, model_card
-from trainer.worker.run import SavedRun
 
 PLAIN = '''
 import sys
@@ -70,14 +69,9 @@ ANY = SimpleNamespace(input_shape=(2,))
 """A dataset that a task does not hand to its model as it is."""
 
 
-def exported(run_dir, *overrides, use="latest"):
+def exported(run_dir, *overrides):
     """Export a run that was trained with the same overrides; return the directory."""
-    experiment = compose([*SMALL, *overrides])
-    experiment.mode = "export"
-    experiment.checkpoint.use = use
-    export.run(SavedRun(experiment, run_dir, Channel(lambda message: None)))
-    (directory,) = (run_dir / "export").glob("[!.]*")
-    return directory
+    return export_run(run_dir, *SMALL, *overrides)
 
 
 def predictions(predictor):

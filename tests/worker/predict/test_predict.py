@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.command_line import run_here
-from tests.support.processes import only_run, run
+from tests.support.processes import only_run, succeed
 from tests.support.training import SMALL, engine
 from trainer import optional_packages
 from trainer.cli.compose import compose
@@ -132,8 +132,7 @@ def test_cluster_predicts_what_one_device_predicts(tmp_path, strategy):
     options = ["model=softmax", "batch.global_size=50", "train.steps=2", "writers=[jsonl]"]
     options += [f"strategy={strategy}", "strategy.workers=2"]
     for more in ([], ["mode=predict"], ["mode=predict"]):
-        code, out, err = run(tmp_path, *options, *more)
-        assert code == 0, err
+        out = succeed(tmp_path, *options, *more)
     assert "Already finished: 360 rows are predicted" in out
     run_dir = only_run(tmp_path)
     table = run_dir / "predictions" / "test-2.csv"
@@ -144,7 +143,6 @@ def test_cluster_predicts_what_one_device_predicts(tmp_path, strategy):
         f"batch.global_size={size}",
         f"predict.path={tmp_path / 'alone.csv'}",
     ]
-    code, _, err = run(tmp_path, f"resume={run_dir}", "mode=predict", *alone)
-    assert code == 0, err
+    succeed(tmp_path, f"resume={run_dir}", "mode=predict", *alone)
     assert len(table.read_text().splitlines()) == 361
     assert table.read_bytes() == (tmp_path / "alone.csv").read_bytes()
