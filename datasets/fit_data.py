@@ -44,7 +44,7 @@ def data_of_fit(
     Args:
         data: returns training examples: arrays, a tf.data.Dataset, a generator, or a sequence of
             Keras.
-        held_out: returns the examples that are evaluated, of any kind; null: there are none.
+        held_out: returns the examples that are evaluated, of any kind, or null.
         label_kind: as for `dataset=arrays`; null: auto, but a stream is not read to count classes.
         num_examples: training examples in one pass of what is no array; null: it knows.
 

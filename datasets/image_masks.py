@@ -110,7 +110,7 @@ class MaskFileSplit(FileSplit):
         return (
             "the mask must be a gray PNG of 8 bits, not one with a palette, of the image's size, "
             f"with numbers below {self._num_classes} or {IGNORED}; where classes count from 1, "
-            "name the unused 0 as well: dataset.class_names=[unused,...]"
+            "name the unused 0 too: dataset.class_names=[unused,...]"
         )
 
     def fetch(self, indices: tf.Tensor, draws: tf.Tensor | None = None) -> dict[str, tf.Tensor]:

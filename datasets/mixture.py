@@ -1,4 +1,4 @@
-"""Several datasets in one, each with its share of the training.
+"""Several datasets in one, each with its fraction of the training.
 
 Every source keeps its own preprocessing and augmentation. They run where examples are fetched,
 because the examples of a batch come from several sources.
@@ -35,7 +35,7 @@ class MixtureSplit:
     """The same split of all sources, one after the other.
 
     Attributes:
-        parts: the parts of the sources, in the order in which they lie in the split. The engine
+        parts: the parts of the sources, in the order in which they are in the split. The engine
             trains on each by its share; none: on all examples, each once in an epoch.
     """
 

@@ -48,7 +48,7 @@ class StreamSplit:
         self.batches = source.batches if source.batched else None
 
     def stream(self) -> tf.data.Dataset:
-        """Make the dataset anew, of examples `features` and `label`, without an end."""
+        """Make the dataset again, of examples `features` and `label`, without an end."""
         return self._source.examples().repeat()
 
     def digest(self) -> str:
@@ -144,7 +144,7 @@ class _Source:
     def _static(self, spec: tf.TensorSpec, *values: Any) -> tf.TensorSpec:
         """Return the specification of an example: a side is fixed if it is the same in the first.
 
-        A batch may be padded to a length of its own.
+        A batch may be padded to its own length.
         """
         shapes = {np.shape(value)[self.batched :] for value in values}
         if len(shapes) == 1:
@@ -159,7 +159,7 @@ class _Source:
         )
 
     def elements(self) -> tf.data.Dataset:
-        """Make the dataset anew: of examples, or of batches as they are made."""
+        """Make the dataset again: of examples, or of batches as they are made."""
         return self._named(self._make(), batched=self.batched)
 
     def examples(self) -> tf.data.Dataset:

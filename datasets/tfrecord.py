@@ -1,7 +1,7 @@
 """TFRecord files of `tf.train.Example`, read by index in the graph.
 
-The splits are separate files, or a share of the records by a hash of their numbers. A record is its
-length (8 bytes), a checksum of the length (4), the data, and a checksum of the data (4). Only
+The splits are separate files, or a fraction of the records by a hash of their numbers. A record is
+its length (8 bytes), a checksum of the length (4), the data, and a checksum of the data (4). Only
 lengths are read before training; the index is kept in `~/.cache/steadfast` for files of the same
 names, sizes, times of modification and first bytes.
 """
@@ -41,7 +41,7 @@ from trainer.datasets.splits.paths import find_files, find_splits, replacing
 from trainer.user_cache import FOLDER, mark_used
 
 _TRIED = 16  # records that may be damaged before the first one that shows what is in them
-_FRAME_BYTES = 16  # of a record, besides its data
+_FRAME_BYTES = 16  # of a record, in addition to its data
 _RECORD_NAME = re.compile(r"^[^.].*(\.tfrec(ord)?s?\b|-\d{5}-of-\d{5}$)")
 _COMPRESSED = {b"\x1f\x8b": "GZIP", b"\x78\x01": "ZLIB", b"\x78\x9c": "ZLIB", b"\x78\xda": "ZLIB"}
 _HEAD_BYTES = 1024  # of each file, in the key of an index
@@ -116,7 +116,7 @@ def _image_shape(contents: Features, size: list[int], channels: int) -> tuple[in
     check_channels(channels)
     if len(contents.inputs) > 1:
         raise ValueError(
-            f"features has {contents.inputs} besides the label; with an image there may be no "
+            f"features has {contents.inputs} and the label; with an image there may be no "
             "others; remove them"
         )
     return size[0], size[1], channels
@@ -286,7 +286,7 @@ def _scan(file: Path) -> np.ndarray:
 
 
 def _check_start(file: Path) -> None:
-    """Raise unless a file begins with a record."""
+    """Raise unless a file starts with a record."""
     with file.open("rb") as opened:
         start = opened.read(2)
     if not start:
@@ -302,7 +302,7 @@ def _check_start(file: Path) -> None:
 
 
 def _is_record(file: Path, offset: int) -> bool:
-    """Return whether a record begins at an offset; its data may be damaged or cut short."""
+    """Return whether a record starts at an offset; its data may be damaged or cut short."""
     try:
         read_record(file, offset)
     except OSError:

@@ -20,7 +20,7 @@ def keras_hub(
     preset: Annotated[str, Exists("directory")],
     head: Literal["classifier", "language_model"] = "classifier",
 ) -> keras.Model:
-    """Build a model on the backbone of a preset, whose weights it begins with.
+    """Build a model on the backbone of a preset, whose weights it starts with.
 
     Of images, the model itself repeats a single channel three times, and scales them as the
     preset's converter does, if it has one. It does not resize them. Of texts it takes tokens: a

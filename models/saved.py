@@ -63,14 +63,14 @@ def saved(
 ) -> Any:
     """Load a model with its weights, with which the training begins.
 
-    A file may ask for any class, and a class may do anything while it is built: only layers of
+    A file may request any class, and a class may do anything while it is built: only layers of
     Keras that are known to compute are built, and those that the user allows.
 
     Returns:
         A model from features [B, *input_shape] to outputs [B, num_classes], of the file's Keras.
 
     Raises:
-        ValueError: the file is not a whole model, cannot be read, asks for another class, or
+        ValueError: the file is not a whole model, cannot be read, requests another class, or
             does not fit the dataset.
     """
     file = Path(path).expanduser()
@@ -137,7 +137,7 @@ def _imported(allow: Sequence[str]) -> dict[str, Any]:
 
 
 def _nodes(config: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield every object of a configuration of Keras that asks for a class."""
+    """Yield every object of a configuration of Keras that requests a class."""
     if isinstance(config, list):
         for value in config:
             yield from _nodes(value)
@@ -169,7 +169,7 @@ def _checked(config: Any, path: str, own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_known(node: Mapping[str, Any]) -> bool:
-    """Return whether a file asks for a class or function of Keras that only computes."""
+    """Return whether a file requests a class or function of Keras that only computes."""
     name, module = node["class_name"], node.get("module")
     is_function = name == "function"
     name = node.get("config") if is_function else name

@@ -1,7 +1,7 @@
 """Steadfast's engine: composes an experiment, runs it, and never loses a step.
 
 In an installed distribution `trainer.models`, `trainer.datasets` and `trainer.conf` are real
-sub-packages. In a checkout they are the folders `models/`, `datasets/` and `conf/` beside this
+sub-packages. In a checkout they are the folders `models/`, `datasets/` and `conf/` next to this
 one; extending `__path__` makes both layouts import
 under the same names, so that no class ever exists twice (docs/adr/0003-packaging.md).
 """
@@ -18,7 +18,7 @@ if (_root / "train.py").is_file() and (_root / "conf").is_dir():
 
 
 def __getattr__(name: str) -> Any:
-    """Return `fit`, which is imported only when it is asked for."""
+    """Return `fit`, which is imported only when it is requested."""
     if name == "fit":
         return import_module("trainer.fitting.fit").fit
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

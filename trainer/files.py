@@ -309,7 +309,7 @@ class Lock:
 
 
 def lock_holder(path: Path) -> str:
-    """Return what the last holder of a lock has written into its file; empty: there is none."""
+    """Return what the last holder of a lock has written into its file, or empty."""
     try:
         return read_bytes(path).decode(errors="replace")
     except FileNotFoundError:
@@ -343,7 +343,7 @@ def check_holder(lock_file: Path, holder: str) -> None:
 
 
 def is_held_by(lock_file: Path, holder: str) -> bool:
-    """Return whether a lock was given to nobody else since its file held `holder`.
+    """Return whether no other process has held a lock since its file held `holder`.
 
     A missing file says nothing: somebody may have removed the run.
     """

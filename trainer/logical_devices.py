@@ -72,7 +72,7 @@ def replica_group() -> tuple[str, ...] | None:
 
 
 def requested_for_variables() -> int | None:
-    """Return the logical device around the code that builds a model; None: there is none."""
+    """Return the logical device around the code that builds a model, or None."""
     return getattr(_building, "index", None)
 
 

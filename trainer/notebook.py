@@ -1,6 +1,6 @@
 """Runs the command from Python, such as a cell of a notebook, and returns the run as an object.
 
-It is the ordinary command in a process of its own: same options, same run directory, same lines.
+It is the ordinary command in its own process: same options, same run directory, same lines.
 No TensorFlow.
 """
 
@@ -81,7 +81,7 @@ class Run:
     def history(self) -> Mapping[str, Sequence[float]]:
         """The metrics of each epoch by name, as those of `model.fit(...).history`.
 
-        Those of the split that is validated on begin with `val_`.
+        Those of the split that is validated on start with `val_`.
         """
         return epoch_metrics(self.directory)
 
@@ -115,7 +115,7 @@ def run(
 
     Args:
         config_dir: a directory with choices of your own.
-        import_from: folders in which it finds modules, besides the working directory.
+        import_from: folders in which it finds modules, in addition to the working directory.
 
     Returns:
         The run that was trained, continued, evaluated, exported or read for predictions.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 
 def printable(text: str) -> str:
-    r"""Return a text of somebody else's as it may reach a terminal: `\x1b` for an escape.
+    r"""Return a text of another user's as it may reach a terminal: `\x1b` for an escape.
 
     What is no character to be seen, such as a line break, is written as Python does.
     """

@@ -44,7 +44,7 @@ def cached_files(folder: Path) -> list[CachedFile]:
 
 def mark_used(path: Path) -> None:
     """Record that a file of the cache is used now."""
-    with suppress(OSError):  # somebody else's
+    with suppress(OSError):  # another user's
         os.utime(path)
 
 

@@ -182,7 +182,7 @@ def open_bytes(name: str, size: int) -> np.ndarray | None:
     """Return the bytes of that name, [size] uint8, which other processes may be writing too.
 
     Returns:
-        An array, read-only if the file belongs to somebody else; None: the folder of the cache
+        An array, read-only if the file belongs to another user; None: the folder of the cache
         cannot be written and has no such file, which was logged.
 
     Raises:

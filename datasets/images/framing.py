@@ -19,10 +19,10 @@ class Framing:
     """How an image is brought to a fixed size.
 
     Attributes:
-        crop: in evaluation, the share of the largest box in the middle that has the proportions of
+        crop: in evaluation, the fraction of the largest middle box that has the proportions of
             the result; 0.875 is usual for ImageNet. None: the whole image, of any
             proportions.
-        min_area: in training, the least share of the image in a random box; 0: as in evaluation.
+        min_area: in training, the least fraction of the image in a random box; 0: as in evaluation.
         antialias: whether to average when an image is made smaller.
     """
 

@@ -167,7 +167,7 @@ class RecordSplit:
     """A split of records, or files, that are read by their number. None is read before `fetch`.
 
     Args:
-        image_shape: (height, width, channels) of images that are decoded; None: there are none.
+        image_shape: (height, width, channels) of images that are decoded, or None.
         max_value: what stands for white in decoded images.
     """
 

@@ -5,7 +5,7 @@ batch; only mixup and CutMix join two neighbors. Its random numbers are fixed co
 `draws`, [B, num_draws] float32 in [0, 1), so switching one augmentation on or off does not change
 what the others draw.
 
-To add one, write a function with a column of its own, an option of `Augmentation`, and a line in
+To add one, write a function with its own column, an option of `Augmentation`, and a line in
 `conf/augment/none.yaml`; every image dataset then has it.
 """
 
@@ -198,7 +198,7 @@ def crop(
 ) -> tf.Tensor:
     """Shift each image, [B, H, W, C], by up to `margin` pixels each way.
 
-    The image is padded, and a window of its own size is cut out at random.
+    The image is padded, and a window of the original size is cut out at random.
 
     Args:
         fill: what it is padded with, one number or one per channel. The mean of all images is 0

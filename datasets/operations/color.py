@@ -28,7 +28,7 @@ def saturation(images: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
 
 
 def hue(images: tf.Tensor, turn: tf.Tensor) -> tf.Tensor:
-    """Turn the hue of images of three channels by a share of the circle, `turn` [B] float32."""
+    """Turn the hue of images of three channels by a fraction of the circle, `turn` [B] float32."""
     hsv = tf.image.rgb_to_hsv(images)
     turned = hsv[..., :1] + _per_image(turn)
     return tf.image.hsv_to_rgb(tf.concat([turned - tf.floor(turned), hsv[..., 1:]], axis=-1))

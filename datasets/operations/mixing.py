@@ -1,7 +1,7 @@
 """Mixup and CutMix: an example and its neighbor in the batch become one, with both labels.
 
 Examples 0 and 1 of a batch are a pair, then 2 and 3, and so on: the order of samples is random
-anew in each epoch, and so are the pairs. Each replica's part begins at an even position, so the
+again in each epoch, and so are the pairs. Each replica's part starts at an even position, so the
 pairs are the same on any number of replicas, and nothing is read twice.
 """
 
@@ -30,7 +30,7 @@ class Mixing:
         self._cutmix = cutmix
 
     def apply(self, batch: dict[str, Any], draws: tf.Tensor, num_classes: int) -> dict[str, Any]:
-        """Return the batch with mixed `features`, and `label` as the shares of the classes.
+        """Return the batch with mixed `features`, and `label` as the fractions of the classes.
 
         Nothing of an example of weight 0 is mixed in: it has no image.
 

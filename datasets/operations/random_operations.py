@@ -70,7 +70,7 @@ def operate(
 
 
 def _functions(share: float) -> list[tuple[tuple[str, ...], _Function]]:
-    """Return the functions and which operations each computes, at a share of full strength."""
+    """Return the functions and which operations each computes, at a fraction of full strength."""
     lost_bits = round(_MAX_LOST_BITS * share)
     limit = 1.0 - share
     return [

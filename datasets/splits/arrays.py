@@ -45,7 +45,7 @@ class ArraySplit:
         Labels are int64, and targets float32.
         """
         constants = self._tensors
-        # On the host, whatever the caller's device: the data must not fill an accelerator's memory.
+        # On the host, on any device of the caller: the data must not fill an accelerator's memory.
         with tf.device("CPU:0"):
             gathered = [tf.gather(values, indices) for values in constants]
         return dict(zip(self.arrays, gathered, strict=True))

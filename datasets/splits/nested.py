@@ -44,14 +44,14 @@ class NestSplit:
 
     @property
     def labels(self) -> np.ndarray | None:
-        """The labels of all examples, [N, ...]; None: there are none, or not one array."""
+        """The labels of all examples, [N, ...]; None: not one array."""
         label = self.arrays.get("label")
         return label if isinstance(label, np.ndarray) else None
 
     def fetch(self, indices: tf.Tensor) -> dict[str, Any]:
         """Return the examples `indices`, [B] int64: nests of tensors, [B, ...]."""
         constants = self._tensors
-        # On the host, whatever the caller's device: texts can be nowhere else.
+        # On the host, on any device of the caller: texts can be nowhere else.
         with tf.device("CPU:0"):
             gathered = [_rows(*column, indices) for column in constants]
         return with_whole_labels(tf.nest.pack_sequence_as(self.arrays, gathered))
@@ -217,7 +217,7 @@ class LabelRule:
     """What the labels of a dataset are, and how many classes, targets or flags they have.
 
     Args:
-        spec: of one example's label, a nest of tf.TensorSpec; None: there are none.
+        spec: of one example's label, a nest of tf.TensorSpec, or None.
         wanted: the kind that is configured.
 
     Raises:
@@ -301,7 +301,7 @@ class LabelRule:
         elif kind == "multilabel":
             expected, fits = f"{size or 'a vector of'} integers", self._is_whole and is_vector
         else:
-            expected = f"an integer, or float32[{size or '?'}], the share of each class"
+            expected = f"an integer, or float32[{size or '?'}], the fraction of each class"
             is_share = self._spec.dtype == tf.float32 and is_vector
             fits = is_share or (self._is_whole and (len(shape) != 1 or shape == [1]))
         if fits:

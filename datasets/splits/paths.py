@@ -77,7 +77,7 @@ def find_splits(
 
     In a folder they are `train/`, `validation/` or `val/`, and `test/`. Without such folders, they
     are the files in it with these words in their names, as in `train-00000-of-00002`. If none has
-    `train`, all are trained on whose names do not begin with another of the words.
+    `train`, all are trained on whose names do not start with another of the words.
 
     Args:
         path: the files to train on, or a folder with those of all splits.

@@ -101,7 +101,7 @@ def load_tokenizer(name: str) -> Tokenizer:
 
 def _tokenizers(library: ModuleType, content: bytes) -> _Parts:
     tokenizer = library.Tokenizer.from_str(content.decode())
-    # The file may ask for both; here texts have their own lengths until a batch is made.
+    # The file may request both; here texts have their own lengths until a batch is made.
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return (
@@ -126,7 +126,7 @@ class Tokens(NamedTuple):
     Attributes:
         numbers: tokens of all texts, one after the other, [T] unsigned.
         offsets: text i has those from offsets[i] to offsets[i + 1], [N + 1] int64.
-        labels: number of each text's class, [N] int64; None: there are none.
+        labels: number of each text's class, [N] int64, or None.
     """
 
     numbers: np.ndarray

@@ -21,7 +21,7 @@ class Sizes(NamedTuple):
         width: numbers of a token between the blocks.
         heads: heads of an attention; they share `width`.
         hidden: units in the middle of a feed-forward network.
-        dropout: share of activations dropped, also of an attention's weights.
+        dropout: fraction of activations dropped, also of an attention's weights.
     """
 
     layers: int

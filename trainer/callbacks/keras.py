@@ -1,4 +1,4 @@
-"""Runs a callback of Keras that only reads, such as one that writes samples or a file of its own.
+"""Runs a callback of Keras that only reads, such as one that writes samples or its own file.
 
 Of either Keras: neither is imported here.
 """
@@ -77,7 +77,7 @@ class KerasCallback:
             if hasattr(type(value), "apply_gradients")
         }
         if training.step and type(callback).__name__ == "CSVLogger":
-            callback.append = True  # it would begin its file anew
+            callback.append = True  # it would begin its file again
         params = {"epochs": training.total_epochs, "steps": math.ceil(training.steps_per_epoch)}
         callback.set_params({**params, "verbose": 0})
         callback.set_model(self._model)
@@ -187,7 +187,7 @@ class _ShownOptimizer:
     def show(self, step: int, rate: float) -> None:
         """Show the state after a step."""
         self.learning_rate.assign(np.float32(rate))
-        # Of a model with a step of its own, which may update several times.
+        # Of a model with its own step, which may update several times.
         updating = getattr(self._optimizer, "updating", None)
         self.iterations = np.int64(step) if updating is None else updating.iterations.numpy()
 

@@ -1,4 +1,4 @@
-"""The commands besides training: `python train.py <command> ...`."""
+"""The commands in addition to training: `python train.py <command> ...`."""
 
 COMMANDS = {
     "help": ("[topic ...]", "a group, choice, key or command explained; all: everything"),

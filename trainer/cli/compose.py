@@ -286,7 +286,7 @@ def _unknown_key(key: str, config: DictConfig) -> str:
 def _drop_replaced(config: DictConfig, overrides: Sequence[str], loader: Any) -> None:
     """Leave out what a recipe sets for other choices than those of the command line.
 
-    `task=hinge` beside a recipe that sets `task.label_smoothing`, for example: Hydra merges that
+    `task=hinge` next to a recipe that sets `task.label_smoothing`, for example: Hydra merges that
     option into a task which has none. Only what the new choice does not have is left out: a
     learning rate is any optimizer's.
     """
@@ -380,7 +380,7 @@ def config_loader(config_dir: str | Path | None) -> Iterator[Any]:
 
 
 def complete(words: list[str], config_dir: str | None) -> None:
-    """Do what `--shell-completion` asks for: `install=bash`, `uninstall=bash`, `query=bash`."""
+    """Do what `--shell-completion` requests: `install=bash`, `uninstall=bash`, `query=bash`."""
     with reading_configuration(), config_loader(config_dir):
         GlobalHydra.instance().hydra.shell_completion("config", words)
 

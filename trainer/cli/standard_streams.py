@@ -9,7 +9,7 @@ from contextlib import suppress
 
 
 class StandardStream(io.TextIOWrapper):
-    """A stream that drops what it cannot write, so that training goes on.
+    """A stream that drops what it cannot write, so that training continues.
 
     Attributes:
         problem: why text was lost; empty: none was, or only its reader has gone (`| head`).

@@ -264,7 +264,7 @@ def check(
     """Refuse faults that could never happen: a test must not pass because its fault is missing.
 
     Args:
-        declared: whether each process has a supervisor of its own.
+        declared: whether each process has its own supervisor.
 
     Raises:
         ConfigError: with a line for each.
@@ -293,7 +293,7 @@ def _problem(fault: Fault, service_jobs: Collection[str], *, declared: bool) -> 
     if _rests_in_step(fault):
         is_chief = fault.process == "chief"
         if not is_worker and (not is_chief or "worker" in service_jobs):
-            why = "hands out steps" if fault.process.startswith("chief") else "runs no steps"
+            why = "schedules steps" if fault.process.startswith("chief") else "runs no steps"
             return f"{{key}} {why}, so it cannot be slow in them; choose a worker such as worker-0"
     elif fault.process == "supervisor" or not _knows_when(fault, service_jobs):
         if action_of(fault.kind).signal is None:  # no process can inject it into another

@@ -1,7 +1,7 @@
 """The fork server as its users see it, and what they say to each other.
 
 A command starts the server, a process of `trainer.worker.forking`, and asks it for processes over a
-socket in a private folder. Every request, a `Fork`, has a connection of its own. That of a process
+socket in a private folder. Every request, a `Fork`, has its own connection. That of a process
 lasts as long as the process: the server answers its pid with a descriptor of the process (pidfd),
 later its exit code, negative for the signal that killed it. It kills the process if the connection
 is closed at the other end, as it is however a command ends.
@@ -221,7 +221,7 @@ def listen(path: Path) -> socket.socket:
 
 
 def connect(path: Path) -> socket.socket | None:
-    """Return a connection to the server that listens at a path; None: there is none."""
+    """Return a connection to the server that listens at a path, or None."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         with _short_path(path) as address:

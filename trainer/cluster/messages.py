@@ -213,7 +213,7 @@ class Channel:
     """The worker's end.
 
     Frequent messages are thinned out to four a second: a fast loop would keep the supervisor busy
-    on a core of its own.
+    on its own core.
     """
 
     name = "the worker"
@@ -292,7 +292,7 @@ def to_socket(connection: socket.socket) -> Send:
     the user's forks does not speak for this process.
     """
     owner = os.getpid()
-    lock = threading.Lock()  # a dataset warns in a thread of its own
+    lock = threading.Lock()  # a dataset warns in its own thread
 
     def send(message: Message) -> None:
         if os.getpid() != owner:

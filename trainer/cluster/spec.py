@@ -65,7 +65,7 @@ class Cluster:
     Attributes:
         jobs: the addresses, host:port, of the processes of each job; empty for a process that
             trains alone.
-        actors: number of actors that it declares; each has a supervisor of its own.
+        actors: number of actors that it declares; each has its own supervisor.
     """
 
     process_id: ProcessId = ProcessId("worker", 0)
@@ -80,7 +80,7 @@ class Cluster:
 
     @property
     def is_declared(self) -> bool:
-        """Whether each process has a command of its own; else one command has placed them all."""
+        """Whether each process has its own command; else one command has placed them all."""
         return self.source not in (LOCAL, RAY)
 
     @property
@@ -118,7 +118,7 @@ class Cluster:
 
     @property
     def others(self) -> dict[ProcessId, str]:
-        """The addresses of all processes but this one and those beside."""
+        """The addresses of all processes but this one and the sidecars."""
         addresses = itertools.chain(*self.jobs.values())
         return {
             process_id: address

@@ -50,7 +50,7 @@ class Directions:
         return self.by_metric.get(metric, self.by_metric.get(metric.partition("/")[0]))
 
     def problem(self, key: str, metric: str, mode_key: str, configured: str) -> str | None:
-        """Return why a metric cannot select, if its direction is not known."""
+        """Return why a metric cannot select, if its direction is unknown."""
         if self.mode(metric, configured):
             return None
         return (
@@ -78,7 +78,7 @@ def of_objects(task: Any, metrics: Mapping[str, Any]) -> Directions:
 def declared(experiment: Experiment) -> Directions:
     """Return what the source of the configured task and metrics declares."""
     nodes = experiment.metrics if isinstance(experiment.metrics, Mapping) else {}
-    # A node without a target is a problem of its own.
+    # A node without a target is a separate problem.
     chosen = {name: target for name, node in nodes.items() if (target := _target(node))}
     return of_targets(_target(experiment.task), chosen)
 

@@ -64,7 +64,7 @@ def instantiate(
 
 
 def instantiate_model(node: Mapping[str, Any], key: str, available: Mapping[str, Any]) -> Any:
-    """Call a model function with its options, and with what it asks for.
+    """Call a model function with its options, and with what it requests.
 
     Args:
         available: a value for each of `MODEL_ARGUMENTS`.

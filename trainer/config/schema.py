@@ -29,7 +29,7 @@ from trainer.config.modes import MODES
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 USED = ("latest", "best")
-"""Values of `checkpoint.use` besides a step."""
+"""Values of `checkpoint.use` in addition to a step."""
 MAX_SKIPS = 1024
 """How many skipped steps a checkpoint can record."""
 
@@ -167,7 +167,7 @@ class Actors:
 
 @dataclass
 class Best:
-    """Best checkpoints, kept besides the newest."""
+    """Best checkpoints, kept in addition to the newest."""
 
     metric: str | None = key(
         None, "also keep the best checkpoints by this metric of the evaluations, e.g. accuracy"
@@ -216,7 +216,7 @@ class Checkpoint:
         "continue training while a checkpoint is written; null: where one command starts all "
         "processes, if the state is in memory too",
     )
-    best: Best = key(Best, "best checkpoints, kept besides the newest", BUILT_IN)
+    best: Best = key(Best, "best checkpoints, kept in addition to the newest", BUILT_IN)
     memory: str = key(
         "auto",
         "keep the state in memory too, for restarts; auto: where it takes little of it",
@@ -747,7 +747,7 @@ class Experiment:
 class _OfDataset:
     validation: float | str | None = key(
         None,
-        "share of the training split to validate on, or a path; null: validate on the test split",
+        "fraction of the training split to validate on, or a path; null: use the test split",
     )
 
 

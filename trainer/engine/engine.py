@@ -417,7 +417,7 @@ class Engine(RunState):
             write_json(self._left_out_file, {"blocks": blocks})
 
     def _recall_left_out(self) -> None:
-        """Leave out the blocks of the file too, besides those of the restored state; collective."""
+        """Also leave out the blocks of the file, not only of the restored state; collective."""
         is_written = self.process_group.is_chief and self._left_out_file.exists()
         kept = read_json(self._left_out_file)["blocks"] if is_written else []
         recorded = json.loads(self.process_group.broadcast_text_from_chief(json.dumps(kept)))

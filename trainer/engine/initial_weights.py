@@ -37,7 +37,7 @@ _KERAS_3 = re.compile(
     r"/\.ATTRIBUTES/VARIABLE_VALUE"
 )
 _IS_STATE = re.compile(r"^(optimizer|metrics)\b|\bseed_generator$")
-"""What a `.weights.h5` holds besides weights: its place."""
+"""What a `.weights.h5` holds in addition to weights: its place."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ _TOO_LONG_SECS = 2.0
 
 _SHORTEST_SECS = 10.0
 """About what a command takes to start again, so that a shorter interval saves little; before the
-first save too: what a save takes is not known yet."""
+first save too: what a save takes is unknown yet."""
 _LONGEST_SECS = 3600.0
 """The most work that a failure may cost, however slow a save and however rare failures are."""
 _MOST_COST = 0.01

@@ -134,7 +134,7 @@ class AtSteps:
 def step_policies(
     epochs: Epochs, every_steps: int | None, every_epochs: int | None = None
 ) -> list[StepPolicy]:
-    """Return the policies that keys of a configuration ask for; None: not counted so."""
+    """Return the policies that keys of a configuration request; None: not counted so."""
     policies: list[StepPolicy] = []
     if every_steps is not None:
         policies.append(EverySteps(every_steps))
@@ -189,7 +189,7 @@ class Plan:
         evaluate: when the split that selects is evaluated; empty: a sidecar process evaluates it.
         histograms: when histograms of weights and gradients are shown; may be empty.
         images: when input images are shown; may be empty.
-        call_ends: when a graph call ends besides: there is a snapshot, a profile or a fault.
+        call_ends: at which other steps a graph call ends: a snapshot, a profile or a fault.
     """
 
     total_steps: int

@@ -1,4 +1,4 @@
-"""What a run does besides its steps: it restores, agrees with all processes, and saves.
+"""What a run does in addition to its steps: it restores, agrees with all processes, and saves.
 
 The engine is one, and so is the run behind a training loop of the user's own.
 """
@@ -27,9 +27,9 @@ class RunState(ABC):
     """A run at one of its steps.
 
     Attributes:
-        checkpointer: saves and restores what is trained; None: that is not known yet.
-        memory: keeps it in memory besides, for a restart; None: nothing does.
-        save_timer: also asks for a save, by the chief's clock.
+        checkpointer: saves and restores what is trained; None: that is unknown yet.
+        memory: also keeps it in memory, for a restart; or None.
+        save_timer: also requests a save, by the chief's clock.
         pacer: how many steps are run between two decisions; the chief's counts.
         step: number of steps made. The host keeps its own count: reading a variable costs as much
             as a small step.
@@ -51,7 +51,7 @@ class RunState(ABC):
         """Write what precedes a checkpoint and is never written again."""
 
     def enter(self, phase: str) -> None:
-        """Report the phase that begins at this step, to the user and to the ledger."""
+        """Report the phase that starts at this step, to the user and to the ledger."""
         self.channel.phase(phase, self.step)
         self.ledger.mark(phase, self.step)
 
@@ -63,7 +63,7 @@ class RunState(ABC):
         That is the one which an earlier attempt has left in memory, or the newest checkpoint.
 
         Returns:
-            Its step, None if there is none; and whether a checkpoint has it.
+            Its step, or None; and whether a checkpoint has it.
         """
         if self.memory is not None:
             if self.process_group.is_chief:

@@ -1,7 +1,7 @@
 """Inspects the next step without updating any variable: its images, and histograms of gradients.
 
 The samples of a step and all its random numbers follow from its number, so the inspection sees the
-same batch, augmentation and dropout masks as the step itself. Training goes on with the same bits
+same batch, augmentation and dropout masks as the step itself. Training continues with the same bits
 as without it.
 """
 

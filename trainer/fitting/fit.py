@@ -77,13 +77,13 @@ def fit(
     and stops.
 
     Args:
-        model: compiled, of either Keras, which begins with its weights; or a function that returns
+        model: compiled, of either Keras, which starts with its weights; or a function that returns
             one.
         data: (x, y), (x, y, sample_weight) or x, of arrays, lists or dicts of them; batches of such
             in a tf.data.Dataset, a generator or a `Sequence` or `PyDataset` of Keras; or a function
             that returns one of these.
-        validation: validation examples, of any kind; or the share of arrays that is left out for
-            them; None: there are none.
+        validation: validation examples, of any kind; or the fraction of arrays that is left out for
+            them, or None.
         epochs: passes over the data.
         batch_size: examples in a step, over all devices; None: as the data are batched, else 128.
         strategy: the devices: one_device, mirrored, multi_worker, ...
@@ -138,7 +138,7 @@ def _model(
 ) -> tuple[dict[str, Any], Callable[[], Any], str]:
     """Return the keys of a model, what builds it from the first example, and its name.
 
-    The keys of the data, `options`, change for a function that asks for their classes.
+    The keys of the data, `options`, change for a function that requests their classes.
     """
     if isinstance(model, types.FunctionType):
         node = function_node(model, "model", folder, "model")

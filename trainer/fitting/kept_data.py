@@ -159,7 +159,7 @@ def _of_batches(
         raise ConfigError(f"{name}: {error}") from error
     if not is_batched:
         return Examples(structures[0], rows)
-    is_alike = len(set(sizes[:-1])) <= 1  # so that each begins at a multiple of the size
+    is_alike = len(set(sizes[:-1])) <= 1  # so that each starts at a multiple of the size
     return Examples(structures[0], rows, sizes[0], sizes[0] if is_shuffled and is_alike else 0)
 
 

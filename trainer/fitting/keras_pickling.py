@@ -43,7 +43,7 @@ _LEFT_OUT = {
     "_thread_local", "_metrics_lock", "_obj_reference_counts_dict", "_checkpoint",
     "_compiled_trainable_state",
 }  # fmt: skip
-"""What `_restore` makes anew, or Keras when it is needed."""
+"""What `_restore` makes again, or Keras when it is needed."""
 
 _GRAPH = {
     "inputs", "outputs", "_inputs", "_outputs", "_inputs_struct", "_outputs_struct", "_nodes",
@@ -52,7 +52,7 @@ _GRAPH = {
     "_output_coordinates", "_feed_inputs", "_layer_call_argspecs", "_tensor_usage_count",
     "_created_nodes", "_output_mask_cache", "_output_tensor_cache", "_output_shape_cache",
 }  # fmt: skip
-"""Attributes of a functional model that its calls of layers make anew."""
+"""Attributes of a functional model that its calls of layers make again."""
 
 
 _TRACKED = {
@@ -217,7 +217,7 @@ def _track(item: Any, state: tuple[Any, Any]) -> None:
 
 
 def _reduced_table(item: Any) -> Any:
-    """Pickle a layer with a table of its own, such as a vocabulary, which is no variable."""
+    """Pickle a layer with its own table, such as a vocabulary, which is no variable."""
     options = {
         name: value if not callable(own := getattr(item, f"_{name}", None)) else own
         for name, value in item.get_config().items()

@@ -580,7 +580,7 @@ class JoinWait:
     def awaited(self, listening: Collection[str], now: float) -> Awaited | None:
         """Return the process that has waited longest, or None if it only has to connect to all.
 
-        That is bounded as well: a process that hangs while it connects is in no other phase.
+        That is bounded too: a process that hangs while it connects is in no other phase.
         """
         if not self._since:
             return None

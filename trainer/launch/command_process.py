@@ -1,4 +1,4 @@
-"""A process that runs a checked experiment, as a command of its own would.
+"""A process that runs a checked experiment, as its own command would.
 
 A point of a sweep, or a run of `mode=verify`. It sends its messages to the process that has started
 it, and ends with that one, even if it was killed: `python -m

@@ -304,7 +304,7 @@ def run_inline(context: RunContext) -> tuple[int, Failure | None]:
 def write_status(context: RunContext) -> Callable[[int], None]:
     """Write what the processes of this command do, for readers on any host, until it ends.
 
-    In a thread of its own, so that a slow disk stops nothing else.
+    In its own thread, so that a slow disk stops nothing else.
 
     Returns:
         A function to call with the exit code at the end.
@@ -392,7 +392,7 @@ def _members(context: RunContext, beside: Sequence[Cluster]) -> list[Cluster]:
 def _beside(context: RunContext) -> list[Cluster]:
     """Return the evaluator and the actors that are started here, if at all by the chief.
 
-    TF_CONFIG would declare an evaluator of its own.
+    TF_CONFIG would declare its own evaluator.
     """
     experiment, cluster = context.experiment, context.cluster
     if not experiment.trains or not cluster.is_chief:

@@ -84,7 +84,7 @@ def _num_replicas(experiment: Experiment, strategy: Strategy, cluster: Cluster) 
 
 
 def _measure(experiment: Experiment, num_replicas: int) -> tuple[int, dict[str, Any] | None]:
-    """Build the model in a process of its own; return its exit code and what it has measured."""
+    """Build the model in its own process; return its exit code and what it has measured."""
     request = {"experiment": plain(experiment), "num_replicas": num_replicas}
     answer = ask_module(["trainer.worker.model_sizes"], json.dumps(request))
     if answer.code == WRONG_INPUT:

@@ -44,7 +44,7 @@ Messages: TypeAlias = "queue.SimpleQueue[tuple[ProcessId, Message] | None]"
 
 
 class Child:
-    """A process with a socket to this one, in a session of its own.
+    """A process with a socket to this one, in its own session.
 
     Ctrl-C in the terminal reaches this process alone. A module that does not end by itself when the
     socket closes outlives this process.

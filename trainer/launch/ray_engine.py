@@ -47,7 +47,7 @@ _OPEN_WARNING = (
 _POLL_SECS = 0.5
 _RETRY_SECS = 2.0  # between two tries to start: Ray may learn late that a node is lost
 _NOTICE_SECS = 10.0  # how long to wait for places before the user is told
-_SMALLER_SECS = 10.0  # how long Ray may take to place fewer processes than asked for
+_SMALLER_SECS = 10.0  # how long Ray may take to place fewer processes than requested
 _RECEIVE_SECS = 5.0  # how long a call may wait for a message
 _LOCK_SECS = 30.0  # how long the process of a killed command may need to end
 _ANSWER_SECS = 10.0  # how long a living actor may take to answer
@@ -129,7 +129,7 @@ class RayEngine:
     """Starts the processes of a run's attempts; use it in `connected`.
 
     Args:
-        beside: processes that run beside the training, on the machine of the command.
+        beside: processes that run next to the training, on the machine of the command.
     """
 
     def __init__(self, context: RunContext, beside: Sequence[Cluster]) -> None:
@@ -264,7 +264,7 @@ class RayEngine:
         request = self._request(self._sizes[-1])
         within = f"{self._settings.timeout_secs:g} s (launch.ray.timeout_secs)"
         cluster = f"the cluster has {describe_cluster()}"
-        more = "add nodes, or ask for less with launch.ray.cpus and launch.ray.gpus"
+        more = "add nodes, or request less with launch.ray.cpus and launch.ray.gpus"
         if self._last_error:
             return (
                 f"Ray has not started {request} in {within}; its last error: {self._last_error}; "
@@ -291,7 +291,7 @@ class RayEngine:
         return os.getcwd(), str(run_dir), lock_file(run_dir).read_text()
 
     def _request(self, size: int) -> str:
-        """Return what is asked for: `2 processes with 1 CPU each (spread)`."""
+        """Return what is requested: `2 processes with 1 CPU each (spread)`."""
         noun = "process" if size == 1 else "processes"
         each = _amounts({"CPU": self._settings.cpus, "GPU": self._settings.gpus})
         return f"{size} {noun} with {each} each ({self._settings.placement})"

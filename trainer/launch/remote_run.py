@@ -71,7 +71,7 @@ def check(experiment: Experiment, strategy: Strategy, declared: str | None) -> N
 class RemoteRun:
     """A run in a store, and its folder on this machine.
 
-    A note beside the folder has the number of the lease under which the folder was last used, and
+    A note next to the folder has the number of the lease under which the folder was last used, and
     its holders on this machine. Who has the lock on the folder knows that these have ended. And a
     folder of the store's last lease has everything that the store has, and perhaps more.
     """

@@ -151,7 +151,7 @@ def no_standby(experiment: Experiment, strategy: Strategy) -> str | None:
 
 
 def _check_beside(experiment: Experiment, cluster: Cluster) -> None:
-    """Refuse a process beside the training that has nothing to do, and a learner alone."""
+    """Refuse a process next to the training that has nothing to do, and a learner alone."""
     process_id = cluster.process_id
     if process_id.is_evaluator and not (experiment.trains and experiment.evaluate.sidecar):
         raise ConfigError(
@@ -224,7 +224,7 @@ def _check_faults(experiment: Experiment, strategy: Strategy, cluster: Cluster) 
 def open_directory(
     command: Command, cluster: Cluster, console: Console, requests: StopRequests
 ) -> RunDirectory | None:
-    """Find or create the run directory; in a job of a scheduler, wait until nobody else uses it.
+    """Find or create the run directory; in a job of a scheduler, wait until nothing else uses it.
 
     Args:
         cluster: says whether this process is the chief's, which uses the directory alone.
@@ -252,7 +252,7 @@ def _open(command: Command) -> RunDirectory:
 
 
 def when_free(use_run: Callable[[], _T], console: Console, requests: StopRequests) -> _T | None:
-    """Return what `use_run` returns; in a job of a scheduler, wait until nobody else uses the run.
+    """Return what `use_run` returns; in a job of a scheduler, wait until nothing else uses the run.
 
     Args:
         use_run: takes the run; called again after a RunInUseError.

@@ -2,7 +2,7 @@
 
 A run that is killed and continued must end as if nothing had happened. Whether it does depends on
 the user's own code too: what the next step depends on and no checkpoint holds is lost with the
-process. Each run has a supervisor of its own, which is killed as well.
+process. Each run has its own supervisor, which is killed too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CLOCK = {
     "examples_per_sec", "input_wait_fraction", "train_secs", "goodput", "memory_mib",
     "gpu_memory_peak_mib",
 }  # fmt: skip
-"""The metrics that depend on the clock and on the process, besides those of workers' times."""
+"""The metrics that depend on the clock and on the process; so do those of workers' times."""
 
 _TIME = (
     "something depends on the time or on randomness without a seed: tf.random, a clock, "
@@ -62,7 +62,7 @@ _METRICS = "something that the metrics depend on, and the weights do not, is in 
 
 
 def run(command: Command) -> int:
-    """Verify an experiment, in a directory of its own that is kept if something differs.
+    """Verify an experiment, in its own directory that is kept if something differs.
 
     Returns:
         The exit code: 0 equal, 1 not, 2 wrong input, 130 or 143 stopped.

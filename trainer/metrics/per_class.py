@@ -16,8 +16,8 @@ class PerClass:
     """Precision and recall of each class, and their averages over classes.
 
     The values are named `precision/<class>` and `recall/<class>`, the averages `precision` and
-    `recall`. Precision is the share of the predictions of a class that are correct, recall the
-    share of its examples that are found. Without any, they are 0.0. The averages are macro
+    `recall`. Precision is the fraction of the predictions of a class that are correct, recall the
+    fraction of its examples that are found. Without any, they are 0.0. The averages are macro
     averages over the classes that occur among the labels or the predictions.
     """
 

@@ -10,7 +10,7 @@ from trainer.annotations import Ge
 
 
 class TopK:
-    """The share of the examples whose label is among the k most probable classes: `top_<k>`.
+    """The fraction of the examples whose label is among the k most probable classes: `top_<k>`.
 
     A class is among them if fewer than k classes are more probable; none is where a probability is
     not finite.

@@ -96,7 +96,7 @@ class UserStep:
             result = self.function(*arguments)
             if self.averaged and step.num_replicas > 1:
                 # At every step, as in the built-in loop: so a run that was saved and restored in
-                # between goes on with the same bits.
+                # between continues with the same bits.
                 own = [variable.read_value() for variable in self.averaged]
                 for variable, mean in zip(self.averaged, step.all_reduce(own, "mean"), strict=True):
                     variable.assign(mean)
@@ -327,7 +327,7 @@ class Replicator:
         ]
 
     def run(self, step_fn: Callable[..., Any], input_fn: InputFn | None = None) -> list[Any]:
-        """Make one step: call `step_fn` on every replica, each with an element of its own.
+        """Make one step: call `step_fn` on every replica, each with its own element.
 
         Saves before the step, if a save is due, what the user's code has made of the last one.
 

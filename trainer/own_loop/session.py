@@ -31,7 +31,7 @@ class Session(RunState):
     """The run that a user's steps belong to.
 
     Attributes:
-        save_policies: at which steps to save, besides `save_timer`.
+        save_policies: at which steps to save, in addition to `save_timer`.
         make_checkpointer: makes the checkpointer of named objects, and what keeps its state in
             memory, if anything does.
         requests: whether a stop, and whether a save, was requested of this process by now.

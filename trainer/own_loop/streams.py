@@ -2,7 +2,7 @@
 
 A stream is read from its start, so a continued run makes it again and skips what was trained on.
 Its state is the number of steps that have read from it. A checkpoint of the iterator would be
-faster where elements are expensive; but each process has an iterator of its own, its buffers would
+faster where elements are expensive; but each process has its own iterator, its buffers would
 be in every checkpoint, and not every dataset can be saved (docs/adr/0030-own-loops.md).
 """
 

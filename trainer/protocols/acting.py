@@ -58,7 +58,7 @@ class EnvSpec:
 
 @runtime_checkable
 class Acts(Protocol):
-    """A task that learns from environments: what it has besides the members of `Task`.
+    """A task that learns from environments: what it has in addition to the members of `Task`.
 
     It needs no `eval_step`: an evaluation runs whole episodes.
 
@@ -75,7 +75,7 @@ class Acts(Protocol):
     ) -> Mapping[str, tf.Tensor]:
         """Return `action`, [N, ...], and what else the unroll is to have, as the policy explores.
 
-        Runs in a graph; N is not known when that is made, and may be another one in each call.
+        Runs in a graph; N is unknown when that is made, and may be another one in each call.
 
         Args:
             observations: [N, ...], one of each environment, of one or of several actors.
@@ -93,7 +93,7 @@ class LoopDefaults:
 
     Attributes:
         env: its observations and actions.
-        count_names: names of what is counted besides steps; in every checkpoint.
+        count_names: names of what is counted in addition to steps; in every checkpoint.
         make_loop: `make_loop(run)` makes the training loop, from a
             `trainer.worker.training.TrainingRun`.
         make_evaluator: as in `TaskDefaults`; a task's own comes first.

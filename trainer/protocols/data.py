@@ -88,7 +88,7 @@ class Dataset(Protocol):
 
 
 class SplitDefaults:
-    """What a split may have besides.
+    """Optional members of a split.
 
     Attributes:
         augments: whether `fetch` takes the draws of `Dataset.transform` as a second argument, in
@@ -101,8 +101,8 @@ class SplitDefaults:
             epoch has the split's own order.
         batches: of a stream that comes in batches: makes a dataset of batches of so many examples,
             without an end; the same examples in the same order as `Stream.stream`.
-        parts: the sources of a mixture, each with `name`, `size` and `share`, which lie in it one
-            after the other; in training each has its share of the positions.
+        parts: the sources of a mixture, each with `name`, `size` and `share`, which are in it one
+            after the other; in training each has its fraction of the positions.
     """
 
     augments: bool = False
@@ -115,7 +115,7 @@ class SplitDefaults:
 
 
 class DatasetDefaults:
-    """What a dataset may have besides; see also `Fitted` and `HasFiles`.
+    """Optional members of a dataset; see also `Fitted` and `HasFiles`.
 
     Attributes:
         feature_specs: of features that are not one tensor of numbers: a nest (dict, tuple) of
@@ -191,7 +191,7 @@ def paths(nest: Any, prefix: str = "", separator: str = "/") -> list[str]:
 
     Args:
         nest: dicts and tuples, also nested, or a leaf alone.
-        prefix: what all names begin with; the name of a leaf alone.
+        prefix: what all names start with; the name of a leaf alone.
         separator: between the parts of a name.
     """
     if isinstance(nest, Mapping):

@@ -37,7 +37,7 @@ class Metric(Protocol):
 
 
 class MetricDefaults:
-    """What a metric may have besides the members of its protocol, with what counts for one without.
+    """Optional members of a metric, with their defaults.
 
     If it has an attribute `class_names`, that is set to the names of the classes, or to their
     numbers as text. If it has `threshold`, and is for several labels, that is set to the task's.

@@ -1,4 +1,4 @@
-"""What the engine reads of an optimizer besides what all of `tf.keras.optimizers.legacy` have."""
+"""What the engine reads of an optimizer that not all of `tf.keras.optimizers.legacy` have."""
 
 from __future__ import annotations
 

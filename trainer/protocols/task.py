@@ -52,7 +52,7 @@ class Worker(Protocol):
 
     @property
     def worker(self) -> int:
-        """The number of this process, from 0; a chief that hands out steps is 0."""
+        """The number of this process, from 0; a chief that schedules steps is 0."""
 
     @property
     def num_workers(self) -> int:
@@ -127,7 +127,7 @@ class TaskParts(KnownLabels, Worker, Protocol):
 
     @property
     def test_specs(self) -> Mapping[str, Any] | None:
-        """What a global batch of the evaluated split holds, in that form; None: there is none."""
+        """What a global batch of the evaluated split holds, in that form, or None."""
 
     @property
     def num_parts(self) -> int:
@@ -255,7 +255,7 @@ class StepContext(Replica, Protocol):
         """Draw from the standard normal distribution, float32 by default.
 
         A replica, and within `loss_fn` a shard or micro-batch, gets its slice of what the global
-        batch draws: the same numbers on any number of replicas. Each call in a step draws anew.
+        batch draws: the same numbers on any number of replicas. Each call in a step draws again.
 
         Args:
             shape: static; the first dimension is the example. [] is a number that all share.
@@ -321,7 +321,7 @@ class Served:
 
 
 class TaskDefaults:
-    """What a task may have besides the members of `Task`, with what counts for one without.
+    """Optional members of a task, with their defaults.
 
     Attributes:
         direction: name of a metric -> `max` or `min`, a literal of the class; that of `loss` is
@@ -331,11 +331,11 @@ class TaskDefaults:
         single_input: whether the features must be one tensor of numbers.
         threshold: probability from which an example is predicted to have a label.
         derived_metrics: names of metrics that are functions of others; known after `build`.
-        num_states: length of the vector that its steps return as `STATES` besides the metrics: sums
+        num_states: length of the vector that its steps return as `STATES` next to the metrics: sums
             that are no means, from which `reported` computes metrics; known after `build`.
         eval_part: `eval_part(batch, step, share, states)` returns what some examples add to an
             evaluation, as a training step does; in place of `eval_step`. All of them count, and the
-            last batch has its true size. `share`, a number, is their share of the batch that is
+            last batch has its true size. `share`, a number, is their fraction of the batch that is
             evaluated; `states`, [num_states] float32, are the states so far.
         predict_step: returns the first model's predictions for one replica's batch, name ->
             [B, ...]. Their names are in `PREDICTIONS`. Without it a task has no metrics but its

@@ -12,7 +12,7 @@ from trainer.errors import ConfigError
 from trainer.protocols import Acts, Environment, EnvSpec, lacking, names_of
 
 FLAGS = ("reward", "terminated", "is_step", "episode_end", "episode_return", "episode_length")
-"""What is recorded of each frame besides the observation and what the policy returns."""
+"""What is recorded of each frame in addition to the observation and what the policy returns."""
 
 Policy = Callable[[np.ndarray], Mapping[str, np.ndarray]]
 """From observations, [E, ...], to `action` and more, [E, ...]."""
@@ -75,7 +75,7 @@ class EnvironmentGroup:
     """Steps several environments; one whose episode has ended is reset in the next step.
 
     Args:
-        seed: of the first episodes; the environments go on from there.
+        seed: of the first episodes; the environments continue from there.
     """
 
     def __init__(self, environments: Sequence[Environment], seed: int) -> None:

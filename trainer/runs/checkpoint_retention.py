@@ -120,7 +120,7 @@ class KeepAudited(RetentionPolicy):
 
 
 def retention_policies(checkpoint: Checkpoint, directions: Directions) -> list[RetentionPolicy]:
-    """Return the policies that the section `checkpoint` of a configuration asks for.
+    """Return the policies that the section `checkpoint` of a configuration requests.
 
     Raises:
         ConfigError: the user's own is no policy.

@@ -206,7 +206,7 @@ class RunDirectory:
 
 
 def read_result(path: Path, experiment: Experiment) -> dict[str, Any] | None:
-    """Return result.json of a run if it has at least the length that `experiment` asks for."""
+    """Return result.json of a run if it has at least the length that `experiment` requests."""
     result = recorded_result(path)
     if result is None:
         return None
@@ -219,7 +219,7 @@ def read_result(path: Path, experiment: Experiment) -> dict[str, Any] | None:
 
 
 def _needed_steps(path: Path, experiment: Experiment) -> int | None:
-    """Return the steps that `experiment` asks for, or None if its epochs are not known yet."""
+    """Return the steps that `experiment` requests, or None if its epochs are unknown yet."""
     train = experiment.train
     if train.epochs is None:
         return train.steps
@@ -241,7 +241,7 @@ def recorded_result(path: Path) -> dict[str, Any] | None:
 
 def write_result(path: Path, experiment: Experiment, result: Mapping[str, Any]) -> None:
     """Write result.json of a finished run, or raise a StorageError."""
-    # With the length of this command: one that asks for more steps is not finished by it.
+    # With the length of this command: one that requests more steps is not finished by it.
     length = {"steps": experiment.train.steps, "epochs": experiment.train.epochs}
     write_json(path / "result.json", {**result, "train": length})
 
@@ -338,7 +338,7 @@ def has_run(path: Path) -> bool:
 
 def _move_aside(path: Path) -> Path:
     lock = _lock(path)
-    try:  # locked until it has its new name: nobody else may begin to use it in between
+    try:  # locked until it has its new name: nothing else may begin to use it in between
         names = (path.with_name(f"{path.name}.old-{number}") for number in range(1, 1_000_000))
         return path.rename(next(name for name in names if not name.exists()))
     finally:

@@ -106,7 +106,7 @@ class WorkerRecord:
 
     @property
     def wait_fraction(self) -> float:
-        """The share of the workers' time that they waited for others."""
+        """The fraction of the workers' time that they waited for others."""
         waited = sum(time.wait_secs for time in self.times.values())
         total = sum(time.secs for time in self.times.values())
         return waited / total if total else 0.0
@@ -244,7 +244,7 @@ class TimeSummary:
 
     Attributes:
         sizes: numbers of workers, each with the step from which on there were so many.
-        restarts: the steps from which attempts went on after a failure.
+        restarts: the steps from which attempts continued after a failure.
         failures: attempts that neither ended nor saved on request, and were followed by another.
     """
 
@@ -263,7 +263,7 @@ class TimeSummary:
 
     @property
     def goodput(self) -> float:
-        """The share of the time that was spent on steps that were not lost."""
+        """The fraction of the time that was spent on steps that were not lost."""
         return self.secs["step"] / self.wall_secs if self.wall_secs else 0.0
 
     def result(self) -> dict[str, Any]:

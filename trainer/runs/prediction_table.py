@@ -76,7 +76,7 @@ def check(experiment: Experiment) -> None:
 
 
 def requested_table(experiment: Experiment, run_dir: Path, step: int) -> PredictionTable:
-    """Return the table that a command asks for."""
+    """Return the table that a command requests."""
     options = experiment.predict
     marker = read_bytes(run_dir / "checkpoints" / f"ckpt-{step}.json")
     inputs = {

@@ -50,7 +50,7 @@ class HostStatus:
 
     Attributes:
         number: how many records it has written before.
-        cluster: the names of all processes, where each has a command of its own; else empty.
+        cluster: the names of all processes, where each has its own command; else empty.
     """
 
     host: str

@@ -30,7 +30,7 @@ _SPLITS = ("validation", "test")
 """What selects uses the first of them that is evaluated."""
 
 NO_METRIC = {"step", "split", "epoch"}
-"""What a line holds besides metrics."""
+"""What a line holds in addition to metrics."""
 
 GROUPS = {
     "time": r"epoch|examples_per_sec|goodput|input_wait_fraction|train_secs",
@@ -39,11 +39,11 @@ GROUPS = {
     r"|workers|frames(_.+)?",
     "system": r"(gpu_)?memory_.*mib",
 }
-"""What the training split reports besides metrics: group -> regular expression of the names."""
+"""Other values of the training split than metrics: group -> regular expression of names."""
 
 
 def group_of(name: str) -> str | None:
-    """Return the group of what the training split reports besides metrics, or None."""
+    """Return the group of what the training split reports in addition to metrics, or None."""
     groups = (group for group, pattern in GROUPS.items() if re.fullmatch(pattern, name))
     return next(groups, None)
 
@@ -97,7 +97,7 @@ def epoch_metrics(path: Path) -> dict[str, list[float]]:
     """Return the metrics of each complete epoch by name, as `model.fit(...).history` has them.
 
     Those of the training are the mean over the steps of the epoch, if they were written at its end
-    (`summary.every_epochs=1`). Names of those by which is selected begin with `val_`.
+    (`summary.every_epochs=1`). Names of those by which is selected start with `val_`.
     """
     evaluations = dict(read_evaluations(path))
     lines = {line["step"]: line for line in reversed(list(_lines(path / FILES[0], "train")))}

@@ -56,8 +56,8 @@ class RunSummary:
         step: number of updates made, those since the newest checkpoint included while it trains.
         metrics: the newest metrics of the split by which is selected, by name.
         test: with a validation split the newest metrics of the test split.
-        best: step and value of the best evaluation by the primary metric; None: there is none.
-        eta_secs: how long it will train on; None: not known, or it does not train now.
+        best: step and value of the best evaluation by the primary metric, or None.
+        eta_secs: how long it will train on; None: unknown, or it does not train now.
         why: what happened to a failed run, one line.
     """
 
@@ -268,7 +268,7 @@ def _choice(values: Mapping[str, Any], group: str) -> str:
 
 
 def _tells(key: str, values: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a key makes another run, and is no choice, which has a column of its own."""
+    """Return whether a key makes another run, and is no choice, which has its own column."""
     section, _, last = key.rpartition(".")
     if section == "choices" or key == "name" or (last == "_target_" and section in GROUPS):
         return False

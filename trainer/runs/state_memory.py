@@ -8,7 +8,7 @@ middle of a write leaves the snapshot before it:
     | slot 0 | slot 1
 
 A header has the number of the write, the step, the last reported step, the length of the two parts
-of its slot and their checksums, and a checksum of its own. The slot has a description of the
+of its slot and their checksums, and its own checksum. The slot has a description of the
 tensors (JSON) and their contents. A header is written last. A slot is held while a checkpoint of
 its snapshot is being written: then all writes go to the other one. No TensorFlow.
 """

@@ -20,7 +20,7 @@ def one_cycle(
     initial_fraction: Annotated[float, Gt(0), Le(1)] = 0.04,
     final_fraction: Annotated[float, Ge(0), Le(1)] = 0.0,
 ) -> Schedule:
-    """Rise to the peak over a share of the steps, then fall, each along half a cosine.
+    """Rise to the peak over a fraction of the steps, then fall, each along half a cosine.
 
     Smith and Topin 2019.
     """

@@ -148,7 +148,7 @@ def _download_once(store: Store, folder: str, directory: Path, step: int) -> str
 def write_note(run_dir: Path, folders: Collection[str] | None) -> None:
     """Note the folders of the checkpoints that the store has; None: none need wait for it.
 
-    Not their steps: one that is made again after a rollback is another checkpoint.
+    Not their steps: one that is recomputed after a rollback is another checkpoint.
     """
     # The run directory of a failed start may be gone.
     with suppress(OSError):

@@ -23,7 +23,7 @@ from trainer.store.remote_files import CHECKPOINTS, file_object
 _RETRY_SECS = 30.0
 _RECORDS = {".json", ".jsonl", ".yaml", ".txt", ".png"}
 _OF_PROCESSES = ("run.json", "result.json", "dataset.json", "adapted.json")
-"""What a process that is not the chief reads of the run, besides the checkpoint."""
+"""What a process that is not the chief reads of the run, in addition to the checkpoint."""
 _MOST_NAMES = 5
 _T = TypeVar("_T")
 

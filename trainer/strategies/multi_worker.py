@@ -43,7 +43,7 @@ class MultiWorker(Strategy):
             TensorFlow notices.
         bytes_per_pack: TensorFlow's hint for splitting a reduction; 0: as one.
         compress: none; bfloat16 or float16: gradients are sent in 16 bits.
-        isolate: whether a cluster that is started here gets a network of its own, which nothing
+        isolate: whether a cluster that is started here gets its own network, which nothing
             outside can reach; auto: where the system allows it and nothing in the run needs the
             network.
         start_timeout_secs: seconds to wait for the other processes to start.
@@ -182,7 +182,7 @@ class MultiWorker(Strategy):
                 implementation.upper()
             ],
         )
-        # TensorFlow would take SIGTERM for a service of its own that is not used here.
+        # TensorFlow would take SIGTERM for its own service that is not used here.
         with preserve_sigterm():
             strategy = tf.distribute.MultiWorkerMirroredStrategy(
                 **self._resolver(names), communication_options=options

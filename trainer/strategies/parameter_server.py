@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ParameterServer(Strategy):
-    """Trains asynchronously: a chief hands out steps to workers.
+    """Trains asynchronously: a chief assigns steps to workers.
 
     The workers read and update variables on parameter servers. A step is one worker's batch;
     batches of different workers are not added up, so the numbers depend on which worker is first.
@@ -31,7 +31,7 @@ class ParameterServer(Strategy):
             each).
         shard_bytes: see `partitioner`.
         max_shards: the largest number of shards of one variable; null: one for each server.
-        isolate: whether a cluster that is started here gets a network of its own, which nothing
+        isolate: whether a cluster that is started here gets its own network, which nothing
             outside can reach; auto: where the system allows it and nothing in the run needs the
             network.
         start_timeout_secs: seconds to wait for the other processes to start.

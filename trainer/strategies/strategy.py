@@ -37,14 +37,14 @@ class Strategy:
         optimizer_reduces: whether the optimizer's own reduction over the replicas cannot be left
             out, because they all share one copy of each variable.
         uses_gpus: whether its replicas are on this machine's GPUs, or on the CPU without any.
-        allows_standby: whether another set of processes can be built beside those that train.
+        allows_standby: whether another set of processes can be built next to those that train.
         input_outside: whether the input must be a tf.data pipeline outside the replicas, even for
             data in memory.
         refuses_loops: why a training loop of the user's own cannot run under it; None: it can.
         refuses_streams: why it cannot train on a stream; None: it can.
         start_timeout_secs: how long a process waits for the others to start.
         warn_secs: for how long a process waits for another one in a step before it warns.
-        isolate: whether a cluster that is started here gets a network of its own: auto, True or
+        isolate: whether a cluster that is started here gets its own network: auto, True or
             False.
         devices_per_replica: number of devices between which each replica divides its model.
         communication: how replicas communicate, in words for the user; set by `create`. None:

@@ -21,7 +21,7 @@ _MAX_NAME_LENGTH = 16
 
 
 def confusion_matrix(matrix: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Draw a confusion matrix, [H, W, 3] uint8, with cells shaded by their share of their row.
+    """Draw a confusion matrix, [H, W, 3] uint8, with cells shaded by their fraction of their row.
 
     Rows are labels, columns are predictions, both in the order of the names at the left.
 

@@ -79,7 +79,7 @@ def _configuration(run_dir: Path) -> dict[str, str]:
 _CHOICES = (
     "model", "dataset", "augment", "task", "optimizer", "schedule", "strategy", "callbacks", "loop"
 )  # fmt: skip
-"""Groups whose choice is shown besides its values."""
+"""Groups whose choice is shown in addition to its values."""
 
 
 def hyperparameters(experiment: Experiment) -> dict[str, bool | int | float | str]:

@@ -422,7 +422,7 @@ def available_cores() -> list[int]:
 
 
 def divide(jobs: int, cores: Sequence[int], gpus: Sequence[str]) -> list[ResourceShare]:
-    """Return the share of each of `jobs` points that train in parallel.
+    """Return the fraction of each of `jobs` points that train in parallel.
 
     Points share cores if there are more points than cores. They cannot share GPUs, because
     TensorFlow takes the whole memory of one.

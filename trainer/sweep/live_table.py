@@ -42,7 +42,7 @@ class _Row:
     progress: Progress | None = None
     best: float = math.nan  # value of the sweep's metric
     is_started: bool = False  # by this command
-    first: float | None = None  # share of its training that earlier commands have done
+    first: float | None = None  # fraction of its training that earlier commands have done
     done: float = 0.0  # share that is done now
 
 
@@ -74,7 +74,7 @@ class LiveTable:
         self._screen.start()
 
     def show_message(self, point: Point, message: Message) -> None:
-        """Show a message of a point; errors are left to `end_point`."""
+        """Show a message of a point; errors are handled by `end_point`."""
         row = self._row(point)
         match message:
             case FaultNotice(text):

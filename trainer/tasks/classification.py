@@ -16,11 +16,11 @@ from trainer.tasks.supervised import Supervised
 class Classification(Supervised):
     """Trains `model(features)`, logits [B, num_classes], on labels.
 
-    A label is the number of a class, [B] integers, or the share of each class, [B, num_classes]
+    A label is the number of a class, [B] integers, or the fraction of each class, [B, num_classes]
     float32, as mixup makes it; then accuracy is against the class of the largest share.
 
     Args:
-        label_smoothing: share of the target that is spread evenly over all classes (Szegedy et al.
+        label_smoothing: fraction of the target that is spread over all classes (Szegedy et al.
             2016). The loss that an evaluation reports is without it.
         class_weights: by how much the loss of an example of each class counts, likewise in training
             alone; balanced: examples / (classes * examples of the class), so that all classes count

@@ -15,7 +15,7 @@ from trainer.tasks.supervised import Supervised
 class Multilabel(Supervised):
     """Trains `model(features)`, logits [B, labels], on labels of 0 and 1.
 
-    The loss is the mean over the labels of the cross-entropy; the accuracy is the share of the
+    The loss is the mean over the labels of the cross-entropy; the accuracy is the fraction of the
     examples of which all labels are predicted right. An evaluation's loss is without weights.
     """
 

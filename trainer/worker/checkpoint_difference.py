@@ -1,4 +1,4 @@
-"""The largest difference of two checkpoints, as a process of its own.
+"""The largest difference of two checkpoints, as its own process.
 
 Its arguments are the prefixes of their files. It prints JSON: the variable and the difference.
 """

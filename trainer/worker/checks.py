@@ -273,7 +273,7 @@ def check_classes(task: Task, dataset: Dataset, loss: Any = None) -> None:
     for name, split in _splits(dataset):
         labels = with_defaults(split, SplitDefaults).labels
         if labels is None or (learns_classes and np.ndim(labels) > 1):
-            continue  # or the share of each class, which such tasks take too
+            continue  # or the fraction of each class, which such tasks take too
         if line := _problem(np.asarray(labels), outputs):
             problems.append(f"dataset: the labels of the {name} split {line}")
     if problems:

@@ -91,7 +91,7 @@ def _activations(model: tf.keras.Model) -> int:
 
 
 def main() -> int:
-    """Measure what standard input asks for; return the exit code."""
+    """Measure what standard input requests; return the exit code."""
     environment.prepare_environment()
     environment.add_working_directory()
     request = json.load(sys.stdin)

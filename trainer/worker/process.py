@@ -176,7 +176,7 @@ class Assignment:
     begin: Future[list[str]]
 
     def memory_files(self) -> MemoryFiles | None:
-        """Return the memory that this process writes to and restores from; None: it has none."""
+        """Return the memory that this process writes to and restores from, or None."""
         by_process = {name: StateMemory(file) for name, file in self.memories.items()}
         if not by_process:
             return None
@@ -212,7 +212,7 @@ def _listen(
 
 
 def work(connection: socket.socket, began: float) -> NoReturn:
-    """Do what the supervisor assigns, and exit; this process was asked for at Unix time `began`."""
+    """Do what the supervisor assigns, and exit; this process was requested at Unix time `began`."""
     send = to_socket(connection)
     signals = Signals(lambda number: send(SignalReceived(number)))
     assignments: queue.Queue[Assignment] = queue.Queue()

@@ -152,7 +152,7 @@ class Run:
 
     @cached_property
     def group(self) -> ProcessGroup:
-        """The processes that run every step together; a chief that hands out steps is alone."""
+        """The processes that run every step together; a chief that schedules steps is alone."""
         members = [] if self.strategy.asynchronous else self.cluster.trainers
         if not members:
             return ProcessGroup(self.tf_strategy)

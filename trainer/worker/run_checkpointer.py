@@ -67,7 +67,7 @@ class RunCheckpointer(Checkpointer):
         """Wait for the upload of the checkpoint before, and record the code that made this one."""
         run = self._run
         if self._address is not None:
-            # Training may go on meanwhile: this must not hide that it hangs.
+            # Training may continue meanwhile: this must not hide that it hangs.
             wait_for_upload(
                 run.run_dir,
                 lambda: run.channel.beat_in("save"),

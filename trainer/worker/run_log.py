@@ -1,8 +1,8 @@
 """The log of a run whose hosts share no folder: each has a copy, so that none is lost with a host.
 
 The chief alone writes the log, and the store has it as it was at the last upload. The state that a
-restart goes on from may be newer, in the memory of another host. So every other process writes the
-same lines to `log-copy.jsonl`, and a restart gives each what it lacks.
+restart continues from may be newer, in the memory of another host. So every other process writes
+the same lines to `log-copy.jsonl`, and a restart gives each what it lacks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A process that serves: it holds variables, or runs what the chief sends it, until the run ends.
 
 Servers that the chief's own supervisor started are dismissed by that. In a declared cluster every
-process has a supervisor of its own, perhaps on another machine, so the chief and its servers leave
-each other notes: files beside the logs.
+process has its own supervisor, perhaps on another machine, so the chief and its servers leave
+each other notes: files next to the logs.
 """
 
 from __future__ import annotations

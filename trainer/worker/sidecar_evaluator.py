@@ -1,4 +1,4 @@
-"""Evaluation in a separate process: every checkpoint as it appears, beside the training.
+"""Evaluation in a separate process: every checkpoint as it appears, next to the training.
 
 until the run is over
     for each committed checkpoint without a line, the oldest first

@@ -61,7 +61,7 @@ Schedule: TypeAlias = Callable[[Any], Any]
 
 @dataclass(eq=False, repr=False)
 class Parts:
-    """Builds what a task asks for; see `trainer.protocols.TaskParts`.
+    """Builds what a task requests; see `trainer.protocols.TaskParts`.
 
     Attributes:
         learning_rates: the learning rate of each optimizer that was built, by its name in the log.
@@ -223,7 +223,7 @@ class Parts:
             )
 
     def check_used(self) -> None:
-        """Check that a task with a model or optimizer of its own uses the configured one, if any.
+        """Check that a task with its own model or optimizer uses the configured one, if any.
 
         Says what else of a model is not used.
         """
@@ -416,7 +416,7 @@ def _check_keras3(model: keras.Layer, experiment: Experiment) -> None:
 
 
 def _has_weights(model: Any) -> bool:
-    """Return whether a model has steps of its own, and all its layers their weights."""
+    """Return whether its own model has steps, and all its layers their weights."""
     return bool(own_steps(model)) and all(
         layer.built for layer in model._flatten_layers() if layer is not model
     )
@@ -429,7 +429,7 @@ def check_model(model: Any, key: str, target: str, *, runs_steps: bool) -> None:
         runs_steps: whether the task may run a step of the model's own.
 
     Raises:
-        ConfigError: it is no model, or has a training step of its own.
+        ConfigError: it is no model, or has its own training step.
     """
     if not callable(model) or isinstance(model, type) or not hasattr(type(model), "variables"):
         kind = "None" if model is None else f"a {type(model).__name__}"

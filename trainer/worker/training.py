@@ -170,7 +170,7 @@ class TrainingRun(Run):
 
     @cached_property
     def loop_options(self) -> dict[str, Any]:
-        """What any training loop is built with besides strategy, dataset and feed."""
+        """What any training loop is built with in addition to strategy, dataset and feed."""
         return {
             "state": self.state,
             "options": self.options,

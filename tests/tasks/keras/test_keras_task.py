@@ -47,7 +47,7 @@ class Steps:
     [
         (Steps.counts, 1, "self.calls is assigned within a step"),
         (Steps.keeps, 1, "self.losses_so_far.append is called once"),
-        (Steps.asks, 1, "data.numpy() asks for a value"),
+        (Steps.asks, 1, "data.numpy() requests a value"),
     ],
 )
 def test_side_effect_is_refused_by_its_line(step, offset, problem):

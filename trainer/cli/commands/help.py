@@ -63,7 +63,7 @@ Row = tuple[str, Any, str]
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the page that `help` with these arguments asks for."""
+    """Print the page that `help` with these arguments requests."""
     return show(parse(["--help", *arguments]))
 
 

@@ -101,7 +101,7 @@ def _table(
     """Return the rows and the alignment of the table, without columns that have no value.
 
     Args:
-        metric: the one that is asked for; None: the best value of the primary one.
+        metric: the one that is requested; None: the best value of the primary one.
     """
     names = {metric or run.metric for run in runs}
     name = names.pop() if len(names) == 1 else None

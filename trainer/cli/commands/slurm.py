@@ -141,7 +141,7 @@ def _script(
     """Return a job script.
 
     Args:
-        experiments: the runs of the job, each in a task of its own if there are several.
+        experiments: the runs of the job, each in its own task if there are several.
         point: the lines that set the overrides of a task's run.
     """
     if any(experiment.resume == "never" for experiment in experiments):
@@ -177,7 +177,7 @@ def _script(
 
 
 def _num_nodes(args: argparse.Namespace, experiment: Experiment) -> int:
-    """Return how many nodes a run needs: one for each process, unless a number is asked for."""
+    """Return how many nodes a run needs: one for each process, unless a number is requested."""
     strategy, _ = resolve(experiment)
     count = max(1, len(strategy.process_ids(None)))
     nodes = count if args.nodes is None else args.nodes

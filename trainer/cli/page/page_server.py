@@ -167,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _checked(self) -> tuple[str, dict[str, str]]:
         """Return path and query of a request that has the right to be answered."""
         if not _LOCAL_HOST.fullmatch(self.headers.get("Host", "")):
-            _refuse(HTTPStatus.FORBIDDEN, "ask for 127.0.0.1, as in the address that was printed")
+            _refuse(HTTPStatus.FORBIDDEN, "request 127.0.0.1, as in the address that was printed")
         try:
             url = urlsplit(self.path)
             query = {name: values[-1] for name, values in parse_qs(url.query).items()}
@@ -179,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
         return url.path, query
 
     def _run(self, query: Mapping[str, str]) -> Path:
-        """Return the directory of the run that is asked for: one of those that are listed."""
+        """Return the directory of the run that is requested: one of those that are listed."""
         path = self.server.summaries.listing().get(query.get("id", ""))
         return path or _refuse(HTTPStatus.NOT_FOUND, "there is no such run")
 

@@ -50,7 +50,7 @@ class Summaries:
         self._configs: list[Mapping[str, Any]] = []
         self._differences: list[dict[str, str]] = []
         self._labels: list[str] = []
-        self._lock = threading.Lock()  # each request has a thread of its own
+        self._lock = threading.Lock()  # each request has its own thread
 
     def payload(self) -> dict[str, Any]:
         """Return what `/api/runs` answers."""
@@ -100,7 +100,7 @@ _MAX_CLASSES = 100
 """A confusion matrix of more classes is not sent."""
 _ENDINGS = {State.DONE, State.STOPPED, State.FAILED, State.PRUNED}
 _reading = threading.Lock()
-"""Of a ledger: each request has a thread of its own."""
+"""Of a ledger: each request has its own thread."""
 
 
 def details(path: Path, place: str | None = None) -> dict[str, Any]:
@@ -230,7 +230,7 @@ def _marks(
         yield _mark(step, "restart", f"restarted from step {step}")
     for entry in record.get("lineage", ()):
         if (step := entry.get("checkpoint")) is not None:
-            yield _mark(int(step), "restart", f"another command went on from step {step}")
+            yield _mark(int(step), "restart", f"another command continued from step {step}")
     for step, size in (spent.sizes if spent else ())[1:]:
         yield _mark(step, "workers", f"{size} workers from step {step}")
 

@@ -78,7 +78,7 @@ def warning(environment: Mapping[str, str]) -> str | None:
         return None
     return (
         f"Slurm has given {nodes} nodes, and this command uses this one alone; start "
-        "strategy=multi_worker with srun, as `slurm` writes it, or ask for one node"
+        "strategy=multi_worker with srun, as `slurm` writes it, or request one node"
     )
 
 

@@ -17,7 +17,7 @@ from trainer.config.schema import ENGINE_KEYS
 from trainer.optional_packages import missing
 
 MODEL_ARGUMENTS = ("input_shape", "num_classes", "dataset", "features")
-"""What a model function may ask for, by the names of its parameters; see `model_arguments`."""
+"""What a model function may request, by the names of its parameters; see `model_arguments`."""
 
 ENGINE_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "model": MODEL_ARGUMENTS,

@@ -63,7 +63,7 @@ class Checkpointer:
 
     Args:
         keep: the retention policies; none: every checkpoint is kept.
-        background: whether training goes on while a checkpoint is written; None: if the state is
+        background: whether training continues while a checkpoint is written; None: if the state is
             held meanwhile, so that no kill loses the checkpoint.
         saved_once: a file outside the folder that shows that a checkpoint has been saved: if it
             exists and no checkpoint does, they were lost, and the run must not start afresh.

@@ -1,7 +1,7 @@
-"""Snapshots of the state in memory that outlives this process: what a restart goes on from.
+"""Snapshots of the state in memory that outlives this process: what a restart continues from.
 
 Every process writes its own, without a word to the others: the processes of a synchronous run hold
-the same state after the same step. At a restart they compare what each has, and go on from the
+the same state after the same step. At a restart they compare what each has, and continue from the
 newest, which one that has it sends to those that lack it: to a host that was replaced.
 """
 
@@ -26,9 +26,9 @@ StoredState: TypeAlias = "tuple[str, Header, list[StoredTensor]]"
 """A snapshot: the process that wrote it, its header and its verified tensors."""
 
 _COST = 0.01
-"""The share of the time that snapshots may take."""
+"""The fraction of the time that snapshots may take."""
 _SHARE_OF_MEMORY = 0.25
-"""The share of the free memory that `checkpoint.memory=auto` takes for two slots."""
+"""The fraction of the free memory that `checkpoint.memory=auto` takes for two slots."""
 _DIGEST_BITS = 40
 
 

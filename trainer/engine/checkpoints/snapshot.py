@@ -26,11 +26,11 @@ Entry: TypeAlias = tuple[str, str]
 class SnapshotReader:
     """Captures snapshots of a `tf.train.Checkpoint` whose objects are complete, and restores them.
 
-    The reads are traced once: gathering some hundred variables anew took half a second, the traced
+    The reads are traced once: gathering some hundred variables again took half a second, the traced
     function takes milliseconds.
 
     Uses private names of TensorFlow 2.21, `_saver._gather_serialized_tensors` and
-    `_restore_from_tensors`: the public `write` would write at once, gather anew each time, and
+    `_restore_from_tensors`: the public `write` would write at once, gather again each time, and
     write the variables of other processes on their machines, and the public `read` reads files.
     tests/engine/checkpoints/test_checkpointer.py fails when a name moves.
     """

@@ -141,7 +141,7 @@ class Inference:
         kind: MetricKind | None = None,
         pictures: Mapping[str, Pictures] | None = None,
     ) -> tuple[Predictor, OfRows] | None:
-        """Return the configured metrics and pictures of predicted rows; None: there are none.
+        """Return the configured metrics and pictures of predicted rows, or None.
 
         Args:
             kind: what the metrics are of; None: of the labels that the task learns.

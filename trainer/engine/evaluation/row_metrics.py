@@ -128,7 +128,7 @@ def metric_values(name: str, metric: Metric) -> dict[str, float]:
 def adapt_metrics(
     metrics: Mapping[str, Metric], class_names: Sequence[str], task: Task, kind: MetricKind
 ) -> None:
-    """Tell metrics what they ask for: the names of classes, and from when on a label is there.
+    """Tell metrics what they request: the names of classes, and from when on a label is there.
 
     Raises:
         ConfigError: one is for labels of another kind, or for generated examples.

@@ -1,6 +1,6 @@
 """What is replaced in TensorFlow and Keras, as they have no local way.
 
-Each replacement for the whole process does what the original does unless a thread has asked for
+Each replacement for the whole process does what the original does unless a thread has requested
 more. tests/engine/graph/test_library_patches.py fails when TensorFlow or Keras changes.
 """
 
@@ -29,7 +29,7 @@ def gradients_added_by(add: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Iter
 
     They make one AddN of them. TensorFlow's optimizer sorts its inputs by their names, which differ
     with the number of shards on a device. And its kernel adds to the first input whose memory
-    nobody else reads any more, so of three inputs the order is a matter of time.
+    nothing else reads any more, so of three inputs the order is a matter of time.
     """
     _register_vspace()
     _current.add = add
@@ -128,7 +128,7 @@ def run_layer_within(layer: tf.keras.layers.Layer, scope: Scope) -> None:
     """Enter a new `scope()` around each call of a layer, and around its losses.
 
     Casts of the inputs and masks are made around `call`, by `__call__`, which Python looks up in
-    the class: so the layer gets a class of its own, with the name of its class.
+    the class: so the layer gets its own class, with the name of its class.
     """
     kind = type(layer)
     members = {"__call__": _within(scope, kind.__call__), "__module__": kind.__module__}

@@ -190,7 +190,7 @@ class Support:
 
     @property
     def atoms(self) -> tf.Tensor:
-        """The values, [num_atoms] float32, ascending and evenly spaced; made anew in each graph."""
+        """The values, [num_atoms] float32, ascending and evenly spaced; new in each graph."""
         return tf.linspace(tf.constant(self._min, tf.float32), self._max, self._num_atoms)
 
     def mean(self, logits: tf.Tensor) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Opens the writers of a configuration, each in a thread of its own, so that no step waits."""
+"""Opens the writers of a configuration, each in its own thread, so that no step waits."""
 
 from __future__ import annotations
 

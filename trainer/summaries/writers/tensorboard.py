@@ -35,7 +35,7 @@ def _tag(split: str, name: str) -> str:
 class TensorBoard(Writer):
     """Writes events; those of steps after `position` in older files are superseded.
 
-    `FOLDER` is in the run directory; TensorBoard takes each folder for a run of its own.
+    `FOLDER` is in the run directory; TensorBoard takes each folder as a separate run.
     """
 
     FOLDER: ClassVar = "events"
@@ -49,7 +49,7 @@ class TensorBoard(Writer):
         self._file: _EventFile | None = None
 
     def hyperparameters(self, values: Mapping[str, bool | int | float | str]) -> None:
-        # Of several in a folder the HParams tab shows the first: so they have a file of their own,
+        # Of several in a folder the HParams tab shows the first: so they have their own file,
         # and each attempt replaces that of the one before.
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
@@ -137,7 +137,7 @@ class TensorBoard(Writer):
 
 
 class EvaluatorEvents(TensorBoard):
-    """Writes to a folder of its own: TensorBoard does not follow two writers in one."""
+    """Writes to its own folder: TensorBoard does not follow two writers in one."""
 
     FOLDER: ClassVar = "events/evaluator"
 

@@ -17,7 +17,7 @@ from trainer.summaries.writers.writer import Writer
 class WandB(Writer):
     """Logs metrics as `train/loss` and `test/loss`, and the hyperparameters as the configuration.
 
-    Offline, W&B keeps a run in the memory of a process of its own until the run ends, and a kill
+    Offline, W&B keeps a run in the memory of its own process until the run ends, and a kill
     loses it. So each attempt starts with the points of metrics.jsonl, in a folder that replaces
     the earlier ones. Online, it starts with the points that the server lacks.
     """

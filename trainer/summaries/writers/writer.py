@@ -14,7 +14,7 @@ class Writer:
     run, the number of updates already reported, and with its options by name. Of what an earlier
     attempt wrote, everything after the position is superseded.
 
-    Only the chief writes, each writer in a thread of its own. Splits are `train`, `test` and
+    Only the chief writes, each writer in its own thread. Splits are `train`, `test` and
     `validation`; a step is the number of updates made.
 
     A class with a constant `network` says whether it uses the network: None if it never does, or

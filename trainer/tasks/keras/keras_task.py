@@ -257,7 +257,7 @@ class Keras:
         return _Side(names_of(partial(program.compiled, training=False), specs))
 
     def _find_logs(self) -> None:
-        """Find what steps return besides the values of metrics: means over the batches."""
+        """Find what steps return in addition to the values of metrics: means over the batches."""
         held = {"loss", *self._program.states.names()}
         logs: list[str] = []
         for side in filter(None, (self._train, self._test)):
@@ -284,7 +284,7 @@ class Keras:
     def _sums(
         self, side: _Side, made: Pass, count: int, number: int, share: float = 1.0
     ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        """Return what a share of a batch adds to metrics; `number`: 0 in training, else 1."""
+        """Return what a fraction of a batch adds to metrics; `number`: 0 in training, else 1."""
         weight = tf.constant(float(count))
         zero = tf.zeros([])
         numbers = {**made.logs, "loss": made.loss}

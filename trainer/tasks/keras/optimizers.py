@@ -71,7 +71,7 @@ def build(
         _log.warning("model: compiled with %s, which optimizer= replaces", type(optimizer).__name__)
     if optimizer is None or parts.has_optimizer:
         return parts.optimizer(updates_per_step=updates)
-    # The engine has a loss scale of its own.
+    # The engine has its own loss scale.
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     rate = _rate(optimizer)
     same = _same(optimizer)
@@ -360,7 +360,7 @@ class Update:
     Attributes:
         name: the attribute of the model that is the optimizer.
         gradients: dense, float32 or of the variables' types.
-        loss: what they were derived from, float32 scalar; 0 if that is not known.
+        loss: what they were derived from, float32 scalar; 0 if that is unknown.
     """
 
     name: str

@@ -209,7 +209,7 @@ def _contribution(
     *,
     differences: bool,
 ) -> Contribution:
-    """Return what the shards of a replica add to a step, besides their updates: all as sums.
+    """Return what the shards of a replica add to a step, in addition to their updates: all as sums.
 
     Args:
         results: of each shard what it made, and what it would assign to weights.

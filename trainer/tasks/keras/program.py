@@ -415,7 +415,7 @@ def num_examples(batch: Batch) -> int:
 def _set_rows(outputs: Any, label: Any) -> None:
     """Set the number of rows of outputs that text layers and the like have made, as of the labels.
 
-    Keras weighs the loss of an output by it, and by 1 where it is not known.
+    Keras weighs the loss of an output by it, and by 1 where it is unknown.
     """
     outputs, labels = tf.nest.flatten(outputs), tf.nest.flatten(label)
     pairs = zip(outputs, labels, strict=True) if len(outputs) == len(labels) else ()

@@ -37,7 +37,7 @@ class Kinds:
 
     Attributes:
         objective: what is derived: the loss, or the sum of one that is not reduced.
-        logs: what is returned besides the values of metrics.
+        logs: what is returned in addition to the values of metrics.
         states: the variables of the metrics, in order; empty: they are sums. What is carried
             depends on what the variable held before, such as a maximum.
         updates: the gradients that a step of the model's own updates with, in order.
@@ -84,7 +84,7 @@ def kinds_of(
             gradients of each update.
         moving: variables that the program assigns to; in the trial they do not change.
         examples: training examples, [2 n, ...].
-        logs: the names of what is reported besides metrics.
+        logs: the names of what is reported in addition to metrics.
 
     Raises:
         ConfigError: the program fails on so many examples.
@@ -167,7 +167,7 @@ def trial_batch(examples: Callable[[int], Batch], global_size: int) -> Batch:
 
 
 def spread(outputs: Any, batch: Batch) -> Any:
-    """Return the outputs for a batch of a trial, each example's times a factor of its own.
+    """Return the outputs for a batch of a trial, each example's times its own factor.
 
     What a new model predicts is nearly the same for all, so the root of a mean looks like a mean.
     """

@@ -113,7 +113,7 @@ def check_source(functions: Iterable[Any]) -> None:
     """Check the source of the steps that a model overrides.
 
     Raises:
-        ConfigError: one changes an attribute, or asks for the value of a tensor: it would do so
+        ConfigError: one changes an attribute, or requests the value of a tensor: it would do so
             once, when it is traced, and not in every step.
     """
     for function in functions:
@@ -149,7 +149,7 @@ def _problem(node: ast.AST) -> str:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         name, owner = node.func.attr, node.func.value
         if name == "numpy" and not node.args:
-            return f"{ast.unparse(node)} asks for a value that is not known when the step is traced"
+            return f"{ast.unparse(node)} requests a value that is unknown when the step is traced"
         if name in _GROWS and _of_self(owner):
             return (
                 f"{ast.unparse(node.func)} is called once, when the step is traced, and not in "

@@ -1,6 +1,6 @@
 """mode=export: a checkpoint as a SavedModel for plain TensorFlow, its weights, and a model card.
 
-Also as a TensorFlow Lite model if `export.tflite` is set. Everything is written beside its
+Also as a TensorFlow Lite model if `export.tflite` is set. Everything is written next to its
 destination and renamed, so a directory that exists is complete.
 """
 
@@ -174,7 +174,7 @@ def _decoded_spec(decode: Callable[[tf.Tensor], tf.Tensor]) -> tf.TensorSpec | N
 
 def _are_several(nest: Any) -> bool:
     if isinstance(nest, (list, tuple)) and len(nest) == 1 and hasattr(nest[0], "shape"):
-        return False  # of Keras 3, which takes the input itself as well
+        return False  # of Keras 3, which takes the input itself too
     return isinstance(nest, (dict, list, tuple))
 
 
@@ -250,7 +250,7 @@ def _lite(saved_model: Path) -> bytes:
 
 
 def _empty_directory_beside(path: Path) -> Path:
-    """Return a new temporary directory beside `path`; remove those that a kill has left."""
+    """Return a new temporary directory next to `path`; remove those that a kill has left."""
     path.parent.mkdir(exist_ok=True)
     for left in path.parent.glob(".*.tmp"):
         shutil.rmtree(left)

@@ -84,7 +84,7 @@ def _numbers(
     """Return a column for each number of an example.
 
     Args:
-        stem: the title of a single one; of several that begins with it.
+        stem: the title of a single one; of several that starts with it.
         values: [n, ...].
         present: which examples have values, [n] bool.
         names: what the titles of several numbers end in; if there is not one for each, that is the

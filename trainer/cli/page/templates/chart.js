@@ -7,7 +7,7 @@
 const INSET = {left: 50, right: 12, top: 8, bottom: 22};
 const DRAG_PIXELS = 5; // a shorter drag is a click
 const NEAR_PIXELS = 12; // so far from its end a line is still at the crosshair
-const FRAME_MILLISECS = 9; // of drawing in one frame; the next frame goes on
+const FRAME_MILLISECS = 9; // of drawing in one frame; the next frame continues
 const MOST_RAW = 12; // so many smoothed lines have their raw points behind them
 const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200];
 

@@ -1,5 +1,5 @@
 "use strict";
-// What is known of one run besides its curves, and what differs between several.
+// What is known of one run in addition to its curves, and what differs between several.
 
 const PHASES = {train: "busy", evaluate: "eval", save: "save", compile: "wait", start: "wait"};
 const GOOD_ENDS = ["done", "ended", "stopped"];
@@ -10,7 +10,7 @@ const TIME_COLORS = {"steps": "#0072b2", "waiting for input": "#e69f00", "start"
   "restart": "#a03a68", "end": "#6a5acd"};
 const MOST_NUMBERED = 20; // a larger confusion matrix has colors only
 
-/** Shows parts, [key, title or null, data, build], and builds those anew whose data differ. */
+/** Shows parts, [key, title or null, data, build], and builds those again whose data differ. */
 function showParts(element, parts) {
   const old = new Map([...element.children].map((child) => [child.dataset.part, child]));
   const full = parts.filter(([, , data]) => data && Object.keys(data).length);

@@ -140,7 +140,7 @@ class Store {
 function secsAt(series, step) {
   const clock = series?.curves.get("train/train_secs");
   if (!clock) return null;
-  // After the last line it goes on as until there.
+  // After the last line it continues as until there.
   const after = Math.min(lowerBound(clock.step, step), clock.step.length - 1);
   const isInside = clock.step[after] >= step && after;
   const [begin, secs] = isInside ? [clock.step[after - 1], clock.value[after - 1]] : [0, 0];

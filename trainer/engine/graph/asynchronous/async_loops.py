@@ -325,7 +325,7 @@ class AsyncPredictLoop(PredictLoop):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class AsyncLoops(Loops):
-    """Creates the loops of a strategy whose chief hands out steps."""
+    """Creates the loops of a strategy whose chief schedules steps."""
 
     scheduler: ChunkScheduler
     input_outside: bool = True

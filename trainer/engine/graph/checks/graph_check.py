@@ -253,7 +253,7 @@ def _logits(operation: tf.Operation) -> tf.Tensor | None:
 def _activation(graph: tf.Graph, tensor: tf.Tensor) -> tuple[str, str] | None:
     """Return `softmax` or `sigmoid` and its layer, if that is where a tensor's values come from.
 
-    Not where logits stand beside the probabilities: the loss may be of these alone.
+    Not where logits stand next to the probabilities: the loss may be of these alone.
     """
     source: tuple[str, str] | None = None
     pending = [tensor]

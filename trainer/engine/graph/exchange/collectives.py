@@ -1,7 +1,7 @@
 """Collectives: reduce, gather or broadcast any nest of tensors over the replicas inside a step.
 
 All of them are one primitive: the sum over the replicas of one flat buffer for each type. To
-gather is to sum what each replica has put into a row of its own, to broadcast is to sum what only
+gather is to sum what each replica has put into its own row, to broadcast is to sum what only
 one has put in, to scatter is to keep a part of the sum. All are differentiable. The sum's gradient
 is itself a sum: the loss is understood to be that of all replicas together.
 """
@@ -131,7 +131,7 @@ def _text(made: Made, start: int = 0) -> str:
 class ExchangeTimer:
     """Adds up the seconds between the moment that tensors are ready and that of their sum.
 
-    It changes no value: clocks are read beside the reduction, and nothing waits for them. On a GPU
+    It changes no value: clocks are read next to the reduction, and nothing waits for them. On a GPU
     an operation counts as ready when it has been queued, so it is for processes without.
     """
 

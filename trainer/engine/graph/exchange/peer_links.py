@@ -1,6 +1,6 @@
 """Connections between processes of different hosts, which prove that they are of the same run.
 
-Every process listens at the address that the cluster names for it, on a port of its own, and
+Every process listens at the address that the cluster names for it, on its own port, and
 connects to those before it. Both ends prove with an HMAC that they know the run's token, without
 sending it; whoever cannot is disconnected. What travels afterward is not encrypted.
 """
@@ -256,7 +256,7 @@ class _Transfer:
 
 
 class _Arrivals:
-    """Accepts the peers that connect to this process, and nobody else."""
+    """Accepts only the peers of this process."""
 
     def __init__(self, listener: socket.socket, rank: int, count: int, token: bytes) -> None:
         self._listener = listener

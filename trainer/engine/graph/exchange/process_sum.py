@@ -39,8 +39,8 @@ class Peers:
     """The other processes, as this one reaches them.
 
     Attributes:
-        on_host: those of this host; None: there are none.
-        between_hosts: one of each other host; None: there are none, or others of this host
+        on_host: those of this host, or None.
+        between_hosts: one of each other host, or None if there are none, or others of this host
             exchange with them.
         num_parts: how many processes of each host exchange with other hosts, each a part.
     """

@@ -70,7 +70,7 @@ class Rendezvous:
         self.waited_secs = 0.0
         self._names = names
         self._timeouts = timeouts
-        # No file: a name that begins with a zero byte exists as long as a process listens.
+        # No file: a name that starts with a zero byte exists as long as a process listens.
         self._address = f"\0steadfast-{address}"
         self._links: dict[int, socket.socket] = {}
         self._listener = socket.socket(socket.AF_UNIX)
@@ -230,7 +230,7 @@ class SharedRows:
     ) -> list[np.ndarray]:
         """Return the sums of float32 tensors over the processes; all of them call this.
 
-        The results lie in the memory itself unless all sums are in use. Such memory is not written
+        The results are in the memory itself unless all sums are in use. Such memory is not written
         again as long as somebody has one of them.
 
         Args:
@@ -322,7 +322,7 @@ def add_columns(
     Args:
         rows: what each process has in all columns; None: this one, which has `own`. The others'
             are changed.
-        own: not changed, unless it lies in `total`.
+        own: not changed, unless it is in `total`.
     """
     buffers = np.empty((2, _BLOCK), np.float32)
     for columns, values in own:

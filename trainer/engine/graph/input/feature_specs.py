@@ -64,7 +64,7 @@ def model_arguments(
     input_shape: tuple[int, ...] | None = None,
     outputs: int | tuple[int, ...] | None = None,
 ) -> dict[str, Any]:
-    """Return what a model function may ask for, by name; see `trainer.config.options.targets`.
+    """Return what a model function may request, by name; see `trainer.config.options.targets`.
 
     Args:
         input_shape: shape of one example's features, if the model is called with others.

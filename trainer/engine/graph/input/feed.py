@@ -208,7 +208,7 @@ class InGraph:
     """Feeds a split that resides in memory: batches are gathered inside the compiled loop.
 
     There is no iterator. Gathering depends on no variable; on one replica the training loop gathers
-    each batch beside the step before, see `trainer.engine.graph.loops.train_loop`.
+    each batch next to the step before, see `trainer.engine.graph.loops.train_loop`.
     """
 
     source: Source
@@ -306,7 +306,7 @@ class StreamFeed(Pipeline):
                 return (replica >= first) & (replica < first + local) & ~is_left_out
 
             # Whatever was drawn before: what has no seed of its own, Python's and NumPy's numbers
-            # too, is the same whenever it is made again, and in all processes.
+            # too, is the same whenever it is recomputed, and in all processes.
             tf.keras.utils.set_random_seed(seed % 2**32)
             options = tf.data.Options()
             options.deterministic = True
@@ -350,7 +350,7 @@ class MixedOrder(SampleOrder):
     its own, each a permutation, as those of a split without a mixture do.
 
     Attributes:
-        parts: examples and share of each source, in the order in which they lie in the split; in a
+        parts: examples and share of each source, in the order in which they are in the split; in a
             period of as many positions as the shares add up to, each source has its share.
     """
 
@@ -358,7 +358,7 @@ class MixedOrder(SampleOrder):
 
     def locate(self, positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the source's epoch and the example of each position, [B] int64."""
-        # On the host, whatever the caller's device, as with all of the order.
+        # On the host, on any device of the caller, as with all of the order.
         with tf.device("CPU:0"):
             sources, ranks = map(tf.constant, period_of([share for _, share in self.parts]))
         sizes, shares = (tf.constant(column, tf.int64) for column in zip(*self.parts, strict=True))

@@ -40,7 +40,7 @@ class Keras3Model(tf.Module):
     Attributes:
         metric_begin: returns what a variable of a metric holds when a step begins.
         saved: the variables as a checkpoint knows them, by name. Automatic names of layers differ
-            between two builds, so a name begins with the variable's number.
+            between two builds, so a name starts with the variable's number.
     """
 
     notes_updates = True
@@ -262,7 +262,7 @@ def _give_constraint(weight: Any) -> None:
 def add_adapters(model: Any, rank: int, patterns: Sequence[str]) -> None:
     """Add low-rank adapters (LoRA, Hu et al. 2021) to layers; their kernels are no longer trained.
 
-    The output of the model stays what it was: an adapter begins with zeros.
+    The output of the model stays what it was: an adapter starts with zeros.
 
     Args:
         patterns: layers whose kernel one of them matches have adapters, if Keras can add any.
@@ -315,7 +315,7 @@ def checked_call() -> Iterator[None]:
     """Check the call of a model inside, which is given the values of all its variables.
 
     Raises:
-        ConfigError: it has Python ask for the value of a tensor, or `refuse` was called.
+        ConfigError: it has Python request the value of a tensor, or `refuse` was called.
     """
     _current.calls = True
     try:
@@ -325,7 +325,7 @@ def checked_call() -> Iterator[None]:
         place = re.search(r"when calling ([\w.]+\(\))", str(error))
         raise ConfigError(
             f"model: {place[1] if place else 'the forward pass'} asks in Python for the value of a "
-            "tensor (if, while, for, and, not), which is not known when the step is compiled; use "
+            "tensor (if, while, for, and, not), which is unknown when the step is compiled; use "
             "keras.ops.cond, keras.ops.where, keras.ops.while_loop or keras.ops.logical_and"
         ) from error
     finally:

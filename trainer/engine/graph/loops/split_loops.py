@@ -83,7 +83,7 @@ class EvalLoop(SplitLoop):
 
     @tf.function(autograph=False, reduce_retracing=False)
     def rest(self, batch: Batch, share: float, total: tf.Tensor) -> tf.Tensor:
-        """Add the sums of a share of the examples to `total`; every replica has them all."""
+        """Add the sums of a fraction of the examples to `total`; every replica has them all."""
         eval_part: Any = self._eval_part
 
         def evaluate(batch: Batch) -> tf.Tensor:

@@ -72,8 +72,8 @@ def numbers_of(values: Sequence[Any]) -> list[int]:
 def backward_pass() -> Iterator[None]:
     """Trace a backward pass inside; every operation is put where its forward pass was.
 
-    The gradient of a function is put beside the function. A sum of gradients is put where the first
-    of them is, and so is what else has no scope.
+    The gradient of a function is put next to the function. A sum of gradients is put where the
+    first of them is, and so is what else has no scope.
     """
     if replica_group() is None:
         yield
@@ -102,7 +102,7 @@ def _index_of(operation: tf.Operation, group: Sequence[str]) -> int | None:
 
 
 def _is_bound(operation: tf.Operation) -> bool:
-    """Return whether TensorFlow puts an operation beside another one, or beside its variable."""
+    """Return whether TensorFlow puts an operation next to another one, or next to its variable."""
     if any(tensor.dtype == tf.resource for tensor in operation.inputs):
         return True
     try:

@@ -5,7 +5,7 @@ counts by itself. While a step is traced they are replaced below their public na
 of Keras, `tf.nn.dropout` and other libraries call them too. Where nothing can be replaced the
 operation stays what it is, and `graph_check` refuses it.
 
-Philox is a counter-based generator (Salmon et al. 2011): any slice of a long draw that begins at a
+Philox is a counter-based generator (Salmon et al. 2011): any slice of a long draw that starts at a
 group of four numbers can be drawn alone, with the counter set to that group. So a draw whose first
 dimension is the batch is the same on any number of devices, and costs no more than one's own.
 

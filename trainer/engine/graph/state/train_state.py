@@ -245,7 +245,7 @@ def optimizer_trackables(
 ) -> dict[str, Any]:
     """Return an optimizer's variables as they are saved.
 
-    Not by Keras' own tracking of slots: it creates the slots of split variables anew whenever they
+    Not by Keras' own tracking of slots: it creates the slots of split variables again whenever they
     are requested, and then misses them.
     """
     slots = {slot: _slots(optimizer, slot, variables) for slot in optimizer.get_slot_names()}

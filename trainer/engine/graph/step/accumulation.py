@@ -326,7 +326,7 @@ class _Passes:
                 result.append(tf.IndexedSlices(values, tf.cast(gradient.indices, tf.int64)))
             else:
                 dense = tf.convert_to_tensor(gradient)
-                # That of what begins with texts may be unknown.
+                # That of what starts with texts may be unknown.
                 is_known = dense.shape.is_fully_defined()
                 result.append(dense if is_known else tf.ensure_shape(dense, weight.shape))
         return result

@@ -1,4 +1,4 @@
-"""What a step assigns besides the optimizer's updates: moving statistics, and target networks.
+"""What a step assigns next to the optimizer's updates: moving statistics, target networks.
 
 A part of a batch that is computed next to others keeps what it assigns for itself: it reads its
 values again, and no other part does. When all parts have ended, the mean is assigned once. So no
@@ -331,7 +331,7 @@ def soft_update(
     moves = tf.logical_not(dropped)
 
     # Not in the replicas: a variable that they share would be given their mean, and the mean of
-    # three equal numbers may be another one. Each replica's copy reads the source beside it.
+    # three equal numbers may be another one. Each replica's copy reads the source next to it.
     def cross_replica(strategy: tf.distribute.Strategy, moves: Any, tau: Any) -> None:
         moves, tau = (strategy.experimental_local_results(value)[0] for value in (moves, tau))
         for own, other in pairs:

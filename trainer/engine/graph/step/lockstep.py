@@ -1,7 +1,7 @@
 """Traces a function once for each shard, in lockstep: at every update all of them meet.
 
-Each has a thread of its own, which waits while another one traces. When all have arrived at an
-update, the replica's thread adds up what they bring and makes it, and they go on one after the
+Each has its own thread, which waits while another one traces. When all have arrived at an
+update, the replica's thread adds up what they bring and makes it, and they continue one after the
 other. So a function that updates several times, like that of a GAN, is traced as it is written.
 
 Touches private names of TensorFlow, those that its mirrored strategy starts its threads with;

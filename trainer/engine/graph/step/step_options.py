@@ -38,7 +38,7 @@ class StepOptions:
         shards: parts that the global batch is always computed in; None: one for each replica, and
             sums are in no fixed order.
         optimizer_reduces: whether the optimizer's own reduction cannot be left out; it is then
-            given its share of the sum.
+            given its fraction of the sum.
         exchange: sums gradients, and other tensors that must not be rounded, over the replicas;
             None: as one `all_reduce`.
         divergence_monitor: judges each update before it is made; None: no update is judged.

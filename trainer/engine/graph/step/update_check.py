@@ -36,7 +36,7 @@ class Clip:
 
     Attributes:
         norm: the global norm to which it is scaled down; None: it is not.
-        value: the largest absolute value of an element; None: there is none.
+        value: the largest absolute value of an element, or None.
         each: the norm to which the gradient of each variable is scaled down; None: it is not.
     """
 
@@ -204,12 +204,12 @@ class DivergenceMonitor:
 
     @property
     def skips(self) -> bool:
-        """Whether the update of a step that is not sound is dropped, and training goes on."""
+        """Whether the update of a step that is not sound is dropped, and training continues."""
         return self._config.action == "skip"
 
     @property
     def rolls_back(self) -> bool:
-        """Whether training goes on from before a step that is not sound, without its samples."""
+        """Whether training continues from before a step that is not sound, without its samples."""
         return self._config.action == "rollback"
 
     def trackables(self) -> dict[str, Any]:
@@ -248,7 +248,7 @@ class DivergenceMonitor:
     def note(self, status: DivergenceStatus, step: tf.Tensor, verdict: Verdict) -> DivergenceStatus:
         """Return the status after a step.
 
-        The loop goes on, though what comes after a step that ends its work is thrown away: a
+        The loop continues, though what comes after a step that ends its work is thrown away: a
         condition that waits for the step's numbers would keep TensorFlow from gathering the next
         batch meanwhile.
         """
