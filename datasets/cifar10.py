@@ -135,6 +135,6 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module.partition(".")[0] != "numpy" or name not in _ALLOWED:
             raise pickle.UnpicklingError(
-                f"it asks for {module}.{name}, which a batch of images has no use for"
+                f"it requests {module}.{name}, which a batch of images has no use for"
             )
         return _ALLOWED[name]

@@ -128,7 +128,7 @@ class ImageDataset:
 
         Returns:
             The batch with `features` [B, *input_shape] float32, in [0, 1] unless normalized. With
-            mixup or CutMix `label` is [B, num_classes] float32, the share of each class. Pixels
+            mixup or CutMix `label` is [B, num_classes] float32, the fraction of each class. Pixels
             that are shifted in from outside have the class IGNORED in `mask`.
         """
         images = tf.cast(batch["features"], tf.float32) / self.max_value

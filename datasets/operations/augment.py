@@ -40,7 +40,7 @@ class Augmentation:
     cutmix (Yun et al. 2019), of which each image gets one if both are chosen.
 
     Attributes:
-        min_area: the least share of an image in the random box that images of files are cut to when
+        min_area: the least fraction of an image in the random box that image files are cut to when
             they are read; 0: they are not cut. Others are cut by `apply`.
         num_draws: random numbers per example: up to the last column that is in use.
         group_size: how many neighbors in a batch `mix` joins; 1: none.
