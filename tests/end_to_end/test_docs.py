@@ -118,7 +118,7 @@ def test_reference_has_every_key_and_every_choice():
     listed = (REFERENCE / "experiment.md").read_text()
     assert [file.stem for file in recipes if f"| `{file.stem}` |" not in listed] == []
     assert rows["optimizer.momentum"].startswith(
-        "| `optimizer.momentum` | `0.9` | float, >= 0, &lt; 1 | share of the last update"
+        "| `optimizer.momentum` | `0.9` | float, >= 0, &lt; 1 |"
     )
     assert rows["model.width"].endswith("| no |")
     assert rows["augment.crop"].startswith("| `augment.crop` | `0` | int, >= 0 |")
