@@ -382,7 +382,9 @@ def config_loader(config_dir: str | Path | None) -> Iterator[Any]:
 def complete(words: list[str], config_dir: str | None) -> None:
     """Do what `--shell-completion` requests: `install=bash`, `uninstall=bash`, `query=bash`."""
     with reading_configuration(), config_loader(config_dir):
-        GlobalHydra.instance().hydra.shell_completion("config", words)
+        application = GlobalHydra.instance().hydra
+        assert application is not None
+        application.shell_completion("config", words)
 
 
 def _check_directory(directory: str) -> None:
