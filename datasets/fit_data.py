@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -61,17 +61,11 @@ def data_of_fit(
             value = (_tuple(examples), _tuple(_read(evaluated)))
         return arrays(data=lambda: value, unit=unit, **kinds)
     if makes_batches(examples):
-        spec, batched = _spec(examples), True
+        spec, batched = _spec(map(_parts, itertools.islice(one_pass(examples), _PEEKED))), True
 
         def make() -> tf.data.Dataset:
             seed = int(np.random.randint(2**31))
-
-            def batches() -> Iterator[Any]:
-                for batch in passes(data, seed):
-                    # TensorFlow shares the memory of arrays, and may write results to it.
-                    yield tf.nest.map_structure(np.copy, _parts(batch))
-
-            return tf.data.Dataset.from_generator(batches, output_signature=spec)
+            return _stream_of(lambda: map(_parts, passes(data, seed)), spec)
     else:
         if batched is None and is_batched(examples) is None:
             batched = True  # numbers, in batches as Keras takes them
@@ -94,9 +88,18 @@ def _parts(batch: Any) -> tuple[Any, ...]:
     return tuple(part_of(batch, "train").values())
 
 
-def _spec(batches: Any) -> tuple[Any, ...]:
-    """Return the specification of batches; a side is fixed if the first have it in common."""
-    first = list(map(_parts, itertools.islice(one_pass(batches), _PEEKED)))
+def _stream_of(batches: Callable[[], Iterable[Any]], spec: Any) -> tf.data.Dataset:
+    def copied() -> Iterator[Any]:
+        for batch in batches():
+            # TensorFlow shares the memory of arrays, and may write results to it.
+            yield tf.nest.map_structure(np.copy, batch)
+
+    return tf.data.Dataset.from_generator(copied, output_signature=spec)
+
+
+def _spec(batches: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the specification of batches; a side is fixed if all have it in common."""
+    first = list(batches)
     if not first:
         raise ValueError("data: it has no batch; a function must return a new generator")
 
@@ -122,7 +125,8 @@ def _read(value: Any) -> Any:
 def _dataset(value: Any, batched: bool | None) -> tf.data.Dataset:
     """Return examples of any kind as a tf.data.Dataset, of batches if the others are."""
     if not isinstance(value, tf.data.Dataset):
-        value = tf.data.Dataset.from_tensors(_parts(_read(value)))
+        batches = list(map(_parts, one_pass(value))) if makes_batches(value) else [_parts(value)]
+        value = _stream_of(lambda: batches, _spec(batches))
         return value if batched else value.unbatch()
     if batched is None or may_be_batches(value) == batched:
         return value

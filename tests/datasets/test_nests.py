@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tests.support.dataset_contract import check_split
 from trainer.datasets.arrays import arrays
+from trainer.datasets.fit_data import data_of_fit
 from trainer.datasets.stream import stream
 
 
@@ -155,6 +156,19 @@ def generated():
         lambda: [(np.ones([3, 2]), [0] * 3)], output_signature=spec
     )
     return batches.apply(tf.data.experimental.assert_cardinality(1))
+
+
+def of_two_lengths():
+    yield np.ones([2, 5], np.int32), np.zeros([2])
+    yield np.ones([2, 3], np.int32), np.zeros([2])
+
+
+def test_batches_of_generators_may_differ_in_length():
+    data = data_of_fit(data=of_two_lengths, held_out=of_two_lengths, num_examples=4)
+    rows = data.train.stream().take(4)
+    assert [row["features"].shape[0] for row in rows] == [5, 5, 3, 3]
+    pairs = [data.test.fetch(tf.constant(two))["features"] for two in ([0, 1], [2, 3])]
+    assert [batch.shape for batch in pairs] == [(2, 5), (2, 3)]
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,8 @@ def _short_plan(program, layouts):
 
 
 def _is_by_part(program):
-    return bool(set(program.layers) & BY_PART)
+    texts = program.data.lengths and any(item.kind == "text" for item in program.inputs)
+    return texts or bool(set(program.layers) & BY_PART)  # texts: as long as the longest of a part
 
 
 def layouts_of(number, layouts, every):

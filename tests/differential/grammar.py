@@ -22,7 +22,7 @@ from tests.differential.catalog import (
     TARGETS,
     WIDE,
 )
-from tests.differential.program import Data, Input, Optimizer, Output, Program
+from tests.differential.program import BATCH, Data, Input, Optimizer, Output, Program
 from tests.differential.source import WIDE_KINDS
 from tests.differential.steps import STEPS
 
@@ -76,7 +76,8 @@ class _Drawing:
             steps=self._one([2, 3, 4, 5]),
             epochs=self._one([1, 1, 1, 2]),
         )
-        return allowed(program)
+        # Drawn last, so that everything else of a program is what it was before this was drawn.
+        return allowed(replace(program, data=replace(program.data, lengths=self._chance(0.5))))
 
     def _input(self):
         kind = self._one(KINDS)
@@ -228,4 +229,16 @@ def allowed(program):
         data = replace(data, special="none")
     if len(program.inputs) == 1 and len(outputs) == 1:
         data = replace(data, container="dict")
+    if data.source not in ("dataset", "generator") or not takes_lengths(program.inputs, wide):
+        data = replace(data, lengths=False)
+    if data.lengths:  # batches that are taken apart would have to be padded
+        data = replace(data, train=-(-data.train // BATCH) * BATCH)
     return replace(program, outputs=tuple(outputs), data=data)
+
+
+def takes_lengths(inputs, wide):
+    """Return whether inputs, and labels with positions, may be shorter in some batches."""
+    kinds = {item.kind for item in inputs}
+    if "text" in kinds and (wide or len(inputs) > 1):  # its length is that of the longest text
+        return False
+    return kinds <= {"sequence", "tokens", "text"} and "flatten" not in {i.flat for i in inputs}

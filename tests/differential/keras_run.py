@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tests.differential.program import BATCH
 from tests.differential.results import Results, weights_of
+from tests.differential.source import WIDE_KINDS
 from trainer.datasets.splits.batches import passes
 from trainer.datasets.splits.nested import seeded
 
@@ -56,17 +57,22 @@ def fit(program, module, shift=0.0, *, eagerly=True):
     options = {}
     if program.data.class_weights:
         options["class_weight"] = class_weights(program)
-    if program.epochs == 1:
+    if program.epochs == 1 and not program.data.lengths:
         options |= {"x": parts[0], "y": parts[1], "batch_size": BATCH, "shuffle": False}
         options |= {"sample_weight": parts[2]} if len(parts) > 2 else {}
     else:  # which goes on where the epoch before has ended
         options["x"] = tf.data.Dataset.from_tensor_slices(_tuples(parts)).batch(BATCH)
         options["steps_per_epoch"] = program.steps
+    held_out = {"x": module.examples(program.data.test, 1), "batch_size": BATCH}
+    if program.data.lengths:
+        options["x"] = _shortened(module, parts, program.data.train // BATCH)
+        if not any(item.shape in WIDE_KINDS for item in program.outputs):
+            held_out = {"x": _shortened(module, held_out["x"]), "batch_size": None}
     fitted = model.fit(
         epochs=program.epochs,
         verbose=0,
-        validation_data=module.examples(program.data.test, 1),
-        validation_batch_size=BATCH,
+        validation_data=held_out["x"],
+        validation_batch_size=held_out["batch_size"],
         **options,
     )
     history = {name: [np.mean(x) for x in values] for name, values in fitted.history.items()}
@@ -77,6 +83,12 @@ def predict(program, module, model):
     """Return what a model makes of the examples of the evaluation."""
     outputs = model(module.examples(program.data.test, 1)[0], training=False)
     return [np.asarray(output) for output in tf.nest.flatten(outputs)]
+
+
+def _shortened(module, examples, count=1000):
+    """Return batches of the lengths that they have in `count` batches which repeat."""
+    batches = tf.data.Dataset.from_tensor_slices(_tuples(examples)).batch(BATCH)
+    return batches.enumerate().map(lambda number, batch: module.shortened(number % count, batch))
 
 
 def _tuples(value):

@@ -59,6 +59,7 @@ class Data:
     class_weights: bool = False
     container: str = "dict"  # or list, of several inputs or outputs
     special: str = "none"  # or empty_class (the test has none of it), nan (in a label)
+    lengths: bool = False  # sequences are shorter in some batches than in others
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,18 @@ _SEQUENCE = """
 """
 
 
+_SHORTENED = """
+def shortened(number, batch):
+    def short(value):
+        is_long = value.shape.rank > 1 and value.shape[1] == 5
+        return value[:, : 5 - number % 3] if is_long else value
+
+    return tf.nest.map_structure(short, batch)
+
+
+"""
+
+
 @dataclass(frozen=True)
 class Node:
     """A layer: `name = source(inputs)`; a head has the name of its output."""
@@ -115,7 +127,7 @@ def _graph(program):
     wide = {}
     flats = []
     for name, item in zip(names("x", len(program.inputs)), program.inputs, strict=True):
-        last = _encode(graph, name, item)
+        last = _encode(graph, name, item, program.data.lengths)
         for shape in shapes & WIDE_KINDS.keys():
             if item.kind in WIDE_KINDS[shape]:
                 wide.setdefault(shape, last)
@@ -140,10 +152,11 @@ def _graph(program):
     return graph
 
 
-def _encode(graph, name, item):
+def _encode(graph, name, item, lengths):
     last = name
     if item.kind == "text":
-        vectorize = f"keras.layers.TextVectorization(vocabulary={WORDS}, output_sequence_length=5)"
+        length = "" if lengths else ", output_sequence_length=5"
+        vectorize = f"keras.layers.TextVectorization(vocabulary={WORDS}{length})"
         last = graph.add(f"tokens_{name}", vectorize, last)
     if item.kind in ("text", "tokens"):
         masks = ", mask_zero=True" if item.masked else ""
@@ -225,7 +238,10 @@ def _make(program):
         made = {}
         for name, item in inputs.items():
             dtype = {"tokens": ', dtype="int32"', "text": ', dtype="string"'}.get(item.kind, "")
-            made[name] = f'keras.Input({list(SHAPES[item.kind])}, name="{name}"{dtype})'
+            shape = list(SHAPES[item.kind])
+            if program.data.lengths and shape:
+                shape[0] = None
+            made[name] = f'keras.Input({shape}, name="{name}"{dtype})'
         graph = _graph(program)
         if program.form == "sequential":
             first = [made["x0"]] if program.built else []
@@ -301,7 +317,8 @@ def _data(program):
     inputs = dict(zip(names("x", len(program.inputs)), program.inputs, strict=True))
     outputs = dict(zip(names("y", len(program.outputs)), program.outputs, strict=True))
     lines = ["def examples(count, seed):", "    rng = np.random.default_rng(seed)"]
-    lines += [f"    {name} = {_feature(item)}" for name, item in inputs.items()]
+    lengths = program.data.lengths
+    lines += [f"    {name} = {_feature(item, lengths)}" for name, item in inputs.items()]
     for name, item in inputs.items():
         if item.masked and item.kind == "sequence":
             lines.append(f"    {name}[:, 3:] = 0.0")
@@ -338,18 +355,24 @@ def _source(program, name, examples):
         return f"def {name}():\n    return {examples}"
     # A list would be one tensor.
     sliced = f"tf.data.Dataset.from_tensor_slices(packed({examples}))"
+    batched = f"{sliced}.batch({BATCH})"
     packed = ""
+    wide = any(item.shape in WIDE_KINDS for item in program.outputs)
+    # What Keras predicts has one length in all batches.
+    if program.data.lengths and (name == "data" or not wide):
+        batched = f"{batched}.enumerate().map(shortened)"
     if name == "data":
         packed = (
             "def packed(value):\n"
             "    return tuple(map(packed, value)) if isinstance(value, (list, tuple)) else value"
             "\n\n\n"
         )
+        packed += _SHORTENED if program.data.lengths else ""
     if program.data.source == "dataset":
-        return f"{packed}def {name}():\n    return {sliced}.batch({BATCH})"
+        return f"{packed}def {name}():\n    return {batched}"
     if program.data.source == "examples":
         return f"{packed}def {name}():\n    return {sliced}"
-    batches = f"{sliced}.batch({BATCH}).as_numpy_iterator()"
+    batches = f"{batched}.as_numpy_iterator()"
     if program.data.source == "generator":
         return f"{packed}def {name}():\n    yield from {batches}"
     base = "PyDataset" if program.library == "keras" else "Sequence"
@@ -357,12 +380,13 @@ def _source(program, name, examples):
     return f"{packed}{sequence}def {name}():\n    return Batches(list({batches}))"
 
 
-def _feature(item):
+def _feature(item, lengths):
     shape = _shape(*SHAPES[item.kind])
     if item.kind == "tokens":
         return f'rng.integers(0, 7, {shape}).astype("int32")'
     if item.kind == "text":
-        return f"np.array([' '.join(rng.choice({WORDS}, 4)) for _ in range(count)], object)"
+        words = f"rng.choice({WORDS}, {'rng.integers(1, 6)' if lengths else 4})"
+        return f"np.array([' '.join({words}) for _ in range(count)], object)"
     return f'rng.normal(size={shape}).astype("float32")'
 
 

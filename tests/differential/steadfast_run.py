@@ -72,10 +72,8 @@ def overrides(program, module):
         "evaluate.every_epochs=1",
         "writers=[jsonl]",
     ]
-    if program.data.source in (
-        "generator",
-        "sequence",
-    ):  # the stream of which does not know how many it makes
+    # A stream does not know how many examples it makes.
+    if program.data.source in ("generator", "sequence") or program.data.lengths:
         words.append(f"++dataset.num_examples={program.data.train}")
     if program.data.class_weights:
         pairs = ",".join(f"{key}:{value}" for key, value in class_weights(program).items())
