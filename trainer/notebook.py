@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from html import escape
 from pathlib import Path
 
 import trainer
@@ -26,10 +25,8 @@ from trainer.cluster import environment
 from trainer.cluster.signals import forward_to
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError
 from trainer.optional_packages import pip_install
-from trainer.runs import provenance
 from trainer.runs.recorded_metrics import Points, epoch_metrics, read_curves
 from trainer.runs.status import RunStatus, run_status
-from trainer.text import format_metric, without_classes
 
 _DIRECTORY = re.compile(r"(?:Run directory: |Predictions with step \d+ of )(.+?)(?:: .*)?")
 """The line in which a command names the directory of its run; the last that it prints."""
@@ -89,20 +86,6 @@ class Run:
     def curves(self) -> Mapping[tuple[str, str], Points]:
         """Pairs of step and value by split and metric: `curves["train", "loss"]`."""
         return read_curves(self.directory)
-
-    def _repr_html_(self) -> str:
-        """Return what a notebook shows: state, metrics, and what the command has set."""
-        record = provenance.read(self.directory)
-        settings = " ".join(record.get("overrides", ()))
-        metrics = without_classes(self.metrics)
-        figures = ", ".join(f"{name} {format_metric(value)}" for name, value in metrics.items())
-        parts = [
-            f"<b>{escape(self.directory.name)}</b>: {self.status.state}, step {self.step:,}",
-            escape(figures),
-            f"<code>{escape(settings)}</code>" if settings else "",
-            f"Live page: <code>python train.py ui {escape(str(self.directory.parent))}</code>",
-        ]
-        return "".join(f"<div>{part}</div>" for part in parts if part)
 
 
 def run(

@@ -246,8 +246,6 @@ def test_groups_of_the_built_in_loop_are_left_out():
         ([*CATCH, "strategy=parameter_server"], r"env .* cannot be used with strategy=p"),
         ([*LOOP, "strategy=parameter_server"], "make steps of their own at their own time"),
         ([*LOOP, "strategy=tpu", "strategy.name=local"], "distributed iterator"),
-        ([*LOOP, "strategy=multi_worker", "launch=ray", "launch.ray.min_workers=1"],
-         r"launch.ray.min_workers .1. cannot be used with loop"),
     ],
 )  # fmt: skip
 def test_strategy_that_cannot_is_refused_with_the_reason(overrides, reason):

@@ -19,7 +19,7 @@ from trainer.cli.command_table import COMMANDS
 from trainer.config.modes import MODES
 from trainer.config.other_names import choice_hint
 from trainer.config.removed import removal
-from trainer.config.schema import GROUPS, USED
+from trainer.config.schema import USED
 from trainer.errors import ConfigError
 from trainer.files import storage_problem
 from trainer.text import did_you_mean, printable
@@ -131,10 +131,6 @@ def _hydra_text(text: str) -> str:
     return _first_line(text)
 
 
-def _no_group_to_override(file: str, group: str) -> str:
-    return f"{file}.yaml overrides '{group}', which is no group{did_you_mean(group, GROUPS)}"
-
-
 def _no_place(group: str, place: str, places: str | None) -> str:
     """Explain that a group is not chosen at a place; `places` lists where it is."""
     name = f"{group}@{place}"
@@ -150,18 +146,8 @@ def _no_place(group: str, place: str, places: str | None) -> str:
 
 _TWICE = "{0} is chosen twice; write {0}=<choice> once, without +"
 _HYDRA_ERRORS: tuple[tuple[str, str | Callable[..., str]], ...] = (
-    (r"In '(.*)': Could not override '([\w/]+)'. No match", _no_group_to_override),
     (r"Multiple values for ([\w/]+)\.", _TWICE),
     (r"^([\w/]+) appears more than once", _TWICE),
-    (
-        r"^force-add of config groups is not supported: '\+\+(.*)'",
-        "'++{0}' adds a group that is there; write {0}",
-    ),
-    (
-        r"In '(.*)': Could not override '([\w/]+)@([\w.]+)'",
-        "{0}.yaml overrides {1}@{2}, which nothing chooses; for the experiment's {1} write "
-        "'override /{1}@_global_.{1}'",
-    ),
     (
         r"Could not override '([\w/]+)@([\w.]+)'\.(?:\n.*override (?:one of )?(.*)\?)?",
         _no_place,
