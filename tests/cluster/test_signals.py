@@ -22,7 +22,7 @@ def test_second_ctrl_c_of_a_person_leaves_at_once():
     requests = StopRequests(is_attended=True)
     assert requests.hint() == ""
     assert requests.decide(SignalReceived(signal.SIGINT)) is Decision.STOP
-    assert requests.hint() == "; once more leaves at once"
+    assert requests.hint() == "; again exits immediately"
     assert requests.decide(SignalReceived(signal.SIGTERM)) is Decision.IGNORE
     assert requests.decide(SignalReceived(signal.SIGINT), WORKER) is Decision.IGNORE
     assert requests.decide(SignalReceived(signal.SIGINT)) is Decision.LEAVE

@@ -91,7 +91,7 @@ def test_stop_of_one_worker_while_compiling_stops_both(tmp_path):
     probed = probe(tmp_path, "compile", "stop", index=1)
     code, out, err = run(tmp_path, *SMALL, MULTI, probed)
     assert code == 143, out + err
-    assert "SIGTERM to worker-1: saving, then leaving" in out
+    assert "SIGTERM to worker-1: saving, then exiting" in out
     succeed(tmp_path, *SMALL, MULTI, probed)
 
 

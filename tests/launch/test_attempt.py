@@ -259,7 +259,7 @@ def test_stop_is_forwarded_once_though_every_process_gets_a_signal():
     for name in TWO:
         assert not play.send(name, request)
     assert actions == [
-        Show(Line("SIGTERM: saving, then leaving.")),
+        Show(Line("SIGTERM: saving, then exiting.")),
         *(Send(process(name), request) for name in TWO),
         EndStandby(),
     ]
@@ -271,7 +271,7 @@ def test_stop_is_forwarded_once_though_every_process_gets_a_signal():
 def test_second_ctrl_c_leaves_at_once():
     play = Play(*TWO, is_attended=True).train(*TWO)
     play.signal(signal.SIGINT)
-    assert play.lines == ["SIGINT: saving, then leaving; once more leaves at once."]
+    assert play.lines == ["SIGINT: saving, then exiting; again exits immediately."]
     assert play.signal(signal.SIGINT) == [ShowUnsaved("a second SIGINT")]
     assert (play.attempt.is_over, play.attempt.code) == (True, 1)
 

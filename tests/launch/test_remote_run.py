@@ -87,7 +87,7 @@ def test_second_ctrl_c_leaves_during_the_last_upload(store):
     assert run_chief(console, requests, 128 + signal.SIGINT) == CRASHED
     (line,) = console.lines
     assert line.startswith(f"SIGINT: uploading to {ADDRESS}/")
-    assert line.endswith(", then leaving; once more leaves at once.")
+    assert line.endswith(", then exiting; again exits immediately.")
     (error,) = console.errors
     assert ": left before everything was uploaded; it has no checkpoint; what it lacks is" in error
     assert read_manifest(store)[0].is_free is False
@@ -108,7 +108,7 @@ def test_repeated_signals_of_a_scheduler_do_not_cut_the_last_upload(store, numbe
     console = Console(repeat)
     assert run_chief(console, requests, 128 + number) == 128 + number
     (line,) = console.lines
-    assert line.endswith(", then leaving.")
+    assert line.endswith(", then exiting.")
     assert console.errors == []
     assert read_manifest(store)[0].checkpoints.keys() == {2}
 
@@ -178,7 +178,7 @@ def test_other_command_leaves_when_a_person_types_ctrl_c_again(other):
 
     assert other.run(act, 128 + signal.SIGINT) == 130
     assert other.waits == 5
-    assert other.console.lines[0].endswith("; once more leaves at once.")
+    assert other.console.lines[0].endswith("; again exits immediately.")
 
 
 def test_other_command_waits_for_a_store_that_is_away_for_a_short_time(other, monkeypatch):

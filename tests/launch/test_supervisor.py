@@ -181,7 +181,7 @@ def test_requests_of_a_sweep_and_signals_of_the_user_reach_the_process_once(run)
 
     with forward_to(run.stop_requests.request):
         assert run.supervise([behave]) == 143
-    assert run.lines == ["SIGTERM to sweep-0: saving, then leaving."]
+    assert run.lines == ["SIGTERM to sweep-0: saving, then exiting."]
     assert run.processes[0].sent[1:] == [SignalReceived(signal.SIGTERM)]
 
 

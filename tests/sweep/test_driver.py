@@ -228,7 +228,7 @@ def test_second_ctrl_c_leaves_at_once_with_exit_code_1(monkeypatch):
     # No exit code of a saved sweep.
     assert (outcome.code, started_seeds()) == (1, [1])
     assert messages == [SignalReceived(signal.SIGINT), Leave()]
-    assert "SIGINT: the running points save, then leave; once more leaves at once." in outcome.out
+    assert "SIGINT: the running points save, then exit; again exits immediately." in outcome.out
     assert states() == {1: "stopped", 2: "waiting"}
 
 

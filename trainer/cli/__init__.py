@@ -1,1 +1,1 @@
-"""What a command line says: overrides, help, errors and the small commands."""
+"""The command line: overrides, help, errors and the small commands."""

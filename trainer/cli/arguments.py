@@ -86,7 +86,7 @@ def _unknown_flag(word: str) -> ConfigError:
     if flag.partition("=")[0].partition(".")[0] in _KEYS:
         override = flag if "=" in flag else f"{flag}=<value>"
         return ConfigError(f"{word} is a key, no flag; write {override}")
-    # Without their dashes, which make any two flags alike.
+    # Without their dashes, which make any two flags similar.
     hint = did_you_mean(word.partition("=")[0].strip("-"), [name.strip("-") for name in FLAGS])
     hint = hint.replace(" '", " '--") or "; see --help"
     return ConfigError(f"unknown flag {word}{hint}")

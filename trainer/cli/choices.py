@@ -21,7 +21,7 @@ class Choices:
     """The choices of every group.
 
     Attributes:
-        chosen: the name that was chosen in each group; None if there is none, or several.
+        chosen: the name that was chosen in each group, or None if there are several.
     """
 
     def __init__(self, config_dir: str | None, chosen: Mapping[str, Any]) -> None:

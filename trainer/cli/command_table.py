@@ -9,7 +9,7 @@ COMMANDS = {
     "checkpoints": ("[runs/<run>]", "what a run has saved, verified"),
     "diff": ("[runs/<run> runs/<run>]", "in which keys two runs differ"),
     "ui": ("[folder]", "the runs of a folder (runs/) in the browser, while they train"),
-    "report": ("[runs/<run> ...]", "what runs came to, as one HTML page that needs no network"),
+    "report": ("[runs/<run> ...]", "the results of runs, as one HTML page that needs no network"),
     "slurm": (
         "... --<option>",
         "the Slurm job script of a run, or of a sweep (-m); --submit: submit it",

@@ -191,7 +191,7 @@ def _chooses(override: Override, loader: Any) -> bool:
 
 
 def _several_values(override: Override) -> str | None:
-    """Return why an override of a sweep is wrong in one run, or None if it is none."""
+    """Return why an override of a sweep is wrong in one run, or None."""
     if not override.is_sweep_override():
         return None
     line, key = override.input_line or "", override.key_or_group
@@ -243,7 +243,7 @@ def add_engine_keys(config: DictConfig) -> None:
 
 
 def _apply(override: Override, config: DictConfig) -> str | None:
-    """Set or delete what an override says; return what is wrong with it, or None.
+    """Set or delete the key of an override; return what is wrong with it, or None.
 
     A key without `+` must exist, or be an option of the target of its node.
     """
@@ -308,7 +308,7 @@ def _drop_unknown(
 
     Args:
         kept: keys that stay, with what is in them.
-        unread: whether a target whose source does not tell has no options.
+        unread: whether a target whose source is unreadable has no options.
     """
     node = OmegaConf.select(config, key)
     if not isinstance(node, DictConfig):

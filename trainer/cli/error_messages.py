@@ -1,4 +1,4 @@
-"""Errors of Hydra and OmegaConf in one line that says what to change. No TensorFlow."""
+"""Errors of Hydra and OmegaConf in one line with the fix. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def reading_configuration() -> Iterator[None]:
     """Raise what composing raises for a mistake of the user's as a ConfigError.
 
     Hydra raises plain errors too, such as for a file that is no text; elsewhere they are faults.
-    An error of storage stays what it is: the same command may succeed later.
+    An error of storage stays as it is: the same command may succeed later.
     """
     try:
         yield
@@ -157,7 +157,7 @@ _HYDRA_ERRORS: tuple[tuple[str, str | Callable[..., str]], ...] = (
         "a choice's YAML file must hold keys, not one {0}; write key: value",
     ),
 )
-"""What Hydra says, and how we say it; the first pattern that matches counts."""
+"""Messages of Hydra, and ours; the first pattern that matches counts."""
 
 
 def _first_line(text: str) -> str:

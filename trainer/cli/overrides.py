@@ -33,7 +33,7 @@ _INEFFECTIVE = {
         ("run", "sweep", "output_subdir", "job"), "write runs_dir=<directory> and name=<name>"
     ),
 }
-"""Sections of Hydra's configuration that say how it runs jobs, and what to write instead."""
+"""Sections of Hydra's configuration for running jobs, and what to write instead."""
 
 
 @reading_configuration()

@@ -1,4 +1,4 @@
-"""The standard streams of a command: any text can be printed, also when nobody reads it."""
+"""The standard streams of a command: any text can be printed, also to a closed pipe."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def prepare() -> None:
             write_through=is_unbuffered,
         )
         setattr(sys, name, replacement)
-        setattr(sys, f"__{name}__", replacement)  # `shutil` asks this one for the terminal's size
+        setattr(sys, f"__{name}__", replacement)  # `shutil` reads the terminal's size from this one
 
 
 def lost_output() -> str:

@@ -28,7 +28,7 @@ def declared_cluster(
 
     Args:
         process_ids: returns the processes of a cluster of this size (None: of the configured
-            size), for schedulers, which know how many there are but not their jobs.
+            size), for schedulers, which have their number but not their jobs.
 
     Raises:
         ConfigError: the declaration is wrong, or the port of this process is in use.

@@ -75,7 +75,7 @@ def ray_variables() -> dict[str, str]:
 def online_writer(writers: object) -> str | None:
     """Return why one of the configured writers may use the network, or None.
 
-    The class of a writer says it by its constant `network`, which is read from its source.
+    The class of a writer declares it by its constant `network`, which is read from its source.
     """
     from trainer.config.options import signatures  # only now: a command starts its server first
 
@@ -83,7 +83,7 @@ def online_writer(writers: object) -> str | None:
         # What a class adds to one that needs no network may need it: nothing is inherited.
         variable = signatures.constant(node["_target_"], "network", ..., inherited=False)
         if variable is ...:
-            return f"writers.{name} ({node['_target_']}) does not say that it needs no network"
+            return f"writers.{name} ({node['_target_']}) does not declare that it needs no network"
         value = os.environ.get(str(variable), "")
         if variable is not None and not value.startswith(_LOCAL) and value not in _OFFLINE:
             return f"{variable} ({value}) may be on the network"
@@ -236,5 +236,5 @@ def set_tf_config(cluster: Cluster) -> None:
     os.environ.pop("TF_CONFIG", None)
     if cluster.jobs:
         os.environ["TF_CONFIG"] = cluster.tf_config()
-        # A refused connection fails at once where TensorFlow expects that, and waits elsewhere.
+        # A refused connection fails immediately where TensorFlow expects that, and waits elsewhere.
         os.environ["GRPC_FAIL_FAST"] = "use_caller"

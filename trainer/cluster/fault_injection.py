@@ -1,6 +1,6 @@
 """Fault injection: a process dies, freezes, or runs out of disk. No TensorFlow.
 
-A process injects its own faults. Those of processes that count no steps, and so do not know when,
+A process injects its own faults. Those of processes that count no steps, and so cannot time them,
 are injected by the chief: into its supervisor by a signal, into others through its supervisor.
 """
 
@@ -77,9 +77,9 @@ class Faults:
         self._flip_bit = flip
 
     def take_step_delays(self) -> list[Fault]:
-        """Return the rests in steps that this process injects; the caller puts them into the step.
+        """Return the delays of steps that this process injects; the caller puts them into the step.
 
-        Without this call the process rests after each call of `reached` with `step`.
+        Without this call the process sleeps after each call of `reached` with `step`.
         """
         self._steps_rest = True
         return list(filter(_rests_in_step, self._pending.values()))
@@ -128,7 +128,7 @@ class Faults:
         if action_of(fault.kind).signal is not None and fault.delay_secs:
             timer = threading.Timer(fault.delay_secs, self._send, (fault,))
             timer.daemon = True
-            # The signal must not come to the timer's thread: see `signals.preserve_sigterm`.
+            # The signal must not reach the timer's thread: see `signals.preserve_sigterm`.
             with blocked():
                 timer.start()
         else:
@@ -214,9 +214,9 @@ def _flip_bit(directory: Path) -> None:
 
 
 def _knows_when(fault: Fault, service_jobs: Collection[str]) -> bool:
-    """Return whether the process itself knows when the fault is due.
+    """Return whether the process itself can time the fault.
 
-    One that counts no steps knows when it starts, and the evaluator its evaluations.
+    One that counts no steps can time its start, and the evaluator its evaluations.
     """
     job = fault.process.rpartition("-")[0]
     return (
@@ -299,7 +299,7 @@ def _problem(fault: Fault, service_jobs: Collection[str], *, declared: bool) -> 
         if action_of(fault.kind).signal is None:  # no process can inject it into another
             why = "runs no steps"
             if is_worker:
-                why = "runs steps that the chief hands out, in no training loop of its own"
+                why = "runs steps that the chief schedules, without a training loop"
             signals = ", ".join(name for name, action in ACTIONS.items() if action.signal)
             return f"{{key}} {why}; there {{action}} must be one of {signals}"
         if declared and fault.process != "supervisor":

@@ -1,6 +1,6 @@
-"""The fork server as its users see it, and what they say to each other.
+"""The client's side of the fork server, and their messages.
 
-A command starts the server, a process of `trainer.worker.forking`, and asks it for processes over a
+A command starts the server, a process of `trainer.worker.forking`, and requests processes over a
 socket in a private folder. Every request, a `Fork`, has its own connection. That of a process
 lasts as long as the process: the server answers its pid with a descriptor of the process (pidfd),
 later its exit code, negative for the signal that killed it. It kills the process if the connection
@@ -32,7 +32,7 @@ END_SECS = 10.0
 """How long a process that was killed may take to end."""
 
 SOCKET = "<socket>"
-"""Stands for the number of a socket, which only the process itself knows."""
+"""A placeholder for the number of a socket, which only the process itself has."""
 
 _PREFIX = "steadfast-server-"
 _STALE_SECS = 60.0
@@ -47,7 +47,7 @@ class Fork:
     Attributes:
         module: what it runs: a module with `prepare`, called in the server, and `work`.
         arguments: its command line, in which SOCKET stands for its socket.
-        scratch: the directory of its temporary files; empty: it has none of its own.
+        scratch: the directory of its temporary files; empty: none.
         began: Unix time when it was requested.
     """
 
@@ -76,7 +76,7 @@ class ForkServer:
     def acquire(cls) -> ForkServer:
         """Return the server that this process is to use, started if there is none.
 
-        That is the one that the command which has started this process names, or one of its own.
+        That is the one that the command which has started this process names, or a new one.
         """
         variables = environment.worker_environment()
         if directory := environment.fork_server():
@@ -115,7 +115,7 @@ class ForkServer:
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 pass_fds=list(ends.values()),
-                # Its workers end when the command asks them to, not by a signal from a terminal.
+                # Its workers end when the command requests it, not by a signal from a terminal.
                 start_new_session=True,
                 env=variables,
             )
@@ -128,7 +128,7 @@ class ForkServer:
         scratch: str,
         descriptors: Sequence[int],
     ) -> socket.socket | None:
-        """Ask for a process.
+        """Request a process.
 
         Args:
             descriptors: its socket, standard output, standard error, and network namespaces.

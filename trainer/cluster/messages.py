@@ -100,7 +100,7 @@ class SignalReceived:
 
 @dataclass(frozen=True)
 class Leave:
-    """To a point: leave at once, without saving."""
+    """To a point: exit immediately, without saving."""
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ def to_socket(connection: socket.socket) -> Send:
     """Return a function that sends messages to the supervisor.
 
     A supervisor that is gone is no error: this process is about to be ended. A child that code of
-    the user's forks does not speak for this process.
+    the user's forks does not write for this process.
     """
     owner = os.getpid()
     lock = threading.Lock()  # a dataset warns in its own thread

@@ -89,7 +89,7 @@ def enter(descriptors: Sequence[int]) -> None:
 def needs_network(experiment: Mapping[str, object]) -> str | None:
     """Return the key of a run that may need the network, with the reason, or None.
 
-    Writers are not looked at: they say it themselves; see `environment.online_writer`.
+    Writers are not checked: they declare it themselves; see `environment.online_writer`.
     """
     dataset = experiment.get("dataset")
     if isinstance(dataset, Mapping) and dataset.get("path", "") is None:

@@ -58,7 +58,7 @@ def free_addresses(count: int) -> list[str]:
     """Return addresses of 127.0.0.1 with different ports that are free at this moment."""
     addresses = []
     with ExitStack() as stack:
-        # All are open at once, so that no port is chosen twice.
+        # All are open together, so that no port is chosen twice.
         for _ in range(count):
             probe = stack.enter_context(socket.socket())
             probe.bind(("127.0.0.1", 0))

@@ -40,9 +40,9 @@ class Decision(enum.Enum):
 
     SAVE = enum.auto()
     STOP = enum.auto()
-    """Save, then leave."""
+    """Save, then exit."""
     LEAVE = enum.auto()
-    """Leave at once, without saving."""
+    """Exit immediately, without saving."""
     IGNORE = enum.auto()
 
 
@@ -52,14 +52,14 @@ class StopRequests:
     A source is the user (None), a process of the run, or a sweep. The first stop request of any
     source stops the run. Further ones change nothing, however many there are: when a machine, a
     container or a job is stopped, every process in it gets a signal, and Slurm sends SIGTERM twice
-    within milliseconds. Only a person who types Ctrl-C a second time leaves at once.
+    within milliseconds. Only a second Ctrl-C at the keyboard exits immediately.
 
     Args:
-        is_attended: whether a SIGINT of the user is a key that a person has typed.
+        is_attended: whether a SIGINT of the user is a Ctrl-C at the keyboard.
 
     Attributes:
         number: the signal of the first stop request; 0: there was none.
-        is_leaving: whether a request was to leave at once.
+        is_leaving: whether a request was to exit immediately.
     """
 
     def __init__(self, *, is_attended: bool = False) -> None:
@@ -85,7 +85,7 @@ class StopRequests:
     def waking(self, wake: Callable[[], None]) -> Iterator[None]:
         """Call `wake` after each request while the block lasts.
 
-        A request that is added just before the block may be without its call, so look at what is
+        A request that is added just before the block may be without its call, so check what is
         pending within the block first.
         """
         self._wake = wake
@@ -122,7 +122,7 @@ class StopRequests:
 
     def hint(self) -> str:
         """Return how the user can leave without saving, as the end of a line; empty: not so."""
-        return "; once more leaves at once" if self._is_interrupted else ""
+        return "; again exits immediately" if self._is_interrupted else ""
 
     def drain(self) -> int:
         """Decide all pending requests; return the signal of the first stop request, or 0."""
@@ -167,7 +167,7 @@ def survive_saves() -> None:
 
 
 def stop_with(caller: int) -> None:
-    """Ask this process to save and stop when the one ends that `caller`, a descriptor, is of."""
+    """Make this process save and stop when the process of `caller`, a descriptor, ends."""
 
     def wait() -> None:
         os.read(caller, 1)

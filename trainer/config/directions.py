@@ -1,6 +1,6 @@
 """What selects by a metric, and which direction of it is better. No TensorFlow.
 
-Tasks and metrics declare directions as the attribute `direction` of their classes. The worker asks
+Tasks and metrics declare directions as the attribute `direction` of their classes. The worker reads
 the objects; the parent, which imports none of them, reads the same attribute from their source.
 """
 
@@ -97,7 +97,7 @@ def of_targets(task: str | None, metrics: Mapping[str, str]) -> Directions:
         for name, target in metrics.items()
     }
     is_unknown = ... in (own, *declared.values()) or any(
-        # It is that of all values, whose names the object knows.
+        # It is that of all values, whose names the object has.
         isinstance(direction, str) and not of_keras[name]
         for name, direction in declared.items()
     )
@@ -137,7 +137,7 @@ def _of_object(metric: Any) -> Any:
 
 
 def of_keras_name(name: str) -> str | None:
-    """Return the better direction of a metric of Keras (`AUC`, `mae`, ...); None: it tells none."""
+    """Return the better direction of a metric of Keras (`AUC`, `mae`, ...); or None."""
     word = name.lower().replace("_", "")
     if word in _KERAS_SHORT_MIN or word.endswith(_KERAS_MIN):
         return "min"

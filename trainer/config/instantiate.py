@@ -132,7 +132,7 @@ def _check_options(target: Callable[..., Any], key: str, names: set[str]) -> Non
 def _signature(target: Callable[..., Any]) -> inspect.Signature | None:
     """Return the signature of an imported target; None: it is C code.
 
-    `*args` of a class do not count: they are what it hands to the class that it extends.
+    `*args` of a class do not count: they are passed to the class that it extends.
     """
     try:
         signature = inspect.signature(target)

@@ -1,7 +1,7 @@
 """From a configuration that Hydra composed to a checked experiment, and back. No TensorFlow.
 
 Hydra composes values of any kind; their types, ranges and unknown keys are checked here alone
-(docs/adr/0006-options-are-signatures.md says why not by pydantic).
+(docs/adr/0006-options-are-signatures.md explains why not pydantic).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def load(
     experiment.choices = _recorded_choices(choices)
     if isinstance(experiment.dataset, Mapping) and experiment.dataset.get("validation", 0) is None:
         experiment.dataset = {**experiment.dataset}
-        del experiment.dataset["validation"]  # as where nobody wrote it: it names the same run
+        del experiment.dataset["validation"]  # as where it is not set: it names the same run
     not_used = list(rules.check_unused(experiment, overrides))
     rules.remove_unused(experiment)
     problems += rules.check_left_out(experiment, choices)

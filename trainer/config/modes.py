@@ -43,4 +43,4 @@ MODES = {
     "export": Mode("write a SavedModel of a run", with_env=True),
     "predict": Mode("write a table of a run's predictions"),
 }
-"""The modes by name, in the order in which the user is told of them."""
+"""The modes by name, in the order of messages."""

@@ -97,7 +97,7 @@ def _loop(experiment: Experiment) -> Iterator[str]:
         )
     if (count := (experiment.strategy or {}).get("devices_per_replica", 1)) != 1:
         yield (
-            f"strategy.devices_per_replica ({count}) needs the built-in loop, which knows the "
+            f"strategy.devices_per_replica ({count}) needs the built-in loop, which has the "
             f"task's models and places their gradients, and loop is {name}; remove it"
         )
 
@@ -196,7 +196,7 @@ def _resume(experiment: Experiment) -> Iterator[str]:
         yield f"mode ({mode}) needs a run; add resume=<run directory>"
     if mode == "verify" and experiment.fault:
         faults = ", ".join(f"fault.{name}" for name in experiment.fault)
-        yield f"mode ({mode}) is for runs without faults of their own; remove {faults}"
+        yield f"mode ({mode}) is for runs without faults; remove {faults}"
 
 
 def _place(experiment: Experiment) -> Iterator[str]:
@@ -253,7 +253,7 @@ def _checkpoint(experiment: Experiment) -> Iterator[str]:
 
 
 def _directions(experiment: Experiment) -> Iterator[str]:
-    """Nothing may select by a metric without a declared direction, as far as sources tell."""
+    """Nothing may select by a metric without a direction that sources declare."""
     if experiment.needs_run or experiment.own_loop is not None:
         return
     if selections := list(directions.selections(experiment)):
@@ -327,7 +327,7 @@ def _faults(experiment: Experiment) -> Iterator[str]:
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,99}", str(name)):
             yield f"{path} must be usable as a file's name; {_NAME_RULE}"
         if fault.kind != "own" and fault.kind not in ACTIONS:
-            continue  # said already
+            continue  # reported already
         for key, fixed in action_of(fault.kind).fixed.items():
             if (value := getattr(fault, key)) != fixed:
                 yield (
@@ -420,7 +420,7 @@ def check_twice(
 
 
 def _weights(experiment: Experiment) -> Iterator[str]:
-    """Frozen layers, groups and initial weights; which there are, only the built models tell."""
+    """Frozen layers, groups and initial weights; only the built models show which there are."""
     train = experiment.train
     rename = experiment.init_rename
     if rename is not None and not isinstance(rename, Mapping):
@@ -520,7 +520,7 @@ def _augmentation(experiment: Experiment) -> Iterator[str]:
 
 
 def augmented(dataset: Any, augment: Any) -> Any:
-    """Return a dataset's node with that of the group `augment` in it, wherever it is taken.
+    """Return a dataset's node with that of the group `augment` in it, at any depth.
 
     A dataset takes it by a parameter `augment`; the datasets that it is made of, nodes in its
     options, do the same.
@@ -541,7 +541,7 @@ def _augmented(value: Any, augment: Any, *, is_outermost: bool = False) -> Any:
 
 
 def _takes(node: Mapping[str, Any], is_outermost: bool) -> bool:
-    """Return whether a node takes an augmentation; the outermost also if only a call can tell."""
+    """Return whether a node takes an augmentation; the outermost also if only calls show it."""
     if not isinstance(node.get("_target_"), str):
         return False
     taken = targets.takes(node["_target_"], "augment")

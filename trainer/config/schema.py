@@ -551,7 +551,7 @@ class Sweep:
     )
     on_error: str = key(
         "continue",
-        "after a failed point: run the others, or stop at once",
+        "after a failed point: run the others, or stop the sweep",
         OneOf("continue", "stop"),
     )
     metric: str | None = key(
@@ -590,7 +590,7 @@ class Experiment:
     jit: bool = key(False, "compile forward and backward pass with XLA", Semantic(), BUILT_IN)
     eager: bool = key(
         False,
-        "run each operation at once, without compiling steps: slow, for a debugger or print; "
+        "run each operation immediately, without compiling steps: slow, for a debugger or print; "
         "best with launch=inline",
         Semantic(),
         BUILT_IN,
@@ -731,7 +731,7 @@ class Experiment:
 
     @property
     def data_group(self) -> str:
-        """The group that says what is trained on: `env` or `dataset`."""
+        """The group of the data: `env` or `dataset`."""
         return "dataset" if self.env is None else "env"
 
 

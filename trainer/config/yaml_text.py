@@ -23,11 +23,11 @@ def load(text: str) -> Any:
 def load_own(text: str) -> Any:
     """Return what a YAML text of the program's own holds: as `load`, but in a fifth of the time.
 
-    Anybody can have written it: libyaml, where PyYAML has it, crashes at 30,000 brackets, so it
+    It may come from anyone: libyaml, where PyYAML has it, crashes at 30,000 brackets, so it
     never reads a long text.
 
     Raises:
-        yaml.YAMLError: it is none, or has too many values; see `check`.
+        yaml.YAMLError: it is invalid, or has too many values; see `check`.
     """
     if len(text) > _MAX_FAST_CHARS:
         return load(text)

@@ -92,7 +92,7 @@ class AdaptedLayers:
                 f"{self._file} lacks what {kind} {layer.name} learned when the run was trained; "
                 "restore it from a copy, or train again"
             )
-        # Strategies are a thread's own: within one, variables are created by all processes at once.
+        # Strategies are thread-local: within one, all processes create variables together.
         with ThreadPoolExecutor(1) as outside:
             learned = outside.submit(_learned, layer, learn).result()
         self._kept.append({"layer": kind, **learned})

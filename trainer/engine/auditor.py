@@ -116,7 +116,7 @@ class Auditor:
         return list(digests)
 
     def _tune(self, secs: float) -> None:
-        """Choose the interval by the chief's clock, and tell the cost once."""
+        """Choose the interval by the chief's clock, and report the cost once."""
         if not self._steps:
             return
         step_secs = self._secs / self._steps

@@ -246,7 +246,7 @@ class CallbackCaller:
             if (name, event) in self._read_only:
                 return method(self._training)
             # At its first call alone, for this reads every weight. What the chief's replicas had
-            # changed by themselves, nobody would notice before the next restart.
+            # changed by themselves, this would only show at the next restart.
             before = self._digests()
             result = method(self._training)
             after = self._digests()

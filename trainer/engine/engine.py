@@ -160,7 +160,7 @@ class Engine(RunState):
             CheckpointError: no checkpoint can be trusted, or one could not be written.
         """
         self._stop_requested = stop_requested
-        with ExitStack() as stack:  # whatever fails: a checkpoint that was begun counts too
+        with ExitStack() as stack:  # also after a failure: a checkpoint that was begun counts too
             stack.callback(self.finish_save)
             stack.callback(self.reporter.close)
             if self._restore() is None and self.state.divergence_monitor.rolls_back:
@@ -348,7 +348,7 @@ class Engine(RunState):
         self._stopped_early = bool(self.state.stopped_early.numpy())
         self._metrics = None
         self.reporter.open(self.step, self._reported_step)
-        # The initial state counts as saved: it is nobody's work.
+        # The initial state counts as saved: it can be recomputed.
         self._saved = (self.step, self._reported_step) if is_saved or restored is None else None
         self._open_input()
         evaluations = read_evaluations(self.run_dir, self.split)
@@ -450,7 +450,7 @@ class Engine(RunState):
             self.channel.line(f"warning: the best checkpoint is not evaluated: {problem}")
             return
         self._test(evaluator, best)
-        # Whoever reads the state now means the last.
+        # Readers of the state now get the last.
         if problem := self.checkpointer.restore_chosen(self.step):
             self.channel.line(
                 f"warning: the checkpoint of step {self.step}, the last, cannot be restored: "

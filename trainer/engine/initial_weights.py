@@ -103,7 +103,7 @@ def restore_weights(
 
 @contextmanager
 def _fitting(checkpoint: str, hint: Callable[[], str] = lambda: "") -> Iterator[None]:
-    """Say in a CheckpointError that a checkpoint which is read inside does not fit the model."""
+    """Raise a CheckpointError that names the model if a checkpoint read inside does not fit it."""
     try:
         yield
     except CONNECTION_ERRORS:
@@ -351,9 +351,9 @@ def _refusal(
 def _file_weights(path: Path, model: Any) -> dict[str, _Saved]:
     """Return the weights in a `.keras`, `.h5` or `.npz` file of one model.
 
-    Those of a `.keras` and a `.weights.h5` have numbers in place of names of their own: `conv1/0`.
-    Where a file has no names at all, a layer is known by its place in `model`, of either Keras. No
-    model is built: a file may name operations of any kind.
+    Those of a `.keras` and a `.weights.h5` have numbers in place of names: `conv1/0`.
+    Where a file has no names at all, a layer is identified by its place in `model`, of either
+    Keras. No model is built: a file may name operations of any kind.
     """
     try:
         if path.suffix == ".npz":
@@ -426,7 +426,7 @@ def _path_of(
 ) -> str:
     """Return the names of the layers on the way to a place, but for that of the model.
 
-    Where the file names an outer layer only, this model says what the layers within are called.
+    Where the file names an outer layer only, the layers within have the names of this model.
 
     Args:
         names: the names of the file's layers, by place.

@@ -155,7 +155,7 @@ class AutoTimer(Timer):
 
 
 def make_save_timer(checkpoint: Checkpoint, ledger: Ledger, channel: Channel) -> Timer:
-    """Return the timer by which `checkpoint.every_secs` asks to save: the chief's clock decides."""
+    """Return the timer by which `checkpoint.every_secs` requests saves, by the chief's clock."""
     secs = checkpoint.every_secs
     if not isinstance(secs, str):
         return Timer(secs)

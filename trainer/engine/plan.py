@@ -160,7 +160,7 @@ class _OwnPolicy:
 
 
 def save_policies(checkpoint: Checkpoint, epochs: Epochs) -> list[StepPolicy]:
-    """Return the policies by which the section `checkpoint` of a configuration asks to save.
+    """Return the policies by which the section `checkpoint` of a configuration requests saves.
 
     Raises:
         ConfigError: the user's own refuses an option, or names no later step.
@@ -176,7 +176,7 @@ def save_policies(checkpoint: Checkpoint, epochs: Epochs) -> list[StepPolicy]:
 
 
 def is_due(policies: Sequence[StepPolicy], step: int) -> bool:
-    """Return whether one of the policies says so after `step` steps."""
+    """Return whether one of the policies saves after `step` steps."""
     return step > 0 and any(policy.next_after(step - 1) == step for policy in policies)
 
 

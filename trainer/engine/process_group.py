@@ -1,8 +1,8 @@
-"""The processes that run every step together, and their agreement on what one of them alone knows.
+"""The processes that run every step together, and their agreement on what only one observes.
 
 A step, an evaluation and a save are collective: a process that stops, evaluates or saves alone
-leaves the others waiting. So whatever only one process knows (a signal, a clock, the disk) is
-agreed on here, by all of them and at the same point.
+leaves the others waiting. So everything that only one process observes (a signal, a clock, the
+disk) is agreed on here, by all of them and at the same point.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class ProcessGroup:
     def leave(self) -> None:
         """Return when all processes have called it, and need nothing of this one any more.
 
-        A collective alone does not tell that: a process is done with it when it has what the others
-        sent, though what it sent itself may still be in its own buffers, and be lost with it.
+        A collective alone does not ensure that: a process is done when it has what the others sent,
+        though what it sent itself may still be in its own buffers, and be lost with it.
         """
         if self.count == 1:
             return

@@ -47,7 +47,7 @@ class WorkerClock:
     The wait has two parts. Between graph calls it is the time until all processes have agreed on
     the next one. Within a call it is that of the exchange of gradients: in shared memory the time
     between arriving and the arrival of the last, measured by the exchange itself. A ring of
-    TensorFlow's tells only when the gradient was ready and when the sum was there, and the travel
+    TensorFlow's shows only when the gradient was ready and when the sum was there, and the travel
     of the gradient is in between; the least such time of any process counts as travel, what is
     above it as waiting.
     """
@@ -77,7 +77,7 @@ class WorkerClock:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Count the block as steps: as work, but for what the exchange says of it."""
+        """Count the block as steps: as work, except for what the exchange has measured."""
         began = time.monotonic()
         yield
         # An interval that began within the block has only its end.
@@ -116,7 +116,7 @@ class ResultLines:
     Attributes:
         num_epochs: length of the whole training; None: it is given in steps.
         metric: the metric by which an evaluation is the best so far.
-        mode: whether `max` or `min` is best; None: nobody knows.
+        mode: whether `max` or `min` is best; None: unknown.
         best: the best value so far; NaN before the first evaluation.
     """
 

@@ -68,7 +68,7 @@ class RunState(ABC):
         if self.memory is not None:
             if self.process_group.is_chief:
                 if held := self.memory.held():
-                    # No phase of its own: the ledger would have a step that was passed long ago.
+                    # No separate phase: the ledger would have a step that was passed long ago.
                     checkpointer.finish(*held)
                 self.memory.release()
             newest = max(checkpointer.steps(), default=-1)
@@ -114,7 +114,7 @@ class RunState(ABC):
         """Save the state, unless this version of it has been saved or restored; collective.
 
         Args:
-            version: what the state is known by: its step, and what else has changed at that step.
+            version: identifies the state: its step, and what else has changed at that step.
         """
         if self.checkpointer is None or version == self._saved:
             return

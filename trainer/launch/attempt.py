@@ -23,8 +23,8 @@ from trainer.launch.watchdog import Watch
 from trainer.runs.process_status import log_of
 from trainer.strategies.strategy import Strategy
 
-_CHECK_SECS = 5.0  # between two looks at who is missing at the start
-_CAUSE_SECS = 3.0  # how long the cause of a lost peer may take to be known
+_CHECK_SECS = 5.0  # between two checks who is missing at the start
+_CAUSE_SECS = 3.0  # how long the cause of a lost peer may take to arrive
 _LEAVE_SECS = 60.0  # how long after the first process the last may still be leaving
 _END_SECS = 10.0  # how long a killed process may take to end
 NEVER = float("inf")
@@ -373,7 +373,7 @@ class Attempt:
                 name = signal.Signals(self._requests.number).name
                 receiver = f" to {source}" if source else ""
                 hint = self._requests.hint()
-                self._say(f"{name}{receiver}: saving, then leaving{hint}.")
+                self._say(f"{name}{receiver}: saving, then exiting{hint}.")
                 self._grace_ends = self._now + (self._experiment.preemption.grace_secs or NEVER)
                 self._forward(request)
                 self._standby_at = NEVER
@@ -501,7 +501,7 @@ class Attempt:
 
 
 def is_success(code: int) -> bool:
-    """Return whether an exit code says that the process was done, or has saved and stopped."""
+    """Return whether an exit code is that of a process that was done, or has saved and stopped."""
     return code == DONE or code > 128
 
 

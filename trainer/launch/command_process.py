@@ -129,7 +129,7 @@ def work(connection: socket.socket, began: float) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a fork server blocks what workers handle
     lines = connection.makefile("rb")
     if not (first_line := lines.readline()).endswith(b"\n"):
-        os._exit(CRASHED)  # nobody waits for it any more
+        os._exit(CRASHED)  # nothing waits for it any more
     assignment = json.loads(first_line)
     if cores := assignment["cores"]:
         os.sched_setaffinity(0, cores)  # before the workers, which inherit it

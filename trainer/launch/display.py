@@ -107,7 +107,7 @@ class Screen:
             self._out.show_line(text, is_whole=is_whole)
 
     def error(self, text: str, *, is_whole: bool = False) -> None:
-        if self.is_live and self._err.is_terminal:  # only standard output knows where the block is
+        if self.is_live and self._err.is_terminal:  # standard output has the block
             self.line(text, is_whole=is_whole)
         else:
             self._err.show_line(text, is_whole=is_whole)

@@ -73,7 +73,7 @@ def run(
     if experiment.mode == "predict":
         prediction_table.check(experiment)
     requests = stop_requests or StopRequests(is_attended=is_attended())
-    # Until the end: a signal must not cut what is told of the last attempt.
+    # Until the end: a signal must not cut the report of the last attempt.
     console = console or Console(is_quiet=is_quiet(cluster, experiment.launch))
     with (
         _network(experiment, strategy, cluster, console) as network,
@@ -99,7 +99,7 @@ def run(
 
 
 def _run(context: RunContext, began: float) -> int:
-    """Do what is left to do in the run directory, and tell the user the result."""
+    """Do what is left to do in the run directory, and report the result."""
     experiment, directory, console = context.experiment, context.directory, context.console
     cluster = context.cluster
     for line in directory.repairs:
@@ -180,7 +180,7 @@ def _show_next(context: RunContext, commands: Sequence[str]) -> None:
 
 
 def _result(context: RunContext) -> tuple[str | None, str]:
-    """Return what there is if nothing is left to do, and a line that says where it is.
+    """Return what there is if nothing is left to do, and a line with its place.
 
     Raises:
         ConfigError: there is no such checkpoint, or something else is in the result's place.
@@ -205,7 +205,7 @@ def _result(context: RunContext) -> tuple[str | None, str]:
 
 
 def _trained(experiment: Experiment, directory: RunDirectory) -> str | None:
-    """Return what the training came to if there is nothing left to train."""
+    """Return the outcome of the training if nothing is left to train."""
     train = experiment.train
     unit = "steps" if train.epochs is None else "epochs"
     condition = f", which is at or past train.{unit}={getattr(train, unit)}"

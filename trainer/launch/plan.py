@@ -1,4 +1,4 @@
-"""mode=plan: tells what a run would be, on hardware that need not be here, and trains nothing."""
+"""mode=plan: shows what a run would be, also on other hardware, and trains nothing."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from trainer.strategies.strategy import Strategy
 from trainer.text import format_bytes
 
 _UPDATED = ("optimizer", "averages")
-"""What lies where the variables are updated."""
+"""What is held where the variables are updated."""
 
 
 def run(command: Command) -> int:
     """Print devices, batch, length, memory and traffic of a run; return the exit code.
 
     Raises:
-        ConfigError: the run cannot be, or needs to know how many replicas there are.
+        ConfigError: the run cannot be, or the number of replicas is needed.
     """
     experiment = command.experiment
     strategy, cluster = resolve(experiment)
@@ -56,7 +56,7 @@ def _num_replicas(experiment: Experiment, strategy: Strategy, cluster: Cluster) 
     """Return the number of replicas, and where it comes from, in words.
 
     Raises:
-        ConfigError: `plan.replicas` contradicts the strategy, or nothing here tells the number.
+        ConfigError: `plan.replicas` contradicts the strategy, or the number is unknown here.
     """
     assumed = experiment.plan.replicas
     count = 1 if strategy.asynchronous else strategy.num_replicas()
@@ -72,7 +72,7 @@ def _num_replicas(experiment: Experiment, strategy: Strategy, cluster: Cluster) 
         return assumed, f", {assumed} replicas assumed"
     if not strategy.uses_gpus:
         raise ConfigError(
-            f"plan.replicas (null) must be the number of cores: {choice} cannot tell it without "
+            f"plan.replicas (null) must be the number of cores: {choice} cannot find it without "
             "its devices; add plan.replicas=8"
         )
     gpus = len(environment.visible_gpus())

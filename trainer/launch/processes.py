@@ -244,7 +244,7 @@ class Child:
             self._pid = pid
             (self._pidfd,) = descriptors
             if self._is_killed:
-                with suppress(ProcessLookupError):  # else nobody would see its end
+                with suppress(ProcessLookupError):  # else its end would go unnoticed
                     signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         self._close_given()
         code, _ = receive(self._connection)
@@ -368,7 +368,7 @@ class WorkerProcess(Child):
         return resident_bytes(self.pid) if self.pid else 0
 
     def is_stopped(self) -> bool:
-        """Return whether the process is stopped (SIGSTOP); False where the system cannot say."""
+        """Return whether the process is stopped (SIGSTOP); False where that is unknown."""
         try:
             stat = Path(f"/proc/{self.pid}/stat").read_text()
         except OSError:

@@ -1,8 +1,8 @@
 """launch=ray: the processes of a run on the nodes of a Ray cluster.
 
 The supervisor stays in the command. Each attempt gets a placement group with an actor for every
-process. The actor knows nothing of attempts and restarts: it starts the same worker as a local run,
-passes on requests, and hands back messages. When it is killed, or the command that made it ends,
+process. The actor does not handle attempts and restarts: it starts the same worker as a local run,
+forwards requests, and returns messages. When it is killed, or the command that made it ends,
 the worker loses its socket and is ended too.
 """
 
@@ -266,7 +266,7 @@ class RayEngine:
 
 
 def create_actors(settings: Ray, count: int) -> tuple[Any, list[Any]]:
-    """Ask for places and an actor in each, which start together; return the group and handles."""
+    """Request places and an actor in each, which start together; return the group and handles."""
     import ray
     from ray.util.placement_group import placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -297,7 +297,7 @@ def has_places(group: Any) -> bool:
     """Return whether there are places for all actors of a group, which may still be starting."""
     from ray.util.placement_group import placement_group_table
 
-    # Its method `wait` says False after no time even if there are.
+    # Its method `wait` returns False after no time even if there are.
     return bool(placement_group_table(group)["state"] == "CREATED")
 
 

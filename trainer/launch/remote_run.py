@@ -37,7 +37,7 @@ class _StoppedError(Exception):
 
 
 class _LeftError(Exception):
-    """A person leaves at once."""
+    """The user leaves immediately."""
 
 
 def check(experiment: Experiment, strategy: Strategy, declared: str | None) -> None:
@@ -72,8 +72,8 @@ class RemoteRun:
     """A run in a store, and its folder on this machine.
 
     A note next to the folder has the number of the lease under which the folder was last used, and
-    its holders on this machine. Who has the lock on the folder knows that these have ended. And a
-    folder of the store's last lease has everything that the store has, and perhaps more.
+    its holders on this machine, which have ended when the lock on the folder is free. A folder of
+    the store's last lease has everything that the store has, and perhaps more.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class RemoteRun:
         retry(lambda: download_record(store, self._path), self._options.retry_secs, self._sleep)
         code = run()
         if code > 128:  # stopped
-            with suppress(StoreError, _LeftError):  # the chief tells of the store
+            with suppress(StoreError, _LeftError):  # the chief reports on the store
                 self._wait_for_chief()
         return code
 
@@ -180,7 +180,7 @@ class RemoteRun:
         return mirror
 
     def _wait_for_upload(self, mirror: Mirror) -> str | None:
-        """Wait until the store has everything, unless a person leaves; return what it lacks."""
+        """Wait until the store has everything, unless the user leaves; return what it lacks."""
         tell_at = time.monotonic() + _QUIET_SECS
         last_text = ""
         while not mirror.end(_POLL_SECS):
@@ -191,14 +191,14 @@ class RemoteRun:
             if self._requests.number:
                 name = signal.Signals(self._requests.number).name
                 hint = self._requests.hint()
-                text = f"{name}: uploading to {self._address}, then leaving{hint}."
+                text = f"{name}: uploading to {self._address}, then exiting{hint}."
             if text != last_text and time.monotonic() >= tell_at:
                 self._console.line(text)
                 last_text = text
         return mirror.finish()
 
     def _wait_for_chief(self) -> None:
-        """Wait until the chief has uploaded what it has saved, unless a person leaves.
+        """Wait until the chief has uploaded what it has saved, unless the user leaves.
 
         A scheduler may end all processes of a job soon after the first has left: `srun` with
         `--kill-on-bad-exit` kills them after half a minute. The chief gives up its lease when the

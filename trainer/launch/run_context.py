@@ -54,7 +54,7 @@ class RunContext:
         cluster: the cluster as this process sees it; a local one without jobs if none is declared.
         namespace: the network of the processes that are started here, which nothing outside can
             reach; None: that of the machine.
-        why_open: why they have no network of their own; None: they have, or they open no port.
+        why_open: why they have no separate network; None: they have, or they open no port.
     """
 
     command: Command
@@ -136,7 +136,7 @@ def check(experiment: Experiment, strategy: Strategy, cluster: Cluster) -> Clust
 
 
 def no_standby(experiment: Experiment, strategy: Strategy) -> str | None:
-    """Return why an experiment can have no standby, whatever the machine; None: it can."""
+    """Return why an experiment can have no standby on any machine; None: it can."""
     name = f"strategy={experiment.choices['strategy']}"
     reasons = {
         "restart.max_restarts (0) allows no restart": experiment.restart.max_restarts == 0,
@@ -217,7 +217,7 @@ def open_directory(
     """Find or create the run directory; in a job of a scheduler, wait until nothing else uses it.
 
     Args:
-        cluster: says whether this process is the chief's, which uses the directory alone.
+        cluster: whether this process is the chief's, which uses the directory alone.
 
     Returns:
         The directory; None: a stop was requested before.

@@ -119,7 +119,7 @@ class Processes(dict[ProcessId, ManagedProcess]):
     """The living processes of one attempt.
 
     Attributes:
-        messages: what they send; None: look at the stop requests.
+        messages: what they send; None: check the stop requests.
         phases: the last phase of each process that has sent one.
     """
 
@@ -160,7 +160,7 @@ class Processes(dict[ProcessId, ManagedProcess]):
         process.send(messages.Begin(self._memories.newest()))
 
     def wake(self) -> None:
-        """Have the stop requests looked at; called in signal handlers, hence at any moment."""
+        """Trigger a check of the stop requests; called in signal handlers, so at any moment."""
         self.messages.put(None)
 
     def kill(self) -> None:
@@ -225,7 +225,7 @@ class Supervisor:
                 self._end_standby()
             is_in_memory = self._memories.newest_step() > self._newest_checkpoint()
             if code > 128 and is_in_memory and self._context.cluster.is_chief:
-                # Stopped between two attempts: no exit code may say that it has saved.
+                # Stopped between two attempts: no exit code may claim that it has saved.
                 self._console.error(left_without_saving(self._context.directory.path))
                 return CRASHED
             return code
@@ -409,7 +409,7 @@ class Supervisor:
                 case process_id, messages.SignalReceived() as request:
                     self._stop_requests.decide(request, process_id)
         if self._stop_requests.drain():
-            # It did not save: no exit code may say that it did.
+            # It did not save: no exit code may claim that it did.
             self._console.error(left_without_saving(self._context.directory.path))
             return False
         if self._attempts.spend():

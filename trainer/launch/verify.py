@@ -51,8 +51,7 @@ _TIME = (
     "os.urandom, the order of threads or of a set"
 )
 _CALLBACK = (
-    "a callback keeps what it knows outside of tf.Variable attributes, and forgets it when the "
-    "process dies"
+    "a callback keeps state outside of tf.Variable attributes, and loses it when the process dies"
 )
 _UNSAVED = (
     "something that the next step depends on is in no checkpoint: random numbers of tf.random, "

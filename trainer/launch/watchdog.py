@@ -70,7 +70,7 @@ class ProcessSnapshot:
 
 
 class Watch:
-    """The last signs of life of the processes of one attempt. It has no clock of its own."""
+    """The last signs of life of the processes of one attempt. It has no clock."""
 
     def __init__(self, allowed: Watchdog) -> None:
         self._allowed = allowed

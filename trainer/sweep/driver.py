@@ -357,7 +357,7 @@ class Driver:
                     process.send(Leave())
             case Decision.STOP:
                 self._table.print_line(
-                    f"{name}: the running points save, then leave{self._stop_requests.hint()}."
+                    f"{name}: the running points save, then exit{self._stop_requests.hint()}."
                 )
                 self._stop_all(request.number)
 

@@ -16,7 +16,7 @@ from trainer.runs.run_summary import last_write
 from trainer.text import did_you_mean
 
 DEFAULT_FOLDER = Path("runs")
-"""Where runs are unless a configuration says otherwise."""
+"""Where runs are by default."""
 
 _SUMMARY = "summary.json"
 

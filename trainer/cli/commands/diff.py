@@ -51,8 +51,8 @@ def run(arguments: Sequence[str]) -> int:
 def _rows(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Sequence[str]]:
     """Return key and both values of each difference.
 
-    A choice stands for its target. An option that only one of two choices has is shown where it is
-    not the default.
+    A choice is compared by its target. An option that only one of two choices has is shown where
+    it is not the default.
     """
     changed = {**identity.differing(before), **identity.differing(now)}
     rows: dict[str, Sequence[Any]] = {}

@@ -39,7 +39,7 @@ _EXAMPLES = {
     "resume=runs/<run> train.epochs=40": "continue a run, for longer",
     "mode=export resume=runs/<run>": "also evaluate, predict",
 }
-"""What stands behind the program, and what it does; the first page shows them."""
+"""The program's name and purpose, for the first page."""
 _MORE_EXAMPLES = {
     "experiment=mnist_tutorial dataset.path=<file>": "a recipe under version control",
     "-m search=random 'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))'": "a search: "

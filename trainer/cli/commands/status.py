@@ -83,7 +83,7 @@ def _in_folder(path: Path) -> _Known:
 
 
 def _in_store(view: RemoteView) -> _Known:
-    """Return what the store knows: the records of the chief's host, as they were uploaded."""
+    """Return what the store has: the records of the chief's host, as they were uploaded."""
     records = process_status.read(view.path)
     holder = view.manifest.holder if view.in_use else None
     living = {

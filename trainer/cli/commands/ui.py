@@ -37,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
     folder = Path(args.folder).expanduser()
     if folder != DEFAULT_FOLDER and not folder.is_dir():
-        listed_runs("ui", args.folder)  # which says what is near
+        listed_runs("ui", args.folder)  # which suggests similar names
     summaries = Summaries(args.folder, lambda: _listing(args.folder))
     with _bound(args.port, lambda port: PageServer(port, summaries)) as server:
         print(server.url)
@@ -56,9 +56,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _listing(argument: str) -> dict[str, Path]:
-    """Return the runs that are there now by name; a link may lead out of the folder, and is none.
+    """Return the runs that are there now by name; a link may lead out of the folder, and is no run.
 
-    What the user names is followed wherever it leads.
+    A link that the user names is followed.
     """
     named = Path(argument).expanduser()
     with suppress(ConfigError, OSError):

@@ -1,4 +1,4 @@
-"""The page as HTML, and its server: reads, on this machine only, for whoever has its token.
+"""The page as HTML, and its server: reads, on this machine only, for clients with its token.
 
 No TensorFlow.
 """
@@ -33,7 +33,7 @@ _UNSAFE = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 
 
 def live_page(folder: str) -> tuple[str, str]:
-    """Return the page that asks the server for its data, and its Content-Security-Policy."""
+    """Return the page that fetches its data from the server, and its Content-Security-Policy."""
     nonce = secrets.token_urlsafe(16)
     policy = f"{_POLICY.format(nonce)}; connect-src 'self'; base-uri 'none'; form-action 'none'"
     return _page(folder, nonce, policy, None), f"{policy}; frame-ancestors 'none'"
@@ -54,7 +54,7 @@ def report_page(title: str, data: Mapping[str, Any]) -> str:
 
 def _page(title: str, nonce: str, policy: str, data: Markup | None) -> str:
     names = sorted(file.name for file in _TEMPLATES.iterdir() if file.name.endswith(".js"))
-    # Whoever changes a template while a server runs sees it at the next load.
+    # An edited template counts at the next load.
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(_text("page.html")).render(
         title=title,
@@ -116,7 +116,7 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{_ADDRESS}:{self.server_port}/?token={self.token}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Tell an error in a line; a browser that has gone is none."""
+        """Report an error in a line; a browser that has gone is no error."""
         error = sys.exception()
         if error and not isinstance(error, ConnectionError | TimeoutError):
             print(f"warning: {type(error).__name__}: {first_line(error)}", file=sys.stderr)
@@ -135,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(error.status, str(error))
         except ConnectionError:
             raise
-        except Exception as error:  # the page asks again, and says so meanwhile
+        except Exception as error:  # the page retries, and shows that meanwhile
             self.send_error(500, f"{type(error).__name__}: {first_line(error)}")
 
     do_HEAD = do_GET

@@ -39,7 +39,7 @@ class Summaries:
     """The runs of a folder in a few numbers each; only what has changed is read again.
 
     Args:
-        listing: returns the directory of each run that is there now, by the id that the page knows
+        listing: returns the directory of each run that is there now, by the id that the page has
             it by.
     """
 
@@ -142,7 +142,7 @@ def _attempt(problems: list[str], name: str, make: Callable[[], Any], default: A
     """Return what `make` returns; if it fails, note why, and return the default."""
     try:
         return make()
-    except Exception as error:  # the page is shown whatever a file holds
+    except Exception as error:  # the page is shown in spite of any file
         problem = f"{name} cannot be read: {type(error).__name__}: {error}"
         problem = str(error) if isinstance(error, DamagedError) else problem
         problems.append(problem.splitlines()[0])
@@ -255,7 +255,7 @@ def _confusion(path: Path) -> dict[str, Any] | None:
 
 
 def _record(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what run.json says: the commands with what they changed, code, versions, devices."""
+    """Return the content of run.json: commands and their changes, code, versions, devices."""
     entries = [record, *record.get("lineage", ())] if record else []
     latest = provenance.latest_command(record)
     replicas = record.get("num_replicas")
@@ -289,7 +289,7 @@ def _revision(git: Mapping[str, Any] | None) -> str:
 
 
 MOST_POINTS = 2000
-"""About so many points of a curve are sent at once."""
+"""About so many points of a curve are sent."""
 
 _BUFFERED = 8
 """A curve is thinned when it has so many times the points that are sent."""

@@ -1,1 +1,1 @@
-"""Schedulers: a file `<name>_scheduler.py` for each, which says how its processes know it."""
+"""Schedulers: a file `<name>_scheduler.py` for each, with how its processes detect it."""

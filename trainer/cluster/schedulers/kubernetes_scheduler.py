@@ -10,7 +10,7 @@ from trainer.errors import ConfigError
 
 PORT = 2222
 PODS = "STEADFAST_PODS"
-"""The variable that tells the pods of a Job their number."""
+"""The variable with the number of pods of a Job."""
 _INDEX = "JOB_COMPLETION_INDEX"
 
 
@@ -20,7 +20,7 @@ def allocation(environment: Mapping[str, str], count: int) -> Allocation | None:
     The host names of the pods differ in the number at the end.
 
     Args:
-        count: number of pods, if STEADFAST_PODS does not say it; Kubernetes does not. 0: unknown.
+        count: number of pods, if STEADFAST_PODS is not set. 0: unknown.
 
     Raises:
         ConfigError: the number of pods is unknown, or the index or the host name does not fit.

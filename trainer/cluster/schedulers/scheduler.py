@@ -1,6 +1,6 @@
 """What a scheduler is: what started the processes of a run together.
 
-A scheduler knows the processes but not their jobs; the strategy assigns those.
+A scheduler has the processes but not their jobs; the strategy assigns those.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ _FEW_WORDS = 9
 
 
 class _Unknown(type):
-    """The type of a name that only an import could tell; what is made of it is unknown too."""
+    """The type of a name that only an import could resolve; what is made of it is unknown too."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -74,7 +74,7 @@ class _Unknown(type):
 
 
 def _note(kind: type, *args: Any, **named: Any) -> Any:
-    """Return a note of an `Annotated`, or None if only an import could tell its arguments."""
+    """Return a note of an `Annotated`, or None if only an import could resolve its arguments."""
     if any(isinstance(item, _Unknown) for item in (*args, *named.values())):
         return None
     with suppress(TypeError):
@@ -90,7 +90,7 @@ _KNOWN: Mapping[str, Any] = {
     },
     **{kind.__name__: functools.partial(_note, kind) for kind in NOTES},
 }
-"""What the names in annotations stand for, wherever they are imported from."""
+"""What the names in annotations stand for, from any module."""
 
 
 class Names(dict[str, Any]):
@@ -108,7 +108,7 @@ class Names(dict[str, Any]):
 
 
 def evaluate(annotation: ast.expr | str, names: Names) -> Any:
-    """Return the type hint that an annotation stands for; `Any`: only an import could tell."""
+    """Return the type hint of an annotation; `Any`: only an import could resolve it."""
     try:
         if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
             annotation = annotation.value
@@ -116,7 +116,7 @@ def evaluate(annotation: ast.expr | str, names: Names) -> Any:
             annotation = ast.parse(annotation, mode="eval").body
         code = compile(ast.Expression(annotation), "<annotation>", "eval")
         return eval(code, {"__builtins__": {}}, names)
-    except Exception:  # whatever the expression does
+    except Exception:  # any error of the expression
         return Any
 
 

@@ -95,7 +95,7 @@ def constant(target: str, name: str, default: Any = None, *, inherited: bool = T
         inherited: whether those of the classes that it extends count.
 
     Returns:
-        The value, or `...` if only an import could tell it, or if the object computes it.
+        The value, or `...` if only an import could find it, or if the object computes it.
     """
     try:
         statement, module = _locate(target)
@@ -140,7 +140,7 @@ def _literal(expression: ast.expr) -> Any:
 
 
 def source(module: str) -> Path | None:
-    """Return the source file of a module, which is not imported; None: there is none here."""
+    """Return the source file of a module, which is not imported, or None."""
     try:
         spec, rest = _deepest_module(module.split("."))
     except TargetError:

@@ -113,7 +113,7 @@ def model_arguments(signature: Signature | None) -> tuple[tuple[str, ...], tuple
     """Return which of `MODEL_ARGUMENTS` a model function gets by position, and which by name.
 
     Those that it has parameters for, by name. Its first two parameters are the shape and the number
-    of classes, whatever they are called, if they have no defaults and neither is in another place.
+    of classes, under any name, if they have no defaults and neither is in another place.
     """
     slots = MODEL_ARGUMENTS[:2]
     if signature is None:
@@ -135,10 +135,10 @@ def model_arguments(signature: Signature | None) -> tuple[tuple[str, ...], tuple
 
 
 def unknown_options(node: Mapping[str, Any], path: str, *, unread: bool = False) -> list[str]:
-    """Return the options of a node that its target does not have, as far as its source tells.
+    """Return the options of a node that its target does not have, by its source.
 
     Args:
-        unread: whether a target whose source does not tell has none.
+        unread: whether a target whose source is unreadable has none.
     """
     signature, problem = _read(node["_target_"], path)
     if takes_any(signature) if signature else problem or not unread:
@@ -149,7 +149,7 @@ def unknown_options(node: Mapping[str, Any], path: str, *, unread: bool = False)
 
 
 def takes(target: str, option: str) -> bool | None:
-    """Return whether a target has an option; None: its source does not tell, or it takes any."""
+    """Return whether a target has an option; None: its source is unreadable, or it takes any."""
     signature, problem = _read(target, "")
     if signature is None:
         return None if problem is None else False
@@ -163,7 +163,7 @@ def missing_package(target: str) -> str | None:
 
 
 def defaults(target: Any) -> Mapping[str, Any]:
-    """Return the default of each option of a target by name, as far as its source tells them."""
+    """Return the default of each option of a target by name, as far as its source shows them."""
     values = {name: item.default for name, item in _options(target).items()}
     return {
         name: list(value) if isinstance(value, tuple) else value

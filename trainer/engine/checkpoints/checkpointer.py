@@ -132,7 +132,7 @@ class Checkpointer:
         return self._writing is not None
 
     def check(self) -> None:
-        """Raise the CheckpointError of a failed background write, if that is known by now."""
+        """Raise the CheckpointError of a failed background write, if it has ended."""
         if self._writing is not None and self._writing.done():
             self.wait()
 
@@ -245,7 +245,7 @@ class Checkpointer:
         return self._process_group.broadcast_text_from_chief(digest)
 
     def _remove_beside(self, newest: int, at_most: int | None) -> None:
-        """Remove checkpoints of steps to be made again, and what a kill left of a removal."""
+        """Remove checkpoints of steps to be recomputed, and what a kill left of a removal."""
         for step in committed_steps(self.directory):
             if at_most is not None and step > at_most:
                 remove(self.directory, step)
@@ -304,7 +304,7 @@ class Checkpointer:
         return committed_steps(self.directory)
 
     def metrics(self, step: int) -> dict[str, float]:
-        """Return the metrics saved with the checkpoint of a step; empty if there are none."""
+        """Return the metrics saved with the checkpoint of a step, or an empty dict."""
         metrics: dict[str, float] = read_marker(self.directory, step)["metrics"]
         return metrics
 

@@ -1,6 +1,6 @@
 """Snapshots of the state in memory that outlives this process: what a restart continues from.
 
-Every process writes its own, without a word to the others: the processes of a synchronous run hold
+Every process writes its own, without communication: the processes of a synchronous run hold
 the same state after the same step. At a restart they compare what each has, and continue from the
 newest, which one that has it sends to those that lack it: to a host that was replaced.
 """
@@ -33,10 +33,10 @@ _DIGEST_BITS = 40
 
 
 class _Holding(NamedTuple):
-    """What a process tells the others at a restart; -1: it has none.
+    """What a process sends to the others at a restart; -1: nothing.
 
     Attributes:
-        reached: the last step that a process of this host is known to have reached.
+        reached: the last step that any process of this host has reported.
         checkpointed: the step of the chief's newest checkpoint.
     """
 
@@ -52,7 +52,7 @@ class Restored:
     """What was restored from memory.
 
     Attributes:
-        again: steps that had been made after it, as far as is known.
+        again: steps to recompute, as far as processes have reported them.
         is_saved: whether the newest checkpoint is of the same step.
     """
 
@@ -62,7 +62,7 @@ class Restored:
     is_saved: bool
 
     def line(self) -> str:
-        """Return what the user is told."""
+        """Return the line for the user."""
         steps = f"{self.again:,} step{'s' * (self.again > 1)} again"
         lost = steps if self.again else "no completed step lost"
         return f"Continuing from step {self.position.step:,} (memory of {self.process}), {lost}."
@@ -136,7 +136,7 @@ class MemorySnapshots:
         return None
 
     def release(self) -> None:
-        """Let go of what `held` has returned: its checkpoint is written."""
+        """Release what `held` has returned: its checkpoint is written."""
         for memory in self.files.by_process.values():
             memory.release()
 
@@ -145,7 +145,7 @@ class MemorySnapshots:
 
         Args:
             checkpointed: the step of the newest checkpoint in the chief, below which no snapshot is
-                of interest; -1: there is none.
+                of interest; -1: none.
         """
         own = self._newest(self.files.begin())
         rows = self.process_group.gather(*self._holding(own, checkpointed))

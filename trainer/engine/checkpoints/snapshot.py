@@ -30,7 +30,7 @@ class SnapshotReader:
     function takes milliseconds.
 
     Uses private names of TensorFlow 2.21, `_saver._gather_serialized_tensors` and
-    `_restore_from_tensors`: the public `write` would write at once, gather again each time, and
+    `_restore_from_tensors`: the public `write` would write immediately, gather again each time, and
     write the variables of other processes on their machines, and the public `read` reads files.
     tests/engine/checkpoints/test_checkpointer.py fails when a name moves.
     """

@@ -61,7 +61,7 @@ OfRows: TypeAlias = Callable[[int, Iterator[Rows]], Evaluation]
 
 @dataclass(eq=False)
 class Evaluator:
-    """Evaluates a split by its predicted rows; finds nothing if there are none."""
+    """Evaluates a split by its predicted rows, if there are any."""
 
     of_rows: Sequence[tuple[Predictor, OfRows]] = field(default=(), kw_only=True)
 
@@ -236,7 +236,7 @@ def blocks(chunks: Iterable[Rows], size: int) -> Iterator[dict[str, np.ndarray]]
 
 
 def columns(rows: Iterable[Rows]) -> dict[str, np.ndarray]:
-    """Return the rows of all blocks by name, [N, ...]; empty if there are none."""
+    """Return the rows of all blocks by name, [N, ...], or an empty dict."""
     parts = list(rows)
     names = parts[0] if parts else ()
     return {name: np.concatenate([part[name] for part in parts]) for name in names}

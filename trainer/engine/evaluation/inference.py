@@ -1,4 +1,4 @@
-"""What predicts and evaluates splits with the models of a run, whatever the task."""
+"""What predicts and evaluates splits with the models of a run, for any task."""
 
 from __future__ import annotations
 

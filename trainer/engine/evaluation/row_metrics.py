@@ -128,12 +128,12 @@ def metric_values(name: str, metric: Metric) -> dict[str, float]:
 def adapt_metrics(
     metrics: Mapping[str, Metric], class_names: Sequence[str], task: Task, kind: MetricKind
 ) -> None:
-    """Tell metrics what they request: the names of classes, and from when on a label is there.
+    """Pass to metrics what they declare: the names of classes, and where labels start to exist.
 
     Raises:
         ConfigError: one is for labels of another kind, or for generated examples.
     """
-    # Only a metric that says so is given examples without labels.
+    # Only a metric that declares it gets examples without labels.
     default: MetricKind = "class" if kind == "sample" else kind
     if problems := [
         f"metrics.{name} ({type(metric).__name__}) is for {IN_WORDS[own]}, the evaluation of "
@@ -212,7 +212,7 @@ def _try_metric(name: str, metric: Metric, num_classes: int, kind: MetricKind) -
 
 
 def require_evaluated(experiment: Experiment, names: Sequence[str], directions: Directions) -> None:
-    """Raise a ConfigError if a metric that selects is not evaluated or has no known direction."""
+    """Raise a ConfigError if a metric that selects is not evaluated or has no direction."""
     problems = []
     for key, name, mode_key, mode in selections(experiment):
         if name not in names:

@@ -59,7 +59,7 @@ def end_iterators_at_once() -> None:
 
     A thread of TensorFlow tunes each pipeline, less and less often. Where it misses that its
     iterator ends, the end waits for its next turn: as long as the iterator has lived, at most a
-    minute. What moves batches to the devices has nothing to tune, but no option of its own.
+    minute. What moves batches to the devices has nothing to tune, but no option for it.
     """
     original = multi_device_iterator_ops._create_device_dataset
 

@@ -1,5 +1,5 @@
 "use strict";
-// Line charts on a canvas. A chart knows lines and a view that it shares with others, and no runs.
+// Line charts on a canvas. A chart has lines and a view that is common to several, and no runs.
 //
 // A line: {owner, name, split, color, style: solid, dashed or faint, x: [], y: [] with nulls}
 // A view: {range: [low, high] or null, log, smooth: 0..1, byTime, theme: {soft, rule, ...}}
@@ -77,7 +77,7 @@ const painter = {
     const began = performance.now();
     this.frame = 0;
     for (const chart of this.waiting) {
-      if (!chart.isVisible) continue; // it asks again when it comes into sight
+      if (!chart.isVisible) continue; // it fetches again when it becomes visible
       this.waiting.delete(chart);
       chart.draw();
       if (performance.now() - began > FRAME_MILLISECS) break;
@@ -155,7 +155,7 @@ class Chart {
       canvas.getContext("2d").setTransform(ratio, 0, 0, ratio, 0, 0);
     }
     Object.assign(this, {width, height});
-    this.draw(); // at once: a canvas is empty after a new size
+    this.draw(); // immediately: a canvas is empty after a new size
   }
 
   /** Returns the values of a line as they are drawn. */

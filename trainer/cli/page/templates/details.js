@@ -1,9 +1,9 @@
 "use strict";
-// What is known of one run in addition to its curves, and what differs between several.
+// Details of one run, and what differs between several.
 
 const PHASES = {train: "busy", evaluate: "eval", save: "save", compile: "wait", start: "wait"};
 const GOOD_ENDS = ["done", "ended", "stopped"];
-const LEAST_SECS = 60; // of a shorter run the start tells nothing of the useful time
+const LEAST_SECS = 60; // of a shorter run the start hides the useful time
 const QUIET_SECS = 10; // a process that is quiet for longer is marked
 const TIME_COLORS = {"steps": "#0072b2", "waiting for input": "#e69f00", "start": "#8a8a8a",
   "compile": "#999933", "evaluation": "#cc79a7", "saving": "#009e73", "interrupted": "#d55e00",

@@ -1,5 +1,5 @@
 "use strict";
-// The data of the page: inlined in a report, else asked from the server while the page is in sight.
+// The data of the page: inlined in a report, else fetched from the server while the page is visible.
 
 const POLL_MILLISECS = 2000;
 const DETAILS_MILLISECS = 5000;
@@ -43,7 +43,7 @@ class Store {
     for (const [id, answer] of Object.entries(data?.series ?? {})) this.#add(id, answer);
   }
 
-  /** Asks for news now, and every two seconds from now on. */
+  /** Polls now, and every two seconds. */
   async poll() {
     clearTimeout(this.timer);
     if (!this.isLive || document.hidden) return;
@@ -136,7 +136,7 @@ class Store {
   }
 }
 
-/** Returns the seconds of training at a step, as the lines of the training tell; null: unknown. */
+/** Returns the seconds of training at a step, by the lines of the training; null: unknown. */
 function secsAt(series, step) {
   const clock = series?.curves.get("train/train_secs");
   if (!clock) return null;

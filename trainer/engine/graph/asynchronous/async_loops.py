@@ -215,7 +215,7 @@ class AsyncTrainLoop(TrainLoop):
         self._record = self._record + WorkerRecord(times, asynchronous=True)
 
     def _check_sound(self, chunks: list[ChunkResult]) -> None:
-        """Raise unless all updates were sound: a worker makes them before anybody judges them."""
+        """Raise unless all updates were sound: a worker makes them before any check."""
         numbers = [chunk.values[self._num_sums : self._num_status] for chunk in chunks]
         for step, *verdict in sorted(numbers, key=lambda status: status[0]):
             if step >= 0:

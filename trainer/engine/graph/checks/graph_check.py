@@ -1,7 +1,7 @@
 """Checks what has been traced: nothing in it may be lost with a process, or differ by layout.
 
 The graph is judged, not what a model declares: a variable that it reads is saved, no operation
-draws from a counter in its kernel, and what nobody can judge is named in a warning.
+draws from a counter in its kernel, and a warning names what cannot be checked.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _strangers(
 
 
 def _is_variable_handle(tensor: tf.Tensor) -> bool:
-    # Those of tables and iterators do not tell what they hold.
+    # Those of tables and iterators do not show what they hold.
     data = getattr(tensor, "_handle_data", None) if tensor.dtype == tf.resource else None
     return data is not None and data.is_set
 

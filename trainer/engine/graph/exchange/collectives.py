@@ -37,7 +37,7 @@ def packed(
 ) -> list[tf.Tensor]:
     """Pass tensors through `exchange` as one flat buffer for each type.
 
-    So there is one collective for each type, whatever the number of tensors; if a replica has
+    So there is one collective for each type, for any number of tensors; if a replica has
     several devices, one for each of them.
     """
     results = list(tensors)
@@ -82,8 +82,8 @@ class CollectiveLog:
     """The collectives of one trace of the step, in order.
 
     Every replica must make the same collectives in the same order, else they wait for one another
-    or add up what does not belong together. The replicas of this process are traced in turn, and
-    compared meanwhile; processes compare their `labels`.
+    or add up what does not belong together. The replicas of this process are compared while they
+    are traced, one after the other; processes compare their `labels`.
     """
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ class Collectives:
 
     Created in replica context, for each replica while the step is traced.
 
-    They may stand anywhere in a step, also within a model, but not within a tf.function,
+    They may be anywhere in a step, also within a model, but not within a tf.function,
     tf.while_loop or tf.cond. All replicas must call the same ones, in the same order and with the
     same shapes, which must be static. They are differentiable, with respect to the sum of all
     replicas' losses. Where batch.accumulate or batch.shards cut the batch, a loss function may not

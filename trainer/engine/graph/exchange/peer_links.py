@@ -1,8 +1,8 @@
 """Connections between processes of different hosts, which prove that they are of the same run.
 
 Every process listens at the address that the cluster names for it, on its own port, and
-connects to those before it. Both ends prove with an HMAC that they know the run's token, without
-sending it; whoever cannot is disconnected. What travels afterward is not encrypted.
+connects to those before it. Both ends prove with an HMAC that they have the run's token, without
+sending it; others are disconnected. What travels afterward is not encrypted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HELLO = struct.Struct(f"<{len(_MAGIC)}sq{_NONCE_BYTES}s")
 _PROOF_BYTES = 32
 _HANDSHAKE_SECS = 10.0
 _LOOK_SECS = 0.2
-_CHECK_SECS = 1.0  # between two looks at whether a silent peer's host is cut off
+_CHECK_SECS = 1.0  # between two checks whether a silent peer's host is cut off
 _HEADER = struct.Struct("<qq")
 _MOST_VECTORS = 512  # in one call of the system
 _TCP_INFO = struct.Struct("2xB53xI")  # of Linux: tcpi_retransmits, tcpi_last_ack_recv
@@ -48,7 +48,7 @@ class PeerLinks:
     """The connections of one process to its peers.
 
     Attributes:
-        waited_secs: how long it has waited for the others to come to an exchange.
+        waited_secs: how long it has waited for the others to arrive at an exchange.
     """
 
     rank: int
@@ -100,7 +100,7 @@ class PeerLinks:
         (Patarasuk and Yuan 2009), and one order of additions for all elements.
 
         Args:
-            own: what this peer has in its columns, sent from where it lies, or in `total` itself.
+            own: what this peer has in its columns, sent from where it is, or in `total` itself.
                 All peers have the same columns; what is in others is undefined.
 
         Raises:
@@ -293,7 +293,7 @@ class _Arrivals:
             except OSError:
                 time.sleep(_LOOK_SECS)  # too many open files, until strangers are disconnected
                 continue
-            # A thread for each: one that connects and says nothing must not keep the others out.
+            # A thread for each: one that connects and sends nothing must not keep the others out.
             with contextlib.suppress(RuntimeError):  # too many: the connection is closed
                 threading.Thread(target=self._admit, args=(link,), daemon=True).start()
 
@@ -312,7 +312,7 @@ class _Arrivals:
 def _prove(
     link: socket.socket, token: bytes, rank: int, peer: int | None, *, is_caller: bool
 ) -> int:
-    """Prove to know the token, and have the other end prove it; return its rank.
+    """Prove to have the token, and have the other end prove it; return its rank.
 
     Each end sends its rank and a number that was never used, then an HMAC over both numbers, its
     own role first: so no proof can be sent back, or used a second time.
@@ -329,7 +329,7 @@ def _prove(
     link.sendall(hmac.digest(token, roles[0] + hellos, "sha256"))
     expected = hmac.digest(token, roles[1] + hellos, "sha256")
     if not hmac.compare_digest(_receive(link, _PROOF_BYTES), expected):
-        raise ConnectionRefusedError("it does not know the token of the run")
+        raise ConnectionRefusedError("it does not have the token of the run")
     return int(other_rank)
 
 

@@ -7,7 +7,7 @@ host, and all read the whole sum:
     own row <- what others add up of the gradient      (all of a host wait for all)
     sum of own columns of all rows, on this host
     sum of that over the hosts                          (`PeerLinks.all_reduce`)
-    gradient <- sum, where it lies                      (all of a host wait for all)
+    gradient <- sum, where it is                        (all of a host wait for all)
 
 A column is added up in the order of the processes of a host and then of the hosts, or of the tree
 over shards. So the sum has the same bits everywhere and in every run.
@@ -113,7 +113,7 @@ class ProcessSum:
             [tf.float32] * len(tensors),
         )
         # In the graph too, and not for Python alone: TensorFlow rearranges products of numbers and
-        # tensors whose shapes it knows, so that an update would have other bits than elsewhere.
+        # tensors of static shape, so that an update would have other bits than elsewhere.
         return [tf.ensure_shape(x, y.shape) for x, y in zip(summed, tensors, strict=True)]
 
 

@@ -1,7 +1,7 @@
 """Sums of what processes have in the same columns, in one order, in memory that they share.
 
 A process has a row of that memory, and there are rows for the sums. Where the processes of a host
-wait for one another, they also come to share it.
+wait for one another, they also have to share it.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class SharedRows:
         """Return the sums of float32 tensors over the processes; all of them call this.
 
         The results are in the memory itself unless all sums are in use. Such memory is not written
-        again as long as somebody has one of them.
+        again as long as one of them is in use.
 
         Args:
             over_hosts: writes the sum over the hosts of what is in a part into the part.

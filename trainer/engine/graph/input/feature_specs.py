@@ -14,7 +14,7 @@ from trainer.protocols import Batch, Dataset, DatasetDefaults, Split, Stream, pa
 def feature_specs(dataset: Dataset) -> Any:
     """Return the features of a batch as the model receives them: a nest of `tf.TensorSpec`.
 
-    The first dimension of each is the batch, None. Without specifications of its own a dataset has
+    The first dimension of each is the batch, None. Without `feature_specs` a dataset has
     one tensor: int32 of tokens, else float32.
     """
     members = with_defaults(dataset, DatasetDefaults)

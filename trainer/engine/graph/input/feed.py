@@ -281,7 +281,7 @@ def opened(
 class StreamFeed(Pipeline):
     """Feeds a stream: a split that can only be read from its start.
 
-    Position p of the training is element p of the stream, whoever reads it. So every process reads
+    Position p of the training is element p of the stream in every process. So every process reads
     the whole stream and keeps what its replicas train on: the samples of a step depend on nothing
     but the step, as with random access, and a run may continue with other workers. What was trained
     on is read again and skipped.
@@ -305,7 +305,7 @@ class StreamFeed(Pipeline):
                 is_left_out = tf.reduce_any(number // source.num_replicas == blocks)
                 return (replica >= first) & (replica < first + local) & ~is_left_out
 
-            # Whatever was drawn before: what has no seed of its own, Python's and NumPy's numbers
+            # For any earlier draws: what has no seed, Python's and NumPy's numbers
             # too, is the same whenever it is recomputed, and in all processes.
             tf.keras.utils.set_random_seed(seed % 2**32)
             options = tf.data.Options()
@@ -316,7 +316,7 @@ class StreamFeed(Pipeline):
                 batches = split.stream().batch(source.per_replica, drop_remainder=True)
             numbered = batches.with_options(options).skip(start).enumerate(start)
             own = numbered.filter(is_own).map(self._element)
-            # Otherwise a strategy of several workers asks each time whether there is more, and
+            # Otherwise a strategy of several workers checks each time whether there is more, and
             # loses the static shapes.
             endless = own.apply(
                 tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
@@ -409,13 +409,13 @@ def epoch_lines(split: Any, num_positions: int) -> Iterator[str]:
 
 
 class FaultyFeed(Feed):
-    """Wraps a feed: while a fault lasts, the weights of a batch's examples are NaN, or it rests.
+    """Wraps a feed: while a fault lasts, the weights of a batch's examples are NaN, or it sleeps.
 
     The weights, for the engine itself multiplies every loss by them: so the loss and the gradient
-    are NaN, whatever the layers of a model make of features that are.
+    are NaN, because the layers of a model may drop features that are.
 
     Args:
-        delays: rests in steps, from step `at` on, counted from 0.
+        delays: sleeps in steps, from step `at` on, counted from 0.
         worker_index: returns the number of the worker that runs a step; None: this process does.
     """
 
@@ -456,7 +456,7 @@ class FaultyFeed(Feed):
         return {**batch, "weight": tf.where(self._is_on, math.nan, weight)}, draws
 
     def _rest_secs(self, step: tf.Tensor, replica: tf.Tensor) -> tf.Tensor:
-        """Return how long a replica rests in a step, float64; 0 but for its process's first."""
+        """Return how long a replica sleeps in a step, float64; 0 but for its process's first."""
         secs = tf.zeros([], tf.float64)
         for delay in self._delays:
             if self._worker_index is None:
@@ -482,7 +482,7 @@ def _rest(secs: tf.Tensor) -> tf.Tensor:
     """
     element = {"output_types": [tf.int64], "output_shapes": [tf.TensorShape([])]}
     # One that is computed at every step: a constant would be folded into the graph before it runs.
-    # Half: it rests before the element, and again before the end that is looked for after it.
+    # Half: it sleeps before the element, and again before the end that is looked for after it.
     micros = tf.cast(secs * 0.5e6, tf.int64)
     dataset = tf.raw_ops.TensorDataset(components=[micros], output_shapes=[tf.TensorShape([])])
     resting = tf.raw_ops.SleepDataset(input_dataset=dataset, sleep_microseconds=micros, **element)

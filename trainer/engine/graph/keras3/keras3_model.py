@@ -1,7 +1,7 @@
 """A model of Keras 3, with what the engine uses of a model of tf_keras.
 
 Under tf.distribute Keras 3 is silently wrong: statistics of batch normalization drift apart between
-replicas, and its seeds are variables that nobody keeps alike. So the model is called as a function
+replicas, and its seeds are variables that nothing keeps equal. So the model is called as a function
 of its variables' values (`keras.StatelessScope`): the tape sees the reads, and what the forward
 pass would have assigned is noted as a value, which a step averages over all parts of the batch.
 
@@ -39,7 +39,7 @@ class Keras3Model(tf.Module):
 
     Attributes:
         metric_begin: returns what a variable of a metric holds when a step begins.
-        saved: the variables as a checkpoint knows them, by name. Automatic names of layers differ
+        saved: the variables as a checkpoint names them. Automatic names of layers differ
             between two builds, so a name starts with the variable's number.
     """
 
@@ -248,7 +248,7 @@ def _leave_no_function(layer: keras.Layer) -> None:
 
 
 def _give_constraint(weight: Any) -> None:
-    """Have optimizers of tf_keras apply a weight's constraint, which its variable does not know."""
+    """Have optimizers of tf_keras apply a weight's constraint, which its variable does not have."""
     if pieces_of(weight.value) != [weight.value]:
         raise ConfigError(
             f"model: the weight {weight.path} has a constraint, which cannot be applied to its "
@@ -294,7 +294,7 @@ _current = threading.local()
 
 
 def check_model(model: keras.Model) -> None:
-    """Raise a ConfigError if a model cannot be trained here, as far as its layers tell."""
+    """Raise a ConfigError if its layers show that a model cannot be trained here."""
     layers = list(model._flatten_layers())
     # The table of a TextVectorization is never called itself; it has no variables.
     unbuilt = [x.name for x in layers if not (x.built or hasattr(x, "lookup_table"))]
@@ -324,7 +324,7 @@ def checked_call() -> Iterator[None]:
     except tf.errors.OperatorNotAllowedInGraphError as error:
         place = re.search(r"when calling ([\w.]+\(\))", str(error))
         raise ConfigError(
-            f"model: {place[1] if place else 'the forward pass'} asks in Python for the value of a "
+            f"model: {place[1] if place else 'the forward pass'} needs in Python the value of a "
             "tensor (if, while, for, and, not), which is unknown when the step is compiled; use "
             "keras.ops.cond, keras.ops.where, keras.ops.while_loop or keras.ops.logical_and"
         ) from error

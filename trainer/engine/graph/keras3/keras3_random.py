@@ -1,6 +1,6 @@
 """Functions of `keras.random` within a step: they draw by those of `tf.random`.
 
-Keras' own compute from the state of a `SeedGenerator`, one more variable to save and to keep alike
+Keras' own compute from the state of a `SeedGenerator`, one more variable to save and to keep equal
 on all replicas. With a number as its seed a function draws the same at each step. What `tf.random`
 has no function for takes a seed of the step: each part of the batch has its own.
 
@@ -43,7 +43,7 @@ def refuse(problem: str) -> NoReturn:
 
 @contextmanager
 def refusals_as_they_are() -> Iterator[None]:
-    """Call Keras inside: it raises another error, with what it knows about the call."""
+    """Call Keras inside: it raises another error, with details of the call."""
     _current.refusal = None
     try:
         yield

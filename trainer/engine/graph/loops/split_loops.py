@@ -179,7 +179,7 @@ class EvalLoop(SplitLoop):
 class PredictLoop(SplitLoop):
     """Predicts the examples of a split.
 
-    A loop in the graph must know what it collects before its body is traced, and what a task
+    A loop in the graph must declare what it collects before its body is traced, and what a task
     predicts is known only then. So it collects strings: each tensor in TensorFlow's serialized
     form.
     """

@@ -121,7 +121,7 @@ class TrainLoop:
         return {**norm, **self.state.divergence_monitor.report()}
 
     def take_worker_record(self) -> WorkerRecord:
-        """Return what workers did since the last call that this process alone knows of."""
+        """Return what workers did since the last call, as seen by this process only."""
         return WorkerRecord()
 
     def totals(self) -> dict[str, int]:

@@ -1,10 +1,10 @@
 """Which logical device each layer of a model belongs to.
 
-In this order: what the model's own code says with `logical_device`, the first pattern that matches
+In this order: what the model's code sets by `logical_device`, the first pattern that matches
 the layer's path, the device of the layer that contains it. A layer without variables that nothing
 places is computed where its input is.
 
-A divided model is built twice. A draft on the host tells what layers there are, and which layer
+A divided model is built twice. A draft on the host shows which layers there are, and which layer
 makes which variable; then every variable is made where it belongs. So no device ever holds more
 than its own part.
 """
@@ -105,7 +105,7 @@ def place_layers(
 def own_variables(layer: Layer) -> list[tf.Variable]:
     """Return the variables of a layer that are not those of a layer within it.
 
-    As TensorFlow knows them: under mixed precision Keras wraps them.
+    As TensorFlow has them: under mixed precision Keras wraps them.
     """
     variables = [*layer._trainable_weights, *layer._non_trainable_weights]
     return [getattr(variable, "_variable", variable) for variable in variables]
@@ -119,7 +119,7 @@ def layers_within(layer: Layer) -> list[Layer]:
 def _chooser(
     model: tf.keras.Model, prefix: str, placement: Mapping[str, int] | str, count: int
 ) -> _Choose:
-    """Return a function from a layer's path to the device that the configuration says."""
+    """Return a function from a layer's path to the device that the configuration sets."""
     if isinstance(placement, str):
         return _balanced(model, prefix, count).get
     patterns = [(re.compile(pattern), index) for pattern, index in placement.items()]

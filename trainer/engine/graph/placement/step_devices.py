@@ -25,13 +25,13 @@ _SCOPES = re.compile(rf"(?:^|/){SCOPE}(\d+)(?:_\d+)?(?=/)")
 
 
 def index_in(group: Sequence[str], device: str) -> int | None:
-    """Return the number of a device within a replica's, whatever its process; None: not its own."""
+    """Return the number of a device within a replica's, in any process; None: not its own."""
     wanted = device_key(device)
     return next((i for i, name in enumerate(group) if device_key(name) == wanted), None)
 
 
 def device_key(device: str | None) -> tuple[str | None, int | None]:
-    """Return type and number of a device, whatever its process; None for what is not named."""
+    """Return type and number of a device in any process, or None without a name."""
     spec = tf.DeviceSpec.from_string(device or "")
     return spec.device_type, spec.device_index
 
@@ -83,7 +83,7 @@ def backward_pass() -> Iterator[None]:
     with tf.name_scope(BACKWARD):
         yield
     for operation in graph.get_operations()[first:]:
-        # Not always this replica's: where they communicate, they are traced in turn.
+        # Not always this replica's: where they communicate, they are traced alternately.
         group = group_with(operation.device)
         index = None if group is None else _index_of(operation, group)
         if group is not None and index is not None and not _is_bound(operation):
@@ -186,7 +186,7 @@ def traffic(graph: tf.Graph, groups: Sequence[Sequence[str]]) -> tuple[int, int]
 
 
 def _outermost(graph: Any, tensor: Any) -> Any:
-    """Return the tensor, outside all functions, that a captured one stands for."""
+    """Return the tensor, outside all functions, that a captured one refers to."""
     graph = graph.outer_graph
     while hasattr(tensor, "graph") and hasattr(graph, "captures"):
         tensor = next((outer for outer, inner in graph.captures if inner is tensor), tensor)

@@ -3,7 +3,7 @@
 TensorFlow's random functions count in their kernels, which no checkpoint holds, and each replica
 counts by itself. While a step is traced they are replaced below their public names, where layers
 of Keras, `tf.nn.dropout` and other libraries call them too. Where nothing can be replaced the
-operation stays what it is, and `graph_check` refuses it.
+operation stays as it is, and `graph_check` refuses it.
 
 Philox is a counter-based generator (Salmon et al. 2011): any slice of a long draw that starts at a
 group of four numbers can be drawn alone, with the counter set to that group. So a draw whose first
@@ -12,7 +12,7 @@ dimension is the batch is the same on any number of devices, and costs no more t
 One rule decides by the shape. The first dimension is as long as the part of the batch, or a
 multiple, as where time steps follow each other: the draw is the part's slice of the global batch's
 draw. The examples may be in it otherwise (another dimension, an unknown size): each part draws
-numbers of its own. Any other draw is the same for all parts.
+different numbers. Any other draw is the same for all parts.
 
 Touches private names, the functions of `gen_random_ops` and the generators of tf_keras' layers;
 tests/engine/graph/randomness/test_draws.py fails when they move.
@@ -161,7 +161,7 @@ _CONVERSIONS: Mapping[str, Callable[..., tf.Tensor]] = {
 
 
 def _draw(kernel: Callable[..., tf.Tensor], shape: Any, dtype: Any) -> tf.Tensor:
-    """Draw the part's slice, or what the rule above says of this shape, with a kernel of Philox."""
+    """Draw the part's slice, or by the rule above for this shape, with a kernel of Philox."""
     part, static = current_part(), static_shape(shape)
     assert part is not None
     seed, stream = part.seed_here(), part.count() << 32
@@ -239,7 +239,7 @@ def _has_own_numbers(static: list[int] | None, part: BatchPart) -> bool:
 
 
 def static_shape(shape: Any) -> list[int] | None:
-    """Return a shape that is known when it is traced; None: it is not."""
+    """Return a static shape, or None."""
     if tf.is_tensor(shape) or any(tf.is_tensor(size) for size in shape):
         vector = tf.convert_to_tensor(shape)
         value = tf.get_static_value(vector)

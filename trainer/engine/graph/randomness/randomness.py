@@ -92,7 +92,7 @@ def _part_in_calls(function: FuncGraph, part: BatchPart) -> BatchPart:
     if not hasattr(function, "batch_part"):
         key = "batch_part"
         given = function.capture_call_time_value(list, tf.TensorSpec([3], tf.int64), key)
-        # TensorFlow itself would ask once for all calls in the step.
+        # TensorFlow itself would draw once for all calls in the step.
         function.function_captures.by_ref_external[key] = of_call
         function.batch_part = replace(
             part, seed=lambda: given[:2], number=given[2], num_draws=0, place=(function, "")
@@ -168,7 +168,7 @@ def _loops_within(entered: Any) -> tuple[list[tf.Tensor], FuncGraph | None]:
 
 @contextmanager
 def part_of_size(size: int) -> Iterator[None]:
-    """Draw for as many examples of the current part, whatever its size is."""
+    """Draw for as many examples as the current part has."""
     outer, entered = current_part(), getattr(_current, "part", None)
     if outer is None:
         yield

@@ -214,7 +214,7 @@ def digests(
 
 def _average_of(variable: tf.Variable) -> tf.Variable:
     with variables_beside(variable):
-        # The name tells, in a checkpoint, what it is the average of.
+        # In a checkpoint the name shows what it is the average of.
         name = variable.name.removesuffix(":0")
         return replicated(variable.read_value(), f"{name}/average")
 

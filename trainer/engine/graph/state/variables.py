@@ -47,7 +47,7 @@ class SplitParameters(tf.distribute.ParameterServerStrategy):
 
 
 def whole(variables: Sequence[tf.Variable]) -> list[Any]:
-    """Return variables as a checkpoint knows them: a split one instead of its shards."""
+    """Return variables as a checkpoint has them: a split one instead of its shards."""
     containers = [
         variable._sharded_container() if hasattr(variable, "_sharded_container") else variable
         for variable in variables
@@ -61,7 +61,7 @@ def pieces_of(variable: Any) -> list[tf.Variable]:
 
 
 def split_alike(variables: Sequence[tf.Variable], pattern: Sequence[tf.Variable]) -> list[Any]:
-    """Return variables, one for each of `pattern`, as a checkpoint knows those.
+    """Return variables, one for each of `pattern`, as a checkpoint has those.
 
     The result must be kept: nothing else holds it.
     """
@@ -122,7 +122,7 @@ def read_from_first_replica() -> Iterator[None]:
 
 
 def replicated(value: tf.Tensor, name: str) -> tf.Variable:
-    """Create a variable that every replica holds and updates alike."""
+    """Create a variable that every replica holds and updates in the same way."""
     return tf.Variable(
         value, trainable=False, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA, name=name
     )

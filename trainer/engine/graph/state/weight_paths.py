@@ -30,7 +30,7 @@ class Weight:
     Attributes:
         number: which one of the layer's it is, as Keras counts and saves them, from 0.
         variables: its variable; of one that is in pieces, all of them.
-        container: what a checkpoint knows: the variable, or that of all pieces.
+        container: what a checkpoint has: the variable, or that of all pieces.
     """
 
     path: str
@@ -56,7 +56,7 @@ def weights_of(models: Mapping[str, Any]) -> list[Weight]:
 
 
 def variable_key(variable: Any) -> str:
-    """Return what a variable, its copies on all devices, and Keras' wrappers of it have alike."""
+    """Return what a variable, its copies on devices, and Keras' wrappers have in common."""
     variable = getattr(variable, "_variable", variable)
     if not isinstance(variable, tf.distribute.DistributedValues):
         container = getattr(variable.handle, "_distributed_container", None)
@@ -73,7 +73,7 @@ def select(key: str, pattern: str, weights: Sequence[Weight]) -> list[Weight]:
     """Return the weights whose path a pattern is found in.
 
     Raises:
-        ConfigError: there is none; the message names those that are near.
+        ConfigError: none matches; the message names similar ones.
     """
     selected = [weight for weight in weights if re.search(pattern, weight.path)]
     if not selected:

@@ -239,7 +239,7 @@ class _Passes:
         if self.options.overlap:
             return reduce(add_all, [compute_part(part) for part in range(count)])
 
-        # The first one outside of the loop: XLA must know all shapes when the loop begins.
+        # The first one outside of the loop: XLA needs all shapes when the loop begins.
         first = compute_part(0)
         in_rows = [isinstance(x, tf.IndexedSlices) for x in first]
 

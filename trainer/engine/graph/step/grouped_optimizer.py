@@ -1,7 +1,7 @@
-"""One optimizer whose groups of weights have options of their own.
+"""One optimizer with separate options for groups of weights.
 
 Each group is updated by an optimizer of the same kind, with TensorFlow's fused kernels. All of them
-share one count of updates, and their slots are saved by weight: so a checkpoint does not tell how
+share one count of updates, and their slots are saved by weight: so a checkpoint does not show how
 the weights were grouped.
 """
 
@@ -27,10 +27,10 @@ rate."""
 
 @dataclass(frozen=True)
 class GroupRules:
-    """What groups of weights have of their own.
+    """The options of groups of weights.
 
     Attributes:
-        layer_decay: the rate of a layer, as a fraction of the next layer's; None: they are alike.
+        layer_decay: the rate of a layer, as a fraction of the next layer's; None: all are equal.
     """
 
     key: str
@@ -86,7 +86,7 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
         return list(dict.fromkeys(names))
 
     def get_slot(self, var: tf.Variable, slot_name: str) -> tf.Variable:
-        """Return a slot of a variable; raise a KeyError if it has none of this name."""
+        """Return a slot of a variable; raise a KeyError if there is none."""
         return self.member_of(var).get_slot(var, slot_name)
 
     def variables(self) -> list[tf.Variable]:

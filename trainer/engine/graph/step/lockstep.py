@@ -1,4 +1,4 @@
-"""Traces a function once for each shard, in lockstep: at every update all of them meet.
+"""Traces a function once for each shard, in lockstep: all of them synchronize at every update.
 
 Each has its own thread, which waits while another one traces. When all have arrived at an
 update, the replica's thread adds up what they bring and makes it, and they continue one after the
@@ -42,7 +42,7 @@ def in_lockstep(count: int, compute: Callable[[int], T], at_meeting: Meet) -> li
             have called `meet`; returns what each is given.
 
     Raises:
-        ConfigError: a shard communicates with other replicas, or they do not meet alike.
+        ConfigError: a shard communicates with other replicas, or they make different updates.
     """
     if count == 1:
         with _arriving(lambda brought: at_meeting([brought])[0]):

@@ -45,7 +45,7 @@ def stays_in_rows(gradient: Gradient, shape: tf.TensorShape, lookups: int) -> bo
 def combine(gradient: Gradient) -> Gradient:
     """Add up the rows of each index, in their order: it is there once; dense ones are as they are.
 
-    XLA cannot do it: it knows no tensors whose shape depends on values.
+    XLA cannot do it: it has no tensors whose shape depends on values.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient

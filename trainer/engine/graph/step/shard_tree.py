@@ -1,4 +1,4 @@
-"""Sums over the shards of a global batch, in one fixed binary tree wherever the shards are.
+"""Sums over the shards of a global batch, in one fixed binary tree, independent of their devices.
 
 With 6 shards the sum is ((0 + 1) + (2 + 3)) + (4 + 5): neighbors are added first, as a binary
 counter carries. A replica that has a power of two of neighboring shards has a subtree, so the
@@ -53,7 +53,7 @@ def add(left: Gradient, right: Gradient) -> Gradient:
 def add_all(left: list[Gradient], right: list[Gradient]) -> list[Gradient]:
     """Add tensors, or gradients in rows, in pairs, on the replica's device that holds the first.
 
-    What they are sums of is hidden too: without a loop around it, TensorFlow's optimizer sees it.
+    Their terms are hidden too: without a loop around it, TensorFlow's optimizer sees it.
     """
 
     def add_two(left: Gradient, right: Gradient) -> Gradient:

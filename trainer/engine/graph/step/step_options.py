@@ -46,7 +46,7 @@ class StepOptions:
             devices of a replica, instead of one after the other.
         adds_differences: whether moving statistics that a model notes are changed by adding:
             steps of several workers change them at the same time.
-        rows: whether gradients of large tables may stay in rows, of which nobody knows the number
+        rows: whether gradients of large tables may stay in rows, whose number is unknown
             before a step.
         note_rows: called while an update is traced, with the optimizer and each variable whose
             gradient is in rows.

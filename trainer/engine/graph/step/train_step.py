@@ -171,7 +171,7 @@ class Step(Collectives):
     ) -> tuple[Gradients, list[tf.Tensor]]:
         """Sum float32 tensors over the replicas as one flat buffer: a single collective.
 
-        Gradients in rows need one more before it, for the replicas to tell which rows they have.
+        Gradients in rows need one more before it: replicas exchange which rows they have.
 
         Args:
             gradients: may be rounded on the way, if the strategy's exchange compresses them. Those
@@ -308,7 +308,7 @@ class Step(Collectives):
 
 
 def _part_of(shape: Sequence[int]) -> AbstractContextManager[None]:
-    """Draw for as many examples as the first dimension of a shape says."""
+    """Draw for as many examples as the first dimension of a shape."""
     static = static_shape(shape)
     if static is None:
         raise ConfigError(

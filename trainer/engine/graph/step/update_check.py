@@ -27,7 +27,7 @@ from trainer.protocols import OptimizerDefaults, with_defaults
 
 ADVICE = "try a smaller optimizer.learning_rate, train.clip_norm=1, or schedule.warmup_steps"
 
-_UNUSED = np.iinfo(np.int64).max  # fills up the list of blocks: no step ever comes to it
+_UNUSED = np.iinfo(np.int64).max  # fills up the list of blocks: no step ever reaches it
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ def clip(
     optimizer: Any,
     common: Clip,
 ) -> list[Gradient]:
-    """Return the gradients of a model, clipped as the groups of its optimizer say.
+    """Return the gradients of a model, clipped as the groups of its optimizer define.
 
     Args:
-        optimizer: what its `clips` say is clipped apart, and all by its `own_clips` after that.
+        optimizer: what its `clips` name is clipped apart, and all by its `own_clips` after that.
 
     Raises:
         ConfigError: a weight in pieces is clipped by its norm.
@@ -188,7 +188,7 @@ class LossWindow:
 class DivergenceMonitor:
     """Judges updates, and remembers which samples are left out. Created in `strategy.scope()`.
 
-    What it remembers is the same whatever the action: a run may be continued with another one.
+    What it remembers is the same for all actions: a run may be continued with another one.
 
     Attributes:
         left_out: numbers of the blocks of samples that are left out, [MAX_SKIPS] int64, ascending.
@@ -248,7 +248,7 @@ class DivergenceMonitor:
     def note(self, status: DivergenceStatus, step: tf.Tensor, verdict: Verdict) -> DivergenceStatus:
         """Return the status after a step.
 
-        The loop continues, though what comes after a step that ends its work is thrown away: a
+        The loop continues, though what comes after a step that ends its work is discarded: a
         condition that waits for the step's numbers would keep TensorFlow from gathering the next
         batch meanwhile.
         """
@@ -272,7 +272,7 @@ class DivergenceMonitor:
         return {"updates_skipped": float(skipped)} if skipped else {}
 
     def describe(self, step: int, verdict: Verdict) -> str:
-        """Return one line that says what is bad about the update after `step` steps."""
+        """Return one line that describes the bad update after `step` steps."""
         loss = float(verdict.loss)
         norm = float(verdict.norm)
         if not math.isfinite(loss):
