@@ -48,20 +48,18 @@ def run_dir(tmp_path, monkeypatch):
 def test_run_is_running_only_if_its_lease_is_renewed(stores, run_dir, monkeypatch):
     lease = upload_run(stores[ADDRESS], run_dir, HOLDER)
     monkeypatch.setattr("time.sleep", lambda secs: lease.renew())
-    with remote_view.view("status", ADDRESS) as view:
-        assert (view.in_use, view.silent_holder) == (True, None)
-        found = run_status(view.path)
+    with remote_view.view("report", ADDRESS) as path:
+        found = run_status(path)
         assert (found.state, found.step) == (State.RUNNING, 5)
-        files = {file.relative_to(view.path).as_posix() for file in view.path.rglob("*.*")}
+        files = {file.relative_to(path).as_posix() for file in path.rglob("*.*")}
         assert files == {".lock", "config.yaml", "run.json", "checkpoints/ckpt-5.json"}
-    assert not view.path.exists()
+    assert not path.exists()
     lease.renew()  # it was not disturbed
     monkeypatch.setattr("time.sleep", lambda secs: None)
-    for holder in (HOLDER, None):
-        with remote_view.view("status", ADDRESS) as view:
-            assert view.silent_holder == holder
-            assert not is_locked(lock_file(view.path))
-            assert run_status(view.path).state is State.STOPPED
+    for _ in range(2):
+        with remote_view.view("report", ADDRESS) as path:
+            assert not is_locked(lock_file(path))
+            assert run_status(path).state is State.STOPPED
         lease.release()
 
 
@@ -71,14 +69,14 @@ def test_file_that_is_replaced_while_it_is_read_is_read_again(stores, run_dir, m
     download = stores[ADDRESS].download
     once_missing = chain([MissingObjectError("config.yaml")], repeat(DEFAULT))
     stores[ADDRESS].download = Mock(wraps=download, side_effect=once_missing)
-    with remote_view.view("status", ADDRESS) as view:
-        assert (view.path / "config.yaml").is_file()
+    with remote_view.view("report", ADDRESS) as path:
+        assert (path / "config.yaml").is_file()
 
 
 def refused(address, stores, action, message):
     stores.setdefault(address, MemoryStore())
     with pytest.raises(ConfigError, match=message):
-        action("status", address)
+        action("report", address)
 
 
 def test_missing_run_is_refused_with_what_is_there(stores, run_dir):
@@ -86,7 +84,7 @@ def test_missing_run_is_refused_with_what_is_there(stores, run_dir):
     folder = stores["s3://bucket/runs"]
     folder.objects = {f"a-1/{name}": value for name, value in stores[ADDRESS].objects.items()}
     for action in (remote_view.runs_at, lambda *names: remote_view.view(*names).__enter__()):
-        refused("s3://bucket/runs/a-2", stores, action, r"^status \(s3://.*/a-2\): no run there")
+        refused("s3://bucket/runs/a-2", stores, action, r"^report \(s3://.*/a-2\): no run there")
     refused("s3://bucket/runs", stores, action, "the folders a-1;")
     assert remote_view.runs_at("report", "s3://bucket/runs") == [ADDRESS]
     refused("ftp://a/b", stores, remote_view.runs_at, "there are no runs in ftp://")
@@ -98,10 +96,10 @@ def test_run_that_has_saved_nothing_is_none_unless_it_is_in_use(stores, monkeypa
     monkeypatch.setattr(remote_view, "_lease_secs", lambda path: 0.1)
     lease = upload_run(stores[ADDRESS], tmp_path / "nothing", HOLDER)
     with pytest.raises(ConfigError, match="its last command has saved nothing"):
-        remote_view.view("status", ADDRESS).__enter__()
+        remote_view.view("report", ADDRESS).__enter__()
     monkeypatch.setattr("time.sleep", lambda secs: lease.renew())
-    with remote_view.view("status", ADDRESS) as view:
-        assert run_status(view.path).state is State.RUNNING
+    with remote_view.view("report", ADDRESS) as path:
+        assert run_status(path).state is State.RUNNING
 
 
 @pytest.mark.parametrize("name", ["../../x/logs/status-1.json", "/etc/x/logs/status-1.json", ""])
@@ -110,7 +108,7 @@ def test_names_of_a_manifest_that_leave_the_run_are_refused(stores, run_dir, mon
     lease.change(lambda manifest: replace(manifest, files={**manifest.files, name: 1}))
     monkeypatch.setattr(remote_view, "_RETRY_SECS", 0.0)
     with pytest.raises(ConfigError, match=r"manifest\.json is damaged: .* is no name of a file: "):
-        next(remote_view.view("status", ADDRESS).gen)
+        next(remote_view.view("report", ADDRESS).gen)
     stores[ADDRESS].objects.pop("manifest.json")
     manifest = Manifest(1, HOLDER, True, 1, {5: name or ".."}, {"config.yaml": 1})
     with pytest.raises(StoreError, match=r"manifest\.json is damaged: .* is no name of a file: "):

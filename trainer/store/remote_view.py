@@ -6,7 +6,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
@@ -26,24 +25,6 @@ _OF_PROCESSES = ("run.json", "result.json", "dataset.json", "adapted.json")
 """What a process that is not the chief reads of the run, in addition to the checkpoint."""
 _MOST_NAMES = 5
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True)
-class RemoteView:
-    """A run in a store, as it was when it was read.
-
-    Attributes:
-        path: a folder of this machine with its records, but no weights; locked if it is in use.
-    """
-
-    path: Path
-    manifest: Manifest
-    in_use: bool
-
-    @property
-    def silent_holder(self) -> str | None:
-        """Who has neither renewed the lease nor given it up; None: nobody."""
-        return None if self.in_use or self.manifest.is_free else self.manifest.holder
 
 
 def runs_at(command: str, address: str) -> list[str]:
@@ -66,10 +47,13 @@ def runs_at(command: str, address: str) -> list[str]:
 
 
 @contextmanager
-def view(command: str, address: str) -> Iterator[RemoteView]:
-    """Bring the records of a run for the block; the run continues undisturbed.
+def view(command: str, address: str) -> Iterator[Path]:
+    """Bring the records of a run, but no weights, for the block; the run continues undisturbed.
 
     Whether it is in use is seen by its manifest, as whoever wants to take it over does.
+
+    Yields:
+        Their folder on this machine; it is locked if the run is in use.
 
     Raises:
         ConfigError: there is no run, or the store cannot be read.
@@ -77,7 +61,7 @@ def view(command: str, address: str) -> Iterator[RemoteView]:
     with tempfile.TemporaryDirectory(prefix="steadfast-") as folder:
         path = Path(folder) / PurePosixPath(address).name
 
-        def bring() -> RemoteView:
+        def bring() -> tuple[Manifest, bool]:
             store = _opened(command, address)
             manifest, version = read_manifest(store)
             if not manifest.number:
@@ -85,16 +69,16 @@ def view(command: str, address: str) -> Iterator[RemoteView]:
             _download(store, manifest, path)
             secs = _lease_secs(path)
             in_use = not manifest.is_free and is_renewed(store, version, secs, time.sleep)
-            return RemoteView(path, manifest, in_use)
+            return manifest, in_use
 
-        remote = _attempt(command, address, bring)
-        if not remote.manifest.has_run and not remote.in_use:
+        manifest, in_use = _attempt(command, address, bring)
+        if not manifest.has_run and not in_use:
             raise ConfigError(
                 f"{command} ({address}): no run there: its last command has saved nothing"
             )
         # Readers of a run directory see by its lock that it is in use.
-        with closing(Lock.acquire(lock_file(path))) if remote.in_use else nullcontext():
-            yield remote
+        with closing(Lock.acquire(lock_file(path))) if in_use else nullcontext():
+            yield path
 
 
 def read_remote(address: str) -> dict[str, Any]:

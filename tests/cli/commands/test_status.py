@@ -7,15 +7,12 @@ import os
 import pytest
 
 from tests.support.command_line import run_here
-from tests.support.object_stores import MemoryStore, upload_run, write_checkpoint
 from trainer.runs import process_status
 from trainer.runs.process_status import HostStatus, ProcessStatus
 from trainer.runs.status import record_failure
-from trainer.store import remote_view
 
 CLUSTER = ["worker-0", "worker-1"]
 RUN = "runs/cnn-digits-1"
-ADDRESS = "s3://bucket/runs/cnn-digits-1"
 
 
 @pytest.fixture
@@ -51,8 +48,8 @@ def growing(monkeypatch):
     return grows
 
 
-def status(*arguments, run=RUN):
-    outcome = run_here("status", run, *arguments)
+def status():
+    outcome = run_here("status", RUN)
     assert (outcome.code, outcome.err) == (0, "")
     return outcome.out
 
@@ -80,8 +77,6 @@ def test_status_says_which_host_tells_nothing_any_more(run_dir, growing):
     *_, position, note = status().splitlines()
     assert position == f"{RUN}: running, step 12/40"
     assert note.startswith("worker-1 on node1 no longer reports: it was killed")
-    processes = json.loads(status("--json"))["processes"]
-    assert [process["is_alive"] for process in processes] == [True, False]
 
 
 def test_status_says_how_a_run_was_stopped_or_failed(run_dir):
@@ -93,37 +88,6 @@ def test_status_says_how_a_run_was_stopped_or_failed(run_dir):
     write(run_dir, 0, code=1, end="failed")
     record_failure(run_dir, "ValueError: no such thing")
     assert f"{RUN}: failed, step 0/40: ValueError: no such thing\n" in status()
-
-
-@pytest.fixture
-def store(run_dir, monkeypatch):
-    """A store; the run has a checkpoint of step 10, and has reached step 14."""
-    store = MemoryStore()
-    monkeypatch.setattr(remote_view, "open_store", lambda address: store)
-    write_checkpoint(run_dir, 10)
-    write(run_dir, 0, step=14)
-    return store
-
-
-def test_status_of_a_run_in_a_store_shows_what_its_holder_has_uploaded(store, run_dir, growing):
-    growing.append(upload_run(store, run_dir, "node0:7:a").renew)
-    _, first, second, position, note = status(run=ADDRESS).splitlines()
-    assert first.split() == ["worker-0", "node0", "train", "14", "0", "s"]
-    assert second.split() == ["worker-1", "-", "not", "uploaded", "-", "-"]
-    assert position == f"{ADDRESS}: running, step 14/40"
-    assert note.startswith("In use by node0:7:a (host, process).")
-    content = json.loads(status("--json", run=ADDRESS))
-    assert {key: content[key] for key in ("run", "state", "step", "holder")} == {
-        "run": ADDRESS, "state": "running", "step": 14, "holder": "node0:7:a",
-    }  # fmt: skip
-
-
-def test_status_in_a_store_names_a_holder_that_is_silent(store, run_dir, growing):
-    upload_run(store, run_dir, "node0:7:a")
-    *_, position, note = status(run=ADDRESS).splitlines()
-    assert position == f"{ADDRESS}: stopped, step 10/40"
-    assert note.startswith("node0:7:a (host, process) no longer reports: it was killed")
-    assert json.loads(status("--json", run=ADDRESS))["holder"] is None
 
 
 def test_newest_run_is_shown_unless_one_is_named(run_dir, growing):

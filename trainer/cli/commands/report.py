@@ -91,7 +91,7 @@ def _data(places: Sequence[str]) -> dict[str, Any]:
 @contextmanager
 def _directory(place: str) -> Iterator[Path]:
     if addresses.is_remote(place):
-        with remote_view.view("report", place) as view:
-            yield view.path
+        with remote_view.view("report", place) as path:
+            yield path
     else:
         yield Path(place)
