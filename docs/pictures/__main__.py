@@ -1,7 +1,7 @@
 """Makes the pictures of the README and of the documentation, in the repository's root.
 
 python -m docs.pictures                    # all, which takes about ten minutes
-python -m docs.pictures promise step_time  # some, by the names of the files beside this one
+python -m docs.pictures promise charts  # some, by the names of the files beside this one
 
 What a page shows goes to docs/images, the other pictures to build/pictures. Those of pages need
 Chromium (`apt-get install chromium`) and `make docs`' packages.
@@ -12,6 +12,8 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
+
+from docs.pictures.support import save
 
 NAMES = sorted({file.stem for file in Path(__file__).parent.glob("*.py")} - {"__main__", "support"})
 
@@ -24,7 +26,8 @@ def main() -> None:
             f"error: {', '.join(unknown)}: no such picture; choose from {', '.join(NAMES)}"
         )
     for name in names:
-        import_module(f"docs.pictures.{name}").main()
+        for picture in import_module(f"docs.pictures.{name}").pictures():
+            save(picture)
 
 
 if __name__ == "__main__":

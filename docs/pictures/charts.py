@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from itertools import groupby
 from statistics import median
 from typing import Any
 
 from benchmarks.fire.contenders import CONTENDERS, outcomes
-from docs.pictures.support import ROOT, card, label, save
+from docs.pictures.support import ROOT, Picture, card, label
 
 MACHINE = "2 CPU cores, no GPU, TensorFlow 2.21, Python 3.11."
 WIDTH, ROW = 860, 22
 NAME, EVERY, WEIGHTS, EXAMPLES, USEFUL, FULL = 226, 282, 318, 450, 590, 200
 """Where the columns of `fire.svg` are, and the length of a bar of 100 %."""
 LEFT, PANEL = 136, 142
-
-
-def records() -> dict[str, Any]:
-    """Return what the benchmarks have written."""
-    return json.loads((ROOT / "benchmarks" / "results.json").read_text())
 
 
 def bar(x: float, y: float, values: list[float], scale: float, color: str, text: str) -> list[str]:
@@ -104,13 +100,8 @@ def step_time(jobs: dict[str, dict[str, list[float]]]) -> str:
     return card(WIDTH, bottom + 40, title, body)
 
 
-def charts() -> dict[str, str]:
-    """Return the pictures by their names."""
-    known = records()
-    return {"fire.svg": fire(known["fire"]), "step-time.svg": step_time(known["loop"])}
-
-
-def main() -> None:
-    """Write the pictures."""
-    for name, picture in charts().items():
-        save(name, picture)
+def pictures() -> Iterator[Picture]:
+    """Draw what the benchmarks have written."""
+    records = json.loads((ROOT / "benchmarks" / "results.json").read_text())
+    yield Picture("fire.svg", fire(records["fire"]))
+    yield Picture("step-time.svg", step_time(records["loop"]))

@@ -8,13 +8,14 @@ from __future__ import annotations
 import html
 import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from docs.pictures.support import TIMEOUT_SECS, TRAIN, card, save
+from docs.pictures.support import TIMEOUT_SECS, TRAIN, Picture, card
 from tests.support.terminal import in_terminal, screen_of
 
 COMMAND = ["strategy=multi_worker", "train.epochs=12", "fault=kill_worker_1_at_50"]
-PICTURES = {"console.svg": 80, "console-140.svg": 140}
+WIDTHS = {"console.svg": 80, "console-140.svg": 140}
 """Name -> columns."""
 ROWS = 28
 CAPTURE_AT = re.compile(r"\b1\d\d/135\b.*worker-1 [^\n]*\n$", re.DOTALL)
@@ -29,14 +30,15 @@ def screen(columns: int) -> list[str]:
     """Train on a cluster of this machine; return the lines of the terminal, with its colors."""
     screens: list[str] = []
 
-    def capture(text: str) -> None:
+    def capture(text: str) -> int:
         if not screens and CAPTURE_AT.search(text.rpartition("\x1b[2K")[2]):
             screens.append(text)
+        return 0  # without a Ctrl-C
 
     with tempfile.TemporaryDirectory() as scratch:
         command = [*TRAIN, *COMMAND]
         code, text = in_terminal(
-            command, Path(scratch), TIMEOUT_SECS, columns=columns, seen=capture
+            command, Path(scratch), TIMEOUT_SECS, interrupt=capture, COLUMNS=str(columns)
         )
     assert code == 0, text
     assert screens, f"the live view never showed {CAPTURE_AT.pattern}\n{text}"
@@ -69,7 +71,7 @@ def spans(text: str) -> str:
     return "".join(parts)
 
 
-def main() -> None:
-    """Write both pictures."""
-    for name, columns in PICTURES.items():
-        save(name, drawing(screen(columns), columns))
+def pictures() -> Iterator[Picture]:
+    """Draw both."""
+    for name, columns in WIDTHS.items():
+        yield Picture(name, drawing(screen(columns), columns))

@@ -9,10 +9,11 @@ from __future__ import annotations
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from docs.hooks import DIAGRAM, SCHEMES, diagram_name
-from docs.pictures.support import IMAGES, ROOT, browser_page
+from docs.pictures.support import IMAGES, ROOT, Picture, browser_page
 
 MERMAID = "mermaid@11.17.2"
 TIMEOUT_SECS = 300
@@ -40,7 +41,7 @@ def library(directory: Path) -> str:
         return file.read().decode()
 
 
-def main() -> None:
+def pictures() -> Iterator[Picture]:
     """Draw what is missing, and remove what no page has any more."""
     texts = [page.read_text() for page in (ROOT / "docs").rglob("*.md")]
     diagrams = {
@@ -57,8 +58,4 @@ def main() -> None:
         page.add_script_tag(content=library(Path(scratch)))
         for name in diagrams.keys() - names:
             picture = page.evaluate(_DRAW, diagrams[name])
-            (FOLDER / name).write_text(picture.replace("</svg>", _STYLE) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+            yield Picture(f"diagrams/{name}", picture.replace("</svg>", _STYLE) + "\n")

@@ -10,6 +10,7 @@ import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 from matplotlib import colors, pyplot
 from PIL import Image
 
-from docs.pictures.support import ROOT, save, train
+from docs.pictures.support import ROOT, Picture, train
 
 PAPER, INK, FAINT, BLUE, ORANGE = "#22272e", "#d4dbe2", "#96a0aa", "#539bf5", "#e0823d"
 ROWS, COLUMNS = 5, 9
@@ -133,7 +134,7 @@ def picture(function: Any, run_dir: Path) -> bytes:
     return data.getvalue()
 
 
-def main() -> None:
+def pictures() -> Iterator[Picture]:
     """Train and draw all."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch, "gallery")
@@ -142,4 +143,4 @@ def main() -> None:
         sys.path.insert(0, str(folder))
         for function in PROGRAMS:
             run_dir = train(folder, f"experiment={function.__name__}")
-            save(f"gallery-{function.__name__}.png", picture(function, run_dir))
+            yield Picture(f"gallery-{function.__name__}.png", picture(function, run_dir))

@@ -6,9 +6,10 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from docs.pictures.support import ROOT, browser_page, save
+from docs.pictures.support import ROOT, Picture, browser_page
 
 PAGES = {
     "readme": "readme",
@@ -38,8 +39,8 @@ def readme() -> str:
     return f'<meta charset="utf-8"><base href="{ROOT.as_uri()}/"><style>{STYLE}</style>{body}'
 
 
-def main() -> None:
-    """Write the pictures, in the light and in the dark scheme."""
+def pictures() -> Iterator[Picture]:
+    """Photograph all, in the light and in the dark scheme."""
     with tempfile.TemporaryDirectory() as scratch:
         build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "-d", scratch]
         subprocess.run(build, cwd=ROOT, check=True, timeout=300)
@@ -52,4 +53,4 @@ def main() -> None:
                     page.goto(Path(scratch, f"{path}.html").as_uri())
                     page.wait_for_timeout(500 if is_site else 8000)  # until a figure has moved
                     picture = page.screenshot(full_page=not is_site)
-                    save(f"{name}-{scheme}.png", picture)
+                    yield Picture(f"{name}-{scheme}.png", picture)

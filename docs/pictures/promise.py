@@ -10,9 +10,10 @@ import json
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from docs.pictures.support import TIMEOUT_SECS, TRAIN, card, label, line, save
+from docs.pictures.support import TIMEOUT_SECS, TRAIN, Picture, card, label, line
 from tests.support.processes import final_variables
 
 STRAIGHT = ["strategy=multi_worker", "strategy.workers=2", "train.epochs=14"]
@@ -113,9 +114,10 @@ def dot(point: tuple[float, float], color: str) -> str:
     return f'<circle cx="{point[0]:.1f}" cy="{point[1]:.1f}" r="5" class="{color}"/>'
 
 
-def main() -> None:
+def pictures() -> Iterator[Picture]:
     """Train both and draw."""
     with tempfile.TemporaryDirectory() as scratch:
         straight, (curve,) = watched(Path(scratch, "straight"), STRAIGHT)
         killed, attempts = watched(Path(scratch, "killed"), KILLED)
-        save("promise.svg", figure(curve, attempts, *difference(straight, killed)))
+        drawing = figure(curve, attempts, *difference(straight, killed))
+        yield Picture("promise.svg", drawing)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import html
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "docs" / "images"
@@ -36,15 +37,43 @@ def train(directory: Path, *arguments: str) -> Path:
     return max((directory / "runs").glob("*-*"), key=lambda path: path.stat().st_mtime)
 
 
-def save(name: str, content: str | bytes) -> None:
-    """Write a picture to docs/images if a page shows it, any other to build/pictures."""
+class Picture(NamedTuple):
+    """A picture: SVG, or PNG with the text that can be read in it."""
+
+    name: str
+    content: str | bytes
+    text: str = ""
+
+    def words(self) -> set[str]:
+        """Return the words in it, without numbers and hashes, which differ from run to run."""
+        text = self.text
+        if isinstance(self.content, str):
+            text = re.sub(r"(?s)<(style|title)>.*?</\1>|<[^>]*>", " ", self.content)
+        return set(re.findall("[A-Za-z]{3,}", re.sub(r"\b[0-9a-f]{8,}\b", "", text)))
+
+
+def save(picture: Picture) -> None:
+    """Write a picture, and the words of a PNG beside it, for the test that compares them.
+
+    One that a page shows goes to docs/images, any other to build/pictures.
+    """
+    name, content, text = picture
     pages = [ROOT / "README.md", ROOT / "benchmarks" / "README.md", *(ROOT / "docs").rglob("*.md")]
-    is_shown = any(f"images/{name}" in page.read_text() for page in pages)
-    folder = IMAGES if is_shown else ROOT / "build" / "pictures"
-    folder.mkdir(parents=True, exist_ok=True)
-    data = content.encode() if isinstance(content, str) else content
-    (folder / name).write_bytes(data)
-    print(f"{folder / name}: {len(data) / 1000:.0f} kB")
+    is_shown = "/" in name or any(f"images/{name}" in page.read_text() for page in pages)
+    path = (IMAGES if is_shown else ROOT / "build" / "pictures") / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    if text:
+        path.with_suffix(".txt").write_text("\n".join(sorted(picture.words())) + "\n")
+    print(f"{path}: {len(content) / 1000:.0f} kB")
+
+
+def recorded_words(name: str) -> set[str]:
+    """Return the words in a picture that a page shows."""
+    path = IMAGES / name
+    if path.suffix == ".svg":
+        return Picture(name, path.read_text()).words()
+    return set(path.with_suffix(".txt").read_text().split())
 
 
 def card(width: int, height: int, title: str, body: list[str], style: str = "") -> str:
