@@ -9,7 +9,8 @@ from docs.pictures.support import IMAGES, recorded_words
 from trainer.launch.display import ACTIVITIES
 from trainer.runs.ledger import CATEGORIES
 
-MOMENT = {*ACTIVITIES, *" ".join([*ACTIVITIES.values(), *CATEGORIES.values()]).split(), "quiet"}
+MOMENT = {*" ".join([*ACTIVITIES, *ACTIVITIES.values(), *CATEGORIES.values()]).split()}
+MOMENT |= {"quiet", "again", "completed"}
 """Words that are shown or not, depending on the moment."""
 
 
