@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: generated pages in the navigation, search words, diagrams, copies."""
+"""Hooks of MkDocs: generated pages, search words, diagrams, tabs of code, copies."""
 
 from __future__ import annotations
 
@@ -7,17 +7,26 @@ import html
 import posixpath
 import re
 from pathlib import Path
+from textwrap import indent
 from typing import Any
+
+from mkdocs.structure.files import File, Files
 
 import trainer
 
 DOCS = Path(__file__).resolve().parent
 CONFIGURATION = "reference/configuration"
+GALLERY = "examples/gallery"
 
 DIAGRAM = re.compile(r"^```mermaid\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 SCHEMES = {"light": "neutral", "dark": "dark"}
 """The themes of Mermaid for the color schemes of the site."""
 
+_GRID = re.compile(
+    r'^<div class="grid" markdown>\n(\n```.*?^```\n\n)</div>$', re.DOTALL | re.MULTILINE
+)
+_FENCE = re.compile(r'^```(\w+)(?: title="(.*?)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+_PROGRAM = re.compile(r"\| \[([^\]]+)\]\((\w+)\.py\)")
 _PAGE = re.compile(r"\(configuration/([\w-]+)\.md\)")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 _CONSOLE = re.compile(r'<div class="language-console highlight">.*?</div>', re.DOTALL)
@@ -29,10 +38,47 @@ def on_config(config: Any) -> None:
     config.site_name += f" {trainer.__version__}"
     overview = f"{CONFIGURATION}.md"
     groups, sections = (DOCS / overview).read_text().split("| section |")
+    programs = [f"{GALLERY}/{name}.md" for name in _programs()]
+    inner = {
+        "Configuration": [
+            {"Overview": overview}, {"Groups": _entries(groups)}, {"Sections": _entries(sections)}
+        ],
+        "Gallery of Keras programs": [f"{GALLERY}/README.md", *programs],
+    }  # fmt: skip
     for entry in (entry for tab in config.nav for entries in tab.values() for entry in entries):
-        if isinstance(entry, dict) and entry.get("Configuration") == overview:
-            parts = [{"Groups": _entries(groups)}, {"Sections": _entries(sections)}]
-            entry["Configuration"] = [{"Overview": overview}, *parts]
+        if isinstance(entry, dict):
+            entry.update({name: inner[name] for name in entry if name in inner})
+
+
+def on_files(files: Files, config: Any) -> None:
+    """Add a page for each program of the gallery: what it is, how to train it, curve and code."""
+    for name, title in _programs().items():
+        path = f"{GALLERY}/{name}.md"
+        files.append(File.generated(config, path, content=_program_page(name, title)))
+
+
+def _programs() -> dict[str, str]:
+    """Return the programs of the gallery with their titles."""
+    return {
+        name: title for title, name in _PROGRAM.findall((DOCS / GALLERY / "README.md").read_text())
+    }
+
+
+def _program_page(name: str, title: str) -> str:
+    code = (DOCS / GALLERY / f"{name}.py").read_text()
+    _, about, code = code.split('"""', 2)
+    recipes = sorted((DOCS / GALLERY / "conf" / "experiment").glob(f"{name}*.yaml"))
+    run = "It has several recipes: [how to run them](README.md#run-one)."
+    if len(recipes) == 1:
+        run = f"```bash\nsteadfast experiment={name}\n```"
+    picture = f"gallery-{name}.png"
+    parts = [
+        f"# {title}", about, run, f"![The curve of its run](../../images/gallery/{name}.svg)",
+        f"![What it has learned](../../images/{picture})" * (DOCS / "images" / picture).exists(),
+        f"## {name}.py\n\n```python\n{code.strip()}\n```",
+        *(f"## {file.stem}.yaml\n\n```yaml\n{file.read_text()}```" for file in recipes),
+    ]  # fmt: skip
+    return "\n\n".join(parts)
 
 
 def _entries(table: str) -> list[str]:
@@ -48,7 +94,19 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
         page.meta["hide"] = ["navigation", "toc"]
     if path.startswith("adr/"):
         page.meta["search"] = {"exclude": True}
+    if path == f"{GALLERY}/README.md":
+        markdown = re.sub(r"\]\((\w+)\.py\)", r"](\1.md)", markdown)
+    title = markdown.partition("\n")[0].removeprefix("# From ")
+    markdown = _GRID.sub(lambda match: _tabs(match[1], title), markdown)
     return DIAGRAM.sub(lambda match: _pictures(match, posixpath.dirname(path)), markdown)
+
+
+def _tabs(blocks: str, title: str) -> str:
+    """Show blocks of code in tabs, which have the titles of the blocks, or that of the page."""
+    return "\n".join(
+        f'=== "{name or title}"\n\n' + indent(f"```{language}\n{code}```\n", "    ")
+        for language, name, code in _FENCE.findall(blocks)
+    )
 
 
 def diagram_name(text: str, scheme: str) -> str:

@@ -1,6 +1,6 @@
-"""Trains six programs of docs/examples/gallery, and draws what they have learned.
+"""Trains the programs of docs/examples/gallery, and draws their curves and what some have learned.
 
-`gallery-<program>.png`, with a metric of the run that it is drawn from; about five minutes.
+`gallery/<program>.svg` and `gallery-<program>.png`, each with a metric of its run; ten minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import numpy as np
 from matplotlib import colors, pyplot
 from PIL import Image
 
-from docs.pictures.support import ROOT, Picture, train
+from docs.pictures.support import ROOT, Picture, card, label, line, train
+from trainer.runs.recorded_metrics import read_curves
 
 PAPER, INK, FAINT, BLUE, ORANGE = "#22272e", "#d4dbe2", "#96a0aa", "#539bf5", "#e0823d"
 ROWS, COLUMNS = 5, 9
@@ -43,9 +44,9 @@ def segmentation(module: Any, model: Any, figure: Any) -> None:
     rows = {"image": images[..., 0], "mask": masks, "predicted": np.argmax(model(images), axis=-1)}
     axes = figure.subplots(3, 6, gridspec_kw={"wspace": 0.06, "hspace": 0.06})
     classes = colors.ListedColormap(["#2d333b", ORANGE, BLUE])
-    for line, (name, parts) in zip(axes, rows.items(), strict=True):
-        line[0].set_ylabel(name, color=FAINT, fontsize=13)
-        for axis, part in zip(line, parts, strict=True):
+    for row, (name, parts) in zip(axes, rows.items(), strict=True):
+        row[0].set_ylabel(name, color=FAINT, fontsize=13)
+        for axis, part in zip(row, parts, strict=True):
             axis.imshow(part, cmap="gray" if name == "image" else classes)
 
 
@@ -90,15 +91,15 @@ def mini_gpt(module: Any, model: Any, figure: Any) -> None:
             axis.text(0, 1 - 0.25 * row, part, color=color, **look)
 
 
-PROGRAMS = {
-    vae: ("VAE", "loss"),
-    wgan_gp: ("WGAN-GP", "energy_score"),
-    segmentation: ("U-Net", "accuracy"),
-    weather: ("LSTM", "loss"),
-    cutmix: ("CutMix", "accuracy"),
-    mini_gpt: ("mini GPT", "loss"),
+LEARNED = {
+    vae: "VAE",
+    wgan_gp: "WGAN-GP",
+    segmentation: "U-Net",
+    weather: "LSTM",
+    cutmix: "CutMix",
+    mini_gpt: "mini GPT",
 }
-"""What draws the program of its name -> the title and the metric in the picture."""
+"""What draws the program of its name -> the title in the picture."""
 
 
 def tiles(figure: Any, images: Any) -> None:
@@ -108,11 +109,10 @@ def tiles(figure: Any, images: Any) -> None:
     figure.subplots().imshow(np.vstack([np.hstack(row) for row in grid]), cmap="gray")
 
 
-def picture(function: Any, run_dir: Path) -> bytes:
+def picture(function: Any, metric: str, run_dir: Path) -> bytes:
     """Draw the picture of a program from its finished run."""
     from trainer.fitting.fit import restored
 
-    title, metric = PROGRAMS[function]
     module = import_module(function.__name__)
     import_module("keras").utils.set_random_seed(0)
     score = json.loads((run_dir / "result.json").read_text())["metrics"][metric]
@@ -123,7 +123,7 @@ def picture(function: Any, run_dir: Path) -> bytes:
         axis.set(facecolor=PAPER, xticks=[], yticks=[])
         axis.spines[:].set_visible(False)
     head = {"y": 0.92, "va": "center", "fontsize": 17}
-    figure.text(0.05, s=title, color=INK, ha="left", **head)
+    figure.text(0.05, s=LEARNED[function], color=INK, ha="left", **head)
     text = f"test {metric.replace('_', ' ')} {score:.3f}"
     figure.text(0.96, s=text, color=FAINT, ha="right", **head)
     figure.canvas.draw()
@@ -134,6 +134,34 @@ def picture(function: Any, run_dir: Path) -> bytes:
     return data.getvalue()
 
 
+def curves(metric: str, run_dir: Path) -> str:
+    """Draw a metric of a finished run by the step, with its length and the time that it took."""
+    result = json.loads((run_dir / "result.json").read_text())
+    splits = {"train": "gray", "test": "blue"}
+    points = read_curves(run_dir)
+    drawn = {split: points[split, metric] for split in splits if (split, metric) in points}
+    values = [value for part in drawn.values() for _, value in part]
+    low, high, steps = min(values), max(values), result["step"]
+    name, score = metric.replace("_", " "), result["metrics"][metric]
+    text = f"test {name} {score:.3f} after {steps:,} steps"
+    time = f"{result['wall_secs']:.0f} s on 2 CPU cores"
+    body = [
+        label(16, 28, text, font_size=15, font_weight=600),
+        label(544, 28, time, "faint", text_anchor="end"),
+        line([(60, 200), (544, 200)], "line", 1),
+        *(
+            label(52, y, f"{value:.3g}", "faint", font_size=12, text_anchor="end")
+            for y, value in ((54, high), (200, low))
+        ),
+        label(544, 218, f"step {steps:,}", "faint", font_size=12, text_anchor="end"),
+    ]
+    for x, (split, part) in zip((60, 114), drawn.items(), strict=False):
+        places = [(at / steps, (value - low) / (high - low)) for at, value in part]
+        path = [(60 + 484 * at, 196 - 146 * height) for at, height in places]
+        body += [line(path, splits[split]), label(x, 218, split, splits[split], font_weight=600)]
+    return card(560, 230, f"{name} by the step", body)
+
+
 def pictures() -> Iterator[Picture]:
     """Train and draw all."""
     with tempfile.TemporaryDirectory() as scratch:
@@ -141,6 +169,13 @@ def pictures() -> Iterator[Picture]:
         ignored = shutil.ignore_patterns("runs", "__pycache__")
         shutil.copytree(ROOT / "docs" / "examples" / "gallery", folder, ignore=ignored)
         sys.path.insert(0, str(folder))
-        for function in PROGRAMS:
-            run_dir = train(folder, f"experiment={function.__name__}")
-            yield Picture(f"gallery-{function.__name__}.png", picture(function, run_dir))
+        compare, learned = import_module("compare"), {each.__name__: each for each in LEARNED}
+        for program, metric in compare.METRICS.items():
+            weights: list[str] = []
+            for recipe in compare.RECIPES.get(program, [program]):
+                run_dir = train(folder, f"experiment={recipe}", *weights)
+                weights = [f"init_from={run_dir}"]
+            yield Picture(f"gallery/{program}.svg", curves(metric, run_dir))
+            if function := learned.get(program):
+                data = picture(function, metric, run_dir)
+                yield Picture(f"gallery-{program}.png", data)
