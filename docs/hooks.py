@@ -104,8 +104,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 def _tabs(blocks: str, title: str) -> str:
     """Show blocks of code in tabs, which have the titles of the blocks, or that of the page."""
     return "\n".join(
-        f'=== "{name or title}"\n\n' + indent(f"```{language}\n{code}```\n", "    ")
-        for language, name, code in _FENCE.findall(blocks)
+        f'==={"" if number else "!"} "{name or title}"\n\n'  # ! begins another set of tabs
+        + indent(f"```{language}\n{code}```\n", "    ")
+        for number, (language, name, code) in enumerate(_FENCE.findall(blocks))
     )
 
 
