@@ -28,10 +28,8 @@ def pictures() -> Iterator[Picture]:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(cell, names)
         shown = names["trained"]._repr_html_()
-    code, lines = (
-        html.escape(f"{cell}trained"),
-        html.escape(printed.getvalue().replace(f"{ROOT}/", "")),
-    )
+    lines = html.escape(printed.getvalue().replace(f"{ROOT}/", ""))  # as in a checkout
+    code = html.escape(f"{cell}trained")
     body = f"<style>{STYLE}</style><pre class=code>{code}</pre><pre>{lines}</pre>{shown}"
     with browser_page(900, 100) as page:
         page.set_content(body)

@@ -94,6 +94,7 @@ def figure(straight: list[Point], killed: list[list[Point]], largest: float, cou
         f'height="{BOTTOM - TOP}" class="red" opacity="0.12"/>',
         label(dead[0] + 8, TOP + 18, "SIGKILL", "red"),
         label(dead[0] + 8, TOP + 36, pause, "faint", font_size=12),
+        label(dead[0] + 8, TOP + 52, "(no standby yet)", "faint", font_size=12),
     ]
     for panel, end in ((CLOCK, f"{secs:.0f} s"), (STEPS, f"step {steps}")):
         body.append(line([(panel[0], BOTTOM), (panel[1], BOTTOM)], "line", 1))

@@ -6,11 +6,11 @@ from importlib import import_module
 import pytest
 
 from docs.pictures.support import IMAGES, recorded_words
-from trainer.launch.display import ACTIVITIES
 from trainer.runs.ledger import CATEGORIES
 
-MOMENT = {*" ".join([*ACTIVITIES, *ACTIVITIES.values(), *CATEGORIES.values()]).split()}
-MOMENT |= {"quiet", "again", "completed"}
+MOMENT = {*" ".join(CATEGORIES.values()).split()} | {
+    *("join", "start", "compile", "train", "evaluate", "save", "quiet", "again", "completed")
+}
 """Words that are shown or not, depending on the moment."""
 
 
