@@ -15,9 +15,9 @@ MOMENT = {*" ".join(CATEGORIES.values()).split()} | {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["console", "promise", "live_page", "notebook"])
+@pytest.mark.parametrize("name", ["console", "promise", "live_page"])
 def test_words_are_those_of_today(name):
-    if name in ("live_page", "notebook"):
+    if name == "live_page":
         pytest.importorskip("playwright.sync_api")
         if not shutil.which("chromium") and not shutil.which("google-chrome"):
             pytest.skip("no Chromium is installed")
