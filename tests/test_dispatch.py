@@ -51,17 +51,6 @@ def test_fault_of_the_program_is_1_with_its_traceback(monkeypatch, error):
     assert type(error).__name__ in outcome.err
 
 
-def test_file_of_choices_that_is_no_text_is_wrong_input(tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "own.yaml").write_bytes(b"\xff\xfe_\x00")
-    for words in (["model=own"], ["-m", "model=own,cnn"]):
-        outcome = run_here(f"--config-dir={tmp_path}", *words)
-        assert (outcome.code, outcome.out) == (2, ""), outcome.err
-        assert outcome.err == (
-            "error: a YAML file is not UTF-8 text: invalid start byte; save it as UTF-8\n"
-        )
-
-
 LATE_INTERRUPT = """
 import signal
 from types import SimpleNamespace

@@ -95,29 +95,6 @@ hydra:
     assert list(recipes.sweep_string_iterator()) == ["mnist_tutorial", "cifar10_mobilenet"]
 
 
-@pytest.mark.parametrize(
-    ("override", "line"),
-    [
-        ("model=../model/softmax", r"model=../model/softmax: a choice .*did you mean 'softmax'\?"),
-        ("callbacks=[early_stopping,../callbacks/early_stopping]", "callbacks=../callbacks/"),
-        ("experiment=mine", r"model=\.\./model/softmax: a choice"),
-    ],
-)
-def test_choice_by_a_path_is_refused(override, line, tmp_path):
-    (tmp_path / "experiment").mkdir()
-    text = "# @package _global_\ndefaults:\n  - override /model: ../model/softmax\n"
-    (tmp_path / "experiment" / "mine.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=f"^{line}"):
-        compose([override], tmp_path)
-
-
-@pytest.mark.parametrize("group", ["callbacks", "writers", "metrics"])
-def test_names_of_what_writes_files_are_names_of_files(group):
-    with pytest.raises(ConfigError) as refused:
-        compose([f"+{group}={{../x: null}}"])
-    assert any(f"{group}: '../x' is no name of a file: " in line for line in refused.value.problems)
-
-
 def test_target_on_the_command_line_leaves_options_of_the_choice_behind():
     own = ["model._target_=tests.support.toy_models.tiny"]
     node = compose(own).model

@@ -8,27 +8,19 @@ from trainer.launch import launcher
 from trainer.launch.run_context import resolve
 from trainer.sweep import driver
 
-FOLDER = Path(__file__).parent
-
-
-def golden(name):
-    """Return the entries of a file: for a command or a file its problems."""
-    entries = {}
-    for line in (FOLDER / name).read_text(encoding="utf-8").splitlines():
-        if line.startswith("#"):
-            continue
-        command, arrow, problem = line.partition(" => ")
-        if line.startswith("$ "):
-            entries[line[2:]] = problems = []
-        elif arrow and command.strip():
-            entries[command] = problems = [problem]
-        elif line:
-            problems.append(problem or line)
+def golden():
+    """Return the problems of each command."""
+    entries, problems = {}, []
+    for line in Path(__file__).with_name("wrong_commands.txt").read_text().splitlines():
+        command, arrow, problem = line.partition("=> ")
+        if arrow and not line.startswith("#"):
+            if command.strip():
+                entries[command.strip()] = problems = []
+            problems.append(problem)
     return entries
 
 
-WRONG = golden("wrong_commands.txt")
-WRONG_FILES = golden("wrong_files.txt")
+WRONG = golden()
 
 
 def assert_reports(outcome, problems, work):
@@ -59,18 +51,16 @@ def work(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("command", WRONG)
-def test_wrong_command_line_is_reported(command, work):
-    assert_reports(run_here(*command.split()), WRONG[command], work)
-
-
-@pytest.mark.parametrize("file", WRONG_FILES)
-def test_wrong_user_file_is_reported(file, work, tmp_path):
-    *text, problem = WRONG_FILES[file]
-    path = tmp_path / "theirs" / file
-    path.parent.mkdir(parents=True)
-    path.write_text("".join(f"{line[4:]}\n" for line in text))
-    outcome = run_here("--config-dir=../theirs", f"{path.parent.name}={path.stem}")
-    assert_reports(outcome, [problem.replace("../theirs", str(tmp_path / "theirs"))], work)
+def test_wrong_command_or_file_is_reported(command, work, tmp_path):
+    theirs = tmp_path / "theirs"
+    name, is_file, text = command.partition(".yaml:")
+    words = command.split()
+    if is_file:
+        (theirs / name).parent.mkdir(parents=True)
+        (theirs / f"{name}.yaml").write_text("\n".join(text.strip().split(" | ")))
+        words = ["--config-dir=../theirs", name.replace("/", "=")]
+    problems = [problem.replace("../theirs", str(theirs)) for problem in WRONG[command]]
+    assert_reports(run_here(*words), problems, work)
 
 
 def test_hydra_makes_no_directory(work, tmp_path, monkeypatch):

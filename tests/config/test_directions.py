@@ -4,7 +4,6 @@ import pytest
 
 from trainer.cli.compose import compose
 from trainer.config.directions import Directions, declared, of_targets, resolved
-from trainer.errors import ConfigError
 
 OWN = """
 from abc import ABC
@@ -73,16 +72,6 @@ def test_class_inherits_a_declaration_and_a_name_tells_nothing():
 @pytest.mark.parametrize("name", ["Unreadable", "Extended", "Property", "OfObject"])
 def test_declaration_that_only_an_import_can_tell_is_left_to_the_worker(name):
     assert not of_targets(f"own_directions.{name}", {}).is_complete
-
-
-@pytest.mark.usefixtures("own")
-def test_metric_without_a_declaration_selects_nothing():
-    overrides = ["task._target_=own_directions.Undeclared", "~task.label_smoothing"]
-    overrides += ["~task.class_weights", "~task.focal_gamma", "checkpoint.best.metric=score"]
-    line = r"^checkpoint.best.metric \(score\) declares no direction, unlike loss; add .*mode=max"
-    with pytest.raises(ConfigError, match=line):
-        compose(overrides)
-    compose([*overrides, "checkpoint.best.mode=min"])
 
 
 def test_sweep_takes_the_tasks_primary_metric():

@@ -22,7 +22,6 @@ from trainer.config.removed import REMOVED
 from trainer.config.rules import augmented
 from trainer.config.schema import GROUPS, NAMED_GROUPS, Experiment
 from trainer.errors import ConfigError
-from trainer.launch.run_context import resolve
 from trainer.runs import identity
 from trainer.store.object_store import open_store
 
@@ -238,20 +237,6 @@ def test_groups_of_the_built_in_loop_are_left_out():
     assert (experiment.choices["dataset"], experiment.choices["loop"]) == (None, "built_in")
     assert identity.run_name(experiment).startswith("tests.support.loops.call-")
     assert loading.restore(loading.plain(experiment)) == experiment
-
-
-@pytest.mark.parametrize(
-    ("overrides", "reason"),
-    [
-        ([*CATCH, "strategy=parameter_server"], r"env .* cannot be used with strategy=p"),
-        ([*LOOP, "strategy=parameter_server"], "make steps of their own at their own time"),
-        ([*LOOP, "strategy=tpu", "strategy.name=local"], "distributed iterator"),
-    ],
-)  # fmt: skip
-def test_strategy_that_cannot_is_refused_with_the_reason(overrides, reason):
-    with pytest.raises(ConfigError, match=reason) as caught:
-        resolve(compose(overrides))
-    assert len(caught.value.problems) == 1
 
 
 def test_continued_loop_keeps_its_strategy(tmp_path):

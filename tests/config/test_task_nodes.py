@@ -49,31 +49,6 @@ def test_option_of_a_node_names_the_run():
     assert run_name(gan("task.generator.width=16")) == run_name(gan())
 
 
-@pytest.mark.parametrize(
-    ("override", "start", "fix"),
-    [
-        ("task.generator.widht=5", "unknown key 'task.generator.widht'", "'task.generator.width'?"),
-        ("task.generator.width=0", "task.generator.width (0) must be >= 1", ""),
-        ("+task.generator.input_shape=3", "task.generator.input_shape (3)", "remove it"),
-        ("~task.generator_optimizer.learning_rate",
-         "task.generator_optimizer.learning_rate has no value", "add it"),
-        ("task.generator=3", "task.generator (3)", "write model@task.generator=<choice>"),
-        ("model@task.genrator=cnn", "model@task.genrator: model is not", "'model@task.generator'?"),
-        ("schedule@task.generator=cosine", "schedule is", "write schedule=<choice>, without @"),
-        ("model@task.generator=[cnn]", "model@task.generator ([cnn]) must be one choice",
-         "-m model@task.generator=<choice>,<choice> to try each"),
-        ("+schedule@task.third=cosine", "unknown key 'task.third'; known keys of task: generator, ",
-         "generator_schedule, latent, updates"),
-        ("optimizer.learning_rate=1", "unknown key 'optimizer.learning_rate'",
-         "did you mean 'task.generator_optimizer.learning_rate'?"),
-    ],
-)  # fmt: skip
-def test_wrong_node_is_one_line(override, start, fix):
-    (line,) = problems(override)
-    assert line.startswith(start)
-    assert line.endswith(fix)
-
-
 def test_target_receives_nodes_and_instantiates_nothing_of_them():
     node = gan("+schedule@task.generator_schedule=cosine").task
     task = instantiate(node, "task")
