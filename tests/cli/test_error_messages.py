@@ -8,6 +8,7 @@ from trainer.launch import launcher
 from trainer.launch.run_context import resolve
 from trainer.sweep import driver
 
+
 def golden():
     """Return the problems of each command."""
     entries, problems = {}, []

@@ -12,15 +12,13 @@ import shlex
 import shutil
 import signal
 import subprocess
-from contextlib import ExitStack, chdir, contextmanager
-from dataclasses import fields, is_dataclass
+from contextlib import chdir
 from socketserver import BaseServer
-from typing import NamedTuple
-from unittest import mock
 
 import pytest
 
-from tests.support.command_line import ROOT, run_here
+from tests.support.choices import CONF, keys
+from tests.support.command_line import run_here
 from trainer.cli.command_table import COMMANDS
 from trainer.config.schema import GROUPS, Experiment
 
@@ -29,7 +27,6 @@ CPU_SECS = 5.0
 """Processor time that a case may take: time on the wall depends on what else the machine does."""
 WALL_SECS = 120
 YAML_GROUPS = ("model", "dataset", "optimizer", "strategy", "callbacks")
-CONF = ROOT / "conf"
 NASTY = [
     "", " ", "null", "~", "true", "nan", "inf", "-inf", "-1", "0", "0.0", "1e400", "1e-9", "2.5",
     "99999999999999999999", "[]", "[1,2]", "{}", "{a:1}", "[", "}", "'", '"', "\\", "a b", "a=b",
@@ -37,9 +34,7 @@ NASTY = [
     "${oc.env:HOME}", "${", "x" * 300, "None", "True", "1,2", "a,b", "range(1,3)", "choice(a)",
     "glob(*)", "!!python/name:os.system", "@", "%", "a.b.c", "json", "1_000", "0x10", "1:2", "=",
 ]  # fmt: skip
-EXCLUDED = {
-    "store", "launch", "launch.engine", "launch.ray", "hydra",
-}  # fmt: skip
+EXCLUDED = {"store", "launch", "hydra"}
 """They would reach for a network, or for processes of another program."""
 
 
@@ -49,14 +44,6 @@ class Trains(BaseException):
 
 class TooSlow(BaseException):
     """The command takes too long."""
-
-
-class Case(NamedTuple):
-    """A command, the file that is damaged where it runs, if any, and what draws the damage."""
-
-    words: tuple[str, ...]
-    file: str | None = None
-    seed: int = 0
 
 
 @pytest.fixture
@@ -73,64 +60,40 @@ def template(tmp_path):
 
 
 def draw(number):
+    """Return a command, the file that is damaged where it runs (or None), and what draws it."""
     dice = random.Random(f"0-{number}")
     kind = dice.choice(["command line"] * 3 + ["subcommand", "yaml", "yaml"])
-    if kind == "yaml":
-        group = dice.choice(YAML_GROUPS)
-        file = dice.choice(sorted((CONF / group).glob("*.yaml")))
-        words = [f"--config-dir={dice.choice(['mine', 'mine', './mine/', 'absent'])}"]
-        words += [f"{group}=my_{file.stem}", *overrides(dice, dice.randint(0, 2))]
-        return Case(tuple(words), f"mine/{group}/my_{file.name}", dice.getrandbits(32))
-    return Case(tuple(subcommand(dice) if kind == "subcommand" else command_line(dice)))
+    if kind != "yaml":
+        return (subcommand if kind == "subcommand" else command_line)(dice), None, dice
+    group = dice.choice(YAML_GROUPS)
+    name = f"my_{dice.choice(sorted((CONF / group).glob('*.yaml'))).stem}"
+    folder = dice.choice(["mine", "mine", "./mine/", "absent"])
+    words = [f"--config-dir={folder}", f"{group}={name}", *overrides(dice, dice.randint(0, 2))]
+    return words, f"mine/{group}/{name}.yaml", dice
 
 
 def damage(path, dice):
     """Damage a file as disks, editors and people do."""
     content = path.read_bytes()
-    kind = dice.randrange(10)
+    at = dice.randrange(len(content))
+    line = dice.choice(NASTY).encode() + dice.choice([b"", b": ", b"\n"])
+    flipped = bytes([content[at] ^ 1 << dice.randrange(8)])
     path.unlink()
-    at = dice.randrange(len(content) + 1)
-    match kind:
-        case 0:
-            return
-        case 1:
-            path.mkdir()
-        case 2:
-            os.mkfifo(path)
-        case 3:
-            path.write_bytes(b"")
-        case 4:
-            path.write_bytes(content[:at])
-        case 5:
-            flipped = bytearray(content or b"\0")
-            flipped[dice.randrange(len(flipped))] ^= 1 << dice.randrange(8)
-            path.write_bytes(flipped)
-        case 6:
-            path.write_text(content.decode(errors="replace"), "utf-16")
-        case 7:
-            path.write_bytes(
-                dice.choice([b"[]", b"{}", b"null", b"3", b'"x"', b"\xff\xfe", b"- a"])
+    if dice.random() < 0.1:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(
+            dice.choice(
+                [
+                    *(b"", b"[]", b"{}", b"null", b"3", b'"x"', b"\xff\xfe", b"- a", content[:at]),
+                    *(content[:at] + other + content[at + 1 :] for other in (line, flipped) * 2),
+                    *(content.decode().encode("utf-16"), content.replace(b": ", b":\t")),
+                ]
             )
-        case 8:
-            line = dice.choice(NASTY).encode() + dice.choice([b"", b": ", b"\n"])
-            path.write_bytes(content[:at] + line + content[at:])
-        case _:
-            path.write_bytes(content.replace(b": ", b":\t" if dice.random() < 0.5 else b": - "))
+        )
 
 
-def keys(schema=Experiment, path=""):
-    for item in fields(schema):
-        value = getattr(schema(), item.name)
-        name = f"{path}{item.name}"
-        if name in EXCLUDED or name == "choices":
-            continue
-        if is_dataclass(value):
-            yield from keys(type(value), f"{name}.")
-        elif name not in GROUPS:
-            yield name
-
-
-KEYS = sorted(keys())
+KEYS = sorted(key for key in keys(Experiment()) if key.partition(".")[0] not in EXCLUDED)
 CHOICES = {
     group: sorted(path.stem for path in (CONF / group).glob("*.yaml"))
     for group in GROUPS
@@ -183,9 +146,9 @@ def subcommand(dice):
     return [name, *(dice.choice(pool) for _ in range(dice.randint(0, 4)))]
 
 
-@contextmanager
-def nothing_trains():
-    """Replace, for the block, what trains, or serves until Ctrl-C, by an exception."""
+@pytest.fixture
+def nothing_trains(monkeypatch):
+    """Replace what trains, or serves until Ctrl-C, by an exception."""
     from trainer.cluster.fork_server import ForkServer
     from trainer.launch import launcher, ray_engine
 
@@ -200,42 +163,43 @@ def nothing_trains():
     def trains(*_, **__):
         raise Trains
 
-    with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(subprocess.Popen, "__init__", init))
-        stack.enter_context(mock.patch.object(ForkServer, "acquire", trains))
-        stack.enter_context(mock.patch.object(launcher, "run_inline", trains))
-        stack.enter_context(mock.patch.object(BaseServer, "serve_forever", trains))
-        stack.enter_context(mock.patch.object(ray_engine, "connected", trains))
-        yield
+    monkeypatch.setattr(subprocess.Popen, "__init__", init)
+    for owner, name in (
+        (ForkServer, "acquire"), (launcher, "run_inline"), (BaseServer, "serve_forever"),
+        (ray_engine, "connected"),
+    ):  # fmt: skip
+        monkeypatch.setattr(owner, name, trains)
 
 
-def too_slow(*_):
-    raise TooSlow
+@pytest.fixture
+def limits():
+    """Return a function that starts the time that a case has; a case that takes longer ends."""
+
+    def end(*_):
+        raise TooSlow
+
+    def start(cpu_secs=CPU_SECS, wall_secs=WALL_SECS):
+        signal.setitimer(signal.ITIMER_PROF, cpu_secs)
+        signal.alarm(wall_secs)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGPROF, signal.SIGALRM)}
+    yield start
+    start(0, 0)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
-def problem_of(case, template, scratch):
-    """Run a case in a copy of the template; return what is wrong, or None."""
-    shutil.copytree(template, scratch)
-    if case.file is not None:
-        damage(scratch / case.file, random.Random(case.seed))
-    handlers = [signal.signal(number, too_slow) for number in (signal.SIGPROF, signal.SIGALRM)]
-    signal.setitimer(signal.ITIMER_PROF, CPU_SECS)
-    signal.alarm(WALL_SECS)
+def problem_of(words, limits):
+    """Run a command; return what is wrong, or None."""
+    limits()
     try:
-        with chdir(scratch), nothing_trains():
-            outcome = run_here(*case.words)
+        outcome = run_here(*words)
     except Trains:
         return None
-    except TooSlow:
-        return f"it takes more than {CPU_SECS:g} s of processor time, or waits"
     except BaseException as error:
         return f"it ends with {error!r}"
     finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.alarm(0)
-        for number, handler in zip((signal.SIGPROF, signal.SIGALRM), handlers, strict=True):
-            signal.signal(number, handler)
-        shutil.rmtree(scratch, ignore_errors=True)
+        limits(0, 0)
     if "Traceback" in outcome.err or outcome.code not in (0, 2):
         return f"exit code {outcome.code}\n{outcome.err}"
     if outcome.code == 2 and not outcome.err.strip():
@@ -246,10 +210,15 @@ def problem_of(case, template, scratch):
 
 
 @pytest.mark.slow
-def test_every_command_ends_with_a_line_or_trains(template, tmp_path):
+@pytest.mark.usefixtures("nothing_trains")
+def test_every_command_ends_with_a_line_or_trains(template, tmp_path, limits):
     problems = {}
     for number in range(NUM_CASES):
-        case = draw(number)
-        if problem := problem_of(case, template, tmp_path / "scratch"):
-            problems[f"{number}: {shlex.join(case.words)}"] = problem
+        words, file, dice = draw(number)
+        scratch = shutil.copytree(template, tmp_path / f"{number}")
+        if file is not None:
+            damage(scratch / file, dice)
+        with chdir(scratch):
+            if problem := problem_of(words, limits):
+                problems[f"{number}: {shlex.join(words)}"] = problem
     assert problems == {}
