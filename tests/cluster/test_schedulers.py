@@ -144,19 +144,6 @@ def test_slurm_host_lists_are_expanded(text, hosts):
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "expected"),
-    [
-        ("SLURM_PROCID", "5", "(5) is out of range: the step has 5 tasks, 0 to 4"),
-        ("SLURM_STEP_TASKS_PER_NODE", "2,2", "(2,2) must have a number for each of 3 nodes"),
-        ("SLURM_DISTRIBUTION", "plane=2", "(plane=2) must be block or cyclic; use srun"),
-    ],
-)
-def test_slurm_allocation_rejects_wrong_variables(name, value, expected):
-    problem = error_of(slurm_allocation, {**STEP, name: value})
-    assert problem.startswith(f"Slurm: {name} {expected}")
-
-
-@pytest.mark.parametrize(
     ("hostname", "index", "addresses"),
     [
         ("train-1.peers.lab.org", "1", [f"train-{n}.peers.lab.org:2222" for n in range(3)]),

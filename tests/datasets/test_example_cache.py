@@ -1,12 +1,9 @@
 """Decoded examples that are kept on the disk."""
 
-import logging
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.toy_sources import png
 from trainer.datasets.cache.example_cache import open_bytes
 from trainer.datasets.image_folder import image_folder
 
@@ -46,16 +43,6 @@ def test_kept_examples_are_not_read_again(folder):
     # Files that have changed are others.
     with pytest.raises((tf.errors.OpError, ValueError), match="it is no JPEG or PNG"):
         fetch(cached(folder).train, 0)
-
-
-def test_damaged_files_are_told_in_each_process(folder, caplog):
-    (folder / "train" / "a" / "4.png").write_bytes(png(0)[:20])
-    for _ in range(2):
-        data = cached(folder, max_corrupt_records=1)
-        caplog.clear()
-        with caplog.at_level(logging.WARNING):
-            weights = fetch(data.train, *range(COUNT))["weight"].tolist()
-        assert (sum(weights), len(caplog.messages)) == (COUNT - 1, 1)
 
 
 def test_damage_of_the_cache_is_found(folder, home):

@@ -72,20 +72,6 @@ def test_transform_compiles_under_xla():
     np.testing.assert_allclose(compiled, everything.transform(batch, draws)["features"], atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"augment": {"magnitude": 9.0}}, r"magnitude \(9.0\) is .*augment.randaugment=2"),
-        ({"augment": {"crop": 4}, "image_size": [4, 9]}, r"augment\.crop \(4\).*side, 4"),
-        ({"normalize": Normalization(mean=[0.1, 0.2])}, r"normalize\.mean.*for each of the 3 ch"),
-    ],
-)
-def test_image_dataset_refuses_impossible_options(options, message):
-    augment = options.get("augment")
-    with pytest.raises(ValueError, match=message):
-        dataset(**{**options, "augment": augment and Augmentation(**augment)})
-
-
 @pytest.mark.parametrize("suffix", ["png", "jpg", "bmp", "gif"])
 @pytest.mark.parametrize(("mode", "shape"), [("L", (8, 9, 3)), ("RGB", (8, 9, 1))])
 def test_image_files_of_every_format_are_decoded(tmp_path, suffix, mode, shape):

@@ -21,7 +21,6 @@ from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import decode
 from trainer.datasets.indexed import indexed
 from trainer.datasets.npy import npy
-from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.fields import Fields
 from trainer.engine.graph.input.feed import Pipeline, SampleOrder, Source
 
@@ -142,23 +141,6 @@ def test_a_wrong_record_is_named(source, message):
     data = dataset(IMAGES["a tuple"], source)
     with pytest.raises((tf.errors.OpError, ValueError), match=message):
         everything(data.test)
-
-
-VECTORS = [(np.zeros(3), 1)] * 99
-
-
-@pytest.mark.parametrize(
-    ("source", "fields", "options", "message"),
-    [
-        (Broken(), {"num_classes": None}, {}, "add dataset.fields.num_classes=<int>"),
-        (Records(), {"features": "imag"}, {}, r"no such part, it has image, label"),
-        ([("text", 1)], {}, {}, "record 0 are text or bytes"),
-        (VECTORS, {}, {"augment": Augmentation(flip=True)}, "augment is for images"),
-    ],
-)
-def test_errors_say_what_to_change(source, fields, options, message):
-    with pytest.raises(ValueError, match=message):
-        indexed(train_source=source, fields=Fields(**{"num_classes": 3, **fields}), **options)
 
 
 VALUES = np.arange(20 * 16, dtype=np.int64).reshape(20, 16).astype(np.uint8)

@@ -1,7 +1,6 @@
 """Mixtures: each source with its own preprocessing, and what does not fit together."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.mixture import mixture
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.splits.arrays import ArrayDataset, ArraySplit
-from trainer.datasets.stream import StreamSplit
 from trainer.engine.graph.input.feed import sample_order
 
 RANDOM = np.random.RandomState(0)
@@ -88,32 +86,6 @@ def test_each_example_of_more_than_a_million_comes_once_in_an_epoch():
     train = mixture(sources={"a": many(3), "b": many(2**20), "c": many(50_000)}).train
     _, indices = sample_order(train, 7).locate(tf.range(train.num_examples, dtype=tf.int64))
     assert np.array_equal(np.sort(indices), np.arange(2**20 + 50_003))
-
-
-def plain(classes=3, shape=(6, 6, 1)):
-    split = ArraySplit(np.zeros((4, *shape), np.float32), np.zeros(4, np.int64))
-    return ArrayDataset(train=split, test=split, input_shape=shape, num_classes=classes)
-
-
-STREAM = ArrayDataset(
-    train=StreamSplit(SimpleNamespace(batched=False), 4),
-    test=plain().test,
-    input_shape=(1,),
-    num_classes=2,
-)
-
-
-@pytest.mark.parametrize(
-    ("more", "line"),
-    [
-        ({"b": plain(4)}, r"sources\.b and sources\.a must have the same num_classes, .* 4 and 3"),
-        ({"b": images(4, augment=Augmentation(mixup=0.2))}, r"sources\.b joins.*of a batch"),
-        ({"b": STREAM}, "a stream cannot be mixed"),
-    ],
-)
-def test_sources_that_do_not_fit_are_refused(more, line):
-    with pytest.raises(ValueError, match=line):
-        mixture(sources={"a": plain(), **more})
 
 
 def test_targets_keep_their_fractions():

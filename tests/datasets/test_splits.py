@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.datasets.splits.arrays import ArraySplit, check_pair, read_npz
+from trainer.datasets.splits.arrays import ArraySplit, read_npz
 from trainer.datasets.splits.hashed_split import divide, hash_numbers, hash_texts
 from trainer.datasets.splits.paths import find_files, find_splits
 from trainer.datasets.splits.training_features import training_features
@@ -57,17 +57,6 @@ def test_test_path_and_lists_name_their_files(tmp_path):
     assert [file.name for file in files] == ["test.csv", "train.csv"]
 
 
-def test_folder_without_files_to_train_on_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="has test/ but no train/"):
-        find_splits(write(tmp_path, "test/a.csv"), None, list_files)
-    with pytest.raises(ValueError, match="both val/ and validation/"):
-        find_splits(write(tmp_path / "both", "val/a.csv", "validation/a.csv"), None, list_files)
-    with pytest.raises(ValueError, match=r"path \(null\)"):
-        find_splits(None, None, list_files)
-    with pytest.raises(FileNotFoundError, match=r"no \.csv file in it"):
-        find_splits(write(tmp_path / "none", "a.txt"), None, list_files)
-
-
 def test_hashes_stay_the_same_for_ever():
     # Another hash would mix the splits of every user.
     assert hash_numbers(np.arange(2)).tolist() == [0.3381666012719897, 0.5665615751722809]
@@ -105,21 +94,6 @@ def test_read_npz_refuses_other_files_and_never_unpickles(tmp_path):
     np.savez(file, x=np.array([{}], object))
     with pytest.raises(ValueError, match="Object arrays cannot be loaded when allow_pickle=False"):
         read_npz(file, ("x",))
-
-
-@pytest.mark.parametrize(
-    ("features", "labels", "message"),
-    [
-        (FEATURES[..., 0], LABELS, r"images are \[5, 2, 2\] uint8,.*\[N, 2, 2, 1\] uint8"),
-        (FEATURES[:0], LABELS[:0], "there are no images"),
-        (FEATURES, LABELS[:3], r"labels are \[3\] uint8, they must be \[5\] integers"),
-        (FEATURES, LABELS + 6, r"labels go from 6 to 10, they must be in 0\.\.9"),
-    ],
-)
-def test_check_pair_names_what_is_wrong(features, labels, message):
-    check_pair("data", FEATURES, LABELS, (2, 2, 1), 10)
-    with pytest.raises(ValueError, match=message):
-        check_pair("data", features, labels, (2, 2, 1), 10)
 
 
 def by_index(count, **more):

@@ -1,7 +1,6 @@
 """Tables of CSV and Parquet files."""
 
 import json
-import os
 
 import numpy as np
 import pytest
@@ -184,20 +183,6 @@ def numbers(split, column):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"path": None}, r"path \(null\) must name"),
-        ({"path": "nowhere.csv"}, r"path \(nowhere.csv\): no such file"),
-        ({"label": "lable"}, r"label \(lable\): .* it has id, age, .*, label"),
-        ({"columns": {"age": "number"}}, r"columns.age \(number\) must be one of numeric"),
-    ],
-)
-def test_wrong_option_is_named(tmp_path, options, message):
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
-        fitted({**write(tmp_path), **options})
-
-
-@pytest.mark.parametrize(
     ("old", "new", "options", "message"),
     [
         ("d,30", "d,30,1", {}, "line 5: 7 fields, the header has 6"),
@@ -211,22 +196,6 @@ def test_wrong_option_is_named(tmp_path, options, message):
 def test_wrong_value_is_named_with_file_and_line(tmp_path, old, new, options, message):
     with pytest.raises(ValueError, match=message):
         fitted({**write(tmp_path, TRAIN.replace(old, new) if old else TRAIN), **OPTIONS, **options})
-
-
-def test_damaged_files_are_told(tmp_path):
-    arrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    file = tmp_path / "a.parquet"
-    parquet.write_table(arrow.table({"x": list(range(999)), "label": [1] * 999}), file)
-    os.truncate(file, 500)
-    with pytest.raises(ValueError, match=r"a.parquet cannot be read as Parquet: "):
-        table(path=str(file))
-    (tmp_path / "b.csv").write_bytes(b"x,label\n1,a\n\xff,a\n")
-    with pytest.raises(ValueError, match=r"b.csv, after line \d: it is not UTF-8"):
-        fitted({"path": str(tmp_path / "b.csv")})
-    options = write(tmp_path, test="label,age\nyes,1\n")
-    with pytest.raises(ValueError, match=r"test.csv has no column 'since', it has label, age"):
-        fitted(options)
 
 
 AIR = """Date;CO(GT);T;label;;

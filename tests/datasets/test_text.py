@@ -119,26 +119,6 @@ def test_tokens_are_kept_until_a_file_changes(tmp_path, home, monkeypatch):
     assert len(texts_of(text(path=str(write_rows(path, 60))))) == 60
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "line"),
-    [
-        ("x.jsonl", '{"text": "a", "label": 1}\n{"text"\n', r"x\.jsonl, row 2 is not JSON"),
-        ("x.jsonl", '{"body": "a", "label": 1}\n', "row 1 has no 'text', it has body, label; set"),
-        ("x.parquet", "no parquet", r"x\.parquet cannot be read as Parquet"),
-        ("y/x.txt", "\udcff", r"x\.txt is not UTF-8"),
-    ],
-)
-def test_damaged_file_is_named_in_one_line(tmp_path, name, content, line):
-    if name.endswith(".parquet"):
-        pytest.importorskip("pyarrow")
-    file = tmp_path / "data" / name
-    file.parent.mkdir(parents=True)
-    file.write_text(content, errors="surrogateescape")
-    with pytest.raises(ValueError, match=line) as raised:
-        text(path=str(tmp_path / "data" if name.endswith(".txt") else file))
-    assert "\n" not in str(raised.value)
-
-
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "txt"])
 def test_texts_to_predict_need_no_label(tmp_path, kind):
     train = write_rows(tmp_path / "rows.jsonl")

@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 
@@ -80,16 +78,3 @@ def test_language_model_is_that_of_the_preset_and_does_not_look_ahead(text_prese
     changed = tokens.copy()
     changed[0, 4:] = 7
     np.testing.assert_allclose(model(changed)[:, :4], expected[:, :4], rtol=1e-4, atol=1e-5)
-
-
-def refused(folder, shape, size, problem, **options):
-    with pytest.raises(ValueError, match=rf"^preset \(.*\) {problem}.*$"):
-        keras_hub(shape, size, preset=str(folder), **options)
-
-
-def test_what_does_not_fit_is_refused(preset, tmp_path):
-    problem = r"takes images of \[any, any, 3\], the dataset gives \[8, 8\]"
-    refused(preset, (8, 8), 5, problem)
-    refused(tmp_path, (8, 8, 1), 5, "has no config.json; give a folder")
-    (tmp_path / "config.json").write_text(json.dumps({"class_name": "Nothing"}))
-    refused(tmp_path, (8, 8, 1), 5, "cannot be loaded as an image classifier: ")

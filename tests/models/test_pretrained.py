@@ -2,14 +2,12 @@
 
 import typing
 
-import h5py
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from trainer.models import keras_application as module
 from trainer.models.keras_application import keras_application
-from trainer.models.layers.backbones import load_weights
 from trainer.models.mobilenet import mobilenet
 
 IMAGES = np.random.RandomState(0).uniform(size=(2, 32, 32, 3)).astype(np.float32)
@@ -94,22 +92,3 @@ def test_mobilenet_with_weights_equals_the_published_network(narrow, file, synch
     assert model(GRAY).shape == (2, 10)
     norms = [x for x in model.layers if isinstance(x, tf.keras.layers.BatchNormalization)]
     assert {(layer.momentum, layer.synchronized) for layer in norms} == {(0.9, synchronized)}
-
-
-@pytest.mark.slow
-def test_files_that_do_not_fit_are_refused(narrow, tmp_path):
-    resnet = keras_application((32, 32, 3), 10, name="ResNet50")
-    assert resnet.count_params() == 23_587_712 + 2048 * 10 + 10
-    (tmp_path / "text.h5").write_text("hello")
-    with h5py.File(tmp_path / "empty.h5", "w") as opened:
-        opened.create_group("layers")
-    for file, problem in (
-        (tmp_path / "no.h5", "no such file; give an HDF5 weights file"),
-        (tmp_path / "text.h5", "is not an HDF5 file"),
-        (tmp_path / "empty.h5", "lacks"),
-        (narrow[1], "lacks 107 of the 107 layers of ResNet50, such as conv1_conv$"),
-    ):
-        with pytest.raises(ValueError, match=rf"^weights \(.*{file.name}\):? {problem}"):
-            load_weights(resnet, file)
-    with pytest.raises(ValueError, match=r"^weights \(.*no_top\.h5\) does not fit mobilenetv2.*$"):
-        mobilenet((32, 32, 3), 10, alpha=0.5, weights=str(narrow[2]))

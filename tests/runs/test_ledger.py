@@ -168,17 +168,6 @@ def test_summary_after_a_killed_parent_lacks_a_few_seconds(run):
     run.check(attempts=2)
 
 
-def test_long_phase_is_marked_again_after_some_seconds(run):
-    run.command()
-    run.attempt(0)
-    run.steps(1, 101, secs=0.1)
-    run.end(101)
-    run.check(attempts=1)
-    marks = [json.loads(line) for line in (run.run_dir / "ledger.jsonl").read_text().splitlines()]
-    phases = ["begin", "start", "compile", "step", "step", "end", "exit"]
-    assert [mark["phase"] for mark in marks] == phases
-
-
 @pytest.mark.parametrize("rest", [b"", b"\0" * 40, b'"worker_times": [1]}', b"\n7"])
 def test_ledger_cut_off_anywhere_keeps_whole_lines_and_those_after(run, rest):
     run.command()

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from trainer.cli.compose import compose
-from trainer.files import Lock, read_json
+from trainer.files import Lock
 from trainer.runs import checkpoint_marker, provenance
 from trainer.runs.directory import open_run
 from trainer.runs.identity import Change
@@ -76,13 +76,3 @@ def test_run_with_a_shorter_result_is_not_done(path):
     finish(path, steps=30)
     assert run_status(path).state is State.DONE
     assert run_status(path, shorter).state is State.DONE  # it has been trained that far
-
-
-def test_failed_run_is_failed_until_it_continues(path):
-    checkpoint_marker.commit(path / "checkpoints", 5, METRICS)
-    record_failure(path, "ValueError: no")
-    assert read_json(path / "failure.json") == {"error": "ValueError: no", "step": 5, "exit": 1}
-    assert run_status(path) == RunStatus(State.FAILED, 5, METRICS, "ValueError: no")
-    clear_failure(path)
-    clear_failure(path)
-    assert run_status(path) == RunStatus(State.STOPPED, 5, METRICS)

@@ -92,16 +92,6 @@ def test_silent_holder_is_given_its_time(store, monkeypatch, secs):
     assert clock[0] == 100.0 + secs
 
 
-def test_change_whose_answer_was_lost_is_recognized(store):
-    lease = take(store, "first")
-    store.before = lambda method: True
-    with pytest.raises(StoreError, match="answer"):
-        lease.change(lambda manifest: replace(manifest, checkpoints={1: "a"}))
-    store.before = lambda method: False
-    lease.change(lambda manifest: replace(manifest, checkpoints={**manifest.checkpoints, 2: "b"}))
-    assert read_manifest(store)[0].checkpoints == {1: "a", 2: "b"}
-
-
 def test_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(store, run_dir, tmp_path):
     mirror = mirror_of(store, take(store, "first"), run_dir)
     for step in (1, 2):
@@ -158,23 +148,6 @@ def test_error_that_nobody_expects_is_told_and_ends_no_thread(store, run_dir):
     wait_for_upload(run_dir, lambda: None)
     assert "KeyError: 'ETag'" in mirror.finish()
     assert not any(thread.is_alive() for thread in mirror._threads)
-
-
-def test_mirror_uploads_what_the_store_missed_when_it_is_back(store, run_dir, tmp_path):
-    failures = iter([True] * 2)
-
-    def sometimes_away(method):
-        if next(failures, False):
-            raise StoreError("no connection")
-        return False
-
-    mirror = mirror_of(store, take(store, "first"), run_dir, retry_secs=600.0)
-    store.before = sometimes_away
-    mirror.start()
-    write_checkpoint(run_dir, 1)
-    assert mirror.finish() is None
-    assert read_manifest(store)[0].is_free
-    assert brought(store, tmp_path / "other")[0] == [1]
 
 
 def test_objects_of_removed_checkpoints_and_files_are_removed(store, run_dir, tmp_path):

@@ -63,14 +63,6 @@ def test_error_of_the_writer_is_raised_by_the_next_call(call):
     assert recorder.closed
 
 
-def test_error_of_opening_is_raised_by_the_next_call():
-    def fails():
-        raise StorageError("no such folder")
-
-    with pytest.raises(StorageError, match="no such folder"):
-        Background(fails).flush()
-
-
 def test_failed_tracker_is_abandoned_with_one_warning():
     reasons = []
     error = ConnectionError("no route to the server\nand much more")

@@ -98,17 +98,6 @@ def test_repeated_search_retries_failed_points(tmp_path):
     assert [trial.user_attrs["point"] for trial in load_trials(tmp_path)] == [1, 2, 3, 1, 2]
 
 
-def test_repeated_search_continues_unfinished_points(tmp_path):
-    search = open_search(tmp_path, trials=3)
-    points = [search.next_point() for _ in range(2)]
-    search.record_outcome(points[1], train(points[1], search))
-    del search
-    assert trial_states(tmp_path) == ["RUNNING", "COMPLETE"]
-    results = run_search(open_search(tmp_path, trials=3))
-    assert [label for label, _ in results[:2]] == [point.label for point in points]
-    assert trial_states(tmp_path) == ["COMPLETE"] * 3
-
-
 class Killed(BaseException):
     """Ends a search as a kill would."""
 

@@ -13,7 +13,6 @@ from tests.sweep.simulated_search import (
     train,
 )
 from trainer.cli.compose import parse_sweep
-from trainer.errors import ConfigError
 from trainer.runs.identity import run_name
 from trainer.sweep.search import (
     Choice,
@@ -139,13 +138,3 @@ def test_finite_search_space_is_exhausted_without_duplicates(tmp_path, method):
         points.append(point)
         search.record_outcome(point, train(point))
     assert len({point.path for point in points}) == len(points) == search.total == 4
-
-
-def test_optuna_is_an_optional_package(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainer.optional_packages.find_spec", lambda name: None)
-    with pytest.raises(ConfigError) as raised:
-        open_search(tmp_path)
-    assert raised.value.problems == (
-        'search (optuna) needs optuna, which is not installed; pip install ".[optuna]"',
-    )
-    assert len(run_search(open_search(tmp_path, method="random", trials=3))) == 3

@@ -89,25 +89,23 @@ def built(optimizer, weights):
     return optimizers.build(parts, optimizer, weights=weights)
 
 
-def here(make, library, steps, strategy=None):
-    """Return the values of the variables after each update, on the last replica."""
-    strategy = strategy or tf.distribute.get_strategy()
-    with strategy.scope():
-        weights = variables(library)
-        own = [getattr(v, "value", v) if library == "keras" else v for v in weights]
-        result = built(make(), weights)
-        result._create_all_weights(own)
+def here(make, library, steps):
+    """Return the values of the variables after each update."""
+    weights = variables(library)
+    own = [getattr(v, "value", v) if library == "keras" else v for v in weights]
+    result = built(make(), weights)
+    result._create_all_weights(own)
 
     @tf.function(autograph=False)
     def update(*values):
         clipped = clip(list(values), tf.linalg.global_norm(values), own, result, Clip())
-        pairs = list(zip(clipped, own, strict=True))
-        strategy.run(lambda: result.apply_gradients(pairs, experimental_aggregate_gradients=False))
+        pairs = zip(clipped, own, strict=True)
+        result.apply_gradients(pairs, experimental_aggregate_gradients=False)
 
     values = []
     for step in steps:
         update(*step)
-        values.append([strategy.experimental_local_results(v)[-1].numpy() for v in own])
+        values.append([v.numpy() for v in own])
     return values
 
 
@@ -176,35 +174,3 @@ FURTHER = [
 @pytest.mark.parametrize(("library", "build"), FURTHER)
 def test_exclusions_and_learning_rates_are_those_of_keras(library, build):
     assert_same(partial(build, library), library)
-
-
-@pytest.mark.parametrize(
-    ("library", "options"),
-    [
-        ("keras", {"use_ema": True, "ema_overwrite_frequency": 2}),
-        ("keras", {"gradient_accumulation_steps": 2, "weight_decay": 0.1}),
-        ("tf_keras", {"use_ema": True, "ema_overwrite_frequency": 2}),
-    ],
-    ids=str,
-)
-def test_replicas_update_as_one_device(library, options):
-    make = partial(LIBRARIES[library].Nadam, 0.01, **options)
-    steps = gradients()
-    made = make()  # not in the strategy's scope
-    two = here(lambda: made, library, steps, tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
-    np.testing.assert_equal(two, here(make, library, steps))
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "message"),
-    [
-        (keras.optimizers.AdamW(), "AdamW; trainer.optimizers.adamw.AdamW makes the same updates"),
-        (keras.optimizers.Nadam(), "Nadam; it runs as it is, for no fused optimizer"),
-        (keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), "with SGD; trainer"),
-    ],
-)
-def test_one_line_says_how_a_compiled_optimizer_runs(caplog, optimizer, message):
-    with caplog.at_level("INFO"):
-        built(optimizer, [])
-    (line,) = caplog.messages
-    assert message in line
