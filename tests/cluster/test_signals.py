@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.processes import ROOT
 from trainer.cluster.messages import Leave, SignalReceived
-from trainer.cluster.signals import STOP, SWEEP, Decision, StopRequests
+from trainer.cluster.signals import STOP, Decision, StopRequests
 from trainer.cluster.spec import ProcessId
 
 WORKER = ProcessId("worker", 1)
@@ -26,12 +26,6 @@ def test_second_ctrl_c_of_a_person_leaves_at_once():
     assert requests.decide(SignalReceived(signal.SIGTERM)) is Decision.IGNORE
     assert requests.decide(SignalReceived(signal.SIGINT), WORKER) is Decision.IGNORE
     assert requests.decide(SignalReceived(signal.SIGINT)) is Decision.LEAVE
-
-
-def test_sweep_can_have_its_points_leave_at_once():
-    requests = StopRequests()
-    assert requests.decide(SignalReceived(signal.SIGTERM), SWEEP) is Decision.STOP
-    assert requests.decide(Leave(), SWEEP) is Decision.LEAVE
 
 
 def check(sequence, is_attended):

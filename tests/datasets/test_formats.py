@@ -82,21 +82,30 @@ def write_array_records(root, numbers):
     writer.close()
 
 
-def write_parquet(root, numbers):
+def hugging_face_library():
     try:
         library = import_extra("datasets", "huggingface", "dataset=huggingface")
     except ValueError as error:
         pytest.skip(str(error))
     library.disable_progress_bars()
+    return library
+
+
+def hugging_face_images(numbers):
+    """Return a data set of Hugging Face: images of one color with labels."""
+    library = hugging_face_library()
     columns = {
         "image": [{"bytes": image(number), "path": None} for number in numbers],
         "label": [number % 2 for number in numbers],
     }
     label = library.ClassLabel(names=["even", "odd"])
     features = library.Features({"image": library.Image(), "label": label})
-    data = library.Dataset.from_dict(columns, features=features)
+    return library.Dataset.from_dict(columns, features=features)
+
+
+def write_parquet(root, numbers):
     root.mkdir(parents=True, exist_ok=True)
-    data.to_parquet(str(root / f"{numbers[0]}.parquet"))
+    hugging_face_images(numbers).to_parquet(str(root / f"{numbers[0]}.parquet"))
 
 
 def write_table(root, numbers):

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.toy_sources import everything, png
+from tests.datasets.test_formats import hugging_face_images, hugging_face_library
+from tests.support.toy_sources import everything
 from trainer.datasets.array_record import array_record, example
 from trainer.datasets.huggingface import huggingface
 from trainer.datasets.records.fields import Fields
 from trainer.datasets.tfds import tfds
-from trainer.optional_packages import import_extra
 
 
 def write(path, records):
@@ -76,40 +76,12 @@ def test_tfds_has_splits_classes_and_images(prepared):
     assert sorted(batch["features"][:, 0, 0, 0].tolist()) == [0, 1, 2, 3]
     assert batch["label"].tolist() == (batch["features"][:, 0, 0, 0] % 2).tolist()
     assert batch["features"].dtype == np.uint8
-    cached = tfds(path=str(prepared), train="train[:75%]", crop=0.875, cache="disk")
-    for split, other in ((data.train, cached.train), (data.test, cached.test)):
-        for _ in range(2):
-            assert everything(other)["features"].tolist() == everything(split)["features"].tolist()
 
 
-@pytest.fixture(scope="module")
-def library():
-    try:
-        module = import_extra("datasets", "huggingface", "dataset=huggingface")
-    except ValueError as error:
-        pytest.skip(str(error))
-    module.disable_progress_bars()
-    return module
-
-
-@pytest.fixture(scope="module")
-def images(library):
-    """Twelve images of one color."""
-    columns = {
-        "image": [{"bytes": png(number), "path": None} for number in range(12)],
-        "label": [number % 2 for number in range(12)],
-        "note": [str(number) for number in range(12)],
-    }
-    kinds = {
-        "image": library.Image(),
-        "label": library.ClassLabel(names=["cat", "dog"]),
-        "note": library.Value("string"),
-    }
-    return library.Dataset.from_dict(columns, features=library.Features(kinds))
-
-
-def test_huggingface_has_splits_in_one_folder(library, images, tmp_path):
-    parts = library.DatasetDict(train=images.select(range(4, 12)), test=images.select(range(4)))
+def test_huggingface_has_splits_in_one_folder(tmp_path):
+    parts = hugging_face_library().DatasetDict(
+        train=hugging_face_images(range(4, 12)), test=hugging_face_images(range(4))
+    )
     path = str(tmp_path / "d")
     parts.save_to_disk(path)
     data = huggingface(path=path)

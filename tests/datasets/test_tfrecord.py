@@ -95,8 +95,6 @@ HAS = r"the first record of .*train-00000-of-00002 has image: bytes \(PNG\), lab
     [
         (None, rf"features \(null\) must say .*; {HAS}; add .dataset\.features={{image: image, la"),
         ({"pixels": "image"}, f"features: Feature: pixels .* could not be found; {HAS}"),
-        ({"image": "imago"}, r"features\.image\.kind \(imago\) .*; did you mean 'image'\?"),
-        ({"image": "image", "label": "string"}, r"class_names \(null\) must list"),
     ],
 )
 def test_features_that_records_do_not_have_are_refused(images, features, message):

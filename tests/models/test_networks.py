@@ -158,23 +158,13 @@ def test_tied_logits_use_the_embedding_of_tokens():
     np.testing.assert_allclose(tied(TOKENS, training=False), expected, atol=1e-5)
 
 
-IMAGES = r"takes images \[height, width, channels\], the dataset gives \[64\]"
-NO_BOTTLENECKS = r"v1_5 \(false\) needs bottlenecks, which imagenet of depth 34 does not have;"
-
-
 @pytest.mark.parametrize(
     ("build", "shape", "options", "message"),
     [
-        (cnn, (64,), {}, rf"cnn {IMAGES}; use model=mlp"),
         (vit, (8, 10, 1), {}, r"patch \(4\) must divide the sides of the images, the dataset"),
         (unet, (16, 20, 3), {"depth": 3}, r"unet takes images .* sides are multiples of 8"),
-        (transformer, (8,), {"width": 8, "heads": 3}, r"heads \(3\) must divide width \(8\)"),
-        (keras_application, (32, 80, 3), {"name": "Xception"},
-         r"Xception takes images of at least 71 x 71 .*; add dataset\.image_size=\[71,71\], or"),
-        (resnet, (32, 32, 3), {"depth": 18}, r"depth \(18\) must be 6n \+ 2 .*; use 14 or 20$"),
-        (resnet, (32, 32, 3), {"variant": "imagenet", "depth": 34, "v1_5": False}, NO_BOTTLENECKS),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_refused_in_one_line(build, shape, options, message):
     with pytest.raises(ValueError, match=f"^{message}") as caught:
         build(shape, 10, **options)

@@ -1,6 +1,3 @@
-import json
-import zipfile
-
 import keras
 import numpy as np
 import pytest
@@ -76,11 +73,6 @@ def test_files_that_are_no_models_are_refused(tmp_path):
     refused(file, r"^path \(.*\) is not a whole model of Keras; write it with model\.save")
     network("tf_keras").save_weights(tmp_path / "weights.h5")
     refused(tmp_path / "weights.h5", r"is not a whole model of Keras; ")
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("metadata.json", json.dumps({"keras_version": "3.15.1"}))
-        config = {"module": "my", "class_name": "Own", "config": {}, "registered_name": "Own"}
-        archive.writestr("config.json", json.dumps(config))
-    refused(file, "is not a whole model of Keras; .*There is no item named 'model.weights.h5'")
 
 
 @pytest.mark.parametrize("suffix", ["keras", "h5"])

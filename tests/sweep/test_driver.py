@@ -14,7 +14,6 @@ from unittest.mock import MagicMock
 import pytest
 
 from tests.support.command_line import run_here
-from trainer.cluster import environment
 from trainer.cluster.messages import (
     ErrorLine,
     Evaluated,
@@ -294,17 +293,3 @@ def test_parallel_points_divide_gpus_and_do_not_share_one():
     assert gpus == [("0",), ("1", "GPU-ab")]
     with pytest.raises(ConfigError, match=r"sweep.jobs \(2\) must be at.*number of GPUs \(1\)"):
         divide(2, [0, 1], ["0"])
-
-
-@pytest.mark.parametrize(
-    ("visible", "gpus"),
-    [(None, ["0", "1", "10"]), ("1, 0", ["1", "0"]), ("", []), ("GPU-ab,-1,1", ["GPU-ab"])],
-)
-def test_gpus_are_those_visible_to_this_process(visible, gpus, monkeypatch):
-    monkeypatch.setattr(
-        environment, "glob", lambda pattern: ["/dev/nvidia10", "/dev/nvidia0", "/dev/nvidia1"]
-    )
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert environment.visible_gpus() == gpus
