@@ -9,7 +9,7 @@ import traceback
 
 from tests.differential import keras_run, steadfast_run
 from tests.differential.catalog import BY_PART, NOISY
-from tests.differential.outcome import (
+from tests.differential.program import (
     CRASHED,
     DIFFERENT,
     EQUAL,

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.differential.__main__ import LAYOUTS
 from tests.differential.catalog import LAYERS, LOSSES, METRICS, OPTIMIZERS, SCHEDULES, Choice
 from tests.differential.comparison import compare
 from tests.differential.grammar import allowed, draw
@@ -15,7 +14,7 @@ from tests.differential.results import Results, difference
 from tests.differential.shrink import shrunk, simpler
 from tests.differential.source import script
 from tests.differential.steps import STEPS
-from tests.differential.worker import run
+from tests.differential.worker import LAYOUTS, run
 
 SEED = 0
 QUICK = (0, 2, 4, 8)
@@ -31,7 +30,7 @@ IN_PROCESS = tuple(name for name in LAYOUTS if name not in ("multi_worker", "kil
 
 def assert_no_defects(numbers, layouts):
     """Run programs; fail with the scripts of those that show a defect."""
-    reports = [run(SEED, n, layouts=layouts, every=20, shrinks=False) for n in numbers]
+    reports = [run(SEED, n, layouts=layouts, shrinks=False) for n in numbers]
     assert not [report.text for report in reports if report.outcome.is_defect]
 
 

@@ -5,7 +5,13 @@ import os
 import warnings
 from dataclasses import replace
 
-from tests.differential.outcome import Report
+from tests.differential.program import Report
+
+EVERY = 20
+"""A layout with processes is for one program in so many."""
+LAYOUTS = (
+    "mirrored", "shards", "accumulate", "mirrored_shards", "multi_worker", "killed", "again",
+)  # fmt: skip
 
 
 def prepare():
@@ -23,7 +29,7 @@ def prepare():
     tf.config.threading.set_inter_op_parallelism_threads(max(2, os.cpu_count() or 1))
 
 
-def run(seed, number, *, layouts, every, shrinks):
+def run(seed, number, *, layouts=LAYOUTS, shrinks=True):
     """Compare a program, and make it smaller if it shows a defect."""
     from tests.differential.comparison import compare, layouts_of
     from tests.differential.grammar import draw
@@ -32,14 +38,12 @@ def run(seed, number, *, layouts, every, shrinks):
     from tests.differential.steadfast_run import command
 
     program = draw(seed, number)
-    outcome = compare(program, layouts_of(number, layouts, every))
+    outcome = compare(program, layouts_of(number, layouts, EVERY))
     if not outcome.is_defect:
         return Report(number, outcome)
     if shrinks:
         program, smaller = shrunk(program, outcome)
         outcome = replace(smaller, secs=outcome.secs)
     title = f"Program {number} of seed {seed}, {outcome.kind} on {outcome.layout}."
-    text = (
-        f"{script(program, title, command(program, outcome.layout))}\n{outcome.detail}\n{program}"
-    )
-    return Report(number, outcome, text)
+    text = script(program, title, command(program, outcome.layout))
+    return Report(number, outcome, f"{text}\n{outcome.detail}\n{program}")
