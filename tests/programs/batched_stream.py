@@ -11,29 +11,14 @@ def _pairs(count, label=lambda y: y):
     return tf.data.Dataset.from_tensor_slices((features, label(batch["label"])))
 
 
-def single():
-    """Return single examples."""
-    return _pairs(64)
-
-
 def batched():
     """Return batches, the last of which is smaller."""
     return _pairs(70).batch(32).prefetch(tf.data.AUTOTUNE)
 
 
-def columns():
-    """Return features by name."""
-    return _pairs(64).map(lambda x, y: ({"pixels": x, "mean": tf.reduce_mean(x)}, y))
-
-
 def weighted():
     """Return sample weights too."""
     return _pairs(64).map(lambda x, y: (x, y, 1.0))
-
-
-def two_labels():
-    """Return two labels."""
-    return _pairs(64).map(lambda x, y: (x, (y, y % 2)))
 
 
 def one_hot():

@@ -1,7 +1,6 @@
 """Simple convnets that end in probabilities, as nearly every example does."""
 
 import keras
-import tensorflow as tf
 
 
 def convnet(input_shape, num_classes):
@@ -33,22 +32,3 @@ def two_heads(input_shape, num_classes):
     x = keras.layers.Flatten()(inputs)
     heads = [keras.layers.Dense(num_classes)(x), keras.layers.Dense(1)(x)]
     return keras.Model(inputs, heads)
-
-
-class Forgetful(tf.keras.Model):
-    """A call without `return`."""
-
-    def __init__(self):
-        super().__init__()
-        self.dense = tf.keras.layers.Dense(10)
-
-    def call(self, x):
-        self.dense(x)
-
-
-def forgetful(input_shape, num_classes):
-    return Forgetful()
-
-
-def nothing(input_shape, num_classes):
-    convnet(input_shape, num_classes)

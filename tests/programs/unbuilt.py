@@ -25,20 +25,9 @@ class Pairs(tf.keras.Model):
         return left + right
 
 
-class Named(tf.keras.Model):
-    """tf_keras: it takes a dict of inputs, which this dataset does not have."""
-
-    def call(self, inputs):
-        return tf.add_n(list(inputs.values()))
-
-
 def net(input_shape, num_classes):
     return Net(num_classes)
 
 
 def pairs(input_shape, num_classes):
     return Pairs()
-
-
-def named(input_shape, num_classes):
-    return Named()

@@ -250,26 +250,15 @@ def probabilities():
     return tf.nn.sparse_softmax_cross_entropy_with_logits([0], shares)
 
 
-SGD, ADAM = tf.keras.optimizers.legacy.SGD(0.1), tf.keras.optimizers.Adam(0.1)
 MISTAKES = {
     "call replicator.checkpoint": lambda loop: loop.run(lambda: tf.constant(1.0)),
     "two input functions are called <lambda>": running(lambda: (total, lambda x: stream(x))),
-    "<lambda> must return a tf.data.Dataset; it returns list": running(
-        lambda: (total, lambda context: [1, 2, 3])
-    ),
     "the dataset of once has ended at step 0; add .repeat": running(lambda: (total, once)),
     "variable variable was made outside of replicator.context": lambda loop: loop.checkpoint(
         variable=tf.Variable(1.0)
     ),
     "optimizer is not wrapped": unwrapped,
-    "Adam is none, use one such as tf.keras.optimizers.legacy.Adam": lambda loop: (
-        loop.wrap_optimizer(ADAM, [])
-    ),
     "given the probabilities of a softmax": running(lambda: (probabilities,)),
-    "reduce .'?average'?. must be": lambda loop: loop.wrap_optimizer(SGD, [], reduce="average"),
-    r"history \(list\) must be a model, a wrapped optimizer or a tf.Variable": lambda loop: (
-        loop.checkpoint(history=[])
-    ),
 }
 
 
