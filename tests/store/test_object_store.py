@@ -1,7 +1,5 @@
 """Stores: what a run needs of each, with real servers; S3 also through a faulty network."""
 
-import http.client
-import json
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -11,7 +9,7 @@ from botocore.stub import Stubber
 import trainer.store.schemes.s3
 from tests.support.faulty_proxy import FaultyProxy
 from tests.support.gcs_server import gcs_server
-from tests.support.object_stores import MemoryStore, free_port, s3_environment, s3_server, server
+from tests.support.object_stores import MemoryStore, s3_environment, s3_server
 from trainer.store.lease import Lease, LeaseLostError, read_manifest
 from trainer.store.object_store import (
     ConflictError,
@@ -86,7 +84,7 @@ def test_s3_keeps_the_contract(tmp_path, s3):
 def test_answer_of_s3_to_an_upload_says_whether_it_is_repeated(
     tmp_path, monkeypatch, code, status, is_temporary
 ):
-    use_s3(monkeypatch, free_port())
+    use_s3(monkeypatch, 1)
     file = tmp_path / "file"
     file.write_bytes(b"content")
     store = open_store("s3://bucket/runs")
@@ -104,26 +102,6 @@ def test_answer_of_s3_to_an_upload_says_whether_it_is_repeated(
     with pytest.raises(StoreError, match="SlowDown") as refused:
         store.delete(["a"])
     assert refused.value.is_temporary
-
-
-@pytest.mark.slow
-def test_google_client_keeps_what_an_emulator_can_check(tmp_path, monkeypatch):
-    port = free_port()
-    command = ["gcp_storage_emulator", "start", "--host=127.0.0.1", f"--port={port}", "--in-memory"]
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
-    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "test")
-    with server(command, tmp_path / "gcs.log", port):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        body = json.dumps({"name": "bucket"})
-        headers = {"Content-Type": "application/json"}
-        connection.request("POST", "/storage/v1/b?project=test", body, headers)
-        assert connection.getresponse().status == 200
-        store = open_store("gs://bucket/runs/one")
-        # The emulator ignores conditions.
-        version = store.replace("a", b"1", None)
-        assert store.read("a") == (b"1", version)
-        assert store.replace("a", b"2", version) != version
-        check_objects(store, tmp_path)
 
 
 @pytest.fixture

@@ -1,12 +1,10 @@
 """Object stores for tests: one in memory that fails as told, and a real S3 server."""
 
-import http.client
 import os
 import socket
 import subprocess
 import sys
-import time
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 from trainer.runs import checkpoint_marker
 from trainer.store.lease import Lease
@@ -112,32 +110,6 @@ def upload_run(store, run_dir, holder):
     return lease
 
 
-@contextmanager
-def server(module, log, port):
-    """Run a server on a port of this machine while the block lasts."""
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", *module], stdout=output, stderr=subprocess.STDOUT
-        )
-        try:
-            deadline = time.monotonic() + START_SECS
-            while not _answers(port):
-                assert process.poll() is None, log.read_text()
-                assert time.monotonic() < deadline, "the server did not start"
-                time.sleep(0.05)
-            yield
-        finally:
-            process.kill()
-            process.wait()
-
-
-def free_port():
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def s3_environment(port):
     """Return the variables with which clients use the S3 server at a port."""
     return {
@@ -154,18 +126,15 @@ def s3_environment(port):
 @contextmanager
 def s3_server(folder):
     """Run a real S3 server with a bucket called `bucket`; yield its port."""
-    port = free_port()
-    command = ["moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with server(command, folder / "s3.log", port):
-        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
-            connection.request("PUT", "/bucket")
-            assert connection.getresponse().status == 200
-        yield port
-
-
-def _answers(port):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    python, log = [sys.executable, "-c"], folder / "s3.log"
+    process = subprocess.Popen([*python, S3_SERVER, log, "-H", "127.0.0.1", "-p", str(port)])
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1):
-            return True
-    except OSError:
-        return False
+        environment = {**os.environ, **s3_environment(port)}
+        subprocess.run([*python, S3_READY, str(START_SECS)], env=environment, check=True)
+        yield port
+    finally:
+        process.kill()
+        process.wait()
