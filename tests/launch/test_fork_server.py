@@ -13,7 +13,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.processes import wait_gone
 from trainer.cli.compose import compose
 from trainer.cluster import fork_server
 from trainer.cluster.fork_server import ForkServer
@@ -23,15 +22,6 @@ from trainer.cluster.spec import Cluster
 from trainer.launch.processes import WorkerProcess
 
 TIMEOUT_SECS = 120
-
-
-@pytest.fixture
-def own(monkeypatch):
-    """A server that nobody else uses."""
-    monkeypatch.delenv("STEADFAST_FORK_SERVER")
-    server = ForkServer.acquire()
-    yield server
-    server.release()
 
 
 @pytest.fixture
@@ -94,26 +84,15 @@ def test_forked_worker_has_what_it_was_given(shared, start, tmp_path, monkeypatc
     assert os.readlink(f"/proc/{pid}/fd/0") == "/dev/null"
 
 
-@pytest.mark.parametrize("name", ["OMP_NUM_THREADS"])
-def test_other_environment_at_import_starts_a_fresh_process(shared, start, monkeypatch, name):
+@pytest.mark.parametrize(
+    ("name", "is_forked"),
+    [("OMP_NUM_THREADS", False), ("CUDA_VISIBLE_DEVICES", True), ("ANY_OTHER", True)],
+)
+def test_variable_that_is_read_at_import_must_not_differ(
+    shared, start, monkeypatch, name, is_forked
+):
     monkeypatch.setenv(name, "3")
-    assert not start(shared).is_forked
-
-
-@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "ANY_OTHER"])
-def test_environment_that_is_read_later_may_differ(shared, start, monkeypatch, name):
-    monkeypatch.setenv(name, "3")
-    assert start(shared).is_forked
-
-
-@pytest.mark.slow
-def test_workers_die_with_their_server_and_the_next_is_started_afresh(own, start):
-    worker = start(own)
-    pid = pid_of(worker)
-    own._process.kill()
-    assert worker.wait() == -signal.SIGKILL
-    wait_gone(pid)
-    assert not start(own).is_forked
+    assert start(shared).is_forked == is_forked
 
 
 def test_forked_worker_enters_the_network_namespace(shared, start):

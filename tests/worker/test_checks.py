@@ -45,15 +45,6 @@ def test_dataset_and_splits_without_a_member_are_refused():
         )
 
 
-def test_methods_of_a_task_are_checked_before_attributes_that_build_leaves():
-    task = SimpleNamespace(build=None, train_step=None)
-    for lacks in ("eval_step", "metrics, models, optimizers after build()"):
-        with pytest.raises(ConfigError) as raised:
-            checks.check_built_task(task, SimpleNamespace())
-        assert raised.value.problems == (f"task (SimpleNamespace) has no {lacks}{ADVICE}",)
-        task.make_evaluator = print  # instead of eval_step
-
-
 EVERY = r"must be an integer >= 1, .* one on_step to the next; add .* every = 100"
 CALLBACKS = {
     " has none of on_train_begin, .*on_train_end, adjust_learning_rate; add one": {},
@@ -61,10 +52,6 @@ CALLBACKS = {
         "on_epoch_begin": print, "adjust_learning_rate": print,
     },
     rf": every \(None\) {EVERY}": {"on_step": lambda training: None},
-    rf": every \(0\) {EVERY}": {"on_step": lambda training: None, "every": 0},
-    r": on_epoch_end\(epoch, logs=None\) is called with \(training\);": {
-        "on_epoch_end": lambda epoch, logs=None: None
-    },
     r": on_evaluate\(metrics\) is called with \(step, metrics\); let it take these alone": {
         "on_evaluate": lambda metrics: None
     },

@@ -75,20 +75,19 @@ def test_request_of_another_user_is_not_read(ends, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("threads", "created", "reason"),
-    [(2, None, "has started threads"), (1, object(), "has created TensorFlow's context")],
+    ("threads", "created", "opened", "reason"),
+    [
+        (2, None, "/dev/null", "has started threads"),
+        (1, object(), "/dev/null", "has created TensorFlow's context"),
+        (1, None, "/dev/nvidia0", "has opened GPUs: /dev/nvidia0"),
+    ],
 )
-def test_process_that_has_begun_something_does_not_fork(monkeypatch, threads, created, reason):
+def test_process_that_has_begun_something_does_not_fork(
+    monkeypatch, threads, created, opened, reason
+):
     monkeypatch.setattr(threading, "active_count", lambda: threads)
     monkeypatch.setattr(context, "_context", created)
+    path = SimpleNamespace(realpath=lambda path: opened)
+    monkeypatch.setattr(forking, "os", SimpleNamespace(path=path))
     with pytest.raises(RuntimeError, match=reason):
-        forking._check_forkable()
-
-
-def test_process_that_has_opened_a_gpu_does_not_fork(monkeypatch):
-    monkeypatch.setattr(threading, "active_count", lambda: 1)
-    monkeypatch.setattr(context, "_context", None)
-    monkeypatch.setattr(forking, "os", SimpleNamespace(path=SimpleNamespace(
-        realpath=lambda path: "/dev/nvidia0")))  # fmt: skip
-    with pytest.raises(RuntimeError, match="has opened GPUs: /dev/nvidia0"):
         forking._check_forkable()

@@ -19,6 +19,7 @@ parent_watch.watch_parent(connection, sys.argv[2])
 (watcher,) = open(f"/proc/self/task/{os.getpid()}/children").read().split()
 print(watcher, flush=True)
 """
+pytestmark = pytest.mark.skipif("sys.platform != 'linux'", reason="looks into /proc")
 ACTIONS = {
     "keeps Python's lock": "ctypes.PyDLL(None).pause()",
     "is stopped": "os.kill(os.getpid(), signal.SIGSTOP)",
@@ -55,34 +56,33 @@ def worker(tmp_path):
         process.communicate(timeout=60)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-class TestWatchParent:
-    @pytest.mark.parametrize("action", ACTIONS)
-    def test_worker_ends_with_its_supervisor_and_leaves_no_files(self, worker, tmp_path, action):
-        process, supervisor, watcher = worker(ACTIONS[action])
-        supervisor.close()
-        assert process.wait(timeout=60) == -signal.SIGKILL
-        wait_gone(watcher)
-        assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("action", ACTIONS)
+def test_worker_ends_with_its_supervisor_and_leaves_no_files(worker, tmp_path, action):
+    process, supervisor, watcher = worker(ACTIONS[action])
+    supervisor.close()
+    assert process.wait(timeout=60) == -signal.SIGKILL
+    wait_gone(watcher)
+    assert list(tmp_path.iterdir()) == []
 
-    @pytest.mark.parametrize(
-        ("action", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", -9)]
-    )
-    def test_watcher_ends_with_its_worker_and_keeps_the_files(self, worker, tmp_path, action, code):
-        process, _supervisor, watcher = worker(action)
-        assert process.wait(timeout=60) == code
-        wait_gone(watcher)
-        assert (tmp_path / "scratch" / "file").exists()
 
-    def test_watcher_does_not_hold_the_output_of_the_worker_open(self, worker):
-        process, _supervisor, _watcher = worker("os.close(1); os.close(2); signal.pause()")
-        assert process.stdout.read() == ""
-        assert process.poll() is None
+@pytest.mark.parametrize(("action", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", -9)])
+def test_watcher_ends_with_its_worker_and_keeps_the_files(worker, tmp_path, action, code):
+    process, _supervisor, watcher = worker(action)
+    assert process.wait(timeout=60) == code
+    wait_gone(watcher)
+    assert (tmp_path / "scratch" / "file").exists()
 
-    def test_watcher_ignores_requests_to_stop(self, worker):
-        process, supervisor, watcher = worker("signal.pause()")
-        for number in (signal.SIGTERM, signal.SIGINT):
-            os.kill(watcher, number)
-        assert Path(f"/proc/{watcher}").exists()
-        supervisor.close()
-        assert process.wait(timeout=60) == -signal.SIGKILL
+
+def test_watcher_does_not_hold_the_output_of_the_worker_open(worker):
+    process, _supervisor, _watcher = worker("os.close(1); os.close(2); signal.pause()")
+    assert process.stdout.read() == ""
+    assert process.poll() is None
+
+
+def test_watcher_ignores_requests_to_stop(worker):
+    process, supervisor, watcher = worker("signal.pause()")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(watcher, number)
+    assert Path(f"/proc/{watcher}").exists()
+    supervisor.close()
+    assert process.wait(timeout=60) == -signal.SIGKILL

@@ -3,7 +3,6 @@
 On one host each process sees the memories of all, on several its own.
 """
 
-import errno
 import itertools
 import os
 from types import SimpleNamespace
@@ -145,16 +144,6 @@ def test_memory_that_is_had_already_is_used_however_little_is_free(memories, mon
     Process(memories).keep(1)
     monkeypatch.setattr(memory_snapshots, "available_bytes", lambda: 0)
     assert Process(memories).keep(2)
-
-
-def test_failed_allocation_is_told(memories, monkeypatch):
-    def fail(*arguments):
-        raise OSError(errno.ENOMEM, "Cannot allocate memory")
-
-    monkeypatch.setattr(os, "posix_fallocate", fail)
-    process = Process(memories)
-    assert not process.keep(1, force=True)
-    assert "(Cannot allocate memory; two copies take " in process.warnings[0]
 
 
 def test_newest_state_of_all_processes_is_restored(memories):
