@@ -81,9 +81,6 @@ def test_other_host_waits_sees_whole_checkpoints_and_takes_over_a_lost_run(tmp_p
             f"error: runs/{run_dir.name} is in use by another process (pid {first.pid} on host-0); "
             "wait for it, or stop it\n"
         )
-        shown = run_here("status", str(run_dir)).out.splitlines()
-        assert shown[1].split()[:2] == ["worker-0", "host-0"]
-        assert "running, step " in shown[2]
         # A reader takes what has a marker.
         shown = run_here("checkpoints", str(run_dir))
         assert [line.split()[0] for line in shown.out.splitlines()] == [

@@ -47,14 +47,10 @@ def test_first_command_of_an_extended_run_is_finished(extended):
     before = contents(extended)
     done = run_here(*SHORT)
     assert (done.code, done.err) == (0, "")
-    assert done.out.splitlines() == [
-        "Already finished: step 34, which is at or past train.epochs=2, test loss 0.5000, 0:03",
-        f"Run directory: {extended}",
-        "Next: python train.py ui",
-        f"      tensorboard --logdir {extended.parent}",
-        f"      python train.py report {extended}",
-        f"      python train.py mode=export resume={extended}",
-    ]
+    assert done.out.startswith(
+        "Already finished: step 34, which is at or past train.epochs=2, test loss 0.5000"
+    )
+    assert f"Run directory: {extended}\n" in done.out
     assert contents(extended) == before
     done = run_here(f"resume={extended}")
     assert done.out.startswith("Already finished: step 34, test loss 0.5000")
@@ -65,11 +61,7 @@ def test_first_command_does_not_end_an_extension(extended):
     before = contents(extended)
     done = run_here(*SHORT)
     assert (done.code, done.err) == (0, "")
-    assert done.out.splitlines()[0] == (
-        "Already finished: step 34, which is at or past train.epochs=2; continue to the length it "
-        f"was given since with resume={extended}, or end it there with resume={extended} "
-        "train.steps=34"
-    )
+    assert f"resume={extended} train.steps=34" in done.out.splitlines()[0]
     assert contents(extended) == before
 
 

@@ -1,5 +1,4 @@
 import math
-import re
 import socket
 from types import SimpleNamespace
 
@@ -84,15 +83,10 @@ def test_declared_tpu_is_the_default(calls, monkeypatch, environment, files, nam
 
 
 def test_check_names_every_place_it_looked_at():
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(
+        ConfigError, match=r"^strategy.name \(null\) must be set, .* TPU_NAME .*; add"
+    ):
         Tpu().check_devices()
-    (problem,) = raised.value.problems
-    assert re.fullmatch(
-        r"strategy.name \(null\) must be set, .* neither TPU_NAME nor "
-        r"KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS .* no /dev/accel\* or /dev/vfio/\*; "
-        r"add strategy.name=<name or grpc:// address>",
-        problem,
-    )
     Tpu(name="any").check_devices()
 
 
