@@ -37,11 +37,7 @@ def tf_config(jobs, task):
         (None, TASK, "an object with cluster and task"),
         ({"wroker": ["a:2"]}, TASK, r"job \(wroker\) .*did you mean 'worker'\?"),
         ({"worker": ["a:1", "b:65536"]}, TASK, r"worker-1 \(b:65536\) must be host:port"),
-        ({"worker": ["a:1", "a:1"]}, TASK, "worker-1 has the same address as worker-0"),
-        ({"chief": ["a:1", "b:1"]}, TASK, "the cluster has 2 chiefs"),
-        ({"chief": ["a:1"], "ps": ["b:1"]}, TASK, "no worker, it has chief, ps"),
         (TWO, {"type": "ps", "index": 0}, r"task type \(ps\) must be one of the cluster"),
-        (TWO, {"type": "worker", "index": "1"}, r'task index \("1"\) must be an integer'),
     ],
 )
 def test_parse_tf_config_names_what_is_wrong(jobs, task, problem):
@@ -90,15 +86,8 @@ def test_processes_of_a_scheduler_get_the_jobs_of_the_strategy():
     assert cluster.jobs == {"chief": ["n1:1"], "ps": ["n2:1"], "worker": ["n3:1", "n4:1"]}
 
 
-@pytest.mark.parametrize(
-    ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::")]
-)
-def test_declared_cluster_rejects_a_port_in_use(family, host):
-    try:
-        listener = socket.create_server((host, 0), family=family)
-    except OSError:
-        pytest.skip("no IPv6 here")
-    with listener:
+def test_declared_cluster_rejects_a_port_in_use():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         declared = {"worker": ["a:1", f"b:{port}"]}
         text = tf_config(declared, {"type": "worker", "index": 1})

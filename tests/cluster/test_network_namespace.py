@@ -148,20 +148,13 @@ def test_needs_network_names_the_key():
         assert network_namespace.needs_network({"dataset": dataset}).startswith(key)
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "is_online"),
-    [
-        ("MLFLOW_TRACKING_URI", "http://host:5000", True),
-        ("MLFLOW_TRACKING_URI", "sqlite:////home/me/mlflow.db", False),
-        ("WANDB_MODE", "online", True),
-        ("WANDB_MODE", "offline", False),
-    ],
-)
-def test_online_writer_names_the_variable(monkeypatch, variable, value, is_online):
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    monkeypatch.setenv(variable, value)
+def test_online_writer_names_the_variable(monkeypatch):
     targets = ("trainer.summaries.writers.mlflow.MLflow", "trainer.summaries.writers.wandb.WandB")
-    reason = environment.online_writer({target: {"_target_": target} for target in targets})
-    assert reason == (f"{variable} ({value}) may be on the network" if is_online else None)
-    writers = compose.compose(["writers=[jsonl,tensorboard]"]).writers
+    writers = {target: {"_target_": target} for target in targets}
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////home/me/mlflow.db")
     assert environment.online_writer(writers) is None
+    for variable, value in (("WANDB_MODE", "online"), ("MLFLOW_TRACKING_URI", "http://host:5000")):
+        monkeypatch.setenv(variable, value)
+        assert environment.online_writer(writers) == f"{variable} ({value}) may be on the network"
+        monkeypatch.delenv(variable)

@@ -32,26 +32,6 @@ def by_name(width, dataset, *, features):
     return width, dataset, features
 
 
-def in_order(input_shape, num_classes, /, features):
-    return input_shape, num_classes, features
-
-
-def mixed(input_shape, outputs, *, dataset):
-    return input_shape, outputs, dataset
-
-
-def nothing(*, width=1):
-    return width
-
-
-def anything(*args, **options):
-    return args, options
-
-
-def two(input_shape, features):
-    return input_shape, features
-
-
 class Net:
     def __init__(self, num_classes, input_shape):
         self.taken = num_classes, input_shape
@@ -62,11 +42,6 @@ class Net:
     [
         ("by_position", {"width": 2}, ((8, 8), 10, 2)),
         ("by_name", {"width": 2}, (2, "data", {"x": (1,)})),
-        ("in_order", {}, ((8, 8), 10, {"x": (1,)})),
-        ("mixed", {}, ((8, 8), 10, "data")),
-        ("nothing", {"width": 2}, 2),
-        ("anything", {"width": 2}, (((8, 8), 10), {"width": 2})),
-        ("two", {}, ((8, 8), {"x": (1,)})),
     ],
 )
 def test_model_function_gets_what_it_asks_for(name, options, result):

@@ -186,10 +186,6 @@ def test_wrong_arguments_are_refused_before_anything_is_kept(composed, tmp_path)
         fit(build, examples, runs_dir="s3://b")
     with pytest.raises(ConfigError, match=r"^model \(str\) must be a compiled Keras model, or a "):
         fit("model", examples)
-    with pytest.raises(ConfigError, match=r"^model \(sequential.*\) must be compiled; call "):
-        fit(keras.Sequential(name="sequential"), examples)
-    with pytest.raises(ConfigError, match=r"labels of data \(6, 2\); give both .* \(x, y\)"):
-        fit(build, np.zeros((6, 2)), np.zeros(6))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,11 +9,8 @@ from PIL import Image
 
 from tests.support.outputs import exported_outputs, predicted_rows
 from tests.support.training import recipe
-from trainer.cli.compose import compose
-from trainer.cluster.messages import Channel
 from trainer.engine.graph.step.metric_sums import pack, sums_of, unpack
 from trainer.tasks.segmentation import Segmentation
-from trainer.worker.training import TrainingRun
 
 TINY = [
     "task=segmentation",
@@ -83,29 +80,6 @@ def test_class_that_does_not_occur_does_not_count_in_the_mean():
         {"loss": 1.0, "accuracy": 0.5, "iou/0": 0.5, "iou/1": float("nan"), "iou/2": 0.25}
     )
     assert values["mean_iou"] == pytest.approx(0.375)
-
-
-@pytest.mark.slow
-def test_metrics_are_those_of_the_predictions_and_the_picture_is_written(tmp_path):
-    run = make(tmp_path)
-    run.train(lambda: False)
-    evaluation = run.evaluator.evaluate(lambda: False)
-    metrics = evaluation.metrics
-    chunks = list(run.predictor.predict())
-    rows = {"mask": np.concatenate([chunk["mask"] for chunk in chunks])}
-    test = TrainingRun(compose(TINY), tmp_path, Channel(lambda message: None)).dataset.test
-    test = test.fetch(tf.range(20, dtype=tf.int64))
-    masks = test["mask"].numpy()
-    each = []
-    for k in range(3):
-        union = ((masks == k) | (rows["mask"] == k)).sum()
-        each.append(((masks == k) & (rows["mask"] == k)).sum() / union if union else np.nan)
-    assert metrics["accuracy"] == pytest.approx((masks == rows["mask"]).mean(), rel=1e-6)
-    assert metrics["mean_iou"] == pytest.approx(np.nanmean(each), rel=1e-6)
-    (picture,) = evaluation.images["masks"]
-    # Eight rows of image, mask and prediction, enlarged to 32 pixels, with lines between them.
-    assert picture.shape == (8 * 33 - 1, 3 * 33 - 1, 3)
-    np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "masks.png")), picture)
 
 
 @pytest.mark.slow
