@@ -81,6 +81,15 @@ def format_command(argv: Sequence[str]) -> str:
     return shlex.join([*program, *argv[1:]])
 
 
+def entry_command(entry: Mapping[str, Any]) -> str:
+    """Return the command of an entry; of a point of a sweep, the one that trains it alone."""
+    argv = entry["argv"]
+    if {"-m", "--multirun"} & {*argv}:
+        folder = entry.get("config_dir")
+        argv = [argv[0], *(["--config-dir", folder] if folder else []), *entry["overrides"]]
+    return format_command(argv)
+
+
 def changed_values(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys that later commands have changed in config.yaml, with their values now.
 

@@ -76,6 +76,7 @@ class RunSummary:
     active: float
     sizes: Sequence[tuple[int, int]]
     why: str
+    command: str
 
     @property
     def metric(self) -> str:
@@ -103,6 +104,7 @@ class RunSummary:
             "active": round(self.active, 3),
             "workers": self.sizes,
             "why": self.why,
+            "command": self.command,
         }
 
 
@@ -138,6 +140,7 @@ def summarize(path: Path) -> RunSummary:
         active=last_write(path),
         sizes=tally.sizes,
         why=status.error,
+        command=_attempt(lambda: provenance.entry_command(record), ""),
     )
 
 

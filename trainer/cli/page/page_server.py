@@ -21,7 +21,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from trainer import __version__
-from trainer.cli.page.run_data import Summaries, details, read_series
+from trainer.cli.page.run_data import Summaries, details, read_log, read_series
 from trainer.files import finite_only
 from trainer.runs.recorded_metrics import GROUPS
 from trainer.text import first_line
@@ -158,6 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
             "/api/runs": self.server.summaries.payload,
             "/api/series": lambda: read_series(self._run(query), query.get("offset", "0")),
             "/api/details": lambda: details(self._run(query)),
+            "/api/log": lambda: read_log(self._run(query), query.get("process", "")),
         }
         if path not in routes:
             _refuse(HTTPStatus.NOT_FOUND, "there is no such page")

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, TypeAlias
 from trainer.config.options.constraints import format_value
 from trainer.errors import DamagedError
 from trainer.files import MAX_LINE_BYTES, is_locked, read_bytes, read_json, regular_file
-from trainer.runs import directory, process_status, provenance
+from trainer.runs import directory, identity, process_status, provenance
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.directory import trained_config
 from trainer.runs.ledger import CATEGORIES, Ledger, TimeSummary, format_sizes
@@ -65,7 +65,9 @@ class Summaries:
                     "id": key,
                     "name": Path(key).name,
                     **run.plain(differs, " ".join(filter(None, [run.config.get("name"), label]))),
-                    "mode": run.directions.mode(run.metric),
+                    "modes": {
+                        name: mode for name in run.metrics if (mode := run.directions.mode(name))
+                    },
                     "value": run.metrics.get(run.metric),
                 }
                 for (key, (_, run)), differs, label in zip(
@@ -96,6 +98,7 @@ _PICTURES = ("samples.png", "masks.png")
 _TEXTS = ("samples.txt",)
 _MAX_BYTES = 16 << 20
 """A larger picture or text is not sent."""
+_LOG_BYTES = 1 << 17
 _MAX_CLASSES = 100
 """A confusion matrix of more classes is not sent."""
 _ENDINGS = {State.DONE, State.STOPPED, State.FAILED, State.PRUNED}
@@ -121,6 +124,8 @@ def details(path: Path, place: str | None = None) -> dict[str, Any]:
         if (content := attempt(file.name, partial(_content, file), None))
     }
     texts = {name: content.decode(errors="replace") for name, content in files.items()}
+    texts_of = {key: format_value(value) for key, value in shown(config).items()}
+    changed = attempt("config.yaml", lambda: identity.differing(config), {})
     parts = {
         "directory": place or str(path),
         "workers": attempt("logs", lambda: list(_workers(path, state)), []),
@@ -132,7 +137,8 @@ def details(path: Path, place: str | None = None) -> dict[str, Any]:
             {"name": name, "data": _url(files[name])} for name in _PICTURES if name in files
         ],
         "texts": [{"name": name, "text": texts[name]} for name in _TEXTS if name in texts],
-        "config": {key: format_value(value) for key, value in shown(config).items()},
+        "changed": {key: text for key, text in texts_of.items() if key in changed},
+        "config": {key: text for key, text in texts_of.items() if key not in changed},
         **attempt("run.json", lambda: _record(record), _record({})),
     }
     return {**parts, "problems": [*dict.fromkeys(problems)]}
@@ -192,6 +198,16 @@ def _workers(path: Path, state: State) -> Iterator[dict[str, Any]]:
                 "quiet_secs": process.quiet_secs + age_secs if is_alive else None,
                 "end": process.end or ("" if is_alive else "ended"),
             }
+
+
+def read_log(path: Path, process: str) -> dict[str, str]:
+    """Return the end of the log of a process; empty if there is none."""
+    try:
+        with open(process_status.log_of(path, Path(process).name), "rb", opener=regular_file) as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - _LOG_BYTES))
+            return {"text": log.read(_LOG_BYTES).decode(errors="replace")}
+    except FileNotFoundError:
+        return {"text": ""}
 
 
 def _time(spent: TimeSummary) -> dict[str, Any]:
@@ -260,7 +276,7 @@ def _record(record: Mapping[str, Any]) -> dict[str, Any]:
     latest = provenance.latest_command(record)
     replicas = record.get("num_replicas")
     return {
-        "commands": [provenance.format_command(entry["argv"]) for entry in entries],
+        "commands": [provenance.entry_command(entry) for entry in entries],
         "changes": [_changes(entry) for entry in entries],
         "code": _revision(record.get("git")) if record else "",
         "machine": f"{latest.get('host')}, Python {latest.get('python')}" if record else "",

@@ -2,9 +2,10 @@
 // Line charts on a canvas. A chart has lines and a view that is common to several, and no runs.
 //
 // A line: {owner, name, split, color, style: solid, dashed or faint, x: [], y: [] with nulls}
+// low and high, if given, are the edges of a band around y; title names the horizontal axis.
 // A view: {range: [low, high] or null, log, smooth: 0..1, byTime, theme: {soft, rule, ...}}
 
-const INSET = {left: 50, right: 12, top: 8, bottom: 22};
+const INSET = {left: 50, right: 12, top: 8, bottom: 36};
 const DRAG_PIXELS = 5; // a shorter drag is a click
 const NEAR_PIXELS = 12; // so far from its end a line is still at the crosshair
 const FRAME_MILLISECS = 9; // of drawing in one frame; the next frame continues
@@ -100,8 +101,11 @@ class Chart {
     this.top = el("canvas", {role: "img", "aria-label": `Curves of ${title}`});
     this.readout = el("span", {class: "readout"});
     this.plot = el("div", {class: "plot"}, this.base, this.top);
+    const save = (kind, onclick) =>
+      el("button", {class: "save", title: `Download as ${kind}`, onclick}, kind);
     this.element = el("figure", {class: "chart", "data-title": title},
-      el("figcaption", {}, el("b", {}, title), this.readout), this.plot);
+      el("figcaption", {}, el("b", {}, title), this.readout, save("CSV", () => this.#saveTable()),
+        save("PNG", () => this.#savePicture())), this.plot);
     this.#listen();
     new ResizeObserver(() => this.#resize()).observe(this.plot);
     new IntersectionObserver(([entry]) => {
@@ -119,6 +123,39 @@ class Chart {
   }
 
   request() { painter.request(this); }
+
+  get #file() { return this.title.replace(/[^\w.-]+/g, "_"); }
+
+  #saveTable() {
+    const quoted = (text) => `"${String(text).replaceAll('"', '""')}"`;
+    const rows = this.lines.flatMap((line) => line.y.map((value, i) =>
+      [quoted(line.name), line.split, line.steps[i], value ?? ""].join(",")));
+    const text = ["run,split,step,value", ...rows, ""].join("\n");
+    download(`${this.#file}.csv`, new Blob([text], {type: "text/csv"}));
+  }
+
+  /** Downloads the chart as it is seen, with its title and a legend. */
+  #savePicture() {
+    const names = new Map(this.lines.map(({owner, name, color}) => [owner, {name, color}]));
+    const ratio = devicePixelRatio || 1, {ink, ground} = this.view.theme;
+    const canvas = el("canvas", {width: this.base.width,
+      height: this.base.height + ratio * (28 + 18 * names.size)});
+    const context = canvas.getContext("2d");
+    context.fillStyle = ground;
+    context.fillRect(0, 0, canvas.width, canvas.height);
+    context.drawImage(this.base, 0, 24 * ratio);
+    context.scale(ratio, ratio);
+    context.font = "13px system-ui, sans-serif";
+    context.fillStyle = ink;
+    context.fillText(this.title, 8, 16);
+    [...names.values()].forEach(({name, color}, i) => {
+      context.fillStyle = color;
+      context.fillRect(12, this.height + 30 + 18 * i, 10, 10);
+      context.fillStyle = ink;
+      context.fillText(name, 28, this.height + 39 + 18 * i);
+    });
+    canvas.toBlob((blob) => download(`${this.#file}.png`, blob));
+  }
 
   #listen() {
     let from = null;
@@ -158,10 +195,14 @@ class Chart {
     this.draw(); // immediately: a canvas is empty after a new size
   }
 
-  /** Returns the values of a line as they are drawn. */
+  /** Returns the values of a line as they are drawn: those of evaluations are never smoothed. */
   valuesOf(line) {
-    const weight = this.view.smooth;
-    if (line.weight !== weight) Object.assign(line, {weight, smooth: smoothed(line.y, weight)});
+    const weight = EVALUATIONS.includes(line.split) ? 0 : this.view.smooth;
+    if (line.weight !== weight) {
+      const [smooth, low, high] = [line.y, line.low, line.high].map(
+        (values) => values && smoothed(values, weight));
+      Object.assign(line, {weight, smooth, band: low && {low, high}});
+    }
     return line.smooth;
   }
 
@@ -190,12 +231,14 @@ class Chart {
     let low = Infinity, high = -Infinity, least = Infinity;
     for (const line of ends) {
       const values = this.valuesOf(line), [begin, end] = this.#indices(line);
-      for (let i = begin; i < end; i++) {
-        const value = values[i];
-        if (value === null) continue;
-        if (value < low) low = value;
-        if (value > high) high = value;
-        if (value > 0 && value < least) least = value;
+      for (const each of line.band ? [line.band.low, line.band.high] : [values]) {
+        for (let i = begin; i < end; i++) {
+          const value = each[i];
+          if (value === null) continue;
+          if (value < low) low = value;
+          if (value > high) high = value;
+          if (value > 0 && value < least) least = value;
+        }
       }
     }
     if (low > high) [low, high] = [0, 1];
@@ -230,8 +273,9 @@ class Chart {
     context.clip();
     this.marks.forEach((mark) => this.#drawMark(context, mark));
     const isCrowded = this.lines.length > 40;
+    this.lines.forEach((line) => line.band && this.#drawBand(context, line));
     if (this.view.smooth && this.lines.length <= MOST_RAW) {
-      for (const line of this.lines) this.#drawLine(context, line, line.y, 1, 0.2);
+      for (const line of this.lines) if (line.weight) this.#drawLine(context, line, line.y, 1, 0.2);
     }
     const order = {faint: 0, dashed: 1, solid: 2};
     for (const line of [...this.lines].sort((a, b) => order[a.style] - order[b.style])) {
@@ -289,6 +333,17 @@ class Chart {
     context.lineTo(x + 7, INSET.top + 3.5);
     context.lineTo(x, INSET.top + 7);
     context.fill();
+  }
+
+  #drawBand(context, {x, color, band: {low, high}}) {
+    const inside = x.map((_, i) => i).filter((i) => low[i] !== null && !(this.isLog && low[i] <= 0));
+    context.fillStyle = color;
+    context.globalAlpha = 0.15;
+    context.beginPath();
+    for (const i of inside) context.lineTo(this.xOf(x[i]), this.yOf(high[i]));
+    for (const i of inside.reverse()) context.lineTo(this.xOf(x[i]), this.yOf(low[i]));
+    context.fill();
+    context.globalAlpha = 1;
   }
 
   #drawLine(context, line, values, width, alpha) {

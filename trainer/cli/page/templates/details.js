@@ -112,10 +112,8 @@ function textsOf(texts) {
 }
 
 function commandsOf({commands, changes}) {
-  const copy = (event, command) =>
-    navigator.clipboard?.writeText(command).then(() => setText(event.target, "copied"));
   return el("div", {}, ...commands.map((command, i) => el("div", {class: "command"},
-    el("code", {}, command), el("button", {onclick: (event) => copy(event, command)}, "copy"),
+    el("code", {}, command), el("button", {onclick: (event) => copyText(event.target, command)}, "copy"),
     el("p", {class: "soft"}, changes?.[i] ?? ""))));
 }
 

@@ -23,12 +23,25 @@ function compareTexts(a, b) {
   return x.length - y.length;
 }
 
-/** Returns whether a run has all words of a filter: text, state:running, lr=0.01. */
+/** Returns whether a run has a word of a filter: text, a regular expression, lr>0.003, -failed. */
+function matchesWord(run, word) {
+  if (word.length > 1 && word.startsWith("-")) return !matchesWord(run, word.slice(1));
+  const [, key, sign, text] = word.match(/^([^<>=:]+)(>=|<=|[<>=:])(.+)$/) ?? [];
+  const {state, step, best, secs} = run;
+  const values = {state, step, best, time: secs, ...run.metrics, ...run.differs};
+  const name = Object.keys(values).find((each) => each.toLowerCase() === key);
+  if (name !== undefined && values[name] !== null) {
+    const value = values[name], order = value - text;
+    if (Number.isNaN(order)) return ":=".includes(sign) && String(value).toLowerCase().startsWith(text);
+    return {">": order > 0, "<": order < 0, ">=": order >= 0, "<=": order <= 0}[sign] ?? order === 0;
+  }
+  const pairs = Object.entries(run.differs).map(([each, value]) => `${each}=${value}`);
+  const all = [run.id, run.label, run.why, run.state, ...pairs].join(" ").toLowerCase();
+  try { return all.includes(word) || new RegExp(word).test(all); } catch { return false; }
+}
+
 function matches(run, filter) {
-  const pairs = Object.entries(run.differs).map(([key, value]) => `${key}=${value}`);
-  const text = [run.id, run.label, run.why, run.state, ...pairs].join(" ").toLowerCase();
-  return filter.toLowerCase().split(/\s+/).every((word) =>
-    word.startsWith("state:") ? run.state.startsWith(word.slice(6)) : text.includes(word));
+  return filter.toLowerCase().split(/\s+/).every((word) => matchesWord(run, word));
 }
 
 class RunList {
@@ -48,7 +61,9 @@ class RunList {
       const id = idOf(event);
       if (id === undefined) return;
       events.move(id);
-      if (event.target.closest(".open")) events.open(id);
+      const copy = event.target.closest(".copy");
+      if (copy) copyText(copy, this.runs.find((run) => run.id === id).command);
+      else if (event.target.closest(".open")) events.open(id);
       else events.toggle(id);
     });
     this.body.addEventListener("dblclick", (event) => idOf(event) && events.only(idOf(event)));
@@ -67,6 +82,7 @@ class RunList {
       this.head.children[i + 1].setAttribute("aria-sort", each === this.sort ? order : "none");
     }
     this.show(this.runs, this.state);
+    this.events.sorted();
   }
 
   /** Shows runs; `state` has {selected, cursor, colors: Map}. */
@@ -102,8 +118,9 @@ class RunList {
       const parts = {swatch: cell("swatch"), label: el("b"), state: cell("state"), fill: el("span"),
         time: cell("time number"), best: cell("best number")};
       const open = el("span", {class: "open", title: "Open (Enter)", "aria-hidden": "true"}, "›");
+      const copy = el("span", {class: "copy", title: "Copy the command"}, "⧉");
       row = el("div", {class: "row", role: "row", "data-id": run.id, id: `row-${run.id}`},
-        parts.swatch, el("span", {class: "run"}, parts.label, open),
+        parts.swatch, el("span", {class: "run"}, parts.label, copy, open),
         parts.state, el("span", {class: "meter"}, parts.fill), parts.time, parts.best);
       for (const cell of row.children) cell.setAttribute("role", "gridcell");
       this.rows.set(run.id, Object.assign(row, {parts}));

@@ -33,6 +33,18 @@ function setChildren(element, children) {
   if (!isSame) element.replaceChildren(...children);
 }
 
+/** Copies a text, and shows at an element that it is. */
+function copyText(element, text) {
+  navigator.clipboard?.writeText(text).then(() => setText(element, "copied"));
+}
+
+/** Offers content as a file. */
+function download(name, blob) {
+  const url = URL.createObjectURL(blob);
+  el("a", {href: url, download: name}).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10000);
+}
+
 /** Returns a number of a metric with four significant digits: 0.9714, 1,234, 1.2e-6. */
 function formatNumber(value) {
   if (value === null || value === undefined) return "–";
