@@ -262,11 +262,13 @@ def last_write(path: Path) -> float:
 
 
 def _choice(values: Mapping[str, Any], group: str) -> str:
-    """Return the choice of a group, or the name of its target if it has none."""
+    """Return the choice of a group, or the name of its target if that is the user's own."""
     choice = values.get(f"choices.{group}")
     target = values.get(f"{group}._target_")
-    if choice is None and isinstance(target, str):
-        return target.rpartition(".")[2]
+    if isinstance(target, str):
+        is_ours = target.startswith("trainer.") and not target.startswith("trainer.fitting.")
+        if choice is None or not is_ours:
+            return target.rpartition(".")[2]
     return "+".join(map(str, choice)) if isinstance(choice, list) else _format(choice)
 
 

@@ -58,8 +58,9 @@ def summary(name, number, **values):
     return {
         "id": name, "name": name, "label": f"lr=0.{number}", "differs": {"lr": f"0.{number}"},
         "state": "done", "step": 100, "total_steps": 100, "secs": 60.0 * number, "eta_secs": None,
-        "active": number, "metric": "accuracy", "mode": "max", "value": value, "best": value,
-        "best_step": 90, "metrics": {"accuracy": value, "loss": 1.0}, "test": {}, "why": "",
+        "active": number, "metric": "accuracy", "value": value, "best": value,
+        "modes": {"accuracy": "max"}, "command": "", "best_step": 90,
+        "metrics": {"accuracy": value, "loss": 1.0}, "test": {}, "why": "",
         **values,
     }  # fmt: skip
 
@@ -142,6 +143,11 @@ def test_runs_are_filtered_and_sorted(opened, report):
     page.keyboard.press("Escape")
     page.fill("#filter", "alpha")
     assert labels(page) == ["lr=0.0"]
+    found = {"lr>0.05": ["lr=0.1"], "lr<=1e-1 -beta": ["lr=0.0"], "-failed": ["lr=0.0", "lr=0.1"],
+             "^al|beta": ["lr=0.0", "lr=0.1"], "accuracy>=0.7": [EVIL]}  # fmt: skip
+    for text, shown in found.items():
+        page.fill("#filter", text)
+        assert labels(page) == shown, text
     page.fill("#filter", "nothing")
     assert "None of 3 runs matches" in page.inner_text("#list")
     page.fill("#filter", "")
@@ -208,6 +214,51 @@ def test_zoom_log_time_and_smoothing(opened, report):
     assert 2 < means[4] < 4
 
 
+def test_address_keeps_what_is_shown(opened, report):
+    page = opened(report)
+    page.dblclick("[data-id=beta]")
+    page.fill("#filter", "lr=0.1")
+    page.click("#seeds")
+    page.click("#tab-compare")
+    wait_until(page, "location.hash.includes('tab=compare')")
+    page.reload()
+    assert (selected(page), labels(page)) == (1, ["lr=0.1"])
+    assert page.is_visible("#compare")
+    assert page.get_attribute("#seeds", "aria-pressed") == "true"
+
+
+def test_runs_that_differ_in_the_seed_alone_have_a_mean_and_a_band(opened, report):
+    page = opened(report)
+    page.evaluate("""page.store.runs.forEach((run, i) => {
+      run.differs = {lr: '1', seed: String(i)}; run.label = `lr=1 seed=${i}`; })""")
+    page.keyboard.press("m")
+    assert page.locator("#legend [data-run]").all_inner_texts() == ["lr=1 (3 seeds)"]
+    line = page.evaluate("page.board.panels.get('accuracy').lines[0]")
+    assert [line[key][0] for key in ("low", "y", "high")] == pytest.approx([0.1, 0.2, 0.3])
+
+
+def test_sweep_and_comparison_show_what_each_key_does(opened, report):
+    page = opened(report)
+    page.fill("#filter", "lr<1")
+    page.click("#tab-sweep")
+    assert page.locator("#sweep path").count() == page.locator("#sweep circle").count() == 2
+    page.click("#sweep circle >> nth=1")
+    assert "beta" in page.inner_text("#title")
+    page.click("#tab-compare")
+    page.click("#compare th button >> text=best")
+    assert page.locator("#compare td:first-child").all_inner_texts() == [EVIL, "beta", "alpha"]
+    assert page.locator("#compare td b").first.inner_text() == "0.7000"
+
+
+def test_chart_is_downloaded_as_a_table_and_a_picture(opened, report):
+    page = opened(report)
+    page.hover('.chart[data-title="accuracy"]')
+    for kind, begin in (("CSV", b"run,split,step,value\n"), ("PNG", b"\x89PNG")):
+        with page.expect_download() as download:
+            page.click(f'.chart[data-title="accuracy"] button:text-is("{kind}")')
+        assert download.value.path().read_bytes().startswith(begin)
+
+
 def test_keyboard_moves_selects_and_opens(opened, report):
     page = opened(report)
     page.keyboard.press("j")
@@ -235,7 +286,7 @@ def test_report_asks_nobody_and_runs_nothing_of_its_data(opened, report):
     requests = []
     page.on("request", lambda request: requests.append(request.url))
     page.goto(report)
-    for key in ("1", "2", "3"):
+    for key in ("1", "2", "3", "4"):
         page.keyboard.press(key)
     page.keyboard.press("1")
     page.click(f'[data-id="{EVIL}"]'.replace(EVIL, json.dumps(EVIL)[1:-1]))

@@ -125,7 +125,8 @@ def details(path: Path, place: str | None = None) -> dict[str, Any]:
     }
     texts = {name: content.decode(errors="replace") for name, content in files.items()}
     texts_of = {key: format_value(value) for key, value in shown(config).items()}
-    changed = attempt("config.yaml", lambda: identity.differing(config), {})
+    differing = attempt("config.yaml", lambda: identity.differing(config), {})
+    changed = [key for key in differing if not key.endswith("._target_")]
     parts = {
         "directory": place or str(path),
         "workers": attempt("logs", lambda: list(_workers(path, state)), []),
@@ -203,7 +204,9 @@ def _workers(path: Path, state: State) -> Iterator[dict[str, Any]]:
 def read_log(path: Path, process: str) -> dict[str, str]:
     """Return the end of the log of a process; empty if there is none."""
     try:
-        with open(process_status.log_of(path, Path(process).name), "rb", opener=regular_file) as log:
+        with open(
+            process_status.log_of(path, Path(process).name), "rb", opener=regular_file
+        ) as log:
             log.seek(max(0, os.fstat(log.fileno()).st_size - _LOG_BYTES))
             return {"text": log.read(_LOG_BYTES).decode(errors="replace")}
     except FileNotFoundError:

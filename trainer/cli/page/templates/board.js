@@ -21,6 +21,44 @@ function noteOf({step, value, smooth}, titleStep) {
   return notes.filter(Boolean).join(", ");
 }
 
+/** Returns {id, name, runs} of each run, or of each group of runs that differ in the seed alone. */
+function groupsOf(runs, bySeed) {
+  const groups = new Map();
+  for (const run of runs) {
+    const {seed, ...rest} = run.differs;
+    const key = bySeed && seed !== undefined ? JSON.stringify(rest) : run.id;
+    if (!groups.has(key)) groups.set(key, {id: run.id, runs: []});
+    groups.get(key).runs.push(run);
+  }
+  for (const group of groups.values()) {
+    const [{label, name}] = group.runs, count = group.runs.length;
+    const shared = label.replace(/(^| )seed=\S+/, "");
+    group.name = count > 1 ? `${shared} (${count} seeds)` : label || name;
+  }
+  return [...groups.values()];
+}
+
+/** Returns the value of a line at an x between two of its points; null: there are none. */
+function valueAt({x, y}, at) {
+  const i = lowerBound(x, at);
+  if (x[i] === at || i === 0 || i === x.length) return x[i] === at ? y[i] : null;
+  if (y[i] === null || y[i - 1] === null) return null;
+  return y[i - 1] + (y[i] - y[i - 1]) * (at - x[i - 1]) / (x[i] - x[i - 1]);
+}
+
+/** Returns the mean of lines as a line, with a band from their least to their greatest value. */
+function meanOf(lines) {
+  if (lines.length === 1) return lines[0];
+  const longest = lines.reduce((a, b) => b.x.length > a.x.length ? b : a);
+  const columns = longest.x.map((x) =>
+    lines.map((line) => valueAt(line, x)).filter((value) => value !== null));
+  const over = (reduce) => columns.map((values) => values.length ? reduce(values) : null);
+  const {x, steps} = longest, {owner, name, split, color} = lines[0];
+  return {x, steps, owner, name, split, color, low: over((values) => Math.min(...values)),
+    high: over((values) => Math.max(...values)),
+    y: over((values) => values.reduce((sum, value) => sum + value, 0) / values.length)};
+}
+
 const bySplit = (a, b) => a.line.split < b.line.split ? -1 : 1;
 
 class Board {
@@ -46,17 +84,23 @@ class Board {
   update() {
     const {store, selected, hidden} = this.state;
     const runs = store.runs.filter((run) => selected.has(run.id));
+    const groups = groupsOf(runs, this.state.view.bySeed);
     const metrics = new Map(); // name: lines
     this.splits = new Set();
-    for (const run of runs) {
-      for (const [key, curve] of store.series.get(run.id)?.curves ?? []) {
-        const split = key.slice(0, key.indexOf("/")), name = key.slice(key.indexOf("/") + 1);
-        if (name === "train_secs") continue; // it is the axis of time
-        this.splits.add(split);
-        if (!metrics.has(name)) metrics.set(name, []);
-        if (hidden.has(run.id) || this.offSplits.has(split)) continue;
-        metrics.get(name).push(this.#line(run, split, curve));
+    for (const group of groups) {
+      const curves = new Map(); // key: lines of the runs of the group
+      for (const run of group.runs) {
+        for (const [key, curve] of store.series.get(run.id)?.curves ?? []) {
+          const split = key.slice(0, key.indexOf("/")), name = key.slice(key.indexOf("/") + 1);
+          if (name === "train_secs") continue; // it is the axis of time
+          this.splits.add(split);
+          if (!metrics.has(name)) metrics.set(name, []);
+          if (hidden.has(group.id) || this.offSplits.has(split)) continue;
+          if (!curves.has(key)) curves.set(key, {name, lines: []});
+          curves.get(key).lines.push(this.#line(run, group, split, curve));
+        }
       }
+      for (const {name, lines} of curves.values()) metrics.get(name).push(meanOf(lines));
     }
     const marks = runs.length === 1 ? this.#marks(runs[0].id) : [];
     for (const [name, lines] of metrics) {
@@ -69,7 +113,7 @@ class Board {
       this.#chart(name).set(lines, marks);
     }
     this.#arrange(metrics, runs);
-    this.#showLegend(runs);
+    this.#showLegend(groups);
     const isReading = runs.some((run) => !store.series.has(run.id));
     setText(this.empty, metrics.size || !store.runs.length ? "" : !runs.length
       ? "Select runs at the left to see their curves."
@@ -77,14 +121,14 @@ class Board {
   }
 
   /** Returns the line of a curve; the same one while the curve has no new points. */
-  #line(run, split, curve) {
+  #line(run, group, split, curve) {
     const {view, colors, store} = this.state, {byTime} = view, {step, value} = curve;
     if (curve.line?.byTime !== byTime) {
       const secs = byTime ? step.map((each) => secsAt(store.series.get(run.id), each)) : step;
       curve.line = {byTime, x: secs.filter((each) => each !== null), y: value, steps: step};
     }
     return Object.assign(curve.line,
-      {owner: run.id, name: run.label || run.name, split, color: colors.get(run.id)});
+      {owner: group.id, name: group.name, split, color: colors.get(group.id)});
   }
 
   #marks(id) {
@@ -128,21 +172,21 @@ class Board {
     for (const name of this.panels.keys()) if (!metrics.has(name)) this.panels.delete(name);
   }
 
-  #showLegend(runs) {
+  #showLegend(groups) {
     const {hidden, colors} = this.state;
     const chip = (text, isOn, ...rest) => el("button",
       {class: "chip", "aria-pressed": String(isOn), ...rest[0]}, rest[1], el("span", {}, text));
     const splits = [...this.splits].sort().map((split) => chip(split, !this.offSplits.has(split), {
       "data-split": split, title: `Show or hide the curves of ${split}`,
       onclick: () => this.#toggle(this.offSplits, split)}, el("span", {class: `stroke ${EVALUATIONS.includes(split) ? "" : "faint"}`})));
-    const chips = runs.slice(0, MOST_CHIPS).map((run) => {
-      return chip(run.label || run.name, !hidden.has(run.id), {"data-run": run.id,
-        title: `Show or hide the curves of ${run.name}`,
-        onclick: () => this.#toggle(hidden, run.id),
-        onpointerenter: () => this.highlight(run.id),
-        onpointerleave: () => this.clear()}, swatchOf(colors.get(run.id)));
+    const chips = groups.slice(0, MOST_CHIPS).map(({id, name, runs}) => {
+      return chip(name, !hidden.has(id), {"data-run": id,
+        title: `Show or hide the curves of ${runs.map((run) => run.name).join(", ")}`,
+        onclick: () => this.#toggle(hidden, id),
+        onpointerenter: () => this.highlight(id),
+        onpointerleave: () => this.clear()}, swatchOf(colors.get(id)));
     });
-    const more = runs.length > MOST_CHIPS ? [`and ${runs.length - MOST_CHIPS} more`] : [];
+    const more = groups.length > MOST_CHIPS ? [`and ${groups.length - MOST_CHIPS} more`] : [];
     const text = [...splits, ...chips].map((each) => each.outerHTML).join("") + more;
     if (text === this.legendText) return;
     this.legendText = text;

@@ -2,7 +2,7 @@
 // Line charts on a canvas. A chart has lines and a view that is common to several, and no runs.
 //
 // A line: {owner, name, split, color, style: solid, dashed or faint, x: [], y: [] with nulls}
-// low and high, if given, are the edges of a band around y; title names the horizontal axis.
+// low and high, if given, are the edges of a band around y.
 // A view: {range: [low, high] or null, log, smooth: 0..1, byTime, theme: {soft, rule, ...}}
 
 const INSET = {left: 50, right: 12, top: 8, bottom: 36};
@@ -314,6 +314,8 @@ class Chart {
       const half = context.measureText(text).width / 2;
       context.fillText(text, Math.min(this.xOf(tick), this.width - half - 1), bottom + 7);
     }
+    const title = byTime ? "training time" : "step";
+    context.fillText(title, (left + this.width - INSET.right) / 2, bottom + 21);
   }
 
   #drawMark(context, mark) {

@@ -28,7 +28,7 @@ const wide = (...children) => el("div", {class: "wide"}, ...children);
 /** Returns a table; a column of numbers is aligned at the right. */
 function tableOf(head, rows, kind = "") {
   const kinds = (rows[0] ?? []).map((_, i) =>
-    rows.every((row) => /^([-~]?\d[\d.,:e-]*( d)?|–)$/.test(row[i])) ? "number" : null);
+    rows.every((row) => /^([-~]?\d[\d.,:e-]*( d)?|–)$/.test(row[i].textContent ?? row[i])) ? "number" : null);
   const line = (tag, row) =>
     el("tr", {}, ...row.map((cell, i) => el(tag, {class: kinds[i]}, cell)));
   const lines = rows.map((row) => line("td", row));
@@ -43,13 +43,15 @@ function pairsOf(data) {
 }
 
 function workersOf(workers) {
+  const tag = "live" in document.body.dataset ? "button" : "div";
   const hosts = new Set(workers.map((worker) => worker.host));
   return el("div", {class: "workers"}, ...workers.map((worker) => {
     const {name, host, phase, step, quiet_secs: quiet, end} = worker;
     const kind = end ? GOOD_ENDS.includes(end) ? "off" : "bad"
       : quiet > QUIET_SECS ? "quiet" : PHASES[phase] ?? "wait";
     const soft = (text, kinds = "") => el("span", {class: `soft ${kinds}`}, text);
-    return el("div", {class: "worker", "data-kind": kind, title: host}, el("b", {}, name),
+    return el(tag, {class: "worker", "data-kind": kind, "data-log": name,
+      title: tag === "button" ? `${host}: show its log` : host}, el("b", {}, name),
       hosts.size > 1 ? soft(host) : null, el("span", {}, end || phase || "start"),
       soft(`step ${formatNumber(step)}`),
       quiet === null ? null : soft(`quiet ${formatDuration(quiet)}`, "quiet"));
@@ -144,26 +146,66 @@ function showRun(element, run, details, series) {
     ["commands", "Commands", commands?.length && {commands, changes}, commandsOf],
     ["facts", "Run", {directory, code, machine, devices, replicas: replicas && String(replicas),
       versions}, pairsOf],
-    ["config", "Configuration", details.config, pairsOf],
+    ["changed", "Changed from the defaults", details.changed, pairsOf],
+    ["config", "Defaults", details.config, pairsOf],
   ]);
 }
 
-/** Shows what differs between runs: a row for each. */
-function showComparison(element, runs, colors) {
-  if (runs.length < 2) {
-    element.replaceChildren(el("p", {class: "empty"}, "Select several runs to compare them."));
-    return;
-  }
+/** Returns the columns of a comparison: {title, mode, value(run), text(run)}. */
+function comparedColumns(runs) {
   const keysOf = (part) => [...new Set(runs.flatMap((run) => Object.keys(run[part])))];
   const keys = keysOf("differs").filter(
     (key) => new Set(runs.map((run) => run.differs[key])).size > 1);
   const metrics = keysOf("metrics").filter((name) => !name.includes("/"));
-  const rows = runs.map((run) => [...keys.map((key) => run.differs[key] ?? "–"), run.state,
-    formatNumber(run.step), formatNumber(run.best),
-    ...metrics.map((name) => formatNumber(run.metrics[name])), formatDuration(run.secs)]);
-  const named = () => rows.map((row, i) =>
-    [el("span", {}, swatchOf(colors.get(runs[i].id)), runs[i].name), ...row]);
-  const head = ["run", ...keys, "state", "step", "best", ...metrics, "duration"];
-  const data = {head, rows, colors: runs.map((run) => [run.id, colors.get(run.id)])};
-  showParts(element, [["comparison", null, data, () => tableOf(head, named())]]);
+  const number = (title, value, mode, text = formatNumber) =>
+    ({title, mode, value, text: (run) => text(value(run))});
+  const modeOf = (name) => runs.map((run) => run.modes[name]).find(Boolean);
+  const text = (title, value) => ({title, value, text: (run) => value(run) ?? "–"});
+  return [
+    text("run", (run) => run.name), ...keys.map((key) => text(key, (run) => run.differs[key])),
+    text("state", (run) => run.state), number("step", (run) => run.step),
+    number("best", (run) => run.best, modeOf(runs[0].metric)),
+    ...metrics.map((name) => number(name, (run) => run.metrics[name], modeOf(name))),
+    number("duration", (run) => run.secs, undefined, formatDuration),
+  ];
+}
+
+/** Returns rows sorted by a value, ascending or descending; those without one are the last. */
+function sortedBy(rows, value, descends) {
+  const sign = descends ? -1 : 1, values = new Map(rows.map((row) => [row, value(row) ?? null]));
+  return [...rows].sort((a, b) => {
+    const [x, y] = [values.get(a), values.get(b)];
+    if (x === null || y === null) return (x === null) - (y === null);
+    return sign * (typeof x === "string" ? compareTexts(x, y) : x - y);
+  });
+}
+
+/**
+ * Shows what differs between runs: a row for each, and the best value of a metric bold.
+ *
+ * @param order {title, descends} of the column by which they are sorted.
+ */
+function showComparison(element, runs, colors, order) {
+  if (runs.length < 2) {
+    element.replaceChildren(el("p", {class: "empty"}, "Select several runs to compare them."));
+    return;
+  }
+  const columns = comparedColumns(runs);
+  const column = columns.find(({title}) => title === order.title);
+  const rows = column ? sortedBy(runs, column.value, order.descends) : runs;
+  const best = columns.map(({mode, value}) => mode
+    && Math[mode](...runs.map(value).filter((each) => Number.isFinite(each))));
+  const sort = ({title, mode}) => {
+    const descends = order.title === title ? !order.descends : mode === "max";
+    showComparison(element, runs, colors, Object.assign(order, {title, descends}));
+  };
+  const build = () => tableOf(
+    columns.map((each) => el("button", {onclick: () => sort(each),
+      "aria-sort": each !== column ? null : order.descends ? "descending" : "ascending"},
+    each.title)),
+    rows.map((run) => columns.map(({value, text}, i) => i
+      ? best[i] !== undefined && value(run) === best[i] ? el("b", {}, text(run)) : text(run)
+      : el("span", {}, swatchOf(colors.get(run.id)), text(run)))));
+  const texts = rows.map((run) => [run.id, colors.get(run.id), ...columns.map(({text}) => text(run))]);
+  showParts(element, [["comparison", null, {order, texts}, build]]);
 }

@@ -5,7 +5,8 @@
 const COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a8a8a",
   "#a03a68", "#6a5acd", "#999933"];
 const MOST_SELECTED_AT_FIRST = 10;
-const TABS = ["curves", "run", "compare"];
+const TABS = ["curves", "run", "compare", "sweep"];
+const REMEMBER_MILLISECS = 300;
 
 class Page {
   constructor() {
@@ -13,7 +14,9 @@ class Page {
     const named = [...document.querySelectorAll("[id]")];
     this.$ = Object.fromEntries(named.map((each) => [each.id, each]));
     this.tab = "curves";
-    this.view = {range: null, log: false, smooth: 0, byTime: false, theme: {}};
+    this.view = {range: null, log: false, smooth: 0, byTime: false, bySeed: false, theme: {}};
+    this.order = {title: null, descends: false}; // of the comparison
+    this.choice = {key: null}; // of the scatter plot
     this.selected = new Set();
     this.hidden = new Set();
     this.colors = new Map(); // id: color of a selected run
@@ -25,6 +28,7 @@ class Page {
       only: (id) => this.select([id]),
       move: (id) => this.move(id),
       open: () => this.show("run"),
+      sorted: () => this.remember(),
       hover: (id) => id === null ? this.board.clear() : this.board.highlight(id),
     });
     this.board = new Board(this.$, this, {
@@ -33,8 +37,9 @@ class Page {
     });
     this.listen();
     this.setTheme(this.recall("theme"));
+    const tab = this.restore();
     this.changed("runs");
-    this.show("curves");
+    this.show(tab);
     this.store.poll();
   }
 
@@ -47,6 +52,7 @@ class Page {
     $.log.addEventListener("click", () => this.viewChanged({log: !this.view.log}));
     $.time.addEventListener("click",
       () => this.viewChanged({byTime: !this.view.byTime, range: null}));
+    $.seeds.addEventListener("click", () => this.viewChanged({bySeed: !this.view.bySeed}));
     $.reset.addEventListener("click", () => this.viewChanged({range: null}));
     $.theme.addEventListener("click", () => this.setTheme(this.isDark() ? "light" : "dark"));
     $.helper.addEventListener("click", () => $.help.showModal());
@@ -55,7 +61,57 @@ class Page {
     document.addEventListener("visibilitychange", () => this.store.poll());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change",
       () => this.setTheme(this.recall("theme")));
+    document.addEventListener("click", (event) => {
+      const name = event.target.closest("button[data-log]")?.dataset.log;
+      if (name) this.showLog(this.opened(), name);
+    });
     setInterval(() => this.showConnection(), 1000);
+  }
+
+  /** Shows the end of the log of a process, and follows it until the dialog is closed. */
+  async showLog(id, process) {
+    const {$} = this;
+    setText($["log-name"], `${process}, ${id}`);
+    setText($["log-text"], "");
+    $.logs.showModal();
+    while ($.logs.open) {
+      const {text} = await this.store.log(id, process).catch(() => null) ?? {text: ""};
+      const isAtEnd = $["log-text"].scrollTop + $["log-text"].clientHeight
+        >= $["log-text"].scrollHeight - 4;
+      setText($["log-text"], text || "The log is empty.");
+      if (isAtEnd) $["log-text"].scrollTop = $["log-text"].scrollHeight;
+      await new Promise((resolve) => { setTimeout(resolve, POLL_MILLISECS); });
+    }
+  }
+
+  /** Puts what is shown into the address, so that it survives a reload and can be sent. */
+  remember() {
+    clearTimeout(this.remembering);
+    this.remembering = setTimeout(() => {
+      const {view, list} = this;
+      const values = new URLSearchParams(this.isChosen && !this.restored
+        ? [...this.selected].map((id) => ["run", id]) : (this.restored ?? []).map((id) => ["run", id]));
+      const state = {tab: this.tab, cursor: this.tab === "run" && this.cursor, filter: list.filter,
+        sort: list.sort && `${list.descends ? "-" : ""}${list.sort}`, smooth: view.smooth,
+        zoom: view.range?.join("_"), log: view.log, time: view.byTime, seeds: view.bySeed};
+      for (const [name, value] of Object.entries(state)) if (value) values.set(name, value);
+      history.replaceState(null, "", `#${values}`);
+    }, REMEMBER_MILLISECS);
+  }
+
+  /** Takes what the address has, and returns the tab. */
+  restore() {
+    const {$, view} = this, values = new URLSearchParams(location.hash.slice(1));
+    const range = values.get("zoom")?.split("_").map(Number), sort = values.get("sort");
+    if (values.has("run")) this.restored = values.getAll("run");
+    this.cursor = values.get("cursor");
+    $.filter.value = this.list.filter = values.get("filter") ?? "";
+    if (sort) this.list.setSort(sort.replace("-", ""), sort.startsWith("-"));
+    $.smooth.value = +(values.get("smooth") ?? 0);
+    this.viewChanged({log: values.has("log"), byTime: values.has("time"),
+      bySeed: values.has("seeds"), smooth: +$.smooth.value,
+      range: range?.every(Number.isFinite) ? range : null});
+    return TABS.includes(values.get("tab")) ? values.get("tab") : "curves";
   }
 
   changed(what) {
@@ -66,13 +122,18 @@ class Page {
 
   runsChanged() {
     const {runs} = this.store, ids = new Set(runs.map((run) => run.id));
+    if (this.restored && runs.length) {
+      this.selected = new Set(this.restored);
+      this.isChosen = true;
+      this.restored = null;
+    }
     for (const id of this.selected) if (!ids.has(id)) this.selected.delete(id);
     if (!this.isChosen) {
       const newest = [...runs].sort((a, b) => b.active - a.active).slice(0, MOST_SELECTED_AT_FIRST);
       if (newest.length) this.selected = new Set(newest.map((run) => run.id));
       this.isChosen = runs.length > MOST_SELECTED_AT_FIRST;
     }
-    if (!ids.has(this.cursor)) this.cursor = runs[0]?.id ?? null;
+    if (runs.length && !ids.has(this.cursor)) this.cursor = runs[0]?.id ?? null;
     this.showRuns();
     this.showTab();
   }
@@ -85,6 +146,7 @@ class Page {
 
   select(ids) {
     this.isChosen = this.store.runs.length > 0;
+    this.remember();
     this.selected = new Set(ids);
     for (const id of this.hidden) if (!this.selected.has(id)) this.hidden.delete(id);
     this.showRuns();
@@ -143,6 +205,8 @@ class Page {
   setFilter(text) {
     this.$.filter.value = this.list.filter = text;
     this.showRuns();
+    if (this.tab === "sweep") this.showTab();
+    this.remember();
   }
 
   show(tab) {
@@ -154,6 +218,7 @@ class Page {
     this.$.tools.hidden = tab !== "curves";
     this.showTab();
     this.store.poll();
+    this.remember();
   }
 
   showTab() {
@@ -167,9 +232,12 @@ class Page {
       const name = el("span", {class: "soft"}, run?.label ? run.name : "");
       $.title.replaceChildren(run?.label || run?.name || "", " ", name);
       showRun($.details, run, details, store.series.get(id));
+    } else if (tab === "sweep") {
+      const open = (each) => { this.move(each); this.show("run"); };
+      showSweep($.sweep, this.list.visible, this.colors, this.choice, open);
     } else {
       const runs = store.runs.filter((each) => this.selected.has(each.id));
-      showComparison($.compare, runs, this.colors);
+      showComparison($.compare, runs, this.colors, this.order);
     }
   }
 
@@ -179,8 +247,10 @@ class Page {
     setText($.weight, view.smooth.toFixed(2));
     $.log.setAttribute("aria-pressed", view.log);
     $.time.setAttribute("aria-pressed", view.byTime);
+    $.seeds.setAttribute("aria-pressed", view.bySeed);
     $.reset.hidden = !view.range;
-    if ("byTime" in changes) this.board.update();
+    if ("byTime" in changes || "bySeed" in changes) this.board.update();
+    this.remember();
     for (const chart of this.board.panels.values()) chart.request();
   }
 
@@ -206,7 +276,7 @@ class Page {
     document.documentElement.dataset.theme = theme ?? (prefersDark ? "dark" : "light");
     if (theme) try { localStorage.setItem("steadfast-theme", theme); } catch { /* private mode */ }
     const style = getComputedStyle(document.documentElement);
-    for (const name of ["ink", "soft", "rule", "accent", "warn"]) {
+    for (const name of ["ink", "ground", "soft", "rule", "accent", "warn"]) {
       this.view.theme[name] = style.getPropertyValue(`--${name}`).trim();
     }
     for (const chart of this.board.panels.values()) chart.request();
@@ -214,7 +284,7 @@ class Page {
 
   press(event) {
     const {$} = this, target = event.target, isField = target.matches("input[type=search]");
-    if (event.ctrlKey || event.metaKey || event.altKey || $.help.open) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || $.help.open || $.logs.open) return;
     if (isField && !["Escape", "Enter", "ArrowDown"].includes(event.key)) return;
     const isControl = target.matches("button, summary, input[type=range]");
     if (isControl && [" ", "Enter", "ArrowDown", "ArrowUp"].includes(event.key)) return;
@@ -234,6 +304,7 @@ class Page {
       o: () => this.cursor !== null && this.select([this.cursor]),
       l: () => $.log.click(),
       t: () => $.time.click(),
+      m: () => $.seeds.click(),
       d: () => $.theme.click(),
       "?": () => $.help.showModal(),
     };

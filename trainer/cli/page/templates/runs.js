@@ -73,16 +73,21 @@ class RunList {
 
   /** Sorts by a column, the other way at the second time, and as the server at the third. */
   sortBy(key) {
-    const first = key === "best" && this.runs.find((run) => run.mode)?.mode === "max";
+    const first = key === "best" && this.runs.some((run) => run.modes[run.metric] === "max");
     if (this.sort !== key) Object.assign(this, {sort: key, descends: first});
     else if (this.descends === first) this.descends = !first;
     else this.sort = null;
+    this.setSort(this.sort, this.descends);
+    this.events.sorted();
+  }
+
+  setSort(sort, descends) {
+    Object.assign(this, {sort, descends});
     const order = this.descends ? "descending" : "ascending";
     for (const [i, {key: each}] of COLUMNS.entries()) {
       this.head.children[i + 1].setAttribute("aria-sort", each === this.sort ? order : "none");
     }
-    this.show(this.runs, this.state);
-    this.events.sorted();
+    if (this.runs) this.show(this.runs, this.state);
   }
 
   /** Shows runs; `state` has {selected, cursor, colors: Map}. */
@@ -90,15 +95,7 @@ class RunList {
     Object.assign(this, {runs, state});
     this.visible = runs.filter((run) => matches(run, this.filter));
     const column = COLUMNS.find(({key}) => key === this.sort);
-    if (column) {
-      const sign = this.descends ? -1 : 1;
-      const values = new Map(this.visible.map((run) => [run, column.value(run)]));
-      this.visible.sort((a, b) => {
-        const [x, y] = [values.get(a), values.get(b)];
-        if (x === null || y === null) return (x === null) - (y === null);
-        return sign * (typeof x === "string" ? compareTexts(x, y) : x - y);
-      });
-    }
+    if (column) this.visible = sortedBy(this.visible, column.value, this.descends);
     const metrics = new Set(runs.filter((run) => run.best !== null).map((run) => run.metric));
     this.head.lastChild.textContent = metrics.size === 1 ? [...metrics][0] : "best";
     const rows = this.visible.map((run, index) => this.#row(run, index));

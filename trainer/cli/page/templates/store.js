@@ -95,6 +95,9 @@ class Store {
     this.changed("details");
   }
 
+  /** Returns {text} with the end of the log of a process. */
+  log(id, process) { return this.#get("log", {id, process}); }
+
   async #get(path, query = {}) {
     const token = new URLSearchParams(location.search).get("token") ?? "";
     const response = await fetch(`api/${path}?${new URLSearchParams({...query, token})}`,

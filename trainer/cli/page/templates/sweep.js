@@ -1,0 +1,117 @@
+"use strict";
+// What the keys that differ do to the metric: parallel coordinates, and a scatter plot of one key.
+
+const FRAME = {left: 60, right: 30, top: 40, bottom: 44, height: 320};
+const MOST_AXES = 10;
+const LOG_RATIO = 20; // positive numbers that span so much have a logarithmic axis
+
+function svg(tag, attributes, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+const scoreOf = (run) => run.best ?? run.value ?? null;
+
+/** Returns an axis of values: {title, share(value) from 0 to 1, ticks: [value, text]}. */
+function axisOf(title, values) {
+  const known = [...new Set(values.filter((value) => value !== undefined))];
+  const numbers = known.map(Number);
+  if (numbers.some(Number.isNaN)) {
+    known.sort(compareTexts);
+    const share = (value) => known.length > 1 ? known.indexOf(value) / (known.length - 1) : 0.5;
+    return {title, share, ticks: known.map((value) => [value, value])};
+  }
+  const low = Math.min(...numbers), high = Math.max(...numbers);
+  const isLog = low > 0 && high / low >= LOG_RATIO;
+  const scale = isLog ? Math.log : Number;
+  const share = (value) =>
+    high > low ? (scale(Number(value)) - scale(low)) / (scale(high) - scale(low)) : 0.5;
+  const ticks = numbers.length <= 6 ? numbers : isLog ? logTicksOf(low, high) : ticksOf(low, high, 5);
+  return {title, share, ticks: ticks.map((tick) => [tick, tickText(tick)])};
+}
+
+/** Returns the color of a share of the axis of the metric: from blue to red. */
+const heatOf = (share) => `hsl(${Math.round(220 - 220 * share)} 75% 50%)`;
+
+/** Returns an element of a chart that shows its run at the pointer, and opens it. */
+function markOf(tag, run, attributes, open) {
+  const mark = svg(tag, {...attributes, class: "mark", "data-run": run.id},
+    svg("title", {}, `${run.label || run.name}\n${run.metric} ${formatNumber(scoreOf(run))}`));
+  mark.addEventListener("click", () => open(run.id));
+  return mark;
+}
+
+function parallelOf(runs, axes, width, open) {
+  const {left, right, top, bottom, height} = FRAME, metric = axes.at(-1);
+  const xOf = (i) => left + (width - left - right) * i / Math.max(1, axes.length - 1);
+  const yOf = (axis, value) => height - bottom - (height - top - bottom) * axis.share(value);
+  const lines = [...runs].sort((a, b) => scoreOf(a) - scoreOf(b)).map((run) => {
+    const points = axes.map((axis, i) => [axis, i]).filter(([axis]) => axis.of(run) !== undefined);
+    const path = points.map(([axis, i]) => `${xOf(i)},${yOf(axis, axis.of(run))}`).join("L");
+    return markOf("path", run, {d: `M${path}`, fill: "none",
+      stroke: heatOf(metric.share(scoreOf(run)))}, open);
+  });
+  const rulers = axes.map((axis, i) => svg("g", {},
+    svg("line", {x1: xOf(i), x2: xOf(i), y1: top, y2: height - bottom}),
+    svg("text", {x: xOf(i), y: top - 14, class: "axis"}, axis.title),
+    ...axis.ticks.map(([value, text]) =>
+      svg("text", {x: xOf(i) - 6, y: yOf(axis, value) + 4, class: "tick"}, text))));
+  return svg("svg", {width, height}, ...lines, ...rulers);
+}
+
+function scatterOf(runs, axis, metric, width, colors, open) {
+  const {left, right, top, bottom, height} = FRAME;
+  const xOf = (value) => left + 20 + (width - left - right - 40) * axis.share(value);
+  const yOf = (value) => height - bottom - (height - top - bottom) * metric.share(value);
+  const marks = runs.filter((run) => axis.of(run) !== undefined).map((run) => markOf("circle", run,
+    {cx: xOf(axis.of(run)), cy: yOf(scoreOf(run)), r: 5,
+      fill: colors.get(run.id) ?? heatOf(metric.share(scoreOf(run)))}, open));
+  return svg("svg", {width, height},
+    svg("line", {x1: left, x2: left, y1: top, y2: height - bottom}),
+    svg("line", {x1: left, x2: width - right, y1: height - bottom, y2: height - bottom}),
+    ...axis.ticks.map(([value, text]) =>
+      svg("text", {x: xOf(value), y: height - bottom + 16, class: "axis"}, text)),
+    ...metric.ticks.map(([value, text]) =>
+      svg("text", {x: left - 6, y: yOf(value) + 4, class: "tick"}, text)),
+    svg("text", {x: (left + width - right) / 2, y: height - 8, class: "axis"}, axis.title),
+    svg("text", {x: left, y: top - 14, class: "axis"}, metric.title), ...marks);
+}
+
+/**
+ * Shows runs by the keys in which they differ and by their metric.
+ *
+ * @param choice {key} of the scatter plot; the select changes it.
+ */
+function showSweep(element, listed, colors, choice, open) {
+  const runs = listed.filter((run) => scoreOf(run) !== null && run.metric === listed[0].metric);
+  const counts = new Map();
+  for (const run of runs) {
+    for (const [key, value] of Object.entries(run.differs)) {
+      counts.set(key, (counts.get(key) ?? new Set()).add(value));
+    }
+  }
+  const keys = [...counts.keys()].filter((key) => counts.get(key).size > 1).slice(0, MOST_AXES);
+  if (!keys.length) {
+    element.replaceChildren(el("p", {class: "empty"}, "The listed runs differ in no key."));
+    return;
+  }
+  const axes = keys.map((key) => ({...axisOf(key, runs.map((run) => run.differs[key])),
+    of: (run) => run.differs[key]}));
+  const metric = {...axisOf(runs[0].metric, runs.map(scoreOf)), of: scoreOf};
+  const width = Math.max(420, element.clientWidth - 28);
+  const chosen = axes.find(({title}) => title === choice.key) ?? axes[0];
+  const select = el("select", {"aria-label": "Key of the scatter plot", onchange: () => {
+    choice.key = select.value;
+    showSweep(element, listed, colors, choice, open);
+  }}, ...keys.map((key) => el("option", {selected: key === chosen.title}, key)));
+  const data = [runs.map((run) => [run.id, run.differs, scoreOf(run), colors.get(run.id)]), width,
+    chosen.title];
+  showParts(element, [
+    ["parallel", `${runs.length} runs, colored by ${metric.title}`, data,
+      () => parallelOf(runs, [...axes, metric], width, open)],
+    ["scatter", null, data, () => el("div", {}, el("label", {}, `${metric.title} by `, select),
+      scatterOf(runs, chosen, metric, width, colors, open))],
+  ]);
+}
