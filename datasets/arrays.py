@@ -9,11 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.annotations import Ge, Structural
+from trainer.datasets.splits.arrays import NestSplit
 from trainer.datasets.splits.batches import Column, as_column, is_array, named_parts
 from trainer.datasets.splits.nested import (
     LabelRule,
     NestDataset,
-    NestSplit,
     cast_alike,
     range_of,
     seeded,

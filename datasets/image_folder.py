@@ -14,14 +14,8 @@ from pathlib import Path
 from typing import Annotated
 
 from trainer.annotations import Exists, Free, Ge, Gt, Le, Lt, Structural, takes
-from trainer.datasets.cache.example_cache import with_cache
-from trainer.datasets.images.image_files import CorruptExamples, FileSplit
-from trainer.datasets.images.images import (
-    ImageDataset,
-    ImageOptions,
-    check_channels,
-    check_size,
-)
+from trainer.datasets.images.image_files import FileSplit
+from trainer.datasets.images.images import ImageDataset, ImageOptions, decoded_shape
 from trainer.datasets.splits.paths import Paths, find_splits
 
 logger = logging.getLogger(__name__)
@@ -47,33 +41,17 @@ def image_folder(
         FileNotFoundError: there is no such folder.
         ValueError: the folder is not such a tree.
     """
-    check_size(image_size)
-    check_channels(channels)
+    shape = decoded_shape(image_size, channels)
     files = _splits(path, test_fraction)
     classes = sorted({file.parent.name for paths in files.values() for file in paths})
     labels = {name: label for label, name in enumerate(classes)}
-    shape = (image_size[0], image_size[1], channels)
-    corrupt = CorruptExamples(options.max_corrupt_records)
     splits = {
         name: FileSplit(
-            paths,
-            [labels[path.parent.name] for path in paths],
-            shape,
-            framing=options.train_framing if name == "train" else options.framing,
-            corrupt=corrupt,
+            paths, [labels[path.parent.name] for path in paths], shape, **options.reading(name)
         )
         for name, paths in files.items()
     }
-    dataset = ImageDataset(
-        **splits,
-        image_shape=shape,
-        num_classes=len(classes),
-        class_names=classes,
-        framing=options.framing,
-        augment=options.augment,
-        normalize=options.normalize,
-    )
-    return with_cache(dataset, options.cache)
+    return options.dataset(splits, image_shape=shape, num_classes=len(classes), class_names=classes)
 
 
 def _splits(path: str | None, test_fraction: float) -> dict[str, list[Path]]:

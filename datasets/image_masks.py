@@ -15,16 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.annotations import Exists, Free, Ge, Gt, Le, Lt, Structural, takes
-from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.image_folder import EXTENSIONS, SUFFIXES_TEXT
-from trainer.datasets.images.image_files import CorruptExamples, FileSplit, decode
-from trainer.datasets.images.images import (
-    IGNORED,
-    ImageDataset,
-    ImageOptions,
-    check_channels,
-    check_size,
-)
+from trainer.datasets.images.image_files import FileSplit, decode
+from trainer.datasets.images.images import IGNORED, ImageDataset, ImageOptions, decoded_shape
 from trainer.datasets.splits.hashed_split import hash_texts
 from trainer.datasets.splits.paths import Paths, files_identity, find_splits
 
@@ -52,8 +45,7 @@ def image_masks(
         FileNotFoundError: there is no such folder.
         ValueError: the folder has no such files, or an option is wrong.
     """
-    check_size(image_size)
-    check_channels(channels)
+    shape = decoded_shape(image_size, channels)
     if not class_names or len(class_names) > IGNORED:
         raise ValueError(
             f"class_names ({'null' if class_names is None else len(class_names)}) must name the 1 "
@@ -62,23 +54,17 @@ def image_masks(
         )
     splits = find_splits(path, None, _scan)
     files = splits.divide(test_fraction, lambda image: image.name, "images")
-    shape = (image_size[0], image_size[1], channels)
-    framing = options.framing
-    corrupt = CorruptExamples(options.max_corrupt_records)
-    dataset = ImageDataset(
-        **{
-            name: MaskFileSplit(images, shape, len(class_names), framing=framing, corrupt=corrupt)
+    count = len(class_names)
+    return options.dataset(
+        {
+            name: MaskFileSplit(images, shape, count, **options.reading(name))
             for name, images in files.items()
         },
         image_shape=shape,
-        num_classes=len(class_names),
+        num_classes=count,
         class_names=class_names,
         has_masks=True,
-        framing=framing,
-        augment=options.augment,
-        normalize=options.normalize,
     )
-    return with_cache(dataset, options.cache)
 
 
 class MaskFileSplit(FileSplit):

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from trainer.annotations import Free, Ge, Gt, Lt, Structural, takes
 from trainer.datasets.cache.example_cache import with_cache
-from trainer.datasets.images.image_files import CorruptExamples, RecordSplit
+from trainer.datasets.images.image_files import RecordSplit
 from trainer.datasets.images.images import ImageDataset, ImageOptions
 from trainer.datasets.records.fields import Fields, Indexable, Layout, RecordReader
 from trainer.datasets.records.reading_processes import ReadingProcesses
@@ -149,34 +149,26 @@ def from_sources(
         )
         for split in rows
     ]
-    corrupt = CorruptExamples(options.max_corrupt_records)
-    shared: dict[str, Any] = {
+    splits = {
         split: SourceSplit(
             reader,
             rows[split],
             read=read,
-            framing=options.train_framing if split == "train" else options.framing,
-            corrupt=corrupt,
             source_identity=partial(sources.identity, split),
+            **options.reading(split),
         )
         for split, reader, read in zip(rows, readers, _safe_reads(readers, processes), strict=True)
     }
-    shared |= {
+    shared: dict[str, Any] = {
         "num_classes": num_classes,
         "class_names": names,
         "label_kind": layout.label_kind,
-        "normalize": options.normalize,
     }
     if _is_image(layout):
-        images = ImageDataset(
-            image_shape=layout.shape,
-            image_size=None if layout.encoded else fields.image_size,
-            framing=options.framing,
-            augment=options.augment,
-            **shared,
-        )
-        return with_cache(images, options.cache)
-    return with_cache(ArrayDataset(input_shape=layout.shape, **shared), options.cache)
+        size = None if layout.encoded else fields.image_size
+        return options.dataset(splits, image_shape=layout.shape, image_size=size, **shared)
+    arrays = ArrayDataset(**splits, input_shape=layout.shape, normalize=options.normalize, **shared)
+    return with_cache(arrays, options.cache)  # type: ignore[no-any-return]
 
 
 class SourceSplit(RecordSplit):

@@ -11,14 +11,13 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.annotations import Ge, Structural
+from trainer.datasets.splits.arrays import NestSplit, digest_of
 from trainer.datasets.splits.batches import joined
 from trainer.datasets.splits.elements import check_order, checked, named, num_examples
 from trainer.datasets.splits.nested import (
     LabelRule,
     NestDataset,
-    NestSplit,
     cast_alike,
-    digest_of,
     in_words,
     range_of,
     seeded,

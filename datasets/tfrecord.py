@@ -25,8 +25,8 @@ from tensorflow.python.lib.io.tf_record import tf_record_random_reader
 
 from trainer.annotations import Free, Ge, Gt, Le, Lt, Structural, takes
 from trainer.datasets.cache.example_cache import with_cache
-from trainer.datasets.images.image_files import CorruptExamples, RecordSplit
-from trainer.datasets.images.images import ImageDataset, ImageOptions, check_channels, check_size
+from trainer.datasets.images.image_files import RecordSplit
+from trainer.datasets.images.images import ImageDataset, ImageOptions, decoded_shape
 from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.record_features import (
     Feature,
@@ -69,8 +69,7 @@ def tfrecord(  # noqa: PLR0913 - every option is a key of the configuration
     """
     indexes = _open(path, test_path, test_fraction)
     contents = _contents(indexes["train"], features, label or "label", num_classes, class_names)
-    dataset = _dataset(indexes, contents, options, image_size, channels or 3)
-    return with_cache(dataset, options.cache)
+    return _dataset(indexes, contents, options, image_size, channels or 3)
 
 
 def _dataset(
@@ -81,45 +80,34 @@ def _dataset(
     channels: int,
 ) -> ImageDataset | ArrayDataset:
     """Return the dataset of some splits: of files of images, of raw pixels, or of numbers."""
-    shared: dict[str, Any] = {
-        "num_classes": contents.num_classes,
-        "class_names": contents.class_names,
-        "augment": options.augment,
-        "normalize": options.normalize,
-    }
+    shape = None
     if contents.image is not None:
-        shape = _image_shape(contents, size or [224, 224], channels)
-        shared |= {"image_shape": shape, "framing": options.framing}
-    else:
-        shape = None
-    corrupt = CorruptExamples(options.max_corrupt_records)
-    framings = dict.fromkeys(indexes, options.framing) | {"train": options.train_framing}
+        shape = decoded_shape(size or [224, 224], channels)
+        if len(contents.inputs) > 1:
+            raise ValueError(
+                f"features has {contents.inputs} and the label; with an image there may be no "
+                "others; remove them"
+            )
     splits = {
-        name: TFRecordSplit(index, contents, shape, framing=framings[name], corrupt=corrupt)
+        name: TFRecordSplit(index, contents, shape, **options.reading(name))
         for name, index in indexes.items()
     }
+    classes = {"num_classes": contents.num_classes, "class_names": contents.class_names}
     if shape is not None:
-        return ImageDataset(**splits, **shared)
+        return options.dataset(splits, image_shape=shape, **classes)
     if (pixels := contents.pixels) is not None:
-        height, width, depth = pixels.shape
-        shared |= {"image_shape": (height, width, depth), "max_value": pixels.max_value}
-        return ImageDataset(**splits, image_size=size, **shared)
+        return options.dataset(
+            splits,
+            image_shape=pixels.shape,
+            max_value=pixels.max_value,
+            image_size=size,
+            **classes,
+        )
     _check_numbers(size, options.augment)
-    return ArrayDataset(
+    arrays = ArrayDataset(
         **splits, input_shape=contents.input_shape, num_classes=contents.num_classes
     )
-
-
-def _image_shape(contents: Features, size: list[int], channels: int) -> tuple[int, int, int]:
-    """Return the shape of decoded images, which must be the only input."""
-    check_size(size)
-    check_channels(channels)
-    if len(contents.inputs) > 1:
-        raise ValueError(
-            f"features has {contents.inputs} and the label; with an image there may be no "
-            "others; remove them"
-        )
-    return size[0], size[1], channels
+    return with_cache(arrays, options.cache)  # type: ignore[no-any-return]
 
 
 def _check_numbers(size: list[int] | None, augment: Augmentation | None) -> None:

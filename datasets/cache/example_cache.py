@@ -17,13 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from trainer.datasets.images.images import ImageDataset
-from trainer.datasets.splits.arrays import ArrayDataset
 from trainer.datasets.splits.paths import replacing
 from trainer.protocols import SplitDefaults, with_defaults
 from trainer.user_cache import FOLDER, make_room, mark_used
@@ -31,10 +29,8 @@ from trainer.user_cache import FOLDER, make_room, mark_used
 _VERSION = 1  # of the layout; part of the name
 _ALIGNMENT = 64
 
-_Dataset = TypeVar("_Dataset", ImageDataset, ArrayDataset)
 
-
-def with_cache(dataset: _Dataset, kind: str) -> _Dataset:
+def with_cache(dataset: Any, kind: str) -> Any:
     """Return the dataset with a cache of each split, whose `identity` names its contents.
 
     Raises:

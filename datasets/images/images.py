@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 import tensorflow as tf
 
 from trainer.annotations import Free, Ge, Gt, Le, OneOf
+from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptExamples, FileSplit, decode
 from trainer.datasets.images.normalization import Normalization
@@ -36,10 +38,26 @@ class ImageOptions:
         """How image files are framed in evaluation."""
         return Framing(self.crop, antialias=self.antialias)
 
-    @property
-    def train_framing(self) -> Framing:
-        """How image files are framed in training."""
-        return replace(self.framing, min_area=self.augment.min_area if self.augment else 0.0)
+    @cached_property
+    def _corrupt(self) -> CorruptExamples:
+        return CorruptExamples(self.max_corrupt_records)
+
+    def reading(self, split: str) -> dict[str, Any]:
+        """Return how a `RecordSplit` of this name frames images, and counts damaged ones."""
+        min_area = self.augment.min_area if self.augment and split == "train" else 0.0
+        return {"framing": replace(self.framing, min_area=min_area), "corrupt": self._corrupt}
+
+    def dataset(self, splits: Mapping[str, Any], **others: Any) -> ImageDataset:
+        """Return a dataset of splits by name, with a cache if one is configured."""
+        dataset = ImageDataset(
+            **splits,
+            framing=self.framing,
+            augment=self.augment,
+            normalize=self.normalize,
+            **others,
+        )
+        cached: ImageDataset = with_cache(dataset, self.cache)
+        return cached
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,10 +172,15 @@ def resize(images: tf.Tensor, size: Sequence[int]) -> tf.Tensor:
     return tf.image.resize(images, size)
 
 
-def check_channels(channels: int) -> None:
-    """Raise a ValueError unless images are gray or have colors."""
+def decoded_shape(size: Sequence[int], channels: int) -> tuple[int, int, int]:
+    """Return the shape of decoded images of an `image_size`; raise a ValueError if there is none.
+
+    They are gray or have colors.
+    """
+    check_size(size)
     if channels not in (1, 3):
         raise ValueError(f"channels ({channels}) must be 1 or 3")
+    return size[0], size[1], channels
 
 
 def check_size(size: Sequence[int]) -> None:

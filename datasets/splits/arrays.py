@@ -1,9 +1,10 @@
-"""In-memory examples: a split over two NumPy arrays, and reading of `.npz` files."""
+"""Examples in memory: splits over arrays and nests of them, and reading of `.npz` files."""
 
 from __future__ import annotations
 
+import hashlib
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,46 +14,91 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.datasets.images.normalization import Normalization
+from trainer.datasets.splits.batches import PaddedRows
+from trainer.protocols import paths
 from trainer.text import first_line
 
+_DIGEST_ROWS = 4096
 
-class ArraySplit:
-    """A split held in host memory in its own dtype (uint8 images stay uint8: a quarter of float32).
+
+class NestSplit:
+    """A split held in host memory: nests (dict, tuple) of arrays, each in its own dtype.
 
     Attributes:
-        arrays: features and labels, by name.
-        hashes: [N] in [0, 1), by which examples go into a validation split; None: by their numbers.
+        arrays: `features`, and maybe `label` and `sample_weight`: nests of columns [N, ...].
+        unit: how many stay together in training; 0: all.
     """
 
     in_memory = True
+
+    def __init__(self, batch: Mapping[str, Any], unit: int = 1) -> None:
+        rows = len(tf.nest.flatten(batch)[0])
+        self.num_examples = rows - rows % (unit or 1)
+        self.unit = unit
+        self.arrays = dict(batch)
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        """The labels of all examples, [N, ...]; None: not one array."""
+        label = self.arrays.get("label")
+        return label if isinstance(label, np.ndarray) else None
+
+    def fetch(self, indices: tf.Tensor) -> dict[str, Any]:
+        """Return the examples `indices`, [B] int64: nests of tensors, [B, ...]."""
+        constants = self._tensors
+        # On the host, on any device of the caller: texts can be nowhere else.
+        with tf.device("CPU:0"):
+            gathered = [_rows(*column, indices) for column in constants]
+        return with_whole_labels(tf.nest.pack_sequence_as(self.arrays, gathered))
+
+    def digest(self) -> str:
+        """Return a text that changes with the structure, the number and (some of) the examples."""
+        rows = np.unique(np.linspace(0, self.num_examples - 1, _DIGEST_ROWS).astype(np.int64))
+        return digest_of(
+            tf.nest.map_structure(lambda array: array[rows], self.arrays), self.num_examples
+        )
+
+    @cached_property
+    def _tensors(self) -> list[tuple[list[tf.Tensor], tuple[int | None, ...]]]:
+        """Of each column its rows, their sizes where these differ, and the shape of a row."""
+        return [
+            (
+                on_host(column.array, column.sizes)
+                if isinstance(column, PaddedRows)
+                else on_host(column),
+                column.shape[1:],
+            )
+            for column in tf.nest.flatten(self.arrays)
+        ]
+
+
+def _rows(
+    column: Sequence[tf.Tensor], shape: tuple[int | None, ...], indices: tf.Tensor
+) -> tf.Tensor:
+    """Return rows, [B, ...]; those of several sizes padded to the largest of these."""
+    rows, *sizes = (tf.gather(values, indices) for values in column)
+    if not sizes:
+        return rows
+    largest = tf.cast(tf.maximum(tf.reduce_max(sizes[0], axis=0), 0), tf.int32)
+    cut = tf.slice(rows, [0] * rows.shape.rank, tf.concat([[-1], largest], axis=0))
+    return tf.ensure_shape(cut, [*indices.shape, *shape])
+
+
+class ArraySplit(NestSplit):
+    """A split of two arrays (uint8 images stay uint8: a quarter of float32).
+
+    Attributes:
+        hashes: [N] in [0, 1), by which examples go into a validation split; None: by their numbers.
+    """
+
     hashes: np.ndarray | None = None
 
     def __init__(self, features: np.ndarray, labels: np.ndarray | None):
         """Take features [N, ...], and labels: classes [N] or flags [N, labels], or targets."""
-        self.num_examples = len(features)
-        self.arrays = {"features": features}
+        arrays = {"features": features}
         if labels is not None:
-            is_number = labels.dtype.kind == "f"
-            self.arrays["label"] = labels.astype(np.float32 if is_number else np.int64)
-
-    @property
-    def labels(self) -> np.ndarray | None:
-        return self.arrays.get("label")
-
-    def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return `features` [B, ...] and `label` of the examples `indices`, [B] int64.
-
-        Labels are int64, and targets float32.
-        """
-        constants = self._tensors
-        # On the host, on any device of the caller: the data must not fill an accelerator's memory.
-        with tf.device("CPU:0"):
-            gathered = [tf.gather(values, indices) for values in constants]
-        return dict(zip(self.arrays, gathered, strict=True))
-
-    @cached_property
-    def _tensors(self) -> list[tf.Tensor]:
-        return on_host(*self.arrays.values())
+            arrays["label"] = labels.astype(np.float32 if labels.dtype.kind == "f" else np.int64)
+        super().__init__(arrays)
 
 
 def on_host(*arrays: np.ndarray | None) -> list[tf.Tensor]:
@@ -64,6 +110,28 @@ def on_host(*arrays: np.ndarray | None) -> list[tf.Tensor]:
     """
     with tf.init_scope(), tf.device("CPU:0"):
         return [tf.constant(values) for values in arrays if values is not None]
+
+
+def digest_of(nest: Any, count: int) -> str:
+    """Return a digest of a nest of arrays, and of a number."""
+    digest = hashlib.sha256(str(count).encode())
+    for path, array in zip(paths(nest), tf.nest.flatten(nest), strict=True):
+        digest.update(f"{path} {array.dtype} {array.shape}".encode())
+        is_text = array.dtype.kind == "O"
+        digest.update(repr(array.tolist()).encode() if is_text else array.tobytes())
+    return digest.hexdigest()
+
+
+def with_whole_labels(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return a batch, or an example, with labels of whole numbers, and of flags, as int64."""
+    if "label" not in batch:
+        return batch
+
+    def widened(label: tf.Tensor) -> tf.Tensor:
+        is_whole = label.dtype.is_integer or label.dtype.is_bool
+        return tf.cast(label, tf.int64) if is_whole else label
+
+    return {**batch, "label": tf.nest.map_structure(widened, batch["label"])}
 
 
 def read_npz(path: Path, keys: tuple[str, ...]) -> dict[str, np.ndarray]:

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
+from trainer.datasets.splits.arrays import with_whole_labels
 from trainer.datasets.splits.batches import named_parts
-from trainer.datasets.splits.nested import in_words, with_whole_labels
+from trainer.datasets.splits.nested import in_words
 
 
 def checked(examples: Any, split: str, batched: bool | None) -> bool:

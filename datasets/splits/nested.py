@@ -1,92 +1,25 @@
-"""Examples whose features and labels are arrays or nests of arrays, held in memory."""
+"""Examples whose features and labels are nests of arrays, and what their labels are."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from trainer.datasets.splits.arrays import on_host
-from trainer.datasets.splits.batches import PaddedRows
+from trainer.datasets.splits.arrays import NestSplit
 from trainer.protocols import paths
 
 Kind = Literal["auto", "class", "number", "multilabel"] | None
 """What labels are said to be; auto: seen by their type and shape; None: also, and whole numbers
 are anything, so that none is read to count classes."""
-
-_DIGEST_ROWS = 4096
-
-
-class NestSplit:
-    """A split held in host memory: nests (dict, tuple) of arrays, each in its own dtype.
-
-    Attributes:
-        arrays: `features`, and maybe `label` and `sample_weight`: nests of columns [N, ...].
-        unit: how many stay together in training; 0: all.
-    """
-
-    in_memory = True
-
-    def __init__(self, batch: Mapping[str, Any], unit: int = 1) -> None:
-        rows = len(tf.nest.flatten(batch)[0])
-        self.num_examples = rows - rows % (unit or 1)
-        self.unit = unit
-        self.arrays = dict(batch)
-
-    @property
-    def labels(self) -> np.ndarray | None:
-        """The labels of all examples, [N, ...]; None: not one array."""
-        label = self.arrays.get("label")
-        return label if isinstance(label, np.ndarray) else None
-
-    def fetch(self, indices: tf.Tensor) -> dict[str, Any]:
-        """Return the examples `indices`, [B] int64: nests of tensors, [B, ...]."""
-        constants = self._tensors
-        # On the host, on any device of the caller: texts can be nowhere else.
-        with tf.device("CPU:0"):
-            gathered = [_rows(*column, indices) for column in constants]
-        return with_whole_labels(tf.nest.pack_sequence_as(self.arrays, gathered))
-
-    def digest(self) -> str:
-        """Return a text that changes with the structure, the number and (some of) the examples."""
-        rows = np.unique(np.linspace(0, self.num_examples - 1, _DIGEST_ROWS).astype(np.int64))
-        return digest_of(
-            tf.nest.map_structure(lambda array: array[rows], self.arrays), self.num_examples
-        )
-
-    @cached_property
-    def _tensors(self) -> list[tuple[list[tf.Tensor], tuple[int | None, ...]]]:
-        """Of each column its rows, their sizes where these differ, and the shape of a row."""
-        return [
-            (
-                on_host(column.array, column.sizes)
-                if isinstance(column, PaddedRows)
-                else on_host(column),
-                column.shape[1:],
-            )
-            for column in tf.nest.flatten(self.arrays)
-        ]
-
-
-def _rows(
-    column: Sequence[tf.Tensor], shape: tuple[int | None, ...], indices: tf.Tensor
-) -> tf.Tensor:
-    """Return rows, [B, ...]; those of several sizes padded to the largest of these."""
-    rows, *sizes = (tf.gather(values, indices) for values in column)
-    if not sizes:
-        return rows
-    largest = tf.cast(tf.maximum(tf.reduce_max(sizes[0], axis=0), 0), tf.int32)
-    cut = tf.slice(rows, [0] * rows.shape.rank, tf.concat([[-1], largest], axis=0))
-    return tf.ensure_shape(cut, [*indices.shape, *shape])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,42 +56,17 @@ class NestDataset:
         return digest
 
 
-def digest_of(nest: Any, count: int) -> str:
-    """Return a digest of a nest of arrays, and of a number."""
-    digest = hashlib.sha256(str(count).encode())
-    for path, array in zip(paths(nest), tf.nest.flatten(nest), strict=True):
-        digest.update(f"{path} {array.dtype} {array.shape}".encode())
-        is_text = array.dtype.kind == "O"
-        digest.update(repr(array.tolist()).encode() if is_text else array.tobytes())
-    return digest.hexdigest()
-
-
-def with_whole_labels(batch: dict[str, Any]) -> dict[str, Any]:
-    """Return a batch, or an example, with labels of whole numbers, and of flags, as int64."""
-    if "label" not in batch:
-        return batch
-
-    def widened(label: tf.Tensor) -> tf.Tensor:
-        is_whole = label.dtype.is_integer or label.dtype.is_bool
-        return tf.cast(label, tf.int64) if is_whole else label
-
-    return {**batch, "label": tf.nest.map_structure(widened, batch["label"])}
-
-
 def specs_of(batch: Mapping[str, Any]) -> dict[str, Any]:
     """Return the specification of one example of arrays [N, ...], as `fetch` returns it."""
 
-    def spec(array: np.ndarray) -> tf.TensorSpec:
-        return tf.TensorSpec(array.shape[1:], tf.as_dtype(array.dtype))
+    def spec(array: np.ndarray, *, is_label: bool = False) -> tf.TensorSpec:
+        is_whole = is_label and array.dtype.kind in "iub"
+        return tf.TensorSpec(array.shape[1:], tf.int64 if is_whole else tf.as_dtype(array.dtype))
 
-    def whole(label: tf.TensorSpec) -> tf.TensorSpec:
-        is_whole = label.dtype.is_integer or label.dtype.is_bool
-        return tf.TensorSpec(label.shape, tf.int64 if is_whole else label.dtype)
-
-    specs = tf.nest.map_structure(spec, dict(batch))
-    if "label" in specs:
-        specs["label"] = tf.nest.map_structure(whole, specs["label"])
-    return specs
+    return {
+        name: tf.nest.map_structure(partial(spec, is_label=name == "label"), nest)
+        for name, nest in batch.items()
+    }
 
 
 def cast_alike(batch: Mapping[str, Any], own: Mapping[str, Any], split: str) -> dict[str, Any]:
@@ -185,17 +93,12 @@ def cast_alike(batch: Mapping[str, Any], own: Mapping[str, Any], split: str) -> 
 
 def _is_alike(other: Any, own: Any) -> bool:
     """Return whether structures and shapes are the same, and numbers need but be widened."""
-    flat = tf.nest.flatten(own), tf.nest.flatten(other)
+    if other is None or own is None:
+        return other is own
     return paths(own) == paths(other) and all(
-        (one is None) == (two is None)
-        and (
-            one is None
-            or (
-                one.shape.is_compatible_with(two.shape)
-                and (one.dtype == two.dtype or (one.dtype == tf.float32 and two.dtype.is_integer))
-            )
-        )
-        for one, two in zip(*flat, strict=True)
+        one.shape.is_compatible_with(two.shape)
+        and (one.dtype == two.dtype or (one.dtype == tf.float32 and two.dtype.is_integer))
+        for one, two in zip(tf.nest.flatten(own), tf.nest.flatten(other), strict=True)
     )
 
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.datasets.splits.arrays import ArraySplit
-from trainer.datasets.splits.nested import NestSplit
+from trainer.datasets.splits.arrays import ArraySplit, NestSplit
 from trainer.errors import ConfigError
 from trainer.tasks.classification import Classification
 from trainer.worker import checks
