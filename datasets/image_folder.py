@@ -3,20 +3,19 @@
 `train/`, `val/` and `test/` in it, each a tree of classes, are the splits. Otherwise a file
 belongs to the test split if a hash of its relative path falls under `test_fraction`: files that are
 added later move no other. Files are read while training; hidden ones are ignored, and a warning
-counts the images that are not used, because they are loose, in deeper folders or of other formats.
+counts the images that are not used: loose ones, those in deeper folders or of other formats.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
 from trainer.annotations import Exists, Free, Ge, Gt, Le, Lt, Structural, takes
 from trainer.datasets.images.image_files import FileSplit
 from trainer.datasets.images.images import ImageDataset, ImageOptions, decoded_shape
-from trainer.datasets.splits.paths import Paths, find_splits
+from trainer.datasets.splits.paths import Paths, find_splits, visible_files
 
 logger = logging.getLogger(__name__)
 
@@ -71,32 +70,26 @@ def _scan(path: Paths, key: str) -> list[Path]:
     root = Path(str(path)).expanduser()
     if not root.is_dir():
         raise FileNotFoundError(f"{key} ({root}): no such folder; {_LAYOUT}")
-    folders = sorted(
-        entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")
-    )
-    if not folders:
-        raise ValueError(f"path ({root}) holds no folder; {_LAYOUT}")
-    files: list[Path] = []
-    unused = Counter({"loose": sum(file.suffix.lower() in EXTENSIONS for file in root.iterdir())})
-    for folder in folders:
-        entries = [file for file in folder.iterdir() if not file.name.startswith(".")]
-        images = sorted(file for file in entries if file.suffix.lower() in EXTENSIONS)
-        for entry in set(entries).difference(images):
-            suffix = entry.suffix.lower()
-            if entry.is_dir():
-                deep = sum(file.suffix.lower() in EXTENSIONS for file in entry.rglob("[!.]*"))
-                unused["in folders of a class"] += deep
-            elif suffix in _OTHER_EXTENSIONS:
-                unused[suffix] += 1
-        if not images:
+    images = [
+        file
+        for file in visible_files(root)
+        if file.suffix.lower() in (*EXTENSIONS, *_OTHER_EXTENSIONS)
+    ]
+    files = [
+        file for file in images if file.parent.parent == root and file.suffix.lower() in EXTENSIONS
+    ]
+    classes = {file.parent.name for file in files}
+    for folder in sorted(root.iterdir()):
+        if folder.is_dir() and folder.name[0] != "." and folder.name not in classes:
             raise ValueError(
                 f"path ({folder}) holds no {SUFFIXES_TEXT}; "
                 "put images of this class there, or remove the folder"
             )
-        files += images
-    if counts := [f"{count} {what}" for what, count in sorted(unused.items()) if count]:
+    if not files:
+        raise ValueError(f"path ({root}) holds no folder; {_LAYOUT}")
+    if others := sorted(set(images).difference(files)):
         logger.warning(
-            "path (%s): %d images are used, others are not: %s; %s",
-            *(root, len(files), ", ".join(counts), _LAYOUT),
+            "path (%s): %d images are used, %d others are not, such as %s; %s",
+            *(root, len(files), len(others), others[0].relative_to(root), _LAYOUT),
         )
     return files

@@ -19,7 +19,7 @@ from trainer.datasets.image_folder import EXTENSIONS, SUFFIXES_TEXT
 from trainer.datasets.images.image_files import FileSplit, decode
 from trainer.datasets.images.images import IGNORED, ImageDataset, ImageOptions, decoded_shape
 from trainer.datasets.splits.hashed_split import hash_texts
-from trainer.datasets.splits.paths import Paths, files_identity, find_splits
+from trainer.datasets.splits.paths import Paths, files_identity, find_splits, visible_files
 
 _LAYOUT = "it must hold images/<name>.jpg or .png and masks/<name>.png, or both in train/ and test/"
 _GRAY_OF_8_BITS = b"\x08\x00"
@@ -146,11 +146,11 @@ def _scan(path: Paths, key: str) -> list[Path]:
     for name in ("images", "masks"):
         if not (root / name).is_dir():
             raise ValueError(f"path ({root}) has no {name}/; {_LAYOUT}")
-    images = sorted(
+    images = [
         file
-        for file in (root / "images").iterdir()
-        if file.suffix.lower() in EXTENSIONS and not file.name.startswith(".")
-    )
+        for file in visible_files(root / "images")
+        if file.suffix.lower() in EXTENSIONS and file.parent == root / "images"
+    ]
     if not images:
         raise ValueError(f"path ({root / 'images'}) holds no {SUFFIXES_TEXT}")
     if missing := [mask for mask in map(_mask_of, images) if not mask.is_file()]:

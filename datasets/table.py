@@ -274,8 +274,6 @@ class TableDataset:
                 labels.append(fit.encode_labels(rows))
             if is_train:
                 hashes.append(files.hashes(rows))
-        if not features:
-            raise ValueError(f"{paths[0]} has no rows")
         result = ArraySplit(np.concatenate(features), np.concatenate(labels) if labeled else None)
         result.hashes = np.concatenate(hashes) if hashes else None
         return result

@@ -176,6 +176,13 @@ def find_files(
     return list(files)
 
 
+def visible_files(root: Path) -> Iterator[Path]:
+    """Yield the files below a folder that are not hidden, nor in hidden folders, by name."""
+    for folder, folders, names in os.walk(root, followlinks=True):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(folder, name) for name in sorted(names) if not name.startswith("."))
+
+
 def files_identity(paths: Iterable[Path]) -> str:
     """Return a text that changes with the names, sizes or times of files, also those in folders."""
     digest = hashlib.sha256()

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.datasets.splits.hashed_split import divide, hash_rows, hash_texts
+from trainer.datasets.splits.hashed_split import hash_rows, hash_texts
 from trainer.datasets.splits.paths import Splits
 from trainer.optional_packages import import_extra
 from trainer.text import first_line
@@ -87,31 +87,27 @@ class TableFiles:
         Raises:
             ValueError: a file is damaged, or lacks a column; the message names file and line.
         """
-        if not self.splits.is_whole:
-            yield from self._rows(self.splits.present[split].files, names)
-            return
-        chosen = self._tested if split == "test" else ~self._tested
-        start = 0
-        for rows in self._rows(self.splits.train.files, names):
-            kept = chosen[start : start + len(rows.numbers)]
-            start += len(rows.numbers)
-            columns = {name: values[kept] for name, values in rows.columns.items()}
-            yield Rows(columns, rows.file, np.asarray(rows.numbers)[kept].tolist())
+        is_whole = self.splits.is_whole
+        files = self.splits.train.files if is_whole else self.splits.present[split].files
+        needed = [*names, self.split_by] if is_whole and self.split_by else names
+        is_empty = True
+        for rows in self._rows(files, list(dict.fromkeys(needed))):
+            chosen = np.ones(len(rows.numbers), bool)
+            if is_whole:
+                chosen = (self.hashes(rows) < self.test_fraction) == (split == "test")
+            if chosen.any():
+                columns = {name: rows.columns[name][chosen] for name in names}
+                yield Rows(columns, rows.file, np.asarray(rows.numbers)[chosen].tolist())
+                is_empty = False
+        if is_empty:
+            fraction = f"; change test_fraction ({self.test_fraction})" if is_whole else ""
+            raise ValueError(f"{files[0]} has no rows in the {split} split{fraction}")
 
     def hashes(self, rows: Rows) -> np.ndarray:
         """Return a number in [0, 1) for each of some rows, [N], that other rows do not change."""
         if self.split_by is None:
             return hash_rows(rows.file.name, np.asarray(rows.numbers))
         return hash_texts(as_texts(rows.columns[self.split_by]))
-
-    @cached_property
-    def _tested(self) -> np.ndarray:
-        """Whether each row is tested on, [N] bool."""
-        files = self.splits.train.files
-        rows = self._rows(files, [self.split_by or self.names[0]])
-        hashes = np.concatenate([np.zeros(0), *map(self.hashes, rows)])
-        _, tested = divide(hashes, self.test_fraction, "rows", str(files[0]))
-        return np.isin(np.arange(len(hashes)), tested)
 
     def _rows(self, files: Sequence[Path], names: Sequence[str]) -> Iterator[Rows]:
         for file in files:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.datasets.splits.paths import Paths, find_files
+from trainer.datasets.splits.paths import Paths, find_files, visible_files
 from trainer.datasets.tables.table_files import column_names, csv_lines, parquet_batches
 
 EXTENSIONS = (".csv", ".jsonl", ".parquet", ".txt")
@@ -40,13 +40,7 @@ def find(path: Paths, key: str = "path") -> list[Path]:
     """
     root = Path(str(path)).expanduser()
     if root.is_dir():
-        files = sorted(
-            file
-            for file in root.rglob("*")
-            if file.suffix in EXTENSIONS
-            and file.is_file()
-            and not any(part.startswith(".") for part in file.relative_to(root).parts)
-        )
+        files = sorted(file for file in visible_files(root) if file.suffix in EXTENSIONS)
     else:
         files = find_files(path, key, suffixes=EXTENSIONS)
     kinds = sorted({file.suffix for file in files})
