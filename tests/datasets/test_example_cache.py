@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from trainer.datasets.cache.example_cache import open_bytes
+from trainer.datasets.cache.example_cache import open_rows
 from trainer.datasets.image_folder import image_folder
 
 COUNT = 12
@@ -61,4 +61,4 @@ def test_damage_of_the_cache_is_found(folder, home):
 
 def test_what_does_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"cache \(disk\) needs 9\d+\.\d+ GiB, but .* free"):
-        open_bytes("a", 10**18)
+        open_rows("a", np.dtype(np.uint8), 10**18)
