@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from trainer.annotations import Ge, Structural
 from trainer.datasets.splits.arrays import NestSplit
-from trainer.datasets.splits.batches import Column, as_column, is_array, named_parts
+from trainer.datasets.splits.batches import Column, as_column, map_arrays, named_parts
 from trainer.datasets.splits.nested import (
     LabelRule,
     NestDataset,
@@ -86,7 +86,7 @@ def part_of(part: Any, split: str) -> dict[str, Any]:
             "are a dict or a list"
         )
     nests = (
-        value if value is None else _nest(value, f"{title} of the {split} part")
+        value if value is None else map_arrays(_array, value, f"data: {title} of the {split} part")
         for title, value in zip(_TITLES.values(), values, strict=False)
     )
     batch = named_parts(nests, batched=True)
@@ -117,24 +117,9 @@ def _weight(weight: Any, split: str) -> np.ndarray:
     return weight.astype(np.float32)
 
 
-def _nest(value: Any, title: str) -> Any:
-    """Return a nest of arrays, where a list of them is a tuple; raise a ValueError for others."""
-    if isinstance(value, Mapping):
-        if strangers := [key for key in value if not isinstance(key, str) or not key]:
-            raise ValueError(f"data: {title} has the key {strangers[0]!r}, keys must be texts")
-        if not value:
-            raise ValueError(f"data: {title} is an empty dict")
-        return {key: _nest(part, f"{title}[{key!r}]") for key, part in value.items()}
-    if isinstance(value, tuple) or (isinstance(value, list) and any(map(is_array, value))):
-        if not value:
-            raise ValueError(f"data: {title} is an empty tuple")
-        return tuple(_nest(part, f"{title}[{number}]") for number, part in enumerate(value))
-    return _array(value, title)
-
-
 def _array(value: Any, title: str) -> Column:
     if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
         way = ".to_tensor()" if isinstance(value, tf.RaggedTensor) else "tf.sparse.to_dense()"
-        raise ValueError(f"data: {title} is a {type(value).__name__}; make it dense by {way}")
+        raise ValueError(f"{title} is a {type(value).__name__}; make it dense by {way}")
     way_out = "use dataset=stream for a tf.data.Dataset, dataset=indexed for objects with an index"
-    return as_column(value, f"data: {title}", way_out)
+    return as_column(value, title, way_out)

@@ -98,9 +98,27 @@ def _nothing(texts: np.ndarray) -> str | bytes:
     return b"" if texts.size and isinstance(texts.flat[0], bytes) else ""
 
 
-def is_array(value: Any) -> bool:
-    """Return whether a value is one array of several in a list, or a mapping of them."""
-    return isinstance(value, Mapping) or bool(getattr(value, "shape", ()))
+def map_arrays(change: Callable[[Any, str], Any], value: Any, title: str) -> Any:
+    """Return a nest of what `change` makes of each array and its title.
+
+    A mapping becomes a dict; a tuple, and a list of arrays, becomes a tuple.
+
+    Raises:
+        ValueError: a mapping or a tuple is empty.
+    """
+    is_mapping = isinstance(value, Mapping)
+    is_list = isinstance(value, list) and any(
+        isinstance(part, Mapping) or getattr(part, "shape", ()) for part in value
+    )
+    if not (is_mapping or is_list or isinstance(value, tuple)):
+        return change(value, title)
+    if not value:
+        raise ValueError(f"{title} is an empty {type(value).__name__}")
+    pairs = value.items() if is_mapping else enumerate(value)
+    parts = {key: map_arrays(change, part, f"{title}[{key!r}]") for key, part in pairs}
+    if is_mapping:
+        return {str(key): part for key, part in parts.items()}
+    return tuple(parts.values())
 
 
 def as_column(value: Any, title: str, way_out: str) -> Column:

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import socket
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -253,25 +253,21 @@ def _encoded_all(data: Any, name: str) -> tuple[list[Any], list[np.ndarray]]:
             "several inputs are a dict or a list"
         )
     arrays: list[np.ndarray] = []
-    structure = [_encoded(part, f"{name}[{place}]", arrays) for place, part in enumerate(parts)]
-    return structure, arrays
 
+    def number(value: Any, title: str) -> int | None:
+        if value is None:
+            return None
+        arrays.append(batches_of.as_column(value, title, f"{_FUNCTION_FIX} as arrays or batches"))
+        return len(arrays) - 1
 
-def _encoded(value: Any, name: str, arrays: list[np.ndarray]) -> Any:
-    """Return a nest with the numbers of its arrays in place of them; append these to `arrays`."""
-    if value is None:
-        return None
-    if isinstance(value, Mapping):
-        return {str(key): _encoded(item, f"{name}[{key!r}]", arrays) for key, item in value.items()}
-    is_nest = isinstance(value, list) and any(map(batches_of.is_array, value))
-    if is_nest or isinstance(value, tuple):
-        return [_encoded(item, f"{name}[{index}]", arrays) for index, item in enumerate(value)]
     try:
-        array = batches_of.as_column(value, name, f"{_FUNCTION_FIX} as arrays or batches")
+        structure = [
+            batches_of.map_arrays(number, part, f"{name}[{place}]")
+            for place, part in enumerate(parts)
+        ]
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    arrays.append(array)
-    return len(arrays) - 1
+    return structure, arrays
 
 
 class KeptData:
@@ -291,7 +287,12 @@ class KeptData:
         examples = read(data, name, steps)
         self.batch_size = examples.batch_size
         self.unit = examples.unit
-        parts = (_first(part, examples.columns) for part in examples.structure)
+
+        def first(number: int | None, title: str) -> Any:
+            row = None if number is None else examples.columns[number][:1]
+            return getattr(row, "array", row)  # of padded rows
+
+        parts = (batches_of.map_arrays(first, part, name) for part in examples.structure)
         self.first = batches_of.named_parts(parts, batched=True)
         arrays: dict[str, np.ndarray] = {}
         kinds = [_stored(str(i), column, arrays) for i, column in enumerate(examples.columns)]
@@ -303,17 +304,6 @@ class KeptData:
 
     def __str__(self) -> str:
         return f"{format_bytes(self.size)} in {self.path}"
-
-
-def _first(structure: Any, columns: Sequence[Any]) -> Any:
-    if isinstance(structure, dict):
-        return {key: _first(item, columns) for key, item in structure.items()}
-    if isinstance(structure, list):
-        return [_first(item, columns) for item in structure]
-    if structure is None:
-        return None
-    first = columns[structure][:1]
-    return first.array if isinstance(first, batches_of.PaddedRows) else first
 
 
 def _stored(name: str, column: Any, arrays: dict[str, np.ndarray]) -> str:
