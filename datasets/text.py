@@ -12,29 +12,36 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from trainer.annotations import Exists, Free, Ge, Gt, Lt
+from trainer.datasets.cache.kept_files import kept_arrays, key_of
 from trainer.datasets.splits.arrays import on_host
 from trainer.datasets.splits.hashed_split import divide, hash_texts
 from trainer.datasets.splits.paths import Splits, find_splits
 from trainer.datasets.texts import text_files
-from trainer.datasets.texts.tokens import (
-    BYTES,
-    Corpus,
-    Tokenizer,
-    Tokens,
-    cache_key,
-    kept_corpus,
-    load_tokenizer,
-)
+from trainer.datasets.texts.tokens import BYTES, Tokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)
 
 PADDING = 0  # the tokenizer's own numbers follow it
+
+
+class Tokens(NamedTuple):
+    """The texts of a split.
+
+    Attributes:
+        numbers: tokens of all texts, one after the other, [T] unsigned.
+        offsets: text i has those from offsets[i] to offsets[i + 1], [N + 1] int64.
+        labels: number of each text's class, [N] int64, or None.
+    """
+
+    numbers: np.ndarray
+    offsets: np.ndarray
+    labels: np.ndarray | None
 
 
 class TextSplit:
@@ -148,15 +155,20 @@ def text(  # noqa: PLR0913 - every option is a key of the configuration
     found = splits.present
     roots = [str(root) for root, _ in found.values()]
     rule = [encoder.fingerprint, *found, *roots, text, label, length, test_fraction]
-    key = cache_key(rule, [file for _, files in found.values() for file in files])
+    key = key_of(rule, [file for _, files in found.values() for file in files])
     rows = partial(_rows, splits, (text, label), test_fraction)
-    corpus = kept_corpus(cache_dir, key, lambda: _encode(rows(), encoder, length))
-    _log_padding(corpus.splits["train"], length)
+    arrays = kept_arrays(f"text-{key}", lambda: _encode(rows(), encoder, length), cache_dir)
+    classes = tuple(arrays.pop("classes").tolist())
+    tokens = {
+        name: Tokens(*(arrays.get(f"{name} {part}") for part in Tokens._fields))  # type: ignore[arg-type]
+        for name in dict.fromkeys(name.split()[0] for name in arrays)
+    }
+    _log_padding(tokens["train"], length)
     return TextDataset(
-        **{name: TextSplit(tokens, length) for name, tokens in corpus.splits.items()},
+        **{name: TextSplit(part, length) for name, part in tokens.items()},
         input_shape=(length,),
-        num_classes=len(corpus.classes),
-        class_names=corpus.classes,
+        num_classes=len(classes),
+        class_names=classes,
         vocabulary_size=encoder.size + 1,
         tokenizer_name=tokenizer,
     )
@@ -196,7 +208,10 @@ def _rows(
     return {"train": rows, "test": [], **others}
 
 
-def _encode(splits: dict[str, list[text_files.Row]], encoder: Tokenizer, length: int) -> Corpus:
+def _encode(
+    splits: dict[str, list[text_files.Row]], encoder: Tokenizer, length: int
+) -> dict[str, np.ndarray]:
+    """Return the names of the classes, and the `Tokens` of each split, as arrays by name."""
     labels = {row.label for rows in splits.values() for row in rows} - {None}
     if len({type(label) for label in labels}) > 1:
         raise ValueError("some labels are texts, others integers; use one kind")
@@ -215,5 +230,8 @@ def _encode(splits: dict[str, list[text_files.Row]], encoder: Tokenizer, length:
             None if None in labels else np.array([numbers[label] for label in labels], np.int64),
         )
 
-    encoded = {name: tokens(rows) for name, rows in splits.items()}
-    return Corpus(encoded, tuple(map(str, classes)))
+    arrays = {"classes": np.array(list(map(str, classes)), str)}
+    for name, rows in splits.items():
+        parts = tokens(rows)._asdict().items()
+        arrays |= {f"{name} {part}": array for part, array in parts if array is not None}
+    return arrays

@@ -17,10 +17,11 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.annotations import Free, Ge, Gt, Lt
+from trainer.datasets.cache.kept_files import kept_sequence, key_of
 from trainer.datasets.splits.arrays import on_host
 from trainer.datasets.splits.paths import find_splits
 from trainer.datasets.texts import text_files
-from trainer.datasets.texts.tokens import Tokenizer, cache_key, kept_sequence, load_tokenizer
+from trainer.datasets.texts.tokens import Tokenizer, load_tokenizer
 
 _IN_MEMORY = 2**28  # bytes of tokens that are held in memory; of more, a batch's alone are read
 
@@ -103,13 +104,13 @@ def text_windows(  # noqa: PLR0913 - every option is a key of the configuration
     encoder = load_tokenizer(tokenizer)
 
     def tokens(root: Path, files: list[Path]) -> np.ndarray:
-        key = cache_key([encoder.fingerprint, str(root), text, separator], files)
+        key = key_of([encoder.fingerprint, str(root), text, separator], files)
 
         def build() -> Iterator[np.ndarray]:
             rows = text_files.read(root, files, text, None)
             return encoder.tokens(row.text + separator for row in rows)
 
-        return kept_sequence(cache_dir, key, encoder.dtype, build)
+        return kept_sequence(f"tokens-{key}", encoder.dtype, build, cache_dir)
 
     found = {name: tokens(*split) for name, split in splits.present.items()}
     if not splits.is_whole:

@@ -3,7 +3,7 @@
 The splits are separate files, or a fraction of the records by a hash of their numbers. A record is
 its length (8 bytes), a checksum of the length (4), the data, and a checksum of the data (4). Only
 lengths are read before training; the index is kept in `~/.cache/steadfast` for files of the same
-names, sizes, times of modification and first bytes.
+paths, sizes and times of modification.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tensorflow.python.lib.io.tf_record import tf_record_random_reader
 
 from trainer.annotations import Free, Ge, Gt, Le, Lt, Structural, takes
 from trainer.datasets.cache.example_cache import with_cache
+from trainer.datasets.cache.kept_files import kept_arrays, key_of
 from trainer.datasets.images.image_files import RecordSplit
 from trainer.datasets.images.images import ImageDataset, ImageOptions, decoded_shape
 from trainer.datasets.operations.augment import Augmentation
@@ -37,14 +38,12 @@ from trainer.datasets.records.record_features import (
 )
 from trainer.datasets.splits.arrays import ArrayDataset, on_host
 from trainer.datasets.splits.hashed_split import divide, hash_rows
-from trainer.datasets.splits.paths import find_files, find_splits, replacing
-from trainer.user_cache import FOLDER, mark_used
+from trainer.datasets.splits.paths import files_identity, find_files, find_splits
 
 _TRIED = 16  # records that may be damaged before the first one that shows what is in them
 _FRAME_BYTES = 16  # of a record, in addition to its data
 _RECORD_NAME = re.compile(r"^[^.].*(\.tfrec(ord)?s?\b|-\d{5}-of-\d{5}$)")
 _COMPRESSED = {b"\x1f\x8b": "GZIP", b"\x78\x01": "ZLIB", b"\x78\x9c": "ZLIB", b"\x78\xda": "ZLIB"}
-_HEAD_BYTES = 1024  # of each file, in the key of an index
 
 
 @takes(ImageOptions)
@@ -197,7 +196,7 @@ class RecordIndex:
     def identity(self) -> str:
         """Return a text that changes with the records, or with the files that hold them."""
         records = hashlib.sha256(self.counts.tobytes() + self.offsets.tobytes()).hexdigest()
-        return f"{_key(self.files)} {[str(file.absolute()) for file in self.files]} {records}"
+        return f"{files_identity(self.files)} {records}"
 
     @property
     def hashes(self) -> np.ndarray:
@@ -232,20 +231,13 @@ def open_index(files: Sequence[Path]) -> RecordIndex:
     Raises:
         ValueError: a file is empty, compressed, damaged or none of TFRecords.
     """
-    names = "\n".join(str(file.absolute()) for file in files)
-    digest = hashlib.sha256(names.encode()).hexdigest()[:16]
-    place = FOLDER.expanduser() / f"records-{digest}.npz"
-    key = _key(files)
-    with suppress(Exception), np.load(place, allow_pickle=False) as kept:
-        if str(kept["key"]) == key:
-            mark_used(place)
-            return RecordIndex(tuple(files), kept["counts"], kept["offsets"])
-    offsets = [_scan(file) for file in files]
-    counts = np.array([len(part) for part in offsets], np.int64)
-    index = RecordIndex(tuple(files), counts, np.concatenate(offsets))
-    with suppress(OSError), replacing(place) as opened:
-        np.savez(opened, key=key, counts=index.counts, offsets=index.offsets)
-    return index
+
+    def build() -> dict[str, np.ndarray]:
+        offsets = [_scan(file) for file in files]
+        counts = np.array([len(part) for part in offsets], np.int64)
+        return {"counts": counts, "offsets": np.concatenate(offsets)}
+
+    return RecordIndex(tuple(files), **kept_arrays(f"records-{key_of([], files)}", build))
 
 
 def _scan(file: Path) -> np.ndarray:
@@ -299,17 +291,6 @@ def _is_record(file: Path, offset: int) -> bool:
         # Of damaged data TensorFlow names another offset.
         return re.search(rf"corrupted record at {offset}\b", str(error)) is None
     return True
-
-
-def _key(files: Sequence[Path]) -> str:
-    """Return a digest of the names, sizes, times and first bytes of files."""
-    digest = hashlib.sha256()
-    for file in files:
-        status = file.stat()
-        digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns}\n".encode())
-        with file.open("rb") as opened:
-            digest.update(opened.read(_HEAD_BYTES))
-    return digest.hexdigest()
 
 
 def read_record(file: Path, offset: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Files that a path names, their division into splits, what identifies them, and whole files."""
+"""Files that a path names, their division into splits, and what identifies them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import hashlib
 import logging
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from trainer.datasets.splits.hashed_split import divide, hash_texts
 
@@ -192,21 +190,3 @@ def files_identity(paths: Iterable[Path]) -> str:
             text = f"{file.absolute()}\0{status.st_size} {status.st_mtime_ns}\n"
             digest.update(text.encode(errors="surrogateescape"))
     return digest.hexdigest()
-
-
-@contextmanager
-def replacing(file: Path) -> Iterator[IO[bytes]]:
-    """Open a new file that takes the place of `file` when it is complete.
-
-    Several threads and processes may do so at once: the last one stays.
-    """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, partial = tempfile.mkstemp(".tmp", f".{file.stem}-", file.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as out:
-            yield out
-        os.chmod(partial, 0o644)
-        os.replace(partial, file)
-    except BaseException:
-        os.unlink(partial)
-        raise
