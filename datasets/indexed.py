@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.annotations import Free, Ge, Gt, Lt, Structural, takes
-from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.images.image_files import RecordSplit
 from trainer.datasets.images.images import ImageDataset, ImageOptions
 from trainer.datasets.records.fields import Fields, Indexable, Layout, RecordReader
@@ -135,7 +134,8 @@ def from_sources(
         ValueError: the first record is not usable, or the number of classes is unknown.
     """
     layout = fields.layout(_first_record(sources), sources.name("train"))
-    _check_options(options, layout)
+    if not layout.encoded and (options.crop is not None or options.antialias):
+        raise ValueError("crop and antialias are for the files of images, the records hold none")
     names = fields.class_names or sources.class_names
     num_classes = _num_classes(sources, fields, layout)
     rows = sources.rows()
@@ -167,8 +167,7 @@ def from_sources(
     if _is_image(layout):
         size = None if layout.encoded else fields.image_size
         return options.dataset(splits, image_shape=layout.shape, image_size=size, **shared)
-    arrays = ArrayDataset(**splits, input_shape=layout.shape, normalize=options.normalize, **shared)
-    return with_cache(arrays, options.cache)  # type: ignore[no-any-return]
+    return options.numbers(splits, input_shape=layout.shape, **shared)
 
 
 class SourceSplit(RecordSplit):
@@ -228,17 +227,6 @@ class SourceSplit(RecordSplit):
         features.set_shape([*indices.shape, *(() if layout.encoded else layout.shape)])
         label.set_shape([*indices.shape, *layout.label_shape])
         return features, None if layout.label is None else label, None
-
-
-def _check_options(options: ImageOptions, layout: Layout) -> None:
-    """Raise if an option for images is set, and records hold none."""
-    if not layout.encoded and (options.crop is not None or options.antialias):
-        raise ValueError("crop and antialias are for the files of images, the records hold none")
-    if not _is_image(layout) and options.augment is not None and options.augment.num_draws:
-        raise ValueError(
-            f"augment is for images, the features are {list(layout.shape)} {layout.dtype}; "
-            "leave it out"
-        )
 
 
 def _safe_reads(readers: Sequence[RecordReader], processes: int) -> list[Read]:

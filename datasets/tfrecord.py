@@ -24,11 +24,9 @@ import tensorflow as tf
 from tensorflow.python.lib.io.tf_record import tf_record_random_reader
 
 from trainer.annotations import Free, Ge, Gt, Le, Lt, Structural, takes
-from trainer.datasets.cache.example_cache import with_cache
 from trainer.datasets.cache.kept_files import kept_arrays, key_of
 from trainer.datasets.images.image_files import RecordSplit
 from trainer.datasets.images.images import ImageDataset, ImageOptions, decoded_shape
-from trainer.datasets.operations.augment import Augmentation
 from trainer.datasets.records.record_features import (
     Feature,
     Features,
@@ -102,22 +100,14 @@ def _dataset(
             image_size=size,
             **classes,
         )
-    _check_numbers(size, options.augment)
-    arrays = ArrayDataset(
-        **splits, input_shape=contents.input_shape, num_classes=contents.num_classes
-    )
-    return with_cache(arrays, options.cache)  # type: ignore[no-any-return]
-
-
-def _check_numbers(size: list[int] | None, augment: Augmentation | None) -> None:
-    """Raise if an option for images is set, and there are none."""
-    augments = augment is not None and (augment.num_draws or augment.min_area)
-    if size is not None or augments:
-        name = "augment" if augments else "image_size"
+    if size is not None:
         raise ValueError(
-            f"{name} is for images, and no feature is one; remove it, or describe an image in "
+            "image_size is for images, and no feature is one; remove it, or describe an image in "
             "features, as {image: image}"
         )
+    return options.numbers(
+        splits, input_shape=contents.input_shape, num_classes=contents.num_classes
+    )
 
 
 def _open(

@@ -16,6 +16,7 @@ from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptExamples, FileSplit, decode
 from trainer.datasets.images.normalization import Normalization
 from trainer.datasets.operations.augment import Augmentation
+from trainer.datasets.splits.arrays import ArrayDataset
 from trainer.protocols import SplitDefaults, with_defaults
 
 IGNORED = 255
@@ -57,6 +58,19 @@ class ImageOptions:
             **others,
         )
         cached: ImageDataset = with_cache(dataset, self.cache)
+        return cached
+
+    def numbers(self, splits: Mapping[str, Any], **others: Any) -> ArrayDataset:
+        """Return a dataset of splits without images; raise a ValueError if an option is for them.
+
+        It has a cache if one is configured.
+        """
+        changes = self.augment is not None and (self.augment.num_draws or self.augment.min_area)
+        options = {"augment": changes, "crop": self.crop, "antialias": self.antialias}
+        for name in filter(options.get, options):
+            raise ValueError(f"{name} is for images, and the features are none; leave it out")
+        dataset = ArrayDataset(**splits, normalize=self.normalize, **others)
+        cached: ArrayDataset = with_cache(dataset, self.cache)
         return cached
 
 
