@@ -266,8 +266,9 @@ def _choice(values: Mapping[str, Any], group: str) -> str:
     choice = values.get(f"choices.{group}")
     target = values.get(f"{group}._target_")
     if isinstance(target, str):
-        is_ours = target.startswith("trainer.") and not target.startswith("trainer.fitting.")
-        if choice is None or not is_ours:
+        if target.startswith("trainer.fitting.") and values.get("name"):
+            return str(values["name"])
+        if choice is None or not target.startswith("trainer."):
             return target.rpartition(".")[2]
     return "+".join(map(str, choice)) if isinstance(choice, list) else _format(choice)
 

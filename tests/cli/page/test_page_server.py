@@ -5,6 +5,7 @@ import json
 import re
 import socket
 from contextlib import closing
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -53,7 +54,14 @@ def test_page_and_its_data_are_answered(server):
     series = get(server, "/api/series", id=first)
     assert series["points"]["test/accuracy"]["step"] == [200, 400]
     assert get(server, "/api/series", id=first, offset=series["offset"])["points"] == {}
-    assert get(server, "/api/details", id=second)["directory"].endswith(second)
+    directory = get(server, "/api/details", id=second)["directory"]
+    assert directory.endswith(second)
+    log = Path(directory, "logs", "worker-0.log")
+    log.parent.mkdir(exist_ok=True)
+    log.write_text("begin\nend\n")
+    for process, text in (("worker-0", "begin\nend\n"), ("../logs/worker-0", "begin\nend\n"),
+                          ("../run.json", ""), ("worker-1", "")):  # fmt: skip
+        assert get(server, "/api/log", id=second, process=process) == {"text": text}
     status, headers, text = ask(server, f"/?token={server.token}", "HEAD")
     assert (status, text, int(headers["Content-Length"]) > 100) == (200, "", True)
 

@@ -126,7 +126,9 @@ def details(path: Path, place: str | None = None) -> dict[str, Any]:
     texts = {name: content.decode(errors="replace") for name, content in files.items()}
     texts_of = {key: format_value(value) for key, value in shown(config).items()}
     differing = attempt("config.yaml", lambda: identity.differing(config), {})
-    changed = [key for key in differing if not key.endswith("._target_")]
+    changed = [
+        key for key in differing if not key.endswith("._target_") and not key.startswith("choices.")
+    ]
     parts = {
         "directory": place or str(path),
         "workers": attempt("logs", lambda: list(_workers(path, state)), []),

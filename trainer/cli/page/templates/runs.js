@@ -115,7 +115,7 @@ class RunList {
       const parts = {swatch: cell("swatch"), label: el("b"), state: cell("state"), fill: el("span"),
         time: cell("time number"), best: cell("best number")};
       const open = el("span", {class: "open", title: "Open (Enter)", "aria-hidden": "true"}, "›");
-      const copy = el("span", {class: "copy", title: "Copy the command"}, "⧉");
+      const copy = el("span", {class: "copy", title: "Copy the command"}, "copy");
       row = el("div", {class: "row", role: "row", "data-id": run.id, id: `row-${run.id}`},
         parts.swatch, el("span", {class: "run"}, parts.label, copy, open),
         parts.state, el("span", {class: "meter"}, parts.fill), parts.time, parts.best);
