@@ -43,7 +43,7 @@ def started(command: list[str], directory: Path) -> Iterator[subprocess.Popen[st
 
 def photograph(name: str, address: str) -> Picture:
     """Take a picture of a page of runs."""
-    with browser_page(1280, 700) as page:
+    with browser_page(1280, 620) as page:
         page.goto(address)
         page.get_by_text("accuracy").first.wait_for()  # a run is listed
         page.wait_for_timeout(1000 * DRAWN_SECS)
