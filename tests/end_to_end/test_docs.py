@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 
 import pytest
@@ -15,6 +14,7 @@ from tests.support.choices import keys
 from tests.support.doc_links import broken_links
 from tests.support.doc_pages import ROOT, Page, copy_checkout
 from tests.support.fork_server import fork_server_of
+from tests.support.processes import run_program
 from trainer.cli.command_table import COMMANDS
 from trainer.cli.compose import compose
 from trainer.config.schema import Experiment, Fault
@@ -136,11 +136,7 @@ def test_generated_pages_are_as_committed():
         "print(json.dumps(generate.generate()))\n"
         "assert not {'tensorflow', 'numpy', 'tf_keras'} & {*sys.modules}"
     )
-    outcome = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
-    assert outcome.returncode == 0, outcome.stderr
-    pages = json.loads(outcome.stdout)
+    pages = json.loads(run_program(sys.executable, "-c", code, cwd=ROOT))
     differ = [path for path in pages if pages[path] != _text(ROOT / "docs" / path)]
     assert differ == [], "run python docs/generate.py"
     files = REFERENCE.rglob("*.md")
@@ -185,10 +181,7 @@ def test_links_lead_somewhere():
 def test_site_builds_without_a_broken_link_and_fetches_nothing(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", tmp_path]
     variables = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    outcome = subprocess.run(
-        command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=180
-    )
-    assert outcome.returncode == 0, outcome.stderr
+    run_program(*command, cwd=ROOT, env=variables)
     pages = [path.read_text() for path in tmp_path.rglob("*.html")]
     fetched = re.compile(r'<link [^>]*href="\w+://|src="\w+://')
     assert [match[0] for text in pages for match in fetched.finditer(text)] == []

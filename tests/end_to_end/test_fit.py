@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 
-from tests.support.doc_pages import ROOT
+from tests.support.processes import ROOT, run_program
 
 SCRIPT = """
 import json
@@ -49,18 +48,10 @@ def run(folder):
     """Run the script; return its result and what it printed."""
     (folder / "script.py").write_text(SCRIPT)
     variables = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=folder,
-        env={**variables, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stdout
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
-    return {**json.loads(line.removeprefix("RESULT ")), "output": done.stdout}
+    variables["PYTHONPATH"] = str(ROOT)
+    output = run_program(sys.executable, "script.py", cwd=folder, env=variables)
+    (line,) = [line for line in output.splitlines() if line.startswith("RESULT ")]
+    return {**json.loads(line.removeprefix("RESULT ")), "output": output}
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
 import tomllib
@@ -12,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.support.processes import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = {
@@ -24,16 +25,9 @@ CARRIED = (".py", ".yaml", ".npz", ".csv")
 
 
 def run(*command, cwd):
-    """Run a command to its end, and return what it printed."""
+    """Run a program that finds no checkout; return what it printed."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd, env=env, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, (
-        f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
-    )
-    return done.stdout
+    return run_program(*command, cwd=cwd, env=env)
 
 
 def in_wheel(folder):

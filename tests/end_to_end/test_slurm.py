@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -12,7 +11,15 @@ import pytest
 
 from tests.support.fault_schedules import free, hold, schedules
 from tests.support.marks import first_only
-from tests.support.processes import OWN_SERVER, ROOT, final_variables, log, only_run, worker_pids
+from tests.support.processes import (
+    OWN_SERVER,
+    ROOT,
+    final_variables,
+    log,
+    only_run,
+    run_program,
+    worker_pids,
+)
 from tests.support.root_hosts import running
 from tests.support.slurm import SlurmCluster, until, why_not
 from tests.support.training import assert_same_bits
@@ -40,14 +47,8 @@ def cluster(tmp_path_factory):
 
 def submit(cluster, directory, command):
     """Submit the script that the command writes; return the number of the job."""
-    script = subprocess.run(
-        [sys.executable, str(ROOT / "train.py"), "slurm", *command],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=SECS,
-        check=True,
-    ).stdout
+    program = [sys.executable, ROOT / "train.py", "slurm", *command]
+    script = run_program(*program, cwd=directory)
     (directory / "job.sh").write_text(script)
     return submit_again(cluster, directory)
 

@@ -2,14 +2,13 @@
 
 import inspect
 import os
-import subprocess
 import sys
 import threading
 
 import pytest
 import tensorflow as tf
 
-from tests.support.doc_pages import ROOT
+from tests.support.processes import ROOT, run_program
 from trainer.errors import ConfigError
 from trainer.fitting.carried import call, carried, function_node, load
 
@@ -55,15 +54,8 @@ if __name__ == "__main__":
 def file_of(folder, text, seed="0"):
     """Return the name of the file that a script keeps its function in."""
     (folder / "script.py").write_text(text)
-    return subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    ).stdout.strip()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed}
+    return run_program(sys.executable, "script.py", cwd=folder, env=environment).strip()
 
 
 def test_functions_bring_what_they_use_and_are_named_by_it(tmp_path):

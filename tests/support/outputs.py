@@ -2,12 +2,12 @@
 
 import csv
 import os
-import subprocess
 import sys
 
 import numpy as np
 import tensorflow as tf
 
+from tests.support.processes import run_program
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.config.instantiate import instantiate
@@ -64,13 +64,5 @@ def run_program_of_card(directory):
     """Run the program that a model card shows, without the trainer; return it and its output."""
     card = (directory / "MODEL_CARD.md").read_text()
     program = card.partition("```python\n")[2].partition("```")[0]
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", program],
-        cwd=directory,
-        env={"PATH": os.defpath},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    return program, done.stdout
+    python = (sys.executable, "-I", "-c", program)
+    return program, run_program(*python, cwd=directory, env={"PATH": os.defpath})

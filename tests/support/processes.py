@@ -118,6 +118,21 @@ def output_of(process):
     return out
 
 
+def run_program(*command, cwd, env=None):
+    """Run any program to its end, which must be a success; return stdout."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECS,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
 def run(directory, *overrides, **environment):
     """Run `train.py` to its end; return exit code, stdout, stderr."""
     return finish(start(directory, *overrides, **environment))

@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,17 +34,7 @@ class RayCluster(RootHosts):
 
     def begin(self, *command, cwd):
         """Start a command on the head, in a session of its own, with its output in `output`."""
-        with (cwd / "output").open("a") as output:
-            return subprocess.Popen(
-                self._on("n1", *command),
-                cwd=cwd,
-                env=self._environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                text=True,
-                start_new_session=True,
-            )
+        return self.spawn("n1", cwd / "output", *command, cwd=cwd)
 
     def start(self):
         """Create the hosts, and start Ray on both."""
@@ -66,15 +55,8 @@ class RayCluster(RootHosts):
         ray += ["--disable-usage-stats", "--object-store-memory=80000000", "--block"]
         for number in range(_STARTS):
             log = self._root / f"{host}.{number}.log"
-            with log.open("wb") as output:
-                self._nodes[host] = subprocess.Popen(
-                    self._on(host, "setpriv", "--pdeathsig", "KILL", *ray),
-                    env=self._environment(),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,
-                )
+            command = ["setpriv", "--pdeathsig", "KILL", *ray]
+            self._nodes[host] = self.spawn(host, log, *command)
             end = time.monotonic() + _START_SECS
             while time.monotonic() < end and self._nodes[host].poll() is None:
                 if "Ray runtime started." in log.read_text():

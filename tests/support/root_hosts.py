@@ -83,6 +83,19 @@ class RootHosts:
 
         wait_until(is_dead, problem=f"{host} does not die")
 
+    def spawn(self, host, log, *command, cwd=None):
+        """Start a command on a host, in a session of its own, with its output in a file."""
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                self._on(host, *command),
+                cwd=cwd,
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
     def on(self, host, prepare, *command):
         """Return a command that runs another one on a host, after some words of the shell."""
         # Not `ip netns exec`: it mounts another /sys, in which slurmd finds no cgroups.

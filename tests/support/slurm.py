@@ -2,13 +2,12 @@
 
 import functools
 import os
-import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
 
 from tests.support import root_hosts
-from tests.support.processes import wait_until
+from tests.support.processes import run_program, wait_until
 from tests.support.root_hosts import SECS, NotHereError, RootHosts
 
 _PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun")
@@ -70,17 +69,7 @@ class SlurmCluster(RootHosts):
 
     def run(self, host, *command, cwd=None):
         """Run a command on a host; return what it prints."""
-        done = subprocess.run(
-            self._on(host, *command),
-            cwd=cwd,
-            env=self._environment(),
-            capture_output=True,
-            text=True,
-            timeout=SECS,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-        return done.stdout
+        return run_program(*self._on(host, *command), cwd=cwd, env=self._environment())
 
     def state(self, job):
         """Return the state of a job: `RUNNING`."""
@@ -176,15 +165,8 @@ class SlurmCluster(RootHosts):
         return {**os.environ, "SLURM_CONF": str(self._root / "slurm.conf")}
 
     def _daemon(self, host, *command):
-        with (self._root / f"{command[0]}.{host}.out").open("wb") as output:
-            daemon = subprocess.Popen(
-                self._on(host, "setpriv", "--pdeathsig", "KILL", *command),
-                env=self._environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+        output = self._root / f"{command[0]}.{host}.out"
+        daemon = self.spawn(host, output, "setpriv", "--pdeathsig", "KILL", *command)
         self._daemons.append(daemon)
         return daemon
 

@@ -11,22 +11,21 @@ from trainer.annotations import Ge, Lt, Semantic
 from trainer.logical_devices import logical_device
 
 
+def classifier(
+    input_shape: tuple[int, ...], num_classes: int, *layers: tf.keras.layers.Layer
+) -> tf.keras.Model:
+    """Build a model of flat features with some layers before the logits."""
+    inputs, flatten = tf.keras.Input(input_shape), tf.keras.layers.Flatten()
+    return tf.keras.Sequential([inputs, flatten, *layers, tf.keras.layers.Dense(num_classes)])
+
+
 def normalized(
     input_shape: tuple[int, ...], num_classes: int, *, l2: Annotated[float, Ge(0), Semantic()] = 0.0
 ) -> tf.keras.Model:
     """Build a model whose batch normalization, inside another model, is each replica's own."""
-    inner = tf.keras.Sequential(
-        [tf.keras.layers.Dense(4, kernel_regularizer=tf.keras.regularizers.L2(l2))]
-    )
-    inner.add(tf.keras.layers.BatchNormalization())
-    return tf.keras.Sequential(
-        [
-            tf.keras.Input(input_shape),
-            tf.keras.layers.Flatten(),
-            inner,
-            tf.keras.layers.Dense(num_classes),
-        ]
-    )
+    dense = tf.keras.layers.Dense(4, kernel_regularizer=tf.keras.regularizers.L2(l2))
+    inner = tf.keras.Sequential([dense, tf.keras.layers.BatchNormalization()])
+    return classifier(input_shape, num_classes, inner)
 
 
 def tiny(
@@ -37,15 +36,8 @@ def tiny(
     synchronized: Annotated[bool, Semantic()] = True,
 ) -> tf.keras.Model:
     """Build what has statistics and draws and is traced fast, for runs that are started often."""
-    return tf.keras.Sequential(
-        [
-            tf.keras.Input(input_shape),
-            tf.keras.layers.Flatten(),
-            tf.keras.layers.BatchNormalization(synchronized=synchronized),
-            tf.keras.layers.Dropout(dropout),
-            tf.keras.layers.Dense(num_classes),
-        ]
-    )
+    normalization = tf.keras.layers.BatchNormalization(synchronized=synchronized)
+    return classifier(input_shape, num_classes, normalization, tf.keras.layers.Dropout(dropout))
 
 
 def smooth(
@@ -95,14 +87,7 @@ class SeesNumbers(tf.keras.layers.Layer):
 
 def watched(input_shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
     """Build a softmax regression with a layer that sees numbers in eager execution."""
-    return tf.keras.Sequential(
-        [
-            tf.keras.Input(input_shape),
-            SeesNumbers(),
-            tf.keras.layers.Flatten(),
-            tf.keras.layers.Dense(num_classes),
-        ]
-    )
+    return classifier(input_shape, num_classes, SeesNumbers())
 
 
 class Finite(tf.keras.layers.Layer):
@@ -114,14 +99,7 @@ class Finite(tf.keras.layers.Layer):
 
 def finite(input_shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
     """Build a model whose outputs are finite whatever its features are."""
-    return tf.keras.Sequential(
-        [
-            tf.keras.Input(input_shape),
-            Finite(),
-            tf.keras.layers.Flatten(),
-            tf.keras.layers.Dense(num_classes),
-        ]
-    )
+    return classifier(input_shape, num_classes, Finite())
 
 
 def everything(

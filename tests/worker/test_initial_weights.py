@@ -1,10 +1,11 @@
 """The first Keras 3 model of a process has the initial weights of every later one."""
 
 import os
-import subprocess
 import sys
 
 import pytest
+
+from tests.support.processes import run_program
 
 NET = """
 def net():
@@ -27,14 +28,7 @@ for name in "ab":
 def test_first_model_has_the_weights_of_later_ones(tmp_path):
     (tmp_path / "net.py").write_text(NET)
     path = os.pathsep.join([os.getcwd(), str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    output = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path, "TF_USE_LEGACY_KERAS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert output.returncode == 0, output.stderr
-    first, second = output.stdout.split()
+    env = {**os.environ, "PYTHONPATH": path, "TF_USE_LEGACY_KERAS": "1"}
+    output = run_program(sys.executable, "-c", PROGRAM, cwd=tmp_path, env=env)
+    first, second = output.split()
     assert first == second

@@ -1,12 +1,11 @@
 """What a model function may return, and that Keras 3 costs nothing where no model is of it."""
 
-import subprocess
 import sys
 
 import pytest
 import tensorflow as tf
 
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, run_program
 from trainer.errors import ConfigError
 from trainer.worker import task_parts
 
@@ -41,9 +40,5 @@ print([name for name in sys.modules if name.partition(".")[0] == "keras"])
 
 @pytest.mark.slow
 def test_worker_that_trains_a_model_of_tf_keras_does_not_import_keras_3(tmp_path):
-    command = [sys.executable, "-c", TRAIN, str(tmp_path)]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "[]"
+    output = run_program(sys.executable, "-c", TRAIN, tmp_path, cwd=ROOT)
+    assert output.splitlines()[-1] == "[]"

@@ -12,8 +12,10 @@ import io
 import itertools
 import os
 import random
+import tempfile
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
@@ -121,8 +123,8 @@ class Recorder:
             disk.contents[file] = (flushed, (self._folder / name).read_bytes())
         self.points.append((disk.copy(), self.promised))
 
-    def states(self, number):
-        """Yield some of the states in which the power may be cut, each with what is promised."""
+    def cuts(self, place, number):
+        """Yield folders as some cuts of the power leave them, each with what is promised."""
         draw = random.Random(0)
         found = {}
         for disk, promised in self.points:
@@ -130,13 +132,10 @@ class Recorder:
                 found[tuple(sorted(state.items())), promised] = state
         cases = sorted(found.items(), key=str)
         for (_, promised), state in draw.sample(cases, min(number, len(cases))):
-            yield state, promised
-
-
-def put(folder, state):
-    folder.mkdir()
-    for name, content in state.items():
-        (folder / name).write_bytes(content)
+            copy = Path(tempfile.mkdtemp(dir=place))
+            for name, content in state.items():
+                (copy / name).write_bytes(content)
+            yield copy, promised
 
 
 SEQUENCES = {
@@ -172,10 +171,9 @@ def test_newest_committed_checkpoint_survives(tmp_path, monkeypatch, sequence):
                 checkpointer.save(step, {"loss": step})
                 recorder.promised = step
             recorder.note()
-    for number, (state, promised) in enumerate(recorder.states(300)):
-        put(copy := tmp_path / str(number), state)
+    for copy, promised in recorder.cuts(tmp_path, 300):
         found = newest(copy)
-        assert found >= (promised or -1), (sorted(state), promised)
+        assert found >= (promised or -1), (sorted(os.listdir(copy)), promised)
         if found >= 0:
             Checkpointer(copy, {"step": variable}).restore(found)
             assert int(variable) == found
@@ -190,8 +188,7 @@ def test_record_is_the_old_or_the_new_one(tmp_path, monkeypatch):
             write_json(folder / "result.json", {"step": number, "text": "x" * number})
             recorder.promised = number
             recorder.note()
-    for number, (state, promised) in enumerate(recorder.states(300)):
-        put(copy := tmp_path / str(number), state)
+    for copy, promised in recorder.cuts(tmp_path, 300):
         if promised is not None or (copy / "result.json").exists():
             found = read_json(copy / "result.json")["step"]
             assert found in {promised, 0 if promised is None else promised + 1}
@@ -209,8 +206,7 @@ def test_log_has_what_was_flushed(tmp_path, monkeypatch):
                 recorder.note()
             writer.close()
             recorder.promised = position + 1
-    for number, (state, promised) in enumerate(recorder.states(300)):
-        put(copy := tmp_path / str(number), state)
+    for copy, promised in recorder.cuts(tmp_path, 300):
         JsonLines(copy, position := promised or 0).close()
         lines, num_damaged = read_lines(copy / "metrics.jsonl")
         assert [line["step"] for line in lines] == [*range(1, position + 1)]

@@ -1,7 +1,6 @@
 """mode=export: its files, and that plain TensorFlow predicts the bits that the run predicts."""
 
 import os
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -11,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.outputs import export_run
+from tests.support.processes import run_program
 from tests.support.training import SMALL, engine
 from trainer.cli.compose import compose
 from trainer.config.instantiate import instantiate
@@ -139,12 +139,11 @@ def test_plain_tensorflow_predicts_the_same_bits(trained, tmp_path):
     program, predictions_file = tmp_path / "plain.py", tmp_path / "predictions.npz"
     program.write_text(PLAIN)
     saved = trained.directory / "saved_model"
-    arguments = [sys.executable, "-I", program, saved, trained.inputs, "16", predictions_file]
+    arguments = ["-I", program, saved, trained.inputs, "16", predictions_file]
     # Of this environment it keeps what selects kernels: others round otherwise.
     kernels = {name: value for name, value in os.environ.items() if "ONEDNN" in name}
     env = {"PATH": os.defpath, **kernels}
-    done = subprocess.run(arguments, cwd=tmp_path, env=env, capture_output=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    run_program(sys.executable, *arguments, cwd=tmp_path, env=env)
     results = np.load(predictions_file)
     for name in ("features", "images"):
         assert results[f"{name}_probabilities"].tobytes() == trained.predicted[name].tobytes(), name
