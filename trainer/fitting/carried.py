@@ -138,7 +138,7 @@ class Pickler(cloudpickle.Pickler):
         self.modules: set[str] = set()
 
     def reducer_override(self, item: Any) -> Any:
-        """Return how an object is pickled; NotImplemented: as it says itself."""
+        """Return how an object is pickled; NotImplemented: by its own method."""
         if isinstance(item, functools.cached_property):  # has a lock
             return functools.cached_property, (item.func,)
         if (reduced := keras_pickling.reduce(item)) is NotImplemented:

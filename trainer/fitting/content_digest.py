@@ -31,7 +31,7 @@ def digest_of(item: Any, what: str, reduce: Callable[[Any], Any]) -> str:
     Comments, docstrings, line numbers and the order of sets are no part of it.
 
     Args:
-        reduce: returns how an object is pickled; NotImplemented: as it says itself.
+        reduce: returns how an object is pickled; NotImplemented: by its own method.
 
     Raises:
         ConfigError: it holds something that cannot be pickled.

@@ -1,7 +1,7 @@
 """`fit(model, data, ...)` of a script or notebook, for `model.fit`: trains as the command does.
 
-The model and the data are kept in files next to the runs, named by what they are; so the same call
-finds the same run. The training is that of the command, in processes of its own.
+The model and the data are kept in files next to the runs, named by their content; so the same call
+finds the same run. The training is that of the command, in separate processes.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def fit(
         batch_size: examples in a step, over all devices; None: as the data are batched, else 128.
         strategy: the devices: one_device, mirrored, multi_worker, ...
         steps_per_epoch: steps that count as an epoch; None: one pass over the data.
-        keys: any key of the configuration, in which `__` stands for a dot:
+        keys: any key of the configuration, in which `__` is a dot:
             `checkpoint__every_steps=50`, `optimizer="adam"`; a dict has the keys of a section.
 
     Returns:
@@ -178,7 +178,7 @@ def _called(function: Callable[..., Any]) -> Any:
 def _build(model: Any, first: Mapping[str, Any]) -> Any:
     """Build a model as `model.fit` would: by a call, or by its own steps, which call its layers.
 
-    If that fails the training says why.
+    If that fails the training reports why.
     """
     if not getattr(model, "built", True):
         with suppress(Exception):
@@ -223,7 +223,7 @@ def _forget_calls(model: Any, first: Mapping[str, Any]) -> None:
 def _data(
     data: Any, validation: Any, folder: Path, steps: int | None, epochs: int
 ) -> tuple[dict[str, Any], int | None, dict[str, Any]]:
-    """Return what the data say of a run; an epoch of `steps`, or of one pass.
+    """Return the facts of the data for a run; an epoch of `steps`, or of one pass.
 
     Returns:
         The first example or batch, nests of arrays by name; the size of the batches, if the data
@@ -245,7 +245,7 @@ def _data(
                 if count is not None:
                     keys["dataset.num_examples"] = count
                     keys["dataset.batched"] = batch_size is not None
-                    # Nobody waits for an epoch to be read for a number that no loss needs.
+                    # No epoch is read for a number that no loss needs.
                     keys["dataset.label_kind"] = None
         elif value is not None:
             kept = KeptData(value, name, folder, steps and is_training and steps * epochs)

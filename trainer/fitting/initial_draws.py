@@ -1,4 +1,4 @@
-"""Remembers which values initializers have drawn, so that a weight that has them is known as fresh.
+"""Remembers which values initializers have drawn, so that a weight that has them counts as fresh.
 
 A fresh weight is no part of what a model is: a run draws it from its own seed.
 """
@@ -70,12 +70,12 @@ def _remembering(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def drawn(values: Any) -> Draw | None:
-    """Return how values were drawn; None: they were not, or nobody watched."""
+    """Return how values were drawn; None: they were not, or unseen."""
     return _drawn.get(_digest(values))
 
 
 def repeat_draws(model: Any) -> None:
-    """Have the layers of a model draw their initial values again, for those that nobody watched.
+    """Have the layers of a model draw their initial values again, for those drawn unseen.
 
     An initializer of Keras draws the same values whenever it is called.
     """
@@ -97,7 +97,7 @@ def repeat_draws(model: Any) -> None:
 def config_of(initializer: Any) -> dict[str, Any]:
     """Return the configuration of an initializer of Keras, without a seed that Keras has chosen."""
     config: dict[str, Any] = initializer.get_config()
-    # Einsum layers of Keras 3 make another initializer, of the seed of their own.
+    # Einsum layers of Keras 3 make another initializer, of a separate seed.
     is_chosen = isinstance(seed := config.get("seed"), int) and seed in _chosen
     return {**config, "seed": None} if is_chosen else config
 

@@ -84,9 +84,9 @@ def read(data: Any, name: str, steps: int | None = None) -> Examples:
 def describe(
     value: Any, name: str, steps: int | None
 ) -> tuple[dict[str, Any], int | None, int | None]:
-    """Return what is known of data that the processes which train make too.
+    """Return the facts of data that the training processes make too.
 
-    Without the `steps` of an epoch, what does not know its length is read once, to count.
+    Without the `steps` of an epoch, data of unknown length are read once, to count.
 
     Returns:
         The first example or batch by name; the rows of a batch (None: there are single
@@ -140,7 +140,7 @@ def _of_batches(
         structures.append(structure)
         columns = columns or [[] for _ in arrays]
         if structure != structures[0]:
-            raise ConfigError(f"{name} has batches of several structures; make them alike")
+            raise ConfigError(f"{name} has batches of several structures; use one")
         for column, array in zip(columns, arrays, strict=True):
             column.append(array)
         size += sum(array.nbytes for array in arrays)
@@ -223,7 +223,7 @@ def _check_repeatable(dataset: Any, stages: list[Any], name: str) -> None:
 
 
 def _elements() -> Any:
-    """Return the module that knows the elements of a tf.data.Dataset; it imports TensorFlow."""
+    """Return the module for the elements of a tf.data.Dataset; it imports TensorFlow."""
     return import_module("trainer.datasets.splits.elements")
 
 
@@ -334,7 +334,7 @@ def _digest(text: str, arrays: dict[str, np.ndarray]) -> str:
 
 
 def _write(path: Path, text: str, arrays: dict[str, np.ndarray]) -> None:
-    """Write a folder, or leave it to whoever writes the same at the same time."""
+    """Write a folder, unless another process writes the same at the same time."""
     own = f"{socket.gethostname()}.{os.getpid()}"
     temporary = path.with_name(f".{path.name}.{own}.{secrets.token_hex(4)}.tmp")
     with writing(path):

@@ -61,7 +61,7 @@ _TRACKED = {
 
 
 def reduce(item: Any) -> Any:
-    """Return how an object is pickled; NotImplemented: as it says itself."""
+    """Return how an object is pickled; NotImplemented: by its own method."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None or isinstance(item, type):
         return NotImplemented
@@ -73,7 +73,7 @@ def reduce(item: Any) -> Any:
         return _reduced_variable(item)
     if isinstance(item, tensorflow.types.experimental.PolymorphicFunction):
         return _function, (item.python_function, item.input_signature, item._autograph)
-    if type(item).__name__ in ("_DictWrapper", "_TupleWrapper"):  # which say that they are a dict
+    if type(item).__name__ in ("_DictWrapper", "_TupleWrapper"):  # which are marked as a dict
         return type(item), (item.__wrapped__,)
     if hasattr(type(item), "num_replicas_in_sync") and hasattr(type(item), "extended"):
         return tensorflow.distribute.get_strategy, ()  # that in whose scope it is loaded
@@ -223,7 +223,7 @@ def _reduced_table(item: Any) -> Any:
         for name, value in item.get_config().items()
     }
     if isinstance(words := vars(item).get("input_vocabulary"), np.ndarray):
-        item.input_vocabulary = words.tolist()  # for tf_keras, which asks whether it is true
+        item.input_vocabulary = words.tolist()  # for tf_keras, which tests whether it is true
     with tempfile.TemporaryDirectory() as folder:
         item.save_assets(folder)
         files = {file.name: file.read_bytes() for file in sorted(Path(folder).iterdir())}
@@ -306,14 +306,14 @@ _HISTORY = {
     "_test_counter", "_predict_counter", "_path", "_parent_path", "_initial_epoch", "_output_names",
     "output_names", "input_names", "_feed_input_names", "_feed_input_shapes",
 }  # fmt: skip
-"""Attributes that say what others do too, or what was done with an object."""
+"""Attributes that repeat others, or record what was done with an object."""
 
 _OF_LAYERS = {
     "_trainable", "activity_regularizer", "_activity_regularizer", "name", "_name", "_dtype_policy",
     "_trainable_variables", "_non_trainable_variables", "_trainable_weights", "_layers",
     "_non_trainable_weights", "_self_tracked_trackables", "_callable_losses",
 }  # fmt: skip
-"""Attributes of every layer that say what it is."""
+"""Attributes of every layer that identify it."""
 
 
 def identity(item: Any, reduced: Any) -> Any:

@@ -89,7 +89,7 @@ class Acts(Protocol):
 
 
 class LoopDefaults:
-    """What an environment has that stands for the dataset; a dataset has none of it.
+    """What an environment has in place of a dataset.
 
     Attributes:
         env: its observations and actions.
@@ -122,7 +122,7 @@ class Buffer(Protocol):
     """Keeps unrolls in the chief's process until they are trained on; one call at a time.
 
     Attributes:
-        dropped: number of unrolls that it has thrown away untrained.
+        dropped: number of unrolls that it has dropped untrained.
         waiting: number of unrolls that it holds.
     """
 

@@ -162,7 +162,7 @@ class DatasetDefaults:
 
 @runtime_checkable
 class Fitted(Protocol):
-    """A dataset that is fitted to its training split before anything else is asked of it.
+    """A dataset that is fitted to its training split before any other use.
 
     Either `fit` or `restore` is called once. What was learned is kept in the run directory and
     exported, so that other data, to continue with or to predict, are read in the same way.
@@ -242,10 +242,10 @@ def label_kind_of(owner: Any) -> LabelKind | None:
 
 
 class KnownLabels(Protocol):
-    """What is known of the labels of the training split.
+    """Facts about the labels of the training split.
 
     Attributes:
-        label_kind: what they are.
+        label_kind: their kind.
     """
 
     label_kind: LabelKind | None
@@ -254,7 +254,7 @@ class KnownLabels(Protocol):
     def class_counts(self) -> Sequence[int]:
         """Number of examples of each class.
 
-        Raises ConfigError where the dataset does not know them without reading all examples.
+        Raises ConfigError where that would read all examples.
         """
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class OptimizerDefaults:
-    """What holds of an optimizer that does not say otherwise.
+    """The defaults of an optimizer.
 
     Attributes:
         updates_per_step: updates that it is built for; None: any number.

@@ -69,7 +69,7 @@ class Replica(Protocol):
     Attributes:
         num_replicas: replicas that share the step.
         replica: number of this one, from 0; a scalar tensor where one trace is for all.
-        worker: number of the process that it belongs to, from 0; likewise.
+        worker: number of the process that it belongs to, from 0.
     """
 
     num_replicas: int
@@ -99,7 +99,7 @@ class Replica(Protocol):
         """Apply `fn` to this replica's value and stack the results of all replicas."""
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
-        """Return the value of replica `source`; all values are alike in nest, shapes and types."""
+        """Return the value of replica `source`; all values have the same nest, shapes and types."""
 
 
 class TaskParts(KnownLabels, Worker, Protocol):
@@ -115,7 +115,7 @@ class TaskParts(KnownLabels, Worker, Protocol):
 
     @property
     def num_outputs(self) -> int:
-        """Outputs of the group `model`: what its option `outputs` says, or `num_classes`."""
+        """Outputs of the group `model`: its option `outputs`, or `num_classes`."""
 
     @property
     def feature_specs(self) -> Any:
@@ -185,7 +185,7 @@ class TaskParts(KnownLabels, Worker, Protocol):
         Args:
             node: which one; None: that of the group `optimizer`.
             schedule: how its learning rate changes over time; a function returns the rate of an
-                update; None: as the group `schedule` says.
+                update; None: the group `schedule`.
             updates_per_step: updates that it makes in a step; a configured schedule follows the
                 steps.
             make: returns the optimizer that follows a learning rate, a function of the update;
@@ -310,7 +310,7 @@ class Served:
     Attributes:
         functions: concrete functions by name; `serving_default` is one of them. They return
             name -> [N, ...]. Trace them without AutoGraph, as the steps are.
-        text: what the model card says of inputs and outputs, Markdown; empty: their shapes.
+        text: the model card's text on inputs and outputs, Markdown; empty: their shapes.
         usage: lines of Python that set `predictions`, after `model` was loaded; empty: a call of
             `serving_default`.
     """

@@ -203,7 +203,7 @@ def _best(run_dir: Path, steps: list[int], metric: str | None, mode: str) -> int
     if metric is None:
         example = names[0] if names else "accuracy"
         raise ConfigError(
-            "checkpoint (best) needs to know by what: this run keeps none; "
+            "checkpoint (best) needs a metric: this run keeps none; "
             f"add checkpoint.best.metric={example}"
         )
     directions = recorded_metrics.read_directions(run_dir)

@@ -386,7 +386,7 @@ def _repair(path: Path, experiment: Experiment) -> list[str]:
             raise DamagedError(config, reason, REPEAT) from error
         if os.path.lexists(config):
             reason = f"{reason}; it is {_set_aside(config).name} now"
-        # The name of the directory says that this experiment is the same.
+        # The name of the directory proves that this experiment is the same.
         write_config(path, experiment)
         repairs.append(f"{config}: {reason}, and was rewritten from this command")
     return repairs

@@ -1,8 +1,8 @@
 """Identity: which keys name a run directory, and which may change when a run is continued.
 
 The name of a run directory contains a hash of the keys that make the experiment. So the same
-command finds the same directory: a preempted job resumes without a human, and a sweep knows which
-of its points are done.
+command finds the same directory: a preempted job resumes without a human, and a sweep finds the
+points that are done.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def task_groups(values: Mapping[str, Any]) -> dict[str, str]:
 
 def _differing(values: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that are not the defaults, given those of the schema."""
-    # A node of a function that names none is None.
+    # A node without a function is None.
     sections = {key.rpartition(".")[0] for key in values if key.endswith("._partial_")}
     empty = {section for section in sections if values.get(f"{section}._target_") is None}
     rest = {key: value for key, value in values.items() if key.rpartition(".")[0] not in empty}
@@ -121,7 +121,7 @@ def _option_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _FAULT = {name: value for name, value in asdict(Fault()).items() if name != "action"}
-"""Not the action, because it says that there is a fault."""
+"""Not the action, because it declares the fault."""
 
 
 @functools.cache
@@ -246,7 +246,7 @@ def joined_path(experiment: Experiment, process: str) -> Path:
 
 
 def trained_choice(experiment: Experiment) -> str:
-    """Return the choice that says what is trained: the model, or the task if it has its own.
+    """Return the choice that names what is trained: the model, or the task if it has its own.
 
     Of a model without a choice, `override /model: null`, the path of its target; of a model that
     `fit` has kept in a file, its name.

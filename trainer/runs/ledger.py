@@ -38,9 +38,9 @@ from trainer.files import MAX_LINE_BYTES, regular_file
 STRAGGLER_SHARE = 0.25
 """A worker is a straggler if the others wait for so much of the time."""
 STRAGGLER_RATIO = 1.5
-"""Where nobody waits: if its steps take so many times as long as those of the others."""
+"""Without waiting: if its steps take so many times as long as those of the others."""
 _JUDGED_SECS = 5.0
-"""A shorter time says more of the machine than of the worker."""
+"""A shorter time depends more on the machine than on the worker."""
 CATEGORIES = {
     "step": "steps",
     "input": "waiting for input",
@@ -224,7 +224,7 @@ class Mark:
             raise ValueError(f"no mark of a ledger: {self}")
 
     def content(self) -> dict[str, Any]:
-        """Return what the line says."""
+        """Return the content of the line."""
         return {name: x for name, x in asdict(self).items() if x is not None or name == "step"}
 
 
@@ -267,7 +267,7 @@ class TimeSummary:
         return self.secs["step"] / self.wall_secs if self.wall_secs else 0.0
 
     def result(self) -> dict[str, Any]:
-        """Return what result.json says of it."""
+        """Return its part of result.json."""
         workers = {
             name: {
                 "step_secs": round(time.step_secs, 3),

@@ -59,7 +59,7 @@ def create(
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the record of a run, empty if there is none; raise a DamagedError at a bad one."""
+    """Return the record of a run, or an empty one; raise a DamagedError at a bad one."""
     try:
         return read_json(path / "run.json")
     except FileNotFoundError:
@@ -93,7 +93,7 @@ def entry_command(entry: Mapping[str, Any]) -> str:
 def changed_values(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys that later commands have changed in config.yaml, with their values now.
 
-    A secret is none of them: the record does not have it.
+    Without secrets: the record does not have them.
     """
     return {
         change["key"]: change["now"]
@@ -239,7 +239,7 @@ class ImportedCode:
         for name in set(sys.modules) - self._seen:
             self._seen.add(name)
             file = str(getattr(sys.modules.get(name), "__file__", None) or "")
-            # AutoGraph writes functions into files of its own, under other names each time.
+            # AutoGraph writes functions into new files, under other names each time.
             others = name.startswith("__autograph_generated_file") or file.startswith(self._others)
             is_users = file.endswith(".py") and not others
             if is_users and (digest := _digest(Path(file))):

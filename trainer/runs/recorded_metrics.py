@@ -1,4 +1,4 @@
-"""The metrics of a run, as its files tell them: lines, evaluations, which direction is better."""
+"""The metrics of a run, from its files: lines, evaluations, which direction is better."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def read_evaluations(path: Path, *splits: str) -> list[tuple[int, Mapping[str, f
 
 
 def read_curves(path: Path) -> dict[tuple[str, str], Points]:
-    """Return the points by split and metric, of a step the last; an unreadable file has none."""
+    """Return the points by split and metric, of a step the last; none of an unreadable file."""
     curves: dict[tuple[str, str], dict[int, float]] = {}
     for name in FILES:
         with suppress(DamagedError):
@@ -171,7 +171,7 @@ def _metrics_of(line: Mapping[str, Any]) -> Mapping[str, float]:
 
 
 def _lines(path: Path, split: str) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a split, the newest first; a damaged file has none.
+    """Yield the lines of a split, the newest first; a damaged file counts as empty.
 
     Lines of other splits are not parsed: most are of the training.
     """
@@ -190,7 +190,7 @@ def _lines(path: Path, split: str) -> Iterator[dict[str, Any]]:
 def _blocks(path: Path) -> Iterator[bytes]:
     """Yield what a file holds from its end on, in blocks of whole lines; one of them is in memory.
 
-    A file that is missing or cannot be read has none.
+    A file that is missing or unreadable counts as empty.
     """
     with suppress(OSError), open(path, "rb", opener=regular_file) as file:
         end = file.seek(0, os.SEEK_END)

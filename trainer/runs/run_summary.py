@@ -85,7 +85,7 @@ class RunSummary:
         return name if name in self.metrics or self.best else "loss"
 
     def plain(self, differing: Mapping[str, str], label: str) -> dict[str, Any]:
-        """Return what JSON has of it, with what `differences` and `labels` say of it."""
+        """Return it for JSON, with its `differences` and `labels`."""
         best_step, best = self.best or (None, None)
         return {
             "label": label,
@@ -147,7 +147,7 @@ def summarize(path: Path) -> RunSummary:
 def differences(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
     """Return for each run the values of the keys in which the runs differ, by short key.
 
-    A choice stands for its target: `model` is `cnn`. The options of a choice are compared with
+    A choice is compared by its target: `model` is `cnn`. The options of a choice are compared with
     those of the same choice. The keys with the most values come first, a seed last. What is not
     set, such as `metrics=null`, is left out.
 

@@ -1,6 +1,6 @@
 """Secrets in what a run records, shows or sends: each is replaced by `MASK`.
 
-`shown` stands between the configuration and everything that is not `config.yaml`: a value is a
+`shown` is between the configuration and everything that is not `config.yaml`: a value is a
 secret by the name of its key, at any length, or by its form. `masked` does the same for a text.
 """
 
@@ -83,7 +83,7 @@ def shown_word(word: str) -> str:
 
 
 def masked(text: str) -> str:
-    """Return a text without the tokens, keys and passwords that are known by name or form."""
+    """Return a text without the tokens, keys and passwords that are recognized by name or form."""
     text = _SECRETS.sub(MASK, text)
     text = _FOLLOWING.sub(lambda match: "".join(part or "" for part in match.groups()) + MASK, text)
     if not _WORD.search(text):

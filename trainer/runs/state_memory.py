@@ -39,7 +39,7 @@ _SPARE_BYTES = 1 << 16  # for a description that grows a little
 
 
 class Position(NamedTuple):
-    """What a state is known by; the larger is the newer.
+    """What identifies a state; the larger is the newer.
 
     Attributes:
         reported: the last step whose evaluation and log lines are complete.
@@ -99,7 +99,7 @@ class StateMemory:
 
     @property
     def reached(self) -> int:
-        """The last step that the process is known to have reached; -1: none."""
+        """The last step that the process has reported; -1: none."""
         memory = self._mapped()
         return -1 if memory is None else _FILE.unpack_from(memory)[1]
 
@@ -214,7 +214,7 @@ class StateMemory:
         return self._file
 
     def close(self) -> None:
-        """Close the file; its memory stays until nobody has it open or mapped."""
+        """Close the file; its memory stays while any process has it open or mapped."""
         self._map = None
         os.close(self._file)
 

@@ -34,7 +34,7 @@ class RunStatus:
     """The status of a run.
 
     Attributes:
-        test: with a validation split those of the test split; empty: there are none yet.
+        test: with a validation split those of the test split; empty before the first.
     """
 
     state: State

@@ -50,7 +50,7 @@ class Auto(Strategy):
             reason = f"{cluster.source} declares {len(cluster.trainers)} workers"
             return MultiWorker(), f"auto chose multi_worker: {reason}"
         if count_gpus is None:
-            # It will be one of the two below. Both are one process; no more is known here.
+            # It will be one of the two below. Both are one process.
             return Strategy(), None
         if (gpus := count_gpus()) > 1:
             return Mirrored(), f"auto chose mirrored: {gpus} GPUs"

@@ -2,7 +2,7 @@
 
 `Strategy.unsupported` and `Strategy.refused` have what cannot be used under one strategy, this
 module what under none.
-The parent checks all that the configuration tells; what depends on the model's layers is checked in
+The parent checks what the configuration shows; what depends on the model's layers is checked in
 the worker.
 """
 
@@ -133,16 +133,16 @@ def synchronizes_batch_norm(models: Collection[tf.keras.Model]) -> bool:
 
 
 def trains_tf_keras(experiment: Experiment, models: Collection[tf.keras.Model]) -> bool:
-    """Return whether some model is of tf_keras; not if that is known only once it is built."""
+    """Return whether some model is of tf_keras; not if only its build shows that."""
     if not models:
         return not may_be_keras3(experiment)
     return any(not hasattr(model, "all_layers") for model in models)
 
 
 def may_be_keras3(experiment: Experiment) -> bool:
-    """Return whether a model may be of Keras 3; for sure that is known once it is built.
+    """Return whether a model may be of Keras 3; its build shows it for sure.
 
-    Functions of this project are known by their source, all others may return any model.
+    Functions of this project are judged by their source, all others may return any model.
     """
     nodes = list((experiment.task or {}).values())  # models of a task are built from its nodes
     return any(map(_may_use_keras3, _targets([experiment.model, *nodes])))

@@ -19,7 +19,7 @@ def canonical(key: str, names: Sequence[str]) -> list[str]:
     """Return the short names of devices, such as GPU:0 for /gpu:0 or /device:GPU:0.
 
     Raises:
-        ConfigError: there is none, a name is not a device's, or one is listed twice.
+        ConfigError: there is no device, a name is not a device's, or one is listed twice.
     """
     if not names:
         raise ConfigError(f"{key} ([]) must name at least one device, such as CPU:0 or GPU:0")
@@ -151,7 +151,7 @@ def names() -> list[str]:
 
 
 def check_placement(devices_per_replica: int, placement: Mapping[str, int] | str) -> None:
-    """Check what can be known of a placement without the model.
+    """Check a placement as far as possible without the model.
 
     Args:
         placement: regular expression -> logical device; or "balanced".

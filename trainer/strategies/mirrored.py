@@ -1,4 +1,4 @@
-"""Mirrored: a replica of the model on each local device, updated alike."""
+"""Mirrored: a replica of the model on each local device, with equal updates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Multi-worker: a replica of the model on every device of every process, updated alike."""
+"""Multi-worker: a replica of the model on every device of every process, with equal updates."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class ParameterServer(Strategy):
 
     Args:
         workers: how many workers to start here. Ignored where a cluster is declared.
-        ps: how many parameter servers to start here; likewise.
+        ps: how many parameter servers to start here; see `workers`.
         partitioner: whether large variables are split over the servers: none; min_size (shards of
             at least `shard_bytes`); max_size (of at most `shard_bytes`); fixed_shards (`max_shards`
             each).
@@ -48,13 +48,13 @@ class ParameterServer(Strategy):
         "add deterministic=false",
         **dict.fromkeys(
             ("divergence.action=rollback", "divergence.action=skip"),
-            "other workers have continued by the time that a step is known to be bad; "
+            "other workers have continued by the time that a bad step is found; "
             "add divergence.action=stop",
         ),
         "divergence.spike_sigma": "the losses of its workers have no order; "
         "add divergence.spike_sigma=null",
         **{
-            key: "its steps are handed out, and nobody runs the next one on all replicas; "
+            key: "its workers get steps from the chief, so no step runs on all replicas; "
             f"add {key}=null"
             for key in ("summary.histograms", "summary.images")
         },
@@ -66,7 +66,7 @@ class ParameterServer(Strategy):
         "its workers train chunks of steps in any order, and a stream is read from its start"
     )
     refuses_loops: ClassVar[str | None] = (
-        "its workers make steps of their own at their own time, so no replicas make one together"
+        "its workers make steps independently, so no replicas make one together"
     )
     optimizer_reduces: ClassVar[bool] = True
 
@@ -133,7 +133,7 @@ class ParameterServer(Strategy):
     def traffic(
         self, gradients: float, weights: float, num_replicas: int, *, in_tree: bool
     ) -> tuple[float, str]:
-        """Return the size of the variables and of the gradient, whatever the number of workers."""
+        """Return the size of the variables and of the gradient, for any number of workers."""
         return gradients + weights, "the variables from the servers, and the gradient to them"
 
     def create(self, cluster: Cluster) -> tf.distribute.Strategy:

@@ -14,7 +14,7 @@ from trainer.strategies.strategy import Strategy
 def select_strategy(experiment: Experiment) -> Strategy:
     """Return the configured strategy, not resolved yet.
 
-    An export runs on one device, whatever the run was trained on. A node among the strategy's
+    An export runs on one device, after any strategy. A node among the strategy's
     options becomes a function that creates the object, because that may need TensorFlow.
     """
     if experiment.mode == "export":

@@ -1,4 +1,4 @@
-"""The interface of a strategy: processes, devices, and what the engine must know of them.
+"""The interface of a strategy: processes, devices, and what the engine needs of them.
 
 Every strategy is one class in one file here, or in a user's own package. The parent process creates
 the object too, so only `create` may touch TensorFlow.
@@ -31,9 +31,9 @@ class Strategy:
         service_jobs: jobs whose processes do not train, but run what the chief sends them.
         restartable_jobs: jobs whose lost processes are started again alone; the loss of any other
             process ends the attempt.
-        asynchronous: whether the chief hands out chunks of steps, instead of all processes running
+        asynchronous: whether the chief schedules chunks of steps, instead of all processes running
             the same step together.
-        static_shapes: whether its devices know no tensors whose shape depends on values.
+        static_shapes: whether its devices have no tensors whose shape depends on values.
         optimizer_reduces: whether the optimizer's own reduction over the replicas cannot be left
             out, because they all share one copy of each variable.
         uses_gpus: whether its replicas are on this machine's GPUs, or on the CPU without any.
@@ -74,19 +74,19 @@ class Strategy:
     def resolve(
         self, cluster: Cluster, count_gpus: Callable[[], int] | None = None
     ) -> tuple[Strategy, str | None]:
-        """Return the strategy to use, and a line that says why it was chosen, if it was.
+        """Return the strategy to use, and a line with the reason if it was chosen.
 
         Call it before anything else here but `process_ids`.
 
         Args:
-            cluster: the cluster as this process sees it; without jobs if there is none.
+            cluster: the cluster as this process sees it, perhaps without jobs.
             count_gpus: returns the number of GPUs; None in a process without TensorFlow, where a
                 choice that depends on it stays open.
         """
         return self, None
 
     def num_replicas(self) -> int | None:
-        """Return the number of replicas; None if only TensorFlow can tell (it counts the GPUs)."""
+        """Return the number of replicas; None if only TensorFlow can count them (GPUs)."""
         return None
 
     def process_ids(self, count: int | None) -> list[ProcessId]:

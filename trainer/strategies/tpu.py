@@ -1,4 +1,4 @@
-"""TPU: a replica of the model on each core of a TPU, updated alike."""
+"""TPU: a replica of the model on each core of a TPU, with equal updates."""
 
 from __future__ import annotations
 

@@ -22,12 +22,12 @@ class Classification(Supervised):
     Args:
         label_smoothing: fraction of the target that is spread over all classes (Szegedy et al.
             2016). The loss that an evaluation reports is without it.
-        class_weights: by how much the loss of an example of each class counts, likewise in training
+        class_weights: by how much the loss of an example of each class counts, also in training
             alone; balanced: examples / (classes * examples of the class), so that all classes count
-            alike (King and Zeng 2001); []: 1 each.
+            equally (King and Zeng 2001); []: 1 each.
         focal_gamma: power of 1 - p by which the loss of an example is multiplied in training, where
             p is the probability of its class: so those that are right already count less (Lin et
-            al. 2017). 0: all count alike.
+            al. 2017). 0: all count equally.
     """
 
     metrics = ("loss", "accuracy")
@@ -98,14 +98,14 @@ def _weights(weights: list[float] | str, parts: TaskParts) -> tuple[float, ...]:
 
 
 def _weight_of(labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    """Return the weight of each example, [B]; of shares of classes their mean weight."""
+    """Return the weight of each example, [B]; of fractions of classes their mean weight."""
     if labels.shape.rank == 1:
         return tf.gather(weights, labels)
     return tf.linalg.matvec(labels, weights)
 
 
 def _probability_of(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Return the probability of each example's class, [B]; of shares of classes their mean."""
+    """Return the probability of each example's class, [B]; of fractions of classes their mean."""
     probabilities = tf.nn.softmax(logits)
     if labels.shape.rank == 1:
         return tf.gather(probabilities, labels, batch_dims=1)

@@ -58,7 +58,7 @@ class Gan:
     metrics = ("loss", "generator_loss", "discriminator_accuracy")
     direction: ClassVar = {"loss": "min", "generator_loss": "min"}
     single_input = True
-    # Its loss tells how well a generator fools, not how good its examples are.
+    # Its loss measures how well a generator fools, not the quality of its examples.
     primary_metric = "frechet_distance"
 
     def __init__(

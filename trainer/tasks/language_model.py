@@ -221,7 +221,7 @@ class FilePrompts:
 
 
 def _card(length: int, sampling: Sampling) -> str:
-    """Return what the model card says of the served functions."""
+    """Return the model card's text on the served functions."""
     among = "all" if sampling.top_k is None else f"the {sampling.top_k} most likely"
     return (
         f"- `serving_default`: `features`, [N, {length}] int32, tokens. It returns `logits`, "

@@ -14,10 +14,10 @@ from trainer.tasks.supervised import Supervised
 class Regression(Supervised):
     """Trains `model(features)`, outputs [B, targets], on numbers.
 
-    Where the dataset knows mean and standard deviation of each target in the training split, as a
+    Where the dataset has mean and standard deviation of each target in the training split, as a
     table does, the model predicts (target - mean) / deviation, and the loss is that of these
-    numbers: targets of different units count alike. Predictions and metrics are in the targets' own
-    unit.
+    numbers: targets of different units count equally. Predictions and metrics are in the units of
+    the targets.
 
     Args:
         loss: mean over the targets of e**2 (squared), |e| (absolute), or of e**2 / 2 where

@@ -68,7 +68,7 @@ def row_announcer(channel: Channel) -> Callable[[Any, tf.Variable], None]:
 
 def _announce(run: Run, what: str, num_devices: int) -> None:
     jobs, group, strategy = run.cluster.jobs, run.group, run.strategy
-    # A chief's workers are no replicas of one another: each runs steps of its own.
+    # A chief's workers are no replicas of one another: each runs its own steps.
     num_workers = len(jobs["worker"]) if strategy.asynchronous else 1
     # TensorFlow's tutorial prints this line, and programs read it from the log.
     run.channel.log(f"Number of devices: {num_devices * num_workers}")
@@ -96,7 +96,7 @@ def _model(experiment: Experiment) -> str:
 
 
 def _data(experiment: Experiment) -> str:
-    """Return ` on digits`; a loop of the user's own has no data that is known here."""
+    """Return ` on digits`; the data of a custom loop are unknown."""
     group = experiment.data_group
     if getattr(experiment, group) is None:
         return ""

@@ -197,7 +197,7 @@ def check_variables(task: Task, strategy: tf.distribute.Strategy) -> None:
     """Check that the models' variables were created in the strategy's scope.
 
     Those of a model that a module creates at its import, before the strategy, for example, were
-    not: TensorFlow would neither place them nor keep them alike on all replicas.
+    not: TensorFlow would neither place them nor keep them equal on all replicas.
     """
     strangers = {
         name: [
@@ -255,7 +255,7 @@ def check_classes(task: Task, dataset: Dataset, loss: Any = None) -> None:
     Args:
         loss: the configured loss of a Keras model; None: that it was compiled with.
     """
-    # Of the class: a Keras task has that of its dataset, whatever its loss makes of the labels.
+    # Of the class: a Keras task has that of its dataset, for any loss.
     learns_classes = with_defaults(type(task), TaskDefaults).label_kind == "class"
     if learns_classes:
         outputs: _Outputs | None = _Outputs((None, dataset.num_classes))

@@ -83,7 +83,7 @@ def fit_or_restore(
 ) -> str:
     """Fit a dataset, or restore what the run has kept; return that; collective.
 
-    The run keeps what the chief's data say. Other data never change it.
+    The run keeps the facts of the chief's data. Other data never change it.
 
     Args:
         fits: whether what the run does not keep is learned, as in training.

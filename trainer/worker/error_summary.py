@@ -18,7 +18,7 @@ from trainer.errors import (
 from trainer.text import first_line
 
 SELF_EXPLANATORY = (CheckpointError, DivergedError, NonFiniteError, StorageError)
-"""Errors whose message says all: they are shown without a traceback."""
+"""Errors that are shown without a traceback: the message suffices."""
 
 _NAMED_ERROR = re.compile(r"[\w.]*(?:Error|Exception): (?P<message>.+)")
 _WRAPPER_LINES = (

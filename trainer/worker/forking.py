@@ -1,8 +1,8 @@
-"""The fork server: imports TensorFlow once, and forks a process whenever it is asked to.
+"""The fork server: imports TensorFlow once, and forks a process on request.
 
 Started by `trainer.cluster.fork_server` as `python -m trainer.worker.forking`. The import
 takes 4 seconds of processor time and 400 MB, a fork a few hundredths of a second, and pages that
-nobody writes to are shared.
+no process writes to are shared.
 
 A fork is sound only while nothing has been started that it does not copy: this process has one
 Python thread, creates no device and no context of TensorFlow, opens no GPU, and imports no code of
@@ -118,7 +118,7 @@ class Server:
             self._abandon(child)
 
     def _answer(self, connection: socket.socket, event: int) -> Task | None:
-        if event & select.POLLHUP:  # nobody waits for an answer any more
+        if event & select.POLLHUP:  # nothing waits for an answer any more
             self._close(connection)
             return None
         message, descriptors = fork_server.receive(connection)
@@ -191,7 +191,7 @@ def _check_forkable() -> None:
 
 
 def _import_while(owner: socket.socket, directory: Path) -> None:
-    """Import what workers need, and end at once if the owner ends meanwhile."""
+    """Import what workers need, and exit if the owner ends meanwhile."""
     imported, done = os.pipe()
 
     def watch() -> None:

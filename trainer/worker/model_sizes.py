@@ -74,7 +74,7 @@ def _size(variables: Iterable[tf.Variable]) -> int:
 
 
 def _activations(model: tf.keras.Model) -> int:
-    """Return the bytes of the outputs of all layers for one example; 0 if Keras knows none."""
+    """Return the bytes of the outputs of all layers for one example; 0 if Keras has none."""
     import tensorflow as tf
 
     keras_3 = getattr(model, "keras_model", None)

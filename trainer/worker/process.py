@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 _MAX_DESCRIPTORS = 253  # in one message on Linux
 
 _KERNEL_ERROR = "Operation received an exception"
-"""What oneDNN says if it has no such kernel; TensorFlow gives it the type of a lost peer."""
+"""The message of oneDNN without such a kernel; TensorFlow gives it the type of a lost peer."""
 
 _COMMUNICATION_ERROR = re.compile(r"[Cc]ollective|NCCL|RecvBuf")
-"""What an internal error says if it is one of communication; the others are faults of code."""
+"""The message of an internal error of communication; the others are faults of code."""
 
 
 def attempt(run: TrainingRun, signals: Signals, began: float) -> int:

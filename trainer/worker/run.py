@@ -97,7 +97,7 @@ class Run:
 
     @cached_property
     def resolved_strategy(self) -> tuple[Strategy, str | None]:
-        """The strategy, and a line that says why it was chosen, if it was."""
+        """The strategy, and a line with the reason if it was chosen."""
         return select_strategy(self.experiment).resolve(self.cluster, devices.count_gpus)
 
     @property
@@ -172,7 +172,7 @@ class Run:
 
     @cached_property
     def dataset(self) -> Dataset:
-        """The dataset, or what stands for it; building it is collective."""
+        """The dataset, or its replacement; building it is collective."""
         is_chief = self.cluster.is_chief
         return build_dataset(self.experiment, self.run_dir, self.channel, self.group, is_chief)
 
@@ -359,7 +359,7 @@ class Run:
 
 @dataclass(eq=False, repr=False)
 class SavedRun(Run):
-    """A run for a process that does not train: on one device, whatever trains it or has trained it.
+    """A run for a process that does not train: on one device, for any strategy of the training.
 
     Its batch sizes are those of the training.
 

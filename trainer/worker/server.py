@@ -38,7 +38,7 @@ class ParameterServerControl:
         )
 
     def stop_requested(self) -> bool:
-        """Return whether a server was asked to stop: then all save and stop."""
+        """Return whether a server received a stop request: then all save and stop."""
         return any(_read(note) == _STOP for note in self._notes)
 
     def dismiss(self, *, finished: bool) -> None:

@@ -39,7 +39,7 @@ class Sidecar:
     """Evaluates the checkpoints of a run.
 
     Its lines go to evaluations.jsonl, because metrics.jsonl is the chief's. After a restart they
-    also tell which checkpoints are evaluated.
+    also show which checkpoints are evaluated.
 
     Args:
         run: of which nothing is built before there is a checkpoint, so training has begun.
@@ -147,7 +147,7 @@ class Sidecar:
         self._run.lines.show(self._channel, step, ended, None, evaluation.metrics)
 
     def _version(self, step: int) -> int | None:
-        """Return what tells a checkpoint from a later one of its step; None: it is not there."""
+        """Return what distinguishes a checkpoint from a later one of its step, or None."""
         try:
             return (self._directory / f"ckpt-{step}.json").stat().st_mtime_ns
         except FileNotFoundError:

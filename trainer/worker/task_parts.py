@@ -95,8 +95,7 @@ class Parts:
         labels = with_defaults(self.dataset.train, SplitDefaults).labels
         if labels is None or self.label_kind != "class":
             raise ConfigError(
-                "the dataset does not know how many examples of each class it has without reading "
-                "all of them"
+                "the dataset cannot count the examples of each class without reading all of them"
             )
         return np.bincount(labels, minlength=self.num_classes).tolist()
 
@@ -225,7 +224,7 @@ class Parts:
     def check_used(self) -> None:
         """Check that a task with its own model or optimizer uses the configured one, if any.
 
-        Says what else of a model is not used.
+        Warns of what else of a model is not used.
         """
         choices = self.experiment.choices or {}
         problems = [

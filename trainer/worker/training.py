@@ -102,7 +102,7 @@ class TrainingRun(Run):
             )
 
     def _record(self) -> None:
-        """Have the chief add to the run's record what only a worker knows."""
+        """Have the chief complete the run's record."""
         if self.cluster.is_chief and self.experiment.trains:
             directions = self.inference.directions
             provenance.update(
@@ -129,11 +129,11 @@ class TrainingRun(Run):
 
     @cached_property
     def exchange_times(self) -> tuple[ExchangeTime | None, ExchangeTimer | None]:
-        """What tells how long the exchanges take, and what measures that if the exchange does not.
+        """What has the times of the exchanges, and what measures them if the exchange does not.
 
-        None if there is nobody to wait for, or nothing to measure it with: on GPUs TensorFlow tells
-        when an operation is queued, not when it is done, and with deterministic kernels it lets
-        nobody read the clock.
+        None if nothing is waited for, or nothing can measure it: on GPUs TensorFlow shows
+        when an operation is queued, not when it is done, and with deterministic kernels
+        the clock cannot be read.
         """
         exchange = self.exchange
         if self.group.count == 1:

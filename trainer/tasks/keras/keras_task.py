@@ -71,7 +71,7 @@ class _Side:
 class Keras:
     """Trains a Keras model as `fit` does.
 
-    What a model was compiled with counts unless an option says otherwise: loss and its weights,
+    What a model was compiled with counts unless an option replaces it: loss and its weights,
     metrics, and the optimizer, made the fused one of the same name. A model's own `train_step`,
     `test_step`, `compute_loss` and `compute_metrics` run as they are written.
     """
@@ -470,7 +470,7 @@ def _gathered(step: Any, batch: Any) -> Any:
     texts = [x for x in tf.nest.flatten(batch) if x.dtype == tf.string]
     if texts:
         raise ConfigError(
-            "model: its loss or a metric needs all examples of a batch at once, and replicas "
+            "model: its loss or a metric needs all examples of a batch together, and replicas "
             "cannot exchange texts; turn them into numbers in the dataset, or use one device"
         )
     return step.gather_rows(batch)

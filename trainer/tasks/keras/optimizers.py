@@ -1,4 +1,4 @@
-"""The optimizers of Keras programs: fused ones that update alike, Keras' own, and their proxies."""
+"""The optimizers of Keras programs: fused equivalents, Keras' own, and their proxies."""
 
 from __future__ import annotations
 
@@ -178,9 +178,9 @@ _ONE_DEVICE = SimpleNamespace(
         )
     )
 )
-"""Stands for the strategy that an optimizer updates variables through."""
+"""Replaces the strategy that an optimizer updates variables through."""
 
-with tf.Graph().as_default():  # whatever strategy's scope this is imported in
+with tf.Graph().as_default():  # in any strategy's scope
     _NO_STRATEGY = tf.distribute.get_strategy()
 
 
@@ -257,7 +257,7 @@ class KerasOptimizer:
         grads_and_vars: Iterable[tuple[Any, tf.Variable]],
         experimental_aggregate_gradients: bool = False,
     ) -> None:
-        """Update variables, in replica context, by gradients that all replicas have alike."""
+        """Update variables, in replica context, by gradients that are equal on all replicas."""
         if experimental_aggregate_gradients:
             raise ConfigError(
                 f"model: compiled with {self._name}, which runs as Keras' own, and parameter "
@@ -286,7 +286,7 @@ class KerasOptimizer:
         if not callable(optimizer._learning_rate):
             optimizer._learning_rate.assign(self._rate())
         optimizer.apply_gradients(pairs)
-        # Each device is traced alike, also where the optimizer counts in Python.
+        # Each device is traced in the same way, also where the optimizer counts in Python.
         vars(optimizer).update(before)
 
     def finish(self) -> None:
@@ -386,7 +386,7 @@ def traced_step(index: tf.Tensor) -> Iterator[None]:
 
 
 class OptimizerProxy:
-    """Stands for an optimizer in a model's own step: its updates go through the engine's."""
+    """Replaces an optimizer in a model's own step: its updates go through the engine's."""
 
     def __init__(self, name: str, original: Any) -> None:
         self._steadfast_name = name

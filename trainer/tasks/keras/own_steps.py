@@ -30,7 +30,7 @@ from trainer.tasks.keras.user_model import undecorated
 
 
 class VariableGroup(tf.Module):
-    """The variables that one of several optimizers updates, as the engine knows a model.
+    """The variables that one of several optimizers updates, in the form of a model.
 
     All that is not updated is the whole model's.
     """

@@ -128,7 +128,7 @@ class MetricStates:
         with tf.device("CPU:0"):
             return numbers_of(self._results(tf.constant(totals, tf.float64)))
 
-    # In a graph: eager operations read variables past what stands in for them.
+    # In a graph: eager operations bypass the replacements of variables.
     @tf.function(autograph=False)
     def _results(self, totals: tf.Tensor) -> dict[str, Any]:
         values = [
@@ -146,7 +146,7 @@ class MetricStates:
             return {metric.name: metric.result() for metric in self.metrics}
 
     def directions(self, direction_of: Callable[[str], str | None]) -> dict[str, str]:
-        """Return which direction of each value is better, where its name or class tells."""
+        """Return which direction of each value is better, where its name or class shows it."""
         kinds = {metric.name: type(metric).__name__ for metric in self._each}
         found = {name: direction_of(name) for name in self.names()}
         found |= {name: way for name, kind in kinds.items() if (way := direction_of(kind))}
@@ -198,7 +198,7 @@ class Pass:
 
 
 class Program:
-    """A compiled model, or one with steps of its own.
+    """A compiled model, or one with custom steps.
 
     Attributes:
         own: the user's, which is the same of tf_keras.
@@ -277,7 +277,7 @@ class Program:
 
     @contextmanager
     def _called(self) -> Iterator[Any]:
-        """Call the model inside; yield what knows the values of the metrics."""
+        """Call the model inside; yield the source of the metrics' values."""
         with self._explained(), self._converting():
             if self._is_keras3:
                 with self.model.values_noted() as scope:
@@ -314,7 +314,7 @@ class Program:
             raise ConfigError(NO_LOSS)
         loss = tf.cast(tf.convert_to_tensor(loss), tf.float32)
         if self._is_keras3:
-            if own._loss_tracker is not None:  # else its class has a `compile` of its own
+            if own._loss_tracker is not None:  # else its class has its own `compile`
                 own._loss_tracker.update_state(loss, sample_weight=num_examples(batch))
             returned = own.compute_metrics(*args, sample_weight=weight)
         else:
@@ -425,7 +425,7 @@ def _set_rows(outputs: Any, label: Any) -> None:
 
 
 def packed(batch: Batch) -> Any:
-    """Return a batch as Keras hands it to a step: features, or with label and sample weight.
+    """Return a batch as Keras passes it to a step: features, or with label and sample weight.
 
     A step may change the dicts that it is given.
     """
@@ -466,7 +466,7 @@ def _place(error: BaseException) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Return what an error says, in one line."""
+    """Return the message of an error in one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if _AUTOGRAPH_LINE.search(str(error)):
         lines = [line for line in lines if re.match(r"\w+(Error|Exception)?: ", line)] or lines

@@ -27,7 +27,7 @@ _SHAPES_ONLY = ("Reshape", "Squeeze", "Cast", "Identity")
 
 
 def loss_of_names(model: Any, loss: Any, from_logits: bool | None, features: Any) -> Any:
-    """Return losses in which those named are Keras' own; cross-entropies know if they take logits.
+    """Return losses, with Keras' own for names, and `from_logits` set for cross-entropies.
 
     Args:
         loss: a name, a function or an object, or a dict or list of such by output.
@@ -35,7 +35,7 @@ def loss_of_names(model: Any, loss: Any, from_logits: bool | None, features: Any
         features: specification of what the model is called with.
 
     Raises:
-        ConfigError: a name is none of Keras.
+        ConfigError: a name is not one of Keras.
     """
     library = library_of(model)
     is_linear = _linear_outputs(model, features) if from_logits is None else {}
@@ -80,7 +80,7 @@ def _linear_outputs(model: Any, features: Any) -> dict[Any, bool]:
 
 
 def output_names(model: Any, count: int) -> list[str]:
-    """Return the names of a model's outputs, `output_1` and so on if it has none."""
+    """Return the names of a model's outputs, by default `output_1` and so on."""
     names = list(getattr(model, "output_names", None) or ())
     return names if len(names) == count else [f"output_{i + 1}" for i in range(count)]
 
@@ -165,7 +165,7 @@ def masks_of(outputs: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
 def logits_of(outputs: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
     """Return by number the logits of outputs that activations of Keras have made.
 
-    Cross-entropies of Keras are computed from them, whatever they are told of logits.
+    Cross-entropies of Keras are computed from them, with any `from_logits`.
     """
     return {str(i): x._keras_logits for i, x in enumerate(outputs) if hasattr(x, "_keras_logits")}
 
@@ -173,7 +173,7 @@ def logits_of(outputs: Sequence[tf.Tensor]) -> dict[str, tf.Tensor]:
 def with_attributes(
     outputs: Sequence[tf.Tensor], masks: Mapping[str, tf.Tensor], logits: Mapping[str, tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Return outputs with the masks and the logits that Keras knows of them, by number."""
+    """Return outputs with the masks and the logits that Keras attached to them, by number."""
     outputs = [tf.identity(x) for x in outputs]
     for number, mask in masks.items():
         outputs[int(number)]._keras_mask = mask

@@ -89,7 +89,7 @@ def kinds_of(
     Raises:
         ConfigError: the program fails on so many examples.
     """
-    # Halves that are as different as they can be, and halves that are alike: a masked mean of one
+    # Halves that are as different as they can be, and halves that are similar: a masked mean of one
     # half without any example that counts would be the sum of both. Others by chance: a mean over
     # what counts looks like one over all where both halves have as much that counts.
     orders = _sorted_by_labels(examples)
@@ -148,7 +148,7 @@ def _agreed(trials: Sequence[Kinds]) -> Kinds:
 def _by_metric(kinds: Kinds, groups: Sequence[Sequence[int]]) -> Kinds:
     """Return kinds in which a metric needs the whole batch if its variables are of several.
 
-    One that was 0 in all trials looks like a sum, though the count that divides it is none.
+    One that was 0 in all trials looks like a sum, though the count that divides it is no sum.
     """
     of_states = list(kinds.states)
     for group in groups:

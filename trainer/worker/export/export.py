@@ -92,7 +92,7 @@ def _predicting_functions(task: Task, dataset: Dataset) -> dict[str, Any]:
     model = next(iter(task.models.values()))
 
     def predict(features: Any) -> Mapping[str, tf.Tensor]:
-        if not predicts:  # of such a task only its first model is known
+        if not predicts:  # of such a task only the first model is exported
             return _named(model(features, training=False))
         count = tf.shape(tf.nest.flatten(features)[0], tf.int64)[0]
         # Every batch has the engine's own names too.
@@ -114,7 +114,7 @@ def _predicting_functions(task: Task, dataset: Dataset) -> dict[str, Any]:
     keys = paths(specs, "" if isinstance(specs, dict) else prefix, "_")
     if len(set(keys)) < len(keys):
         raise ConfigError(
-            f"mode (export): the inputs are named {', '.join(keys)}, two of them alike; rename one"
+            f"mode (export): the inputs are named {', '.join(keys)}, of which two are equal; rename one"
         )
     named = {
         key: tf.TensorSpec([None, *x.shape[1:]], x.dtype)

@@ -27,7 +27,7 @@ _SECTIONS = (
     "model", "dataset", "task", "optimizer", "schedule", "batch", "precision", "seed", "train",
 )  # fmt: skip
 _MAX_CLASS_NAMES = 20
-_FEATURES_RULE = "as the dataset hands them to the model (scaled and normalized)"
+_FEATURES_RULE = "as the dataset passes them to the model (scaled and normalized)"
 _LAST_OUTPUT: Mapping[LabelKind, str] = {
     "class": "the most probable class",
     "number": "in the unit of the targets",
