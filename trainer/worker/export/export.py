@@ -114,7 +114,7 @@ def _predicting_functions(task: Task, dataset: Dataset) -> dict[str, Any]:
     keys = paths(specs, "" if isinstance(specs, dict) else prefix, "_")
     if len(set(keys)) < len(keys):
         raise ConfigError(
-            f"mode (export): the inputs are named {', '.join(keys)}, of which two are equal; rename one"
+            f"mode (export): inputs are named {', '.join(keys)}, two are equal; rename one"
         )
     named = {
         key: tf.TensorSpec([None, *x.shape[1:]], x.dtype)
