@@ -111,12 +111,6 @@ FEATURES = {
         for name in ("net", "legacy_net")
     },
     **{
-        f"random draws by {draw}": (
-            *OWN_MODEL, "model._target_=tests.programs.vae_tf_random.vae", f"+model.draw={draw}",
-        )
-        for draw in ("backend", "function")
-    },
-    **{
         f"{name} of {library}": keras_program(name, library)
         for name in ("compiled", "functional", "subclassed", "vae", "gan", "averaging")
         for library in ("tf_keras", "keras")
@@ -140,7 +134,7 @@ FEATURES = {
 QUICK = {"optimizer muon"}
 SHOWN_BY_OTHERS = {
     "functional of keras", "subclassed of tf_keras", "averaging of keras", "compiled of tf_keras",
-    "vae of tf_keras", "gan of tf_keras", "random draws by function",
+    "vae of tf_keras", "gan of tf_keras",
     *(feature for feature in FEATURES if feature.startswith("optimizer ")),
 } - {"optimizer adam", *QUICK}  # fmt: skip
 """By the other Keras, and by tests of every optimizer."""

@@ -1,7 +1,7 @@
 """Keras programs with steps of their own, of either Keras: `library` is `tf_keras` or `keras`.
 
 Small versions of the patterns of keras.io's examples, written anew: variational autoencoder, GAN
-with two optimizers, Wasserstein GAN with gradient penalty, distillation, and denoising diffusion.
+with two optimizers, averaged weights.
 """
 
 from __future__ import annotations

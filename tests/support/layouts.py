@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -12,8 +11,6 @@ from trainer.engine.graph.randomness.randomness import BatchPart, batch_part, fo
 from trainer.engine.graph.step.shard_tree import TreeExchange
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.graph.step.train_step import Step
-
-Batch = Mapping[str, tf.Tensor]
 
 
 @dataclass(frozen=True)

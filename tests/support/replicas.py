@@ -7,8 +7,6 @@ process as JSON.
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
 
 if __name__ == "__main__":
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
@@ -21,9 +19,6 @@ import tensorflow as tf
 from trainer.engine.graph.exchange.collectives import CollectiveLog
 from trainer.engine.graph.step.step_options import StepOptions
 from trainer.engine.graph.step.train_step import Step
-
-Layers = Mapping[str, tf.keras.layers.Layer]
-Case = Callable[[Step, int, Layers], Any]
 
 NESTS = [{"a": 1, "b": [40, 1]}, {"a": 3, "b": [2, 98]}, {"a": 2, "b": [7, 50]}]
 """The value of each replica; the first two are those of TensorFlow's RFC on collectives."""
