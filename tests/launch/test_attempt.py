@@ -182,6 +182,14 @@ def test_hung_process_ends_the_attempt():
     ]
 
 
+def test_hung_process_that_is_stopped_is_shown_as_such():
+    play = Play(*TWO, options=["watchdog.stall_secs=5"]).train(*TWO)
+    play.examined = Examined([process("worker-1")], {})
+    play.wait()
+    assert play.blamed == ("worker-1", "made no progress")
+    assert "; it is stopped by a signal" in play.lines[0]
+
+
 def test_process_that_makes_progress_while_stacks_are_collected_does_not_hang():
     play = Play(*TWO, options=["watchdog.stall_secs=5"]).train(*TWO)
     del play.answers[Examine]

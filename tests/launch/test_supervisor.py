@@ -268,6 +268,15 @@ def test_standby_has_the_same_processes_at_other_addresses_and_ends_with_the_run
     assert all(process.is_standby and process.is_killed for process in ahead)
 
 
+def test_processes_that_end_with_a_failed_one_are_shown_as_ended(run, monkeypatch):
+    states = {}
+    end = lambda console, process_id, state, *detail: states.update({process_id: state})  # noqa: E731
+    monkeypatch.setattr(Console, "end", end)
+    behaviors = [lambda process: None, run.ending(-9)]
+    assert run.supervise(behaviors, "restart.max_restarts=0", members=MEMBERS[:2]) == 1
+    assert states == {WORKERS[0]: "ended", WORKERS[1]: "lost"}
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
