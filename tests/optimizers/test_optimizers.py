@@ -1,5 +1,7 @@
 """Updates against a reference in NumPy float64, and their kernels."""
 
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -251,3 +253,26 @@ def test_muon_updates_tables_and_what_it_is_told_by_adam(name, options):
     optimizer = build_muon(RATE, **options)
     optimizer.apply_gradients([(tf.ones([6, 3]), table)])
     np.testing.assert_allclose(table.numpy(), np.full((6, 3), -RATE), rtol=1e-5)
+
+
+def test_no_update_is_lost_where_workers_do_not_wait_for_each_other():
+    """Each moves a weight by the learning rate, a power of two: their sum is exact."""
+    variable = tf.Variable(tf.zeros([3, 2]))
+    optimizer = build_lion(2.0**-10)
+    optimizer._create_all_weights([variable])
+
+    @tf.function
+    def update():
+        optimizer.apply_gradients([(tf.ones_like(variable), variable)])
+
+    update()
+    threads = [
+        threading.Thread(target=lambda: [update() for _ in range(50)], daemon=True)
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    np.testing.assert_array_equal(variable.numpy(), np.full((3, 2), -201 * 2.0**-10))
+    assert int(optimizer.iterations) == 201

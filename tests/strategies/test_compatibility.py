@@ -192,6 +192,13 @@ def test_synchronized_normalization_of_either_keras_takes_one_pass(option):
         assert problem.startswith(f"batch.{option} (2) cannot be used with synchronized")
 
 
+@pytest.mark.parametrize("optimizer", ["lars", "muon"])
+def test_optimizers_of_whole_layers_exclude_partitioned_variables(optimizer):
+    partitioned = ["strategy=parameter_server", "strategy.partitioner=min_size"]
+    (problem,) = refusal(compose([*partitioned, f"optimizer={optimizer}"]))
+    assert "an update depends on the whole layer" in problem
+
+
 def test_worker_checks_the_strategy_that_auto_chose(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "count_gpus", lambda: 2)
     with pytest.raises(ConfigError) as caught:
