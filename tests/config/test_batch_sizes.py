@@ -31,6 +31,7 @@ def test_batch_is_divided(batch, replicas, sizes, line):
     resolved = batch_sizes.resolve_batch_sizes(batch, replicas)
     assert (resolved.global_size, resolved.per_replica, resolved.micro) == sizes
     assert str(resolved) == f"{sizes[0]} = {line}"
+    assert batch_sizes.divides(batch, replicas)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +53,7 @@ def test_indivisible_size_suggests_two_nearest(batch, replicas, key, fix):
     (problem,) = caught.value.problems
     assert problem.startswith(key)
     assert problem.endswith(fix)
+    assert not batch_sizes.divides(batch, replicas)
 
 
 @pytest.mark.parametrize("key", ["global_size", "per_replica"])

@@ -1,8 +1,10 @@
 """Runs on a real Ray cluster of two hosts: disturbed in every way, they end as one never was."""
 
+import json
 import os
 import random
 import signal
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -96,6 +98,11 @@ class Job:
         wait_until(lambda: not worker_pids(self.directory), problem="orphans")
         self.begin()
 
+    def status(self):
+        command = [sys.executable, str(ROOT / "train.py"), "status", "--json"]
+        run_dir = str(only_run(self.directory))
+        return json.loads(subprocess.check_output([*command, run_dir], timeout=SECS))
+
     def lost_process(self, dice):
         pids = actors(self.cluster)
         assert len(pids) == 2, pids
@@ -142,3 +149,29 @@ def test_run_with_fault_ends_as_local_one_without(cluster, straight, tmp_path, s
     assert [line for line in log(run_dir) if line["split"] == "test"] == [
         line for line in log(straight) if line["split"] == "test"
     ]
+
+
+@pytest.mark.long
+def test_elastic_run_shrinks_and_grows_with_the_cluster(cluster, straight, tmp_path):
+    elastic = ["launch.ray.min_workers=1", "launch.ray.rejoin_secs=5"]
+    job = Job(cluster, tmp_path, [8, 16], *elastic)
+    try:
+        job.wait_for_step(8)
+        processes = job.status()["processes"]
+        assert {process["host"] for process in processes} == {"n1", "n2"}, processes
+        assert {process["phase"] for process in processes} == {"evaluate"}
+        cluster.kill("n2")
+        job.wait_for_step(16)
+        assert "warning: continuing with 1 of 2 workers" in job.output
+        cluster.start_node("n2")
+        os.kill(actors(cluster)[0], signal.SIGKILL)
+        run_dir = job.finish()
+    finally:
+        job.process.kill()
+        job.process.wait(SECS)
+        if not cluster.pids("n2"):
+            cluster.start_node("n2")
+    assert "continuing with all 2 workers" in job.output
+    assert job.output.count("step  4/24 ") == 1
+    assert (run_dir / "logs" / "worker-1.log").stat().st_size > 0
+    assert_same_bits(final_variables(straight), final_variables(run_dir))

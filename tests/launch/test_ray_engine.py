@@ -108,6 +108,7 @@ class Cloud:
         monkeypatch.setitem(sys.modules, "ray", FakeRay())
         monkeypatch.setattr(ray_engine, "_POLL_SECS", 0.01)
         monkeypatch.setattr(ray_engine, "_RETRY_SECS", 0.01)
+        monkeypatch.setattr(ray_engine, "_SMALLER_SECS", 0.1)
         monkeypatch.setattr(ray_engine, "create_actors", self._create)
         monkeypatch.setattr(ray_engine, "remove_actors", self._remove)
         monkeypatch.setattr(ray_engine, "has_places", lambda group: False)

@@ -104,6 +104,15 @@ def resolve_batch_sizes(batch: Batch, num_replicas: int) -> BatchSizes:
     return BatchSizes(batch.global_size, num_replicas, batch.accumulate, shards)
 
 
+def divides(batch: Batch, num_replicas: int) -> bool:
+    """Return whether the batch can be divided among so many replicas."""
+    try:
+        resolve_batch_sizes(batch, num_replicas)
+    except ConfigError:
+        return False
+    return True
+
+
 def _check_shards(shards: int, num_replicas: int) -> None:
     """Raise a ConfigError with the nearest numbers unless each replica has a subtree of the sum."""
     counts = sorted({1, *_halved(shards)})

@@ -491,6 +491,14 @@ class Ray:
         OneOf("spread", "pack", "strict_spread", "strict_pack"),
     )
     timeout_secs: float = key(300.0, "seconds to wait until Ray has placed all processes", Gt(0))
+    min_workers: int | None = key(
+        None,
+        "least number of workers to continue with if Ray has no place for all; null: all",
+        Ge(1),
+    )
+    rejoin_secs: float = key(
+        60.0, "seconds to wait for places before it continues with fewer", Ge(0)
+    )
 
 
 @dataclass

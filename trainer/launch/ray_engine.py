@@ -27,6 +27,7 @@ from trainer.cluster import discovery, environment, ports
 from trainer.cluster.messages import Exit, Line, Message
 from trainer.cluster.spec import RAY, Cluster, ProcessId
 from trainer.config import loading
+from trainer.config.batch_sizes import divides
 from trainer.config.schema import Experiment, Ray
 from trainer.errors import CRASHED, WRONG_INPUT, ConfigError
 from trainer.files import Lock, clear_temporaries
@@ -46,6 +47,7 @@ _OPEN_WARNING = (
 _POLL_SECS = 0.5
 _RETRY_SECS = 2.0  # between two tries to start: Ray may learn late that a node is lost
 _NOTICE_SECS = 10.0  # how long to wait for places before the user is told
+_SMALLER_SECS = 10.0  # how long Ray may take to place fewer processes than requested
 _RECEIVE_SECS = 5.0  # how long a call may wait for a message
 _LOCK_SECS = 30.0  # how long the process of a killed command may need to end
 _ANSWER_SECS = 10.0  # how long a living actor may take to answer
@@ -133,10 +135,15 @@ class RayEngine:
     def __init__(self, context: RunContext, beside: Sequence[Cluster]) -> None:
         self._context = context
         self._settings = context.experiment.launch.ray
-        self._size = len(context.strategy.process_ids(None)) or 1
+        full = len(context.strategy.process_ids(None)) or 1
+        least = self._settings.min_workers or full
+        batch = context.experiment.batch
+        fewer = (size for size in range(full - 1, least - 1, -1) if divides(batch, size))
+        self._sizes = [full, *fewer]  # with how many workers the run may continue
         self._beside = list(beside)
         self._placement: _Placement | None = None
         self._processes: dict[ProcessId, RayProcess] = {}
+        self._last_size = full
         self._last_error = ""
 
     def members(self) -> list[Cluster]:
@@ -179,17 +186,37 @@ class RayEngine:
         self._processes = {}
 
     def _place(self) -> _Placement | None:
-        """Return the actors when all have started; None: the user stops."""
+        """Wait for places, of an elastic run for fewer if need be; None: the user stops."""
+        began = time.monotonic()
+        timeout_secs = self._settings.timeout_secs
+        rejoin_secs = min(self._settings.rejoin_secs, timeout_secs)
+        is_elastic = len(self._sizes) > 1
+        wait_secs = rejoin_secs if is_elastic else timeout_secs
+        self._last_error = ""
+        while True:
+            for size in self._sizes:
+                placement = self._try(size, wait_secs)
+                if self._context.stop_requests.number:
+                    return None
+                if placement:
+                    self._tell_size(size)
+                    return placement
+                wait_secs = _SMALLER_SECS
+            if time.monotonic() - began >= timeout_secs or not is_elastic:
+                break
+        raise PlacementError(CRASHED, self._why_none())
+
+    def _try(self, size: int, secs: float) -> _Placement | None:
+        """Return the actors when all have started; None: not in `secs`, or the user stops."""
         import ray
 
         began = time.monotonic()
         is_told = False
-        self._last_error = ""
         while True:
-            placement = self._placement or self._ask()
+            placement = self._placement or self._ask(size)
             pause_secs = _POLL_SECS
             try:
-                ready, waiting = ray.wait(placement.answers, num_returns=self._size, timeout=0)
+                ready, waiting = ray.wait(placement.answers, num_returns=size, timeout=0)
                 placement.places = ray.get(ready if waiting else placement.answers)
                 if not waiting:
                     return placement
@@ -197,24 +224,26 @@ class RayEngine:
                 self._note_lost_start(error)
                 pause_secs = _RETRY_SECS
             if self._context.stop_requests.wait(pause_secs):
-                self.close()
-                return None
+                break
             waited_secs = time.monotonic() - began
-            if waited_secs >= self._settings.timeout_secs:
-                self.close()
-                raise PlacementError(CRASHED, self._why_none())
+            # Actors that have places may take longer to start.
+            limit_secs = self._settings.timeout_secs if self._has_places() else secs
+            if waited_secs >= max(secs, limit_secs):
+                break
             if not is_told and waited_secs > _NOTICE_SECS:
                 is_told = True
-                if not (self._placement and has_places(self._placement.group)):
+                if not self._has_places():
                     self._context.console.line(
-                        f"waiting for Ray to place {self._request()}; the cluster has "
+                        f"waiting for Ray to place {self._request(size)}; the cluster has "
                         f"{describe_cluster()}"
                     )
+        self.close()
+        return None
 
-    def _ask(self) -> _Placement:
+    def _ask(self, size: int) -> _Placement:
         """Ask Ray for actors, and them for where they are."""
         arguments = self._what_nodes_must_see()
-        group, actors = create_actors(self._settings, self._size)
+        group, actors = create_actors(self._settings, size)
         answers = [actor.find_place.remote(*arguments) for actor in actors]
         self._placement = _Placement(group, actors, answers)
         return self._placement
@@ -232,7 +261,7 @@ class RayEngine:
             )
 
     def _why_none(self) -> str:
-        request = self._request()
+        request = self._request(self._sizes[-1])
         within = f"{self._settings.timeout_secs:g} s (launch.ray.timeout_secs)"
         cluster = f"the cluster has {describe_cluster()}"
         more = "add nodes, or request less with launch.ray.cpus and launch.ray.gpus"
@@ -254,15 +283,28 @@ class RayEngine:
             "there"
         )
 
+    def _has_places(self) -> bool:
+        return self._placement is not None and has_places(self._placement.group)
+
     def _what_nodes_must_see(self) -> tuple[str, str, str]:
         run_dir = self._context.directory.path.absolute()
         return os.getcwd(), str(run_dir), lock_file(run_dir).read_text()
 
-    def _request(self) -> str:
+    def _request(self, size: int) -> str:
         """Return what is requested: `2 processes with 1 CPU each (spread)`."""
-        noun = "process" if self._size == 1 else "processes"
+        noun = "process" if size == 1 else "processes"
         each = _amounts({"CPU": self._settings.cpus, "GPU": self._settings.gpus})
-        return f"{self._size} {noun} with {each} each ({self._settings.placement})"
+        return f"{size} {noun} with {each} each ({self._settings.placement})"
+
+    def _tell_size(self, size: int) -> None:
+        if size != self._last_size:
+            full = self._sizes[0]
+            self._context.console.line(
+                f"warning: continuing with {size} of {full} workers"
+                if size < full
+                else f"continuing with all {full} workers"
+            )
+        self._last_size = size
 
 
 def create_actors(settings: Ray, count: int) -> tuple[Any, list[Any]]:

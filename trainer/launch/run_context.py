@@ -177,6 +177,10 @@ def _check_ray(experiment: Experiment, strategy: Strategy, declared: Cluster | N
     local = "add launch=process"
     jobs = " and ".join(sorted(strategy.service_jobs))
     source = declared.source if declared else ""
+    full = len(strategy.process_ids(None)) or 1
+    count = experiment.launch.ray.min_workers or 0
+    least = f"launch.ray.min_workers ({count})"
+    name = experiment.own_loop
     problems = {
         f"{engine} starts the processes of the cluster itself, and {source} declares one; unset "
         f"it, or {local}": declared,
@@ -188,6 +192,12 @@ def _check_ray(experiment: Experiment, strategy: Strategy, declared: Cluster | N
         f"{engine} cannot place the actors of env; {local}": experiment.env is not None,
         "strategy.isolate (true) is for processes of one machine; leave it out with "
         f"{engine}": strategy.isolate is True,
+        f"{least} must be at most the number of workers ({full})": count > full,
+        f"{least} needs a batch that is the same with fewer workers; use batch.global_size instead "
+        "of batch.per_replica": count and experiment.batch.per_replica is not None,
+        f"{least} cannot be used with loop ({name}): what a custom step computes, and the "
+        "part of a stream that each worker reads, depend on how many there are; add "
+        "launch.ray.min_workers=null": count and name,
     }
     if refused := [problem for problem, is_there in problems.items() if is_there]:
         raise ConfigError(*refused)
