@@ -22,9 +22,7 @@ DIAGRAM = re.compile(r"^```mermaid\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILIN
 SCHEMES = {"light": "neutral", "dark": "dark"}
 """The themes of Mermaid for the color schemes of the site."""
 
-_GRID = re.compile(
-    r'^<div class="grid" markdown>\n(\n```.*?^```\n\n)</div>$', re.DOTALL | re.MULTILINE
-)
+_GRID = re.compile(r'<div class="grid" markdown>\n(\n```.*?```\n\n)</div>', re.DOTALL)
 _FENCE = re.compile(r'^```(\w+)(?: title="(.*?)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 _PROGRAM = re.compile(r"\| \[([^\]]+)\]\((\w+)\.py\)")
 _PAGE = re.compile(r"\(configuration/([\w-]+)\.md\)")
@@ -59,9 +57,8 @@ def on_files(files: Files, config: Any) -> None:
 
 def _programs() -> dict[str, str]:
     """Return the programs of the gallery with their titles."""
-    return {
-        name: title for title, name in _PROGRAM.findall((DOCS / GALLERY / "README.md").read_text())
-    }
+    page = (DOCS / GALLERY / "README.md").read_text()
+    return {name: title for title, name in _PROGRAM.findall(page)}
 
 
 def _program_page(name: str, title: str) -> str:

@@ -91,15 +91,8 @@ def mini_gpt(module: Any, model: Any, figure: Any) -> None:
             axis.text(0, 1 - 0.25 * row, part, color=color, **look)
 
 
-LEARNED = {
-    vae: "VAE",
-    wgan_gp: "WGAN-GP",
-    segmentation: "U-Net",
-    weather: "LSTM",
-    cutmix: "CutMix",
-    mini_gpt: "mini GPT",
-}
-"""What draws the program of its name -> the title in the picture."""
+LEARNED = {each.__name__: each for each in (vae, wgan_gp, segmentation, weather, cutmix, mini_gpt)}
+"""What draws the program of its name."""
 
 
 def tiles(figure: Any, images: Any) -> None:
@@ -123,7 +116,7 @@ def picture(function: Any, metric: str, run_dir: Path) -> bytes:
         axis.set(facecolor=PAPER, xticks=[], yticks=[])
         axis.spines[:].set_visible(False)
     head = {"y": 0.92, "va": "center", "fontsize": 17}
-    figure.text(0.05, s=LEARNED[function], color=INK, ha="left", **head)
+    figure.text(0.05, s=function.__name__, color=INK, ha="left", **head)
     text = f"test {metric.replace('_', ' ')} {score:.3f}"
     figure.text(0.96, s=text, color=FAINT, ha="right", **head)
     figure.canvas.draw()
@@ -143,18 +136,14 @@ def curves(metric: str, run_dir: Path) -> str:
     values = [value for part in drawn.values() for _, value in part]
     low, high, steps = min(values), max(values), result["step"]
     name, score = metric.replace("_", " "), result["metrics"][metric]
-    text = f"test {name} {score:.3f} after {steps:,} steps"
-    time = f"{result['wall_secs']:.0f} s on 2 CPU cores"
-    body = [
-        label(16, 28, text, font_size=15, font_weight=600),
-        label(544, 28, time, "faint", text_anchor="end"),
-        line([(60, 200), (544, 200)], "line", 1),
-        *(
-            label(52, y, f"{value:.3g}", "faint", font_size=12, text_anchor="end")
-            for y, value in ((54, high), (200, low))
-        ),
-        label(544, 218, f"step {steps:,}", "faint", font_size=12, text_anchor="end"),
-    ]
+    head = f"test {name} {score:.3f} after {steps:,} steps"
+    texts = {
+        (544, 28): f"{result['wall_secs']:.0f} s on 2 CPU cores",
+        (52, 54): f"{high:.3g}", (52, 200): f"{low:.3g}", (544, 218): f"step {steps:,}",
+    }  # fmt: skip
+    body = [label(16, 28, head, font_size=15, font_weight=600)]
+    body += [label(*at, text, "faint", text_anchor="end") for at, text in texts.items()]
+    body.append(line([(60, 200), (544, 200)], "line", 1))
     for x, (split, part) in zip((60, 114), drawn.items(), strict=False):
         places = [(at / steps, (value - low) / (high - low)) for at, value in part]
         path = [(60 + 484 * at, 196 - 146 * height) for at, height in places]
@@ -169,13 +158,12 @@ def pictures() -> Iterator[Picture]:
         ignored = shutil.ignore_patterns("runs", "__pycache__")
         shutil.copytree(ROOT / "docs" / "examples" / "gallery", folder, ignore=ignored)
         sys.path.insert(0, str(folder))
-        compare, learned = import_module("compare"), {each.__name__: each for each in LEARNED}
+        compare = import_module("compare")
         for program, metric in compare.METRICS.items():
             weights: list[str] = []
             for recipe in compare.RECIPES.get(program, [program]):
                 run_dir = train(folder, f"experiment={recipe}", *weights)
                 weights = [f"init_from={run_dir}"]
             yield Picture(f"gallery/{program}.svg", curves(metric, run_dir))
-            if function := learned.get(program):
-                data = picture(function, metric, run_dir)
-                yield Picture(f"gallery-{program}.png", data)
+            if function := LEARNED.get(program):
+                yield Picture(f"gallery-{program}.png", picture(function, metric, run_dir))

@@ -23,6 +23,7 @@ SWEEP = ["-m", "model=cnn", "optimizer.learning_rate=0.01,0.003,0.001", "train.e
 SWEEP += ["summary.every_steps=10"]
 KILLED = ["strategy=multi_worker", "fault=kill_worker_1_at_50", *SWEEP[-2:]]
 MANY = [sys.executable, "-m", "tests.support.fake_runs", "runs", "--lines", "300", "--live", "3"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 EVALUATIONS = 6
 DRAWN_SECS = 2  # until the curves are drawn
 
@@ -30,9 +31,8 @@ DRAWN_SECS = 2  # until the curves are drawn
 @contextmanager
 def started(command: list[str], directory: Path) -> Iterator[subprocess.Popen[str]]:
     """Run a program until the end of the block."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
-        command, cwd=directory, env=environment, stdout=subprocess.PIPE, text=True
+        command, cwd=directory, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
     )
     try:
         yield process
@@ -51,11 +51,7 @@ def photograph(name: str, address: str) -> Picture:
 
 
 def photograph_live(name: str, command: list[str], folder: Path, run: str) -> Picture:
-    """Take a picture while a program writes, once a run of its has so many evaluations.
-
-    Args:
-        run: pattern of the directory of that run.
-    """
+    """Take a picture while a program writes, once a run of such a name has been evaluated."""
     folder.mkdir()
     deadline = time.monotonic() + TIMEOUT_SECS
     with started(command, folder):
