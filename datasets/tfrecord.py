@@ -25,7 +25,7 @@ from tensorflow.python.lib.io.tf_record import tf_record_random_reader
 
 from trainer.annotations import Free, Ge, Gt, Le, Lt, Structural, takes
 from trainer.datasets.cache.kept_files import kept_arrays, key_of
-from trainer.datasets.images.image_files import RecordSplit
+from trainer.datasets.images.image_files import RecordSplit, whole_or_singly
 from trainer.datasets.images.images import ImageDataset, ImageOptions, decoded_shape
 from trainer.datasets.records.record_features import (
     Feature,
@@ -331,16 +331,12 @@ class TFRecordSplit(RecordSplit):
         return self.index.files[number], int(self.index.offsets[index])
 
     def read(self, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Return features, labels and whether each is good, of the records at `indices`, [B].
-
-        As in `decode_batch`, single records are read only if the batch as a whole cannot be.
-        """
+        """Return features, labels and whether each is good, of the records at `indices`, [B]."""
         names, ends, offsets = self._tensors
         places = (
             tf.gather(names, tf.searchsorted(ends, indices, side="right")),
             tf.gather(offsets, indices),
         )
-        batch_size = tf.shape(indices, out_type=tf.int64)[0]
 
         # One element that is mapped: a dataset of records fails again and again where it failed
         # first, and `ignore_errors` would never end.
@@ -349,19 +345,14 @@ class TFRecordSplit(RecordSplit):
 
         whole = attempt(*places)
         features, labels, good = whole.element_spec
-        blank = tf.data.Dataset.from_tensors(
-            (_blank(features), tf.zeros([], labels.dtype), tf.zeros([], good.dtype))
+        blank = _blank(features), tf.zeros([], labels.dtype), tf.zeros([], good.dtype)
+
+        def single(file: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
+            return attempt(file[None], offset[None]).unbatch()
+
+        result: tuple[tf.Tensor, tf.Tensor, tf.Tensor] = whole_or_singly(
+            whole, places, single, blank
         )
-
-        def parse_or_blank(file: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
-            parsed = attempt(file[None], offset[None]).unbatch()
-            return parsed.ignore_errors().concatenate(blank).take(1)
-
-        singly = tf.data.Dataset.from_tensor_slices(places).flat_map(parse_or_blank)
-        parsed = whole.ignore_errors().concatenate(singly.batch(batch_size)).take(1)
-        result: tuple[tf.Tensor, tf.Tensor, tf.Tensor] = parsed.get_single_element()
-        for values in result:
-            values.set_shape([indices.shape[0], *values.shape[1:]])
         return result
 
     def _parse(self, files: tf.Tensor, offsets: tf.Tensor) -> tuple[tf.Tensor, ...]:

@@ -131,11 +131,7 @@ def decode_batch(
     image_shape: tuple[int, int, int],
     dtype: tf.DType,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Decode images, and find those that cannot be decoded.
-
-    A batch is decoded as a whole, in parallel. Only if that fails is it decoded again, one by one,
-    to find the damaged images, so intact ones cost nothing extra. A failed batch has no first
-    element: after an error the rest of it is shorter than B.
+    """Decode images in parallel, and find those that cannot be decoded.
 
     Args:
         examples: the arguments of `decode` for each image, each [B, ...].
@@ -146,21 +142,48 @@ def decode_batch(
     """
     batch_size = tf.shape(examples[0], out_type=tf.int64)[0]
 
-    def decode_or_blank(*example: tf.Tensor) -> tf.data.Dataset:
-        decoded = tf.data.Dataset.from_tensors(example).map(lambda *one: (decode(*one), True))
-        blank = tf.data.Dataset.from_tensors((tf.zeros(image_shape, dtype), False))
-        return decoded.ignore_errors().concatenate(blank).take(1)
+    def decoded(*example: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensors(example).map(lambda *one: (decode(*one), True))
 
     slices = tf.data.Dataset.from_tensor_slices(examples)
     whole = slices.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    # After an error the rest of the batch is shorter, so that there is none.
     whole = whole.batch(batch_size, drop_remainder=True).map(
         lambda images: (images, tf.ones([batch_size], tf.bool))
     )
-    singly = slices.flat_map(decode_or_blank).batch(batch_size)
-    images, good = whole.ignore_errors().concatenate(singly).take(1).get_single_element()
-    images.set_shape([examples[0].shape[0], *image_shape])
-    good.set_shape([examples[0].shape[0]])
+    blank = tf.zeros(image_shape, dtype), False
+    images, good = whole_or_singly(whole, examples, decoded, blank)
+    images.set_shape([images.shape[0], *image_shape])
     return images, good
+
+
+def whole_or_singly(
+    whole: tf.data.Dataset,
+    examples: tuple[tf.Tensor, ...],
+    single: Callable[..., tf.data.Dataset],
+    blank: Any,
+) -> Any:
+    """Return the element of `whole`, a batch; or if that fails, of its examples one by one.
+
+    So intact batches cost nothing extra.
+
+    Args:
+        examples: the arguments of `single` for each example, [B, ...].
+        single: makes a dataset of one example.
+        blank: stands for an example that fails.
+    """
+
+    def single_or_blank(*example: tf.Tensor) -> tf.data.Dataset:
+        other = tf.data.Dataset.from_tensors(blank)
+        return single(*example).ignore_errors().concatenate(other).take(1)
+
+    batch_size = tf.shape(examples[0], out_type=tf.int64)[0]
+    slices = tf.data.Dataset.from_tensor_slices(examples)
+    singly = slices.flat_map(single_or_blank).batch(batch_size)
+    result = whole.ignore_errors().concatenate(singly).take(1).get_single_element()
+    for values in result:
+        values.set_shape([examples[0].shape[0], *values.shape[1:]])
+    return result
 
 
 class RecordSplit:

@@ -7,8 +7,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -77,13 +76,6 @@ class Column:
         texts = as_texts(rows.columns[self.name])
         return np.array([codes.get(text, 0) for text in texts], np.float32)
 
-    def plain(self) -> dict[str, Any]:
-        """Return what JSON can hold."""
-        plain: dict[str, Any] = {"name": self.name, "kind": self.kind}
-        if self.is_number:
-            return {**plain, "mean": self.mean, "std": self.std}
-        return plain if self.kind == "ignored" else {**plain, "values": list(self.values)}
-
 
 @dataclass(frozen=True, kw_only=True)
 class TableFit:
@@ -100,7 +92,6 @@ class TableFit:
     classes: tuple[str, ...]
     targets: tuple[Column, ...]
     columns: tuple[Column, ...]
-    num_rows: int
 
     @property
     def used(self) -> tuple[Column, ...]:
@@ -131,12 +122,7 @@ class TableFit:
 
     def to_text(self) -> str:
         """Return it as JSON; numbers read back to the bit."""
-        label: dict[str, Any] = {"label": self.labels[0], "classes": list(self.classes)}
-        if self.label_kind != "class":
-            targets = [column.plain() for column in self.targets]
-            label = {"label": self.labels, "label_kind": self.label_kind, "targets": targets}
-        columns = [column.plain() for column in self.columns]
-        return json.dumps({**label, "num_rows": self.num_rows, "columns": columns}, indent=1)
+        return json.dumps(asdict(self), indent=1)
 
     def describe(self) -> str:
         """Return the columns by kind, in one line."""
@@ -163,17 +149,17 @@ class TableFit:
 def fit_from(text: str) -> TableFit:
     """Return the fit that `to_text` has written."""
     plain = json.loads(text)
+    labels = plain.get("labels") or plain["label"]  # of an older run, maybe a name alone
     targets, columns = (
         tuple(Column(**{**item, "values": tuple(item.get("values", ()))}) for item in items)
         for items in (plain.get("targets", ()), plain["columns"])
     )
     return TableFit(
         label_kind=plain.get("label_kind", "class"),
-        labels=(plain["label"],) if isinstance(plain["label"], str) else tuple(plain["label"]),
+        labels=(labels,) if isinstance(labels, str) else tuple(labels),
         classes=tuple(plain.get("classes", ())),
         targets=targets,
         columns=columns,
-        num_rows=plain["num_rows"],
     )
 
 
@@ -191,7 +177,6 @@ def fit_table(
     fits = {name: ColumnFit(name, kind) for name, kind in kinds.items() if kind != "ignored"}
     targets = [ColumnFit(name, "numeric") for name in labels if label_kind == "number"]
     classes: set[str] = set()
-    num_rows = 0
     for rows in read([*fits, *labels]):
         for fit in fits.values():
             fit.add(rows)
@@ -200,7 +185,6 @@ def fit_table(
             target.add(rows)
         if label_kind == "class":
             classes.update(_label_texts(rows, labels[0]))
-        num_rows += len(rows.numbers)
     _warn_of_decimal_commas([fits[name] for name in found if name in fits])
     for name in found:  # of more categories than may be kept: free text, or names
         if name in fits and len(fits[name].counts) > max_categories:
@@ -216,7 +200,6 @@ def fit_table(
             fits[name].column(max_categories) if name in fits else Column(name, "ignored")
             for name in names
         ),
-        num_rows=num_rows,
     )
 
 

@@ -105,7 +105,7 @@ def test_kept_fit_reads_other_data_as_the_first(tmp_path):
     again.restore(fit)
     assert vectors(again, again.test).tobytes() == expected.tobytes()
     assert again.input_shape == first.input_shape
-    assert json.loads(fit)["num_rows"] == 4
+    assert first.train.num_examples == 4
     with pytest.raises(ValueError, match=r"label \(member\) is another.*that of the run, label"):
         table(**{**options, "label": "member"}).restore(fit)
     with pytest.raises(ValueError, match=r"label_kind \(number\) is class in the run"):
@@ -209,10 +209,10 @@ AIR = """Date;CO(GT);T;label;;
 
 def test_delimiters_at_the_end_of_lines_and_decimal_commas_are_read(tmp_path, caplog):
     options = {**write(tmp_path, AIR, AIR), "delimiter": ";", "columns": {"Date": "ignored"}}
-    _, fit = fitted({**options, "decimal": "comma"})
+    data, fit = fitted({**options, "decimal": "comma"})
     kinds = {column["name"]: column for column in json.loads(fit)["columns"]}
     assert kinds["CO(GT)"]["mean"] == pytest.approx(1.2)
-    assert json.loads(fit)["num_rows"] == 3
+    assert data.train.num_examples == 3
     assert not caplog.messages
     _, fit = fitted(options)
     assert json.loads(fit)["columns"][1]["kind"] == "categorical"
@@ -243,7 +243,7 @@ def test_numbers_stay_in_their_unit_and_their_scale_is_kept(tmp_path):
     other = table(**write(tmp_path, LABELS.replace("30,", "3000,"), LABELS), **NUMBERS)
     other.restore(fit)
     assert np.array(other.target_scale).tobytes() == scale.tobytes()
-    assert json.loads(fit)["label"] == ["kg", "price"]
+    assert json.loads(fit)["labels"] == ["kg", "price"]
 
 
 def test_several_categories_share_the_feature_of_unknown_ones(tmp_path):
