@@ -26,8 +26,13 @@ import tensorflow as tf
 from trainer.datasets.images.framing import Framing
 from trainer.datasets.images.image_files import CorruptExamples, FileSplit
 from trainer.datasets.operations.augment import Augmentation
-from trainer.datasets.records.record_features import Features, read_features
-from trainer.datasets.tfrecord import RecordIndex, TFRecordSplit, tfrecord
+from trainer.datasets.tfrecord import (
+    Features,
+    RecordIndex,
+    TFRecordSplit,
+    read_features,
+    tfrecord,
+)
 from trainer.engine.graph.input.feed import Pipeline, SampleOrder, Source
 
 BATCH = 64

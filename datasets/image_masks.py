@@ -18,8 +18,13 @@ from trainer.annotations import Exists, Free, Ge, Gt, Le, Lt, Structural, takes
 from trainer.datasets.image_folder import EXTENSIONS, SUFFIXES_TEXT
 from trainer.datasets.images.image_files import FileSplit, decode
 from trainer.datasets.images.images import IGNORED, ImageDataset, ImageOptions, decoded_shape
-from trainer.datasets.splits.hashed_split import hash_texts
-from trainer.datasets.splits.paths import Paths, files_identity, find_splits, visible_files
+from trainer.datasets.splits.paths import (
+    Paths,
+    files_identity,
+    find_splits,
+    hash_texts,
+    visible_files,
+)
 
 _LAYOUT = "it must hold images/<name>.jpg or .png and masks/<name>.png, or both in train/ and test/"
 _GRAY_OF_8_BITS = b"\x08\x00"

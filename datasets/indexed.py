@@ -19,8 +19,7 @@ from trainer.datasets.images.images import ImageDataset, ImageOptions
 from trainer.datasets.records.fields import Fields, Indexable, Layout, RecordReader
 from trainer.datasets.records.reading_processes import ReadingProcesses
 from trainer.datasets.splits.arrays import ArrayDataset
-from trainer.datasets.splits.hashed_split import divide, hash_numbers
-from trainer.datasets.splits.paths import files_identity
+from trainer.datasets.splits.paths import divide, files_identity, hash_numbers
 from trainer.text import first_line
 
 Read: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.datasets.splits.hashed_split import hash_numbers
+from trainer.datasets.splits.paths import hash_numbers
 from trainer.protocols import DatasetDefaults, Split, SplitDefaults, with_defaults
 
 _LONGEST_PERIOD = 2**20

@@ -20,8 +20,7 @@ import tensorflow as tf
 from trainer.annotations import Exists, Free, Ge, Gt, Lt
 from trainer.datasets.cache.kept_files import kept_arrays, key_of
 from trainer.datasets.splits.arrays import on_host
-from trainer.datasets.splits.hashed_split import divide, hash_texts
-from trainer.datasets.splits.paths import Splits, find_splits
+from trainer.datasets.splits.paths import Splits, divide, find_splits, hash_texts
 from trainer.datasets.texts import text_files
 from trainer.datasets.texts.tokens import BYTES, Tokenizer, load_tokenizer
 

@@ -18,8 +18,7 @@ import tensorflow as tf
 from trainer.datasets.images.framing import Framing, random_box
 from trainer.datasets.operations.augment import BOX_COLUMNS
 from trainer.datasets.splits.arrays import on_host
-from trainer.datasets.splits.hashed_split import hash_texts
-from trainer.datasets.splits.paths import files_identity
+from trainer.datasets.splits.paths import files_identity, hash_texts
 
 logger = logging.getLogger(__name__)
 

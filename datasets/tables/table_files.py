@@ -21,8 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from trainer.datasets.splits.hashed_split import hash_rows, hash_texts
-from trainer.datasets.splits.paths import Splits
+from trainer.datasets.splits.paths import Splits, hash_rows, hash_texts
 from trainer.optional_packages import import_extra
 from trainer.text import first_line
 

@@ -7,8 +7,7 @@ import pytest
 import tensorflow as tf
 
 from trainer.datasets.splits.arrays import ArraySplit, read_npz
-from trainer.datasets.splits.hashed_split import divide, hash_numbers, hash_texts
-from trainer.datasets.splits.paths import find_files, find_splits
+from trainer.datasets.splits.paths import divide, find_files, find_splits, hash_numbers, hash_texts
 from trainer.datasets.splits.training_features import training_features
 
 

@@ -203,11 +203,11 @@ def _numbers(split: Any) -> np.ndarray:
     split already. Otherwise it is one of its number.
     """
     # By name: packages of the trainer do not import datasets.
-    hashed_split = importlib.import_module("trainer.datasets.splits.hashed_split")
+    paths = importlib.import_module("trainer.datasets.splits.paths")
     keys = np.arange(split.num_examples)
     if (hashes := with_defaults(split, SplitDefaults).hashes) is not None:
         keys = (np.asarray(hashes) * 2.0**48).astype(np.int64)
-    numbers: np.ndarray = hashed_split.hash_numbers(keys)
+    numbers: np.ndarray = paths.hash_numbers(keys)
     return numbers
 
 
