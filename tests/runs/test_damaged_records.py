@@ -67,7 +67,7 @@ def trained(tmp_path_factory):
         (path / "logs/worker-0.log").write_text("a line\n")
         status.record_failure(path, "ValueError: no")
         process = ProcessStatus("worker-0", "train", 6, 0.0, "done")
-        process_status.write(path, "worker-0", HostStatus("a", 1, 1, [], [process], 0))
+        process_status.write(path, "worker-0", HostStatus("a", [], [process], 0))
     return folder
 
 

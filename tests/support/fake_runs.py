@@ -94,7 +94,7 @@ class FakeRun:
         processes = [
             ProcessStatus(f"worker-{number}", "train", self.step, 0.5, end) for number in (0, 1)
         ]
-        status = HostStatus("node-1", 4711, self._lines, [], processes, code)
+        status = HostStatus("node-1", [], processes, code)
         process_status.write(self.path, "worker-0", status)
 
     def finish(self):

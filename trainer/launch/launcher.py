@@ -310,14 +310,12 @@ def write_status(context: RunContext) -> Callable[[int], None]:
         A function to call with the exit code at the end.
     """
     cluster = [str(process_id) for process_id in context.cluster.process_ids]
-    name, number, has_ended = str(context.cluster.process_id), 0, threading.Event()
+    name, has_ended = str(context.cluster.process_id), threading.Event()
 
     def write(code: int | None) -> None:
-        nonlocal number
         host, processes = socket.gethostname(), context.console.statuses()
-        host_status = HostStatus(host, os.getpid(), number, cluster, processes, code)
+        host_status = HostStatus(host, cluster, processes, code)
         process_status.write(context.directory.path, name, host_status)
-        number += 1
 
     def write_often() -> None:
         while not has_ended.is_set():

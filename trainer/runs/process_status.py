@@ -1,15 +1,14 @@
 """logs/status-<process>.json: what the processes of one host do, for readers on any host.
 
-Each command writes the file of its own host while it runs, named by its own process. A reader
-cannot compare the clocks of hosts, and a lock need not be visible to it: a command lives if the
-number of its record grows. Ages are recorded by the host that measures them.
+Each command writes the file of its own host while it runs, named by its own process. A lock need
+not be visible to a reader: a command lives if its record is new by the clock of the file system.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,9 +20,7 @@ INTERVAL_SECS = 2.0
 """How often a record is written."""
 
 PATIENCE_SECS = 10.0
-"""How long a reader waits for the next record."""
-
-_POLL_SECS = 0.1
+"""The age of a record from which on its command counts as silent."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +46,10 @@ class HostStatus:
     """What the processes of one command do.
 
     Attributes:
-        number: how many records it has written before.
         cluster: the names of all processes, where each has its own command; else empty.
     """
 
     host: str
-    pid: int
-    number: int
     cluster: Sequence[str]
     processes: Sequence[ProcessStatus]
     code: int | None = None
@@ -87,41 +81,11 @@ def age_secs(run_dir: Path, name: str, now: float) -> float:
     return 0.0
 
 
-def without_earlier(
-    records: Mapping[str, HostStatus], living: Collection[str]
-) -> dict[str, HostStatus]:
+def without_earlier(records: Mapping[str, HostStatus]) -> dict[str, HostStatus]:
     """Return the records without those that are left of an earlier cluster, of another size."""
-    newest = living or list(records)[-1:]
-    names = set(newest).union(*(records[name].cluster for name in newest))
+    newest = list(records)[-1:]
+    names = {*newest, *(name for each in newest for name in records[each].cluster)}
     return {name: status for name, status in records.items() if name in names}
-
-
-def watch(
-    run_dir: Path,
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
-) -> tuple[dict[str, HostStatus], set[str]]:
-    """Return the records of a run, and the names of those whose commands live.
-
-    It waits for the next record of each command that has not ended, but not for ever.
-    """
-    first = read(run_dir)
-    newest = first
-    until = clock() + PATIENCE_SECS
-    while True:
-        living = {name for name, status in newest.items() if _has_grown(name, status, first)}
-        awaited = {name for name, status in newest.items() if status.code is None} - living
-        if not awaited or clock() >= until:
-            return newest, living
-        sleep(_POLL_SECS)
-        newest = read(run_dir)
-
-
-def _has_grown(name: str, status: HostStatus, first: Mapping[str, HostStatus]) -> bool:
-    before = first.get(name)
-    if status.code is not None:
-        return False
-    return before is None or (before.pid, before.number) != (status.pid, status.number)
 
 
 def _path(run_dir: Path, name: str) -> Path:

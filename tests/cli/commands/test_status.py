@@ -1,8 +1,8 @@
 """The command `status`: the processes of a run as their hosts tell it."""
 
-import itertools
 import json
 import os
+import time
 
 import pytest
 
@@ -25,27 +25,13 @@ def run_dir(tmp_path, monkeypatch):
     return path
 
 
-def write(run_dir, index, *, number=0, code=None, **process):
+def write(run_dir, index, *, age_secs=0, code=None, **process):
     name = f"worker-{index}"
     values = {"name": name, "phase": "train", "step": 12, "quiet_secs": 0.4, **process}
-    status = HostStatus(f"node{index}", 7, number, CLUSTER, [ProcessStatus(**values)], code)
+    status = HostStatus(f"node{index}", CLUSTER, [ProcessStatus(**values)], code)
     process_status.write(run_dir, name, status)
-
-
-@pytest.fixture
-def growing(monkeypatch):
-    """Let the records of these processes grow when the command waits, which takes no time."""
-    grows = []
-    now = [0.0]
-
-    def sleep(secs):
-        now[0] += secs
-        for step in grows:
-            step()
-
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    monkeypatch.setattr("time.sleep", sleep)
-    return grows
+    written = time.time() - age_secs
+    os.utime(run_dir / "logs" / f"status-{name}.json", (written, written))
 
 
 def status():
@@ -54,13 +40,10 @@ def status():
     return outcome.out
 
 
-def test_status_shows_each_process_of_a_running_job(run_dir, growing):
-    write(run_dir, 0)
-    growing.append(lambda: write(run_dir, 0, number=1, step=14))
+def test_status_shows_each_process_of_a_running_job(run_dir):
+    write(run_dir, 0, step=14)
     assert "worker-1  -      not started     -    -\n" in status()
-    write(run_dir, 1, phase="save", quiet_secs=74.0, host="node7")
-    growing.append(lambda: write(run_dir, 1, number=1, phase="save", quiet_secs=75.0, host="node7"))
-    write(run_dir, 0)
+    write(run_dir, 1, phase="save", quiet_secs=75.0, host="node7")
     assert status() == (
         "process   host   phase  step    age\n"
         "worker-0  node0  train    14    0 s\n"
@@ -69,11 +52,9 @@ def test_status_shows_each_process_of_a_running_job(run_dir, growing):
     )
 
 
-def test_status_says_which_host_tells_nothing_any_more(run_dir, growing):
+def test_status_says_which_host_tells_nothing_any_more(run_dir):
     write(run_dir, 0)
-    write(run_dir, 1)
-    numbers = itertools.count(1)
-    growing.append(lambda: write(run_dir, 0, number=next(numbers)))
+    write(run_dir, 1, age_secs=30)
     *_, position, note = status().splitlines()
     assert position == f"{RUN}: running, step 12/40"
     assert note.startswith("worker-1 on node1 no longer reports: it was killed")
@@ -90,7 +71,7 @@ def test_status_says_how_a_run_was_stopped_or_failed(run_dir):
     assert f"{RUN}: failed, step 0/40: ValueError: no such thing\n" in status()
 
 
-def test_newest_run_is_shown_unless_one_is_named(run_dir, growing):
+def test_newest_run_is_shown_unless_one_is_named(run_dir):
     older = run_dir.with_name("older")
     older.mkdir()
     for file in (older / "config.yaml", older / ".lock"):

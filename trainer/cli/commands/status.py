@@ -23,16 +23,20 @@ def run(arguments: Sequence[str]) -> int:
     """Print the processes of a run and the state of the run as a whole."""
     parser = Parser(
         "status",
-        "It reads the run directory, so any host that sees that will do. It waits up to "
-        f"{process_status.PATIENCE_SECS:g} s for the next sign of each host. "
+        "It reads the run directory, so any host that sees that will do. "
         "age: how long ago the process last made progress.",
     )
     parser.add_argument(
         "run", nargs="?", help="a run directory; the newest run of runs, unless one is named"
     )
     path = run_at("status", parser.parse_args(arguments).run)
-    records, living = process_status.watch(path, time.monotonic, time.sleep)
-    records = process_status.without_earlier(records, living)
+    records = process_status.without_earlier(process_status.read(path))
+    ages = {name: process_status.age_secs(path, name, time.time()) for name in records}
+    living = [
+        name
+        for name, record in records.items()
+        if record.code is None and ages[name] <= process_status.PATIENCE_SECS
+    ]
     run = summarize(path)
     # A lock of another host need not be visible here.
     state = State.RUNNING if living and run.state is not State.DONE else run.state

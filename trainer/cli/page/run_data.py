@@ -188,7 +188,7 @@ def _ledger(path: Path, inode: int) -> Ledger:
 
 def _workers(path: Path, state: State) -> Iterator[dict[str, Any]]:
     now = time.time()
-    hosts = process_status.without_earlier(process_status.read(path), ())
+    hosts = process_status.without_earlier(process_status.read(path))
     for name, host in hosts.items():
         age_secs = process_status.age_secs(path, name, now)
         for process in host.processes:
