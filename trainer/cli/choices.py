@@ -61,51 +61,34 @@ class Choices:
         """Return the explanation of the chosen choice of a group, also of one at a place."""
         return self.of(group).get(str(self.chosen.get(group)), "")
 
-    def key_comments(self, group: str) -> dict[str, str]:
-        """Return the comments of the keys of a chosen choice, and of those it builds on."""
-        names = [str(self.chosen[group])] if self.chosen.get(group) else list(self._files(group))
-        return {
-            key: text for name in names for key, text in self._key_comments(group, name).items()
-        }
+    def recipe(self) -> str:
+        """Return the text of the chosen recipe, or "" if there is none."""
+        file = self._files("experiment").get(str(self.chosen.get("experiment")))
+        return _text(file) if file else ""
 
-    def overridden(self, group: str) -> dict[str, str]:
-        """Return the choices in other groups that a chosen file makes: `override /model: cnn`."""
-        items = [
-            item
-            for item in self._defaults(group, str(self.chosen.get(group)))
-            if isinstance(item, Mapping)
-        ]
-        return {
-            str(key).removeprefix("override ").strip("/ "): str(choice)
-            for item in items
-            for key, choice in item.items()
-        }
+    def key_comments(self) -> dict[str, str]:
+        """Return the comments of the keys of all choices, also of those within others."""
+        comments = {}
+        for name in [*(name for name in GROUPS if not self.chosen.get(name)), *self.chosen]:
+            group, _, place = name.partition("@")
+            chosen = self.chosen.get(name)
+            # Where several are chosen, each has its own keys.
+            for choice in [str(chosen)] if chosen else self._files(group):
+                for key, text in self._key_comments(group, choice).items():
+                    comments[f"{place or group.replace('/', '.')}.{key}"] = text
+        return comments
 
     def _key_comments(self, group: str, name: str, *builders: str) -> dict[str, str]:
         """Return the comments of a choice; `builders` build on it, and end a cycle."""
         files = self._files(group)
         if name not in files or name in builders:
             return {}
-        inherited: dict[str, str] = {}
-        for item in self._defaults(group, name):
-            if isinstance(item, str):
-                inherited |= self._key_comments(group, item, name, *builders)
-            else:
-                for inner, choice in item.items():
-                    inherited |= self._inner_comments(group, str(inner), str(choice))
+        comments: dict[str, str] = {}
+        for base in self._defaults(group, name):
+            if isinstance(base, str):
+                comments |= self._key_comments(group, base, name, *builders)
         own = key_comments(_text(files[name]))
-        return inherited | {key: text for key, text in own.items() if text}
-
-    def _inner_comments(self, group: str, inner: str, choice: str) -> dict[str, str]:
-        """Return the comments of a group within a choice: `normalize`, or `/model@generator`."""
-        if inner.startswith("override "):
-            return {}
-        other, _, place = inner.partition("@")
-        name = other.lstrip("/") if other.startswith("/") else f"{group}/{other}"
-        place = place or other
-        chosen = self.chosen.get(f"{name}@{group}.{place}") or self.chosen.get(name) or choice
-        comments = self._key_comments(name, str(chosen))
-        return {f"{place}.{key}": text for key, text in comments.items()}
+        return comments | {key: text for key, text in own.items() if text}
 
     def _defaults(self, group: str, name: str) -> list[Any]:
         file = self._files(group).get(name)

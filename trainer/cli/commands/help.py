@@ -144,12 +144,11 @@ class _Pages:
                 raise ConfigError(line.replace("?", "? See --help all for the list"))
             head = [f"{topic}: {_ABOUT[topic]}"] if topic in _ABOUT else []
             return "\n".join([*head, *self._keys(of_topic)])
-        if topic == "experiment" and choices.chosen.get(topic):
-            of_topic = _recipe_rows(self.composed, choices)
         explanation = choices.explanation(topic) or _ABOUT.get(topic, "")
         lines = [
             *textwrap.wrap(f"{_chosen(topic, choices)}: {explanation}", self.width),
             *self._keys(of_topic),
+            *(choices.recipe().splitlines() if topic == "experiment" else []),
             *(["", f"Groups in {topic}", *places] if (places := self._places(topic)) else []),
         ]
         return "\n".join(
@@ -254,36 +253,24 @@ def _free_rows(composed: Mapping[str, Any], choices: Choices) -> list[Row]:
     rows = [
         row for name, node in faults.items() for row in _schema_rows(Fault, node, f"fault.{name}.")
     ]
+    comments = choices.key_comments()
     for group in GROUPS:
         if group not in ("fault", "experiment") and (
             group not in _ABOUT or not is_dataclass(getattr(Experiment(), group))
         ):
-            comments = choices.key_comments(group)
             rows += [
-                (f"{group}.{key}", value, comments.get(key) or _of_engine(group, key))
-                for key, value in _leaves(composed.get(group), "")
+                (key, value, comments.get(key) or _of_engine(group, key))
+                for key, value in _leaves(composed.get(group), f"{group}.")
             ]
     return rows
 
 
 def _of_engine(group: str, key: str) -> str:
     """Return the explanation of a key that the engine reads, in its group or a node of the task."""
-    name = key.rpartition(".")[2]
-    groups = (group,) if name == key else ENGINE_KEYS
+    section, _, name = key.rpartition(".")
+    groups = (group,) if section == group else ENGINE_KEYS
     items = [ENGINE_KEYS[group][name] for group in groups if name in ENGINE_KEYS.get(group, ())]
     return str(items[0].metadata["help"]) if items else ""
-
-
-def _recipe_rows(composed: Mapping[str, Any], choices: Choices) -> list[Row]:
-    chosen = [
-        (group, choice, _ABOUT.get(group, ""))
-        for group, choice in choices.overridden("experiment").items()
-    ]
-    leaves = dict(_leaves(composed, ""))
-    return [
-        *chosen,
-        *((key, leaves.get(key), text) for key, text in choices.key_comments("experiment").items()),
-    ]
 
 
 def _leaves(node: Any, path: str) -> list[tuple[str, Any]]:
