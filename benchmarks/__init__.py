@@ -1,1 +1,1 @@
-"""Measurements against the peers, one command each; see README.md beside this file."""
+"""Measurements against the peers, one command each; see README.md here."""

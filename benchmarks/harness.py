@@ -209,7 +209,7 @@ def data_file(path: Path | None) -> Iterator[Path]:
 
 
 def interleave(contenders: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[Any]]:
-    """Measure every contender once a round, so that other load on the machine affects all alike.
+    """Measure every contender once a round, so that other load on the machine affects all equally.
 
     Each round starts with another contender, so that none always follows the same one.
     """

@@ -2,8 +2,8 @@
 
 JPEG images of 500 x 375 pixels, made here, to 224 x 224, in batches of 64 in random order: bytes in
 memory (the limit of decoding), files, records by index, and a conventional tf.data pipeline. Each
-round measures all of them, one after the other; processor time tells most where the machine is
-busy. `--cores 0` measures on one core. Other modes:
+round measures all of them, one after the other; on a busy machine compare processor time.
+`--cores 0` measures on one core. Other modes:
 
     --resume   the time to the first batch at position 10 and at 10 million, of ten million records
     --memory   the memory of two passes over 100,000 records of 100 kB (a sparse file)

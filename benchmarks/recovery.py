@@ -2,7 +2,7 @@
 
 One run on this machine, in which a process chosen by the seed is killed every so many steps, in the
 middle of a graph call. What is measured is the time from each SIGKILL to the end of the first new
-step, and the parts of it, as far as ledger and log tell:
+step, and its parts, from ledger and log:
 
     notice   until the supervisor has noticed, and the others have ended
     start    until the chief of the next attempt joins: fork, imports that are left
@@ -11,7 +11,7 @@ step, and the parts of it, as far as ledger and log tell:
     restore  until the state, the writers and the input are there
     step     until the first step is made, which traces and compiles where no standby has
 
-A cold start of the same command, from its launch to the end of the first step, is beside it.
+A cold start of the same command, from its launch to the end of the first step, is next to it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Run:
 
     Attributes:
         cold: seconds of the cold start.
-        steps_again: steps that were made again, in all.
+        steps_again: steps that were recomputed, in all.
     """
 
     cold: float
@@ -169,7 +169,7 @@ def table(args: argparse.Namespace, run: Run) -> str:
     lines = [
         f"{args.model}, {args.processes} processes, {options or 'as it is'}: cold start "
         f"{run.cold:.2f} s; {args.kills} kills, one every {args.every} steps; "
-        f"{run.steps_again} steps made again",
+        f"{run.steps_again} steps recomputed",
         "",
         "| s | median | 95th percentile | longest |",
         "| --- | ---: | ---: | ---: |",

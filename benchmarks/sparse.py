@@ -69,7 +69,7 @@ def steadfast_ms(rows: int, optimizer: str, steps: int, *options: str) -> float:
 
 
 def fit_ms(rows: int, optimizer: str, steps: int) -> float:
-    """Return the milliseconds of a step of `fit`, in a process of its own."""
+    """Return the milliseconds of a step of `fit`, in a separate process."""
     command = [sys.executable, "-m", "benchmarks.sparse", "--fit", optimizer]
     child = run_child([*command, "--rows", str(rows), "--steps", str(steps)])
     return float(child.output.splitlines()[-1])

@@ -46,7 +46,7 @@ def data_of_fit(
             Keras.
         held_out: returns the examples that are evaluated, of any kind, or null.
         label_kind: as for `dataset=arrays`; null: auto, but a stream is not read to count classes.
-        num_examples: training examples in one pass of what is no array; null: it knows.
+        num_examples: training examples in one pass of what is no array; null: its own length.
 
     Raises:
         ValueError: what a function returns cannot be trained on.

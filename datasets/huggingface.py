@@ -138,5 +138,5 @@ def _prepared(data: Any, fields: Fields) -> Any:
 
 
 def _column(data: Any, key: str | int | None, usual: tuple[str, ...]) -> Any:
-    """Return the name of a column; None: there is none of the usual ones."""
+    """Return the first of the usual names that is a column, or None."""
     return key or next((name for name in usual if name in data.column_names), None)

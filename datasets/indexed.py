@@ -56,11 +56,11 @@ def indexed(
 
 @dataclass(frozen=True)
 class Sources:
-    """The objects that a dataset reads from, and what they know of their records.
+    """The objects that a dataset reads from, and their facts about the records.
 
     Attributes:
         test: the object to test on; None: a part of `train`, or with `validation` nothing.
-        files: the files and folders that records come from; (): a source tells by a method
+        files: the files and folders that records come from; (): a source lists them by a method
             `identity()` when its records change.
     """
 
@@ -104,7 +104,7 @@ class Sources:
             return f"{source.identity()} {split}"
         except AttributeError as error:
             raise ValueError(
-                f"cache: {self.name(split)} ({type(source).__name__}) does not tell when its "
+                f"cache: {self.name(split)} ({type(source).__name__}) does not show when its "
                 "records change; give it a method identity() that returns a text, or set "
                 "dataset.cache=none"
             ) from error
@@ -260,8 +260,8 @@ def _num_classes(sources: Sources, fields: Fields, layout: Layout) -> int:
     number = fields.num_classes or (len(names) if names else sources.num_classes)
     if number is None and layout.label is not None:
         raise ValueError(
-            "fields.num_classes (null) must be set, for the source does not tell how many classes "
-            "there are; add dataset.fields.num_classes=<int>"
+            "fields.num_classes (null) must be set, because the source does not declare it; "
+            "add dataset.fields.num_classes=<int>"
         )
     return number or 1
 

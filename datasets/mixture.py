@@ -96,7 +96,7 @@ class MixtureSplit:
         source = self._sources[number]
         split = self._splits[number]
         count = tf.shape(indices)[0]
-        # Not every split can fetch nothing: its first example stands in, and is cut off again.
+        # Not every split can fetch nothing: its first example is fetched, and cut off again.
         missing = tf.maximum(1 - count, 0)
         indices = tf.pad(indices, [[0, missing]])
         if draws is not None:

@@ -54,7 +54,7 @@ def _download() -> Path:
     cached = keras_home() / "datasets" / "mnist.npz"
     if cached.is_file():
         return cached
-    # Several workers of one machine may get here at once: each downloads under its own name,
+    # Several workers of one machine may be here at a time: each downloads under its own name,
     # and the last one to finish puts its complete file in place.
     partial = cached.with_name(f"mnist-{os.getpid()}.npz")
     try:

@@ -2,7 +2,7 @@
 
 The grammar is a probabilistic context-free one. A text has one derivation, so its entropy is that
 of the choices in it (Grenander 1976), 0.3008 nats a byte: no model of its bytes has a smaller
-expected loss. Subjects and verbs agree in number, also where a clause stands between them.
+expected loss. Subjects and verbs agree in number, also with a clause between them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Any `tf.data.Dataset` as a dataset: training examples come as a stream, test examples at once."""
+"""Any `tf.data.Dataset` as a dataset: training examples are a stream, test examples an array."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def stream(
     """Examples of any `tf.data.Dataset`: (x, y), (x, y, sample_weight) or x, single or in batches.
 
     Raises:
-        ValueError: a dataset cannot be trained on, or does not know its length.
+        ValueError: a dataset cannot be trained on, or has no length.
     """
     source = _Source(train, batched)
     size = num_examples or source.num_examples()
@@ -107,7 +107,7 @@ def stream(
 
 
 class _Source:
-    """A user's function that makes a dataset, and what is known of it.
+    """A user's function that makes a dataset, and its facts.
 
     Attributes:
         raw_spec: the specification of an element as the function makes it.
@@ -193,7 +193,7 @@ class _Source:
         """Return how many examples one pass has, or raise a ValueError if that is unknown."""
         size = num_examples(self._raw) if self.batched else int(self._raw.cardinality())
         if size < 1:
-            reason = "has no end" if size == tf.data.INFINITE_CARDINALITY else "does not know"
+            reason = "has no end" if size == tf.data.INFINITE_CARDINALITY else "does not declare"
             raise ValueError(
                 f"num_examples (null) must be set, for the dataset of {self._split} {reason}; "
                 "add dataset.num_examples=<int>, the length of an epoch"
@@ -235,7 +235,7 @@ class _Source:
 
     @contextmanager
     def naming(self) -> Iterator[None]:
-        """Say in a ValueError what an element is."""
+        """Raise a ValueError that describes an element."""
         try:
             yield
         except ValueError as error:

@@ -51,7 +51,7 @@ def _sample(
     """Draw `count` examples of the classes' pictures, [num_classes, H, W, C] float32."""
     labels = np.arange(count) % len(pictures)
     images = np.empty((count, *pictures.shape[1:]), np.uint8)
-    # In pieces: the noise of all examples at once, in float64, would be eight times the data.
+    # In pieces: the noise of all examples together, in float64, would be eight times the data.
     for start in range(0, count, _CHUNK):
         clean = pictures[labels[start : start + _CHUNK]]
         noisy = clean + noise * random.standard_normal(clean.shape)

@@ -145,7 +145,7 @@ def _contents(
     has = f"the first record of {first} has {describe_record(record)}"
     if not features:
         raise ValueError(
-            f"features (null) must say what is in a record; {has}; "
+            f"features (null) must declare what is in a record; {has}; "
             f'add "dataset.features={suggest(record)}", without what is not needed'
         )
     by_name = read_features(features)
@@ -156,7 +156,7 @@ def _contents(
         )
     _check_label(by_name[label], label, class_names)
     if num_classes is None:
-        raise ValueError("num_classes (null) must say how many classes the label counts")
+        raise ValueError("num_classes (null) must be the number of classes of the label")
     contents = Features(by_name, label, num_classes, class_names)
     if problem := contents.problem(record):
         raise ValueError(f"features: {problem}; {has}")

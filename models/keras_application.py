@@ -44,7 +44,7 @@ _FROM_MINUS_1_TO_1 = (
 )  # fmt: skip
 _BLUE_FIRST = ("resnet", "vgg16", "vgg19")
 _NESTED = ("convnext", "regnet")
-"""Families that begin at the model's input whatever `input_tensor` is: they become one layer."""
+"""Families that start at the model's input with any `input_tensor`: they become one layer."""
 
 
 def keras_application(

@@ -83,7 +83,7 @@ def _next_token(
     size = task.backbone.vocabulary_size
     if num_classes > size:
         raise ValueError(
-            f"preset ({preset}) knows {size} tokens, the dataset has {num_classes}; set "
+            f"preset ({preset}) has {size} tokens, the dataset {num_classes}; set "
             "dataset.tokenizer to the preset's"
         )
     inputs = keras.Input(input_shape, name="features", dtype="int32")

@@ -64,7 +64,7 @@ def saved(
     """Load a model with its weights, with which the training begins.
 
     A file may request any class, and a class may do anything while it is built: only layers of
-    Keras that are known to compute are built, and those that the user allows.
+    Keras that only compute are built, and those that the user allows.
 
     Returns:
         A model from features [B, *input_shape] to outputs [B, num_classes], of the file's Keras.
@@ -161,8 +161,8 @@ def _checked(config: Any, path: str, own: Mapping[str, Any]) -> dict[str, Any]:
             module = str(node.get("module"))
             place = module if module.split(".")[0] in _ROOTS[1:] else "my_package"
             raise ValueError(
-                f"path ({path}): the model has {shown}, whose code would be run unseen: it is none "
-                "of Keras' layers that only compute; replace it by one and save the model again, "
+                f"path ({path}): the model has {shown}, whose code would be run unseen: it is not "
+                "one of Keras' layers that only compute; replace it and save the model again, "
                 f"or, if you trust it, add model.allow=[{place}.{shown}]"
             )
     return classes

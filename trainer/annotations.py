@@ -99,7 +99,7 @@ class Exists:
 
 @dataclass(frozen=True)
 class Each:
-    """What holds for each item of a list; `list[Annotated[int, Ge(1)]]` says the same."""
+    """A rule for each item of a list, like `list[Annotated[int, Ge(1)]]`."""
 
     rules: tuple[Rule, ...]
 

@@ -24,10 +24,10 @@ class ConfigError(ValueError):
 
 
 class DamagedError(ConfigError):
-    """A file of a run does not hold what was written there, and nothing stands in for it."""
+    """A file of a run does not hold what was written there, and nothing can replace it."""
 
     def __init__(
-        self, path: object, reason: str, fix: str = "move it away, or bring it back from a copy"
+        self, path: object, reason: str, fix: str = "move it away, or restore it from a copy"
     ) -> None:
         super().__init__(f"{path} cannot be read: {reason}; {fix}")
         self.reason = reason
@@ -57,10 +57,10 @@ RESTARTABLE = 75  # EX_TEMPFAIL of sysexits.h: the supervisor tries again; users
 
 
 def is_user_code(filename: str) -> bool:
-    """Return whether a frame of a traceback is of the user's code, whatever its folder is called.
+    """Return whether a frame of a traceback is of the user's code, in any folder.
 
     Args:
-        filename: of the frame; that of this package or of a library is none of the user's.
+        filename: of the frame; that of this package or of a library is not the user's.
     """
     path = Path(filename)
     return not (

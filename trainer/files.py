@@ -95,7 +95,7 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def making_temporary_files() -> Iterator[None]:
-    """Turn an error of `tempfile` into a StorageError that says what to do."""
+    """Turn an error of `tempfile` into a StorageError with the fix."""
     try:
         yield
     except OSError as error:
@@ -109,7 +109,7 @@ def making_temporary_files() -> Iterator[None]:
 def write_atomically(
     path: Path, content: str | bytes, *, mode: int = 0o666, durable: bool = True
 ) -> None:
-    """Replace a file at once: a reader, or a restart after a power cut, sees the old or the new.
+    """Replace a file atomically: a reader, or a restart after a power cut, sees the old or the new.
 
     Args:
         mode: who may read and write it, less what the process's mask takes away.
@@ -142,7 +142,7 @@ def regular_file(name: str, flags: int) -> int:
     """Open a regular file: the `opener` of every file of a run.
 
     No link is followed: in the run of another user it would show or send a file of yours. A named
-    pipe would block whoever opens it. What is only written may also go to a device.
+    pipe would block its reader. What is only written may also go to a device.
 
     Raises:
         OSError: something else is there, or the file cannot be opened.
@@ -213,7 +213,7 @@ def parse_json(content: bytes, name: object) -> dict[str, Any]:
 
 
 def finite_only(value: Any) -> Any:
-    """Return a value for JSON, which has no NaN and nothing infinite: null stands for them."""
+    """Return a value for JSON, which has no NaN and nothing infinite: null replaces them."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -345,7 +345,7 @@ def check_holder(lock_file: Path, holder: str) -> None:
 def is_held_by(lock_file: Path, holder: str) -> bool:
     """Return whether no other process has held a lock since its file held `holder`.
 
-    A missing file says nothing: somebody may have removed the run.
+    A missing file proves nothing: the user may have removed the run.
     """
     return lock_holder(lock_file) in (holder, "")
 
@@ -354,7 +354,7 @@ def is_locked(path: Path) -> bool:
     """Return whether a process holds a `Lock` on a file, which need not exist."""
     try:
         with open(path, "rb", opener=regular_file) as file:
-            # Shared, so that two processes that ask do not take each other for a holder.
+            # Shared, so that two processes that check do not take each other for a holder.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -26,7 +26,7 @@ READ_ERRORS = (
     OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, EOFError,
     MemoryError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
-"""What a file that is damaged, or is none of Keras, can raise."""
+"""What a file that is damaged, or not of Keras, can raise."""
 
 _SMALL = 1 << 16
 _MAX_EXPANSION = 200
@@ -52,7 +52,7 @@ def keras_home() -> Path:
 
 
 def read_archive(path: Path) -> Archive:
-    """Read a `.keras` file; raise one of `READ_ERRORS` if it is none, or declares too much."""
+    """Read a `.keras` file; raise one of `READ_ERRORS` if it is invalid, or declares too much."""
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         declared = sum(member.file_size for member in members)
@@ -71,7 +71,7 @@ def open_hdf5(file: Path | io.BytesIO) -> h5py.File:
     """Open an HDF5 file all of whose content is in itself.
 
     Raises:
-        Exception: one of `READ_ERRORS`: it is none, names other files, or declares more than it
+        Exception: one of `READ_ERRORS`: it is invalid, names other files, or declares more than it
             holds.
     """
     import h5py
@@ -102,7 +102,7 @@ def _size_problem(what: str, declared: int, held: int) -> str | None:
 
 @dataclass(frozen=True)
 class _Constructible:
-    """Stands for a class whose constructor does not take what every layer is configured with."""
+    """Replaces a class whose constructor does not take what every layer is configured with."""
 
     kind: Any
 

@@ -110,7 +110,7 @@ def _drafted() -> DeviceGroups | None:
 def logical_device(index: int) -> Iterator[None]:
     """Put what is inside on a logical device of the replica: operations, or layers that are made.
 
-    It stands in a model's `call`, in a task's step, or around the code that makes layers and
+    Use it in a model's `call`, in a task's step, or around the code that makes layers and
     variables; it goes before `strategy.placement`. On a replica of one device it changes nothing,
     so the same code runs on any layout.
 
@@ -129,7 +129,7 @@ def logical_device(index: int) -> Iterator[None]:
         _check(index, groups)
     group = replica_group()
     if group is not None:
-        # The name tells where the backward pass belongs: gradients are named by their scope.
+        # The name shows where the backward pass belongs: gradients are named by their scope.
         with tf.device(group[index]), tf.name_scope(f"{SCOPE}{index}"):
             yield
         return

@@ -94,7 +94,7 @@ def run(
     """Run a command line to its end, and print what it prints.
 
     An interrupt (Ctrl-C, the stop button of a notebook) saves and stops, and the run is returned;
-    a second one stops at once, without saving.
+    a second one stops immediately, without saving.
 
     Args:
         config_dir: a directory with choices of your own.
@@ -115,7 +115,7 @@ def run(
                 f"for the command line: !python train.py {word}"
             )
     flags = [] if config_dir is None else ["--config-dir", str(config_dir)]
-    reading, writing = os.pipe()  # closed when this process ends, in whatever way
+    reading, writing = os.pipe()  # closed when this process ends, in any way
     process = subprocess.Popen(
         [*_program(), *overrides, *flags],
         stdin=subprocess.DEVNULL,  # not attended: an interrupt may reach it twice

@@ -25,7 +25,7 @@ def printable_lines(text: str) -> str:
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?" for the nearest known word, or an empty string."""
+    """Return "; did you mean 'x'?" for the nearest word, or an empty string."""
     names = {name.lower(): name for name in words}
     near = difflib.get_close_matches(word.lower(), names, n=3, cutoff=0.6)
     # Swapped letters are the commonest slip, but difflib prefers missing ones: modle is model, not
@@ -60,7 +60,7 @@ def without_classes(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its class if it has none."""
+    """Return the first line of an error's message, or else its class."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

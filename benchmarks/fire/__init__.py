@@ -1,1 +1,1 @@
-"""Training under fire: processes are killed again and again; `python -m benchmarks.fire`."""
+"""Training with processes killed at random: `python -m benchmarks.fire`."""

@@ -1,4 +1,4 @@
-"""Useful time under fire: `python -m benchmarks.fire [--every SECS ...] [--quick]`.
+"""Useful time while processes are killed: `python -m benchmarks.fire [--every SECS ...] [--quick]`.
 
 Every contender trains the same network on the same images, for as many steps: undisturbed, and
 while one of its processes, chosen at random, gets a SIGKILL every so many seconds (give or take

@@ -36,7 +36,7 @@ def burn(
 ) -> tuple[float, bool, int]:
     """Train to the end or the limit, and kill a random process at each of `times`.
 
-    When a process has ended, all are started anew at once. A kill that finds none waits for one.
+    When a process has ended, all restart immediately. A kill that finds none waits for one.
 
     Returns:
         Seconds from the first start to the end, whether it is complete, and how many were killed.

@@ -1,4 +1,4 @@
-"""Who is put under fire: how each is started, and which of its processes are killed."""
+"""The programs that are compared: how each is started, and which of its processes are killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Contender:
 
     Attributes:
         setting: when it saves, for people.
-        module: of a peer, beside this one: a process for each worker; None: `train.py`.
+        module: of a peer, next to this one: a process for each worker; None: `train.py`.
         every_epoch: whether it saves at the end of each epoch, not every so many steps.
         kills_command: whether `train.py` itself is killed; otherwise the workers that it started.
     """
@@ -75,7 +75,7 @@ def _overrides(job: Job, processes: int) -> list[str]:
 
 
 def _start(arguments: list[str], log: IO[bytes], more: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start Python for a contender; it ends by itself in an hour, whatever happens here."""
+    """Start Python for a contender; it ends by itself in an hour."""
     inherited = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
     return subprocess.Popen(
         [sys.executable, *arguments],
@@ -105,7 +105,7 @@ def outcomes(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return what became of each contender at each interval of kills, over all rounds.
 
     The useful time of a run is the time of the fastest run of its contender over its own, for an
-    uninterrupted run needs no longer than one with kills. A run that does not end has none.
+    uninterrupted run needs no longer than one with kills. Null for a run that does not end.
     """
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     fastest: dict[tuple[Any, ...], float] = {}

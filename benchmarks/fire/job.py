@@ -1,4 +1,4 @@
-"""What every contender trains, and what its records say afterward. No TensorFlow."""
+"""What every contender trains, and what its records contain. No TensorFlow."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def build() -> tuple[tf.keras.Model, tf.keras.optimizers.Optimizer]:
 def finish(job: Job, strategy: tf.distribute.Strategy, model: tf.keras.Model) -> NoReturn:
     """Leave the weights of a training that is complete, and this process.
 
-    At once: TensorFlow takes seconds to end, and a kill in them would have all trained anew.
+    Immediately: TensorFlow takes seconds to end, and a kill meanwhile would restart the training.
     """
     if strategy.extended.should_checkpoint:
         np.savez(f"{job.folder}/weights.npz", *model.get_weights())

@@ -47,7 +47,7 @@ def kept_arrays(
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        logger.warning("cannot read %s (%s): it is made again", file, error)
+        logger.warning("cannot read %s (%s): it is rebuilt", file, error)
     arrays = build()
     _keep(file, lambda out: np.savez(out, **arrays))  # type: ignore[arg-type]
     return arrays

@@ -68,7 +68,7 @@ class ImageOptions:
         changes = self.augment is not None and (self.augment.num_draws or self.augment.min_area)
         options = {"augment": changes, "crop": self.crop, "antialias": self.antialias}
         for name in filter(options.get, options):
-            raise ValueError(f"{name} is for images, and the features are none; leave it out")
+            raise ValueError(f"{name} is for images, and the features are not; leave it out")
         dataset = ArrayDataset(**splits, normalize=self.normalize, **others)
         cached: ArrayDataset = with_cache(dataset, self.cache)
         return cached
@@ -114,7 +114,7 @@ class ImageDataset:
                 self.augment.check_masks()
             if self.group_size > 1 and self.label_kind != "class":
                 raise ValueError(
-                    "augment.mixup and augment.cutmix mix classes, and the labels are none; set "
+                    "augment.mixup and augment.cutmix mix classes, and the labels are not; set "
                     "both to 0"
                 )
         if self.normalize is not None:
@@ -182,7 +182,7 @@ class ImageDataset:
 
 def resize(images: tf.Tensor, size: Sequence[int]) -> tf.Tensor:
     """Resize images [B, H, W, C] to `size` (height, width), bilinear, as float32."""
-    # Not antialiased: that kernel exists for CPUs only, and XLA does not know it.
+    # Not antialiased: that kernel exists for CPUs only, and not for XLA.
     return tf.image.resize(images, size)
 
 

@@ -1,6 +1,6 @@
 """RandAugment (Cubuk et al. 2020): a few operations at random, all of one strength.
 
-The images of a batch are sorted by their operation, which is then computed for all of them at once:
+The images of a batch are sorted by their operation, which is then computed for all of them:
 there is no loop over images, and none depends on its batch. The geometric operations are one warp.
 """
 

@@ -49,7 +49,7 @@ class Layout:
 
 
 class Fields:
-    """The parts of a record that are used, and what is known of them beforehand."""
+    """The parts of a record that are used, and what is fixed before reading."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ def _label_kind(value: Any) -> tuple[str, tuple[int, ...]]:
 
 
 def part(record: Any, key: str | int | None) -> Any:
-    """Return a part of a record; raise a RecordError if it has none."""
+    """Return a part of a record, or raise a RecordError."""
     if key is None:
         return record
     try:
@@ -207,7 +207,7 @@ def as_array(value: Any, shape: tuple[int, ...] | None) -> np.ndarray:
     Numbers of Python become float32, so that 1 and 1.5 have one type.
 
     Raises:
-        RecordError: it is none, or has another number of elements.
+        RecordError: it is invalid, or has another number of elements.
     """
     try:
         array = np.asarray(value)
@@ -250,7 +250,7 @@ def class_of(value: Any, class_names: Mapping[str, int] | None, num_classes: int
     """Return the class of a label: an integer, also as an array of one, or a name.
 
     Raises:
-        RecordError: it is none.
+        RecordError: it is invalid.
     """
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
@@ -287,7 +287,7 @@ class Indexable(Protocol):
 class RecordReader:
     """Reads records of one source; not by several threads at a time.
 
-    Errors have no cause of their own: of those that come out of a pipeline the user sees one line.
+    Errors have no cause: of those that come out of a pipeline the user sees one line.
     The log has the traceback.
     """
 

@@ -80,7 +80,7 @@ def joined(batches: Sequence[np.ndarray]) -> Column:
         return np.concatenate(batches)
     if len({len(shape) for shape in shapes}) > 1:
         listed = " and ".join(map(str, sorted(set(shapes), key=len)[:: len(set(shapes)) - 1]))
-        raise ValueError(f"its batches differ in rank, such as {listed}; make them alike")
+        raise ValueError(f"its batches differ in rank, such as {listed}; use one rank")
     largest = np.max(shapes, axis=0)
 
     def padded(batch: np.ndarray) -> np.ndarray:
@@ -196,7 +196,7 @@ def one_pass(value: Any) -> Iterator[Any]:
 def _drawing(batches: Iterator[Any], seed: int, first: int) -> Iterator[Any]:
     """Yield batches: their random numbers follow from a seed and their number.
 
-    Those of Python and NumPy, whoever draws meanwhile.
+    Those of Python and NumPy, also if others draw meanwhile.
     """
     for number in itertools.count(first):
         states = random.getstate(), np.random.get_state()

@@ -17,7 +17,7 @@ def checked(examples: Any, split: str, batched: bool | None) -> bool:
     """Return whether the elements of a dataset are batches.
 
     Args:
-        batched: what the user says; None: the specification must tell.
+        batched: set by the user; None: the specification decides.
 
     Raises:
         ValueError: it is no dataset, or its elements are others; names what they are.
@@ -76,7 +76,7 @@ def _problem(spec: Any) -> str:
         if not isinstance(leaf, tf.TensorSpec):
             return "a part of it is no dense tensor; in a map, tf.sparse.to_dense() makes it dense"
         if leaf.shape.rank is None:
-            return "the rank of a part is unknown; tell it by tf.ensure_shape in a map"
+            return "the rank of a part is unknown; set it by tf.ensure_shape in a map"
     return ""
 
 
@@ -104,7 +104,7 @@ def _weight(weight: tf.Tensor, batched: bool) -> tf.Tensor:
 
 
 def is_batched(examples: tf.data.Dataset) -> bool | None:
-    """Return whether the elements of a dataset are batches; None: it does not tell.
+    """Return whether the elements of a dataset are batches; None: unknown.
 
     They are if every part has one first dimension that is not fixed; or a fixed one, which is the
     size of a `.batch()` that made them.

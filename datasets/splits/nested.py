@@ -18,7 +18,7 @@ from trainer.datasets.splits.arrays import NestSplit
 from trainer.protocols import paths
 
 Kind = Literal["auto", "class", "number", "multilabel"] | None
-"""What labels are said to be; auto: seen by their type and shape; None: also, and whole numbers
+"""The declared kind of labels; auto: seen by their type and shape; None: also, and whole numbers
 are anything, so that none is read to count classes."""
 
 

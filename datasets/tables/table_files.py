@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 ROWS = 1 << 16
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?")
-"""Texts of a file that stand for a missing value."""
+"""Texts of a file that mean a missing value."""
 
 _DECIMAL_COMMA = re.compile(r"[-+]?\d*,\d+([eE][-+]?\d+)?")
 

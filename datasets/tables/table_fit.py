@@ -35,7 +35,7 @@ class Column:
         kind: one of KINDS.
         mean: of numbers; those that are missing get it. Dates are days since 1970.
         std: their standard deviation, 1 where they are all the same.
-        values: the categories, sorted; "" stands for a missing value.
+        values: the categories, sorted; "" is a missing value.
     """
 
     name: str
@@ -108,7 +108,7 @@ class TableFit:
         """Return the labels of rows: [N] int64, [N, targets] float32, or [N, labels] int64.
 
         Raises:
-            ValueError: a label is missing, or is none that can be learned; the message names file
+            ValueError: a label is missing, or cannot be learned; the message names file
                 and line.
         """
         if self.label_kind == "class":

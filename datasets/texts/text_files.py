@@ -1,7 +1,7 @@
 """Labeled texts in files: CSV, JSON lines, Parquet, or a folder of `.txt` for each class.
 
-A row is known by a name, `<file>:<number>` or the file's own, relative to the folder: which split
-it belongs to follows from that alone, on every machine.
+A row has a name, `<file>:<number>` or the file's own, relative to the folder: which split it
+belongs to follows from that alone, on every machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LAYOUT = (
 
 @dataclass(frozen=True)
 class Row:
-    """A text with its label, None where there is none, and the name of the row."""
+    """A text with its label, or None, and the name of the row."""
 
     name: str
     text: str

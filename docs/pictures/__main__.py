@@ -1,7 +1,7 @@
 """Makes the pictures of the README and of the documentation, in the repository's root.
 
 python -m docs.pictures                    # all, which takes about ten minutes
-python -m docs.pictures promise charts  # some, by the names of the files beside this one
+python -m docs.pictures promise charts  # some, by the names of the files here
 
 What a page shows goes to docs/images, the other pictures to build/pictures. Those of pages need
 Chromium (`apt-get install chromium`) and `make docs`' packages.

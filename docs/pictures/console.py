@@ -48,7 +48,7 @@ def screen(columns: int) -> list[str]:
 
 def drawing(lines: list[str], columns: int) -> str:
     """Draw lines, with colors as `<32>`, as a terminal does."""
-    # Browsers collapse spaces in each `text`, whatever the elements around it say.
+    # Browsers collapse spaces in each `text`, in spite of the elements around it.
     body = [
         f'<text x="{MARGIN}" y="{MARGIN + (number + 0.75) * LINE}" class="ink" '
         f'xml:space="preserve">{spans(text)}</text>'

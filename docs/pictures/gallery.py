@@ -27,7 +27,7 @@ ROWS, COLUMNS = 5, 9
 
 
 def vae(module: Any, model: Any, figure: Any) -> None:
-    """Decode a grid of the two numbers that stand for a digit."""
+    """Decode a grid of the two numbers that encode a digit."""
     steps = np.linspace(-1.8, 1.8, COLUMNS), np.linspace(1.4, -1.4, ROWS)
     tiles(figure, model.decoder(np.stack(np.meshgrid(*steps), axis=-1).reshape(-1, 2)))
 

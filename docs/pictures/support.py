@@ -53,7 +53,7 @@ class Picture(NamedTuple):
 
 
 def save(picture: Picture) -> None:
-    """Write a picture, and the words of a PNG beside it, for the test that compares them.
+    """Write a picture, and the words of a PNG next to it, for the test that compares them.
 
     One that a page shows goes to docs/images, any other to build/pictures.
     """
@@ -77,7 +77,7 @@ def recorded_words(name: str) -> set[str]:
 
 
 def card(width: int, height: int, title: str, body: list[str], style: str = "") -> str:
-    """Return an SVG picture on a ground of its own; classes of its elements are `COLORS`."""
+    """Return an SVG picture with a background; classes of its elements are `COLORS`."""
     light, dark = (
         "".join(
             f".{name} {{fill: {pair[scheme]}}} .stroke-{name} {{stroke: {pair[scheme]}}}\n"

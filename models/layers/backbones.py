@@ -68,7 +68,7 @@ def loader_of(
 
 def _published(network: str, shape: tuple[int, ...], options: Mapping[str, Any]) -> Layers:
     """Return the weights that Keras publishes, which it keeps in its cache."""
-    folder = Path("~/.keras/models").expanduser()  # that of tf_keras, whatever KERAS_HOME says
+    folder = Path("~/.keras/models").expanduser()  # that of tf_keras, regardless of KERAS_HOME
     folder.mkdir(parents=True, exist_ok=True)
     if options.get("include_top") and (shape[0] != shape[1] or shape[0] not in _WITH_TOP):
         shape = (_WITH_TOP[-1], _WITH_TOP[-1], 3)  # the classifier is the same for all sizes

@@ -120,7 +120,7 @@ class Positions(tf.keras.layers.Layer):
 
 @tf.keras.utils.register_keras_serializable("steadfast")
 class PaddingMask(tf.keras.layers.Layer):
-    """Which tokens of a text count; all of a text that has none."""
+    """Which tokens of a text count; all of an empty text."""
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Return [B, length] bool from tokens, [B, length] int32."""

@@ -275,7 +275,7 @@ def test_mistake_in_arrays_is_one_line(value, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"train": unknown}, "dataset of train does not know; add dataset.num_examples"),
+        ({"train": unknown}, "dataset of train does not declare; add dataset.num_examples"),
         ({"train": mapped(lambda x, y: (x[: y + 1], y))}, r"such as \(1,\) and \(2,\): the shape"),
         ({"train": mapped(lambda x, y: (x, x[0]))}, r"an integer, or float32\[3\], .*; cast it"),
         ({"test": mapped(lambda x, y: (x, y + 1))}, r"labels go from 1 to 3, .* in 0..2 \(datas"),

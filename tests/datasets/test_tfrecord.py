@@ -93,7 +93,10 @@ HAS = r"the first record of .*train-00000-of-00002 has image: bytes \(PNG\), lab
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        (None, rf"features \(null\) must say .*; {HAS}; add .dataset\.features={{image: image, la"),
+        (
+            None,
+            rf"features \(null\) must declare .*; {HAS}; add .dataset\.features={{image: image, la",
+        ),
         ({"pixels": "image"}, f"features: Feature: pixels .* could not be found; {HAS}"),
     ],
 )

@@ -55,7 +55,7 @@ class GanQuality:
         if not isinstance(dataset.train, Split):
             raise ConfigError(
                 "classifier: the samples are compared with examples of the training split, and a "
-                "stream has none by number; choose another dataset, or remove the metric"
+                "stream has no examples by number; choose another dataset, or remove the metric"
             )
         self._dataset = dataset
         self._classifier = TrainedClassifier(self._source, dataset)
@@ -138,7 +138,7 @@ class TrainedClassifier:
 
 
 def _kind(model: Any) -> tuple[Any, Any]:
-    """Return the Keras that a model is of, and the model as a checkpoint knows it."""
+    """Return the Keras that a model is of, and the model as in a checkpoint."""
     keras = sys.modules.get("keras")
     if keras is None or not isinstance(model, keras.Layer):
         return tf.keras, model
@@ -190,8 +190,8 @@ def frechet_distance(features: np.ndarray, others: np.ndarray) -> float:
 def inception_score(probabilities: np.ndarray) -> float:
     """Return exp of the mean divergence of p(y | x) from p(y) (Salimans et al. 2016).
 
-    It is 1 where all examples look alike to the classifier, and the number of classes where each
-    is clearly of one class and all classes are as frequent.
+    It is 1 where the classifier predicts the same for all examples, and the number of classes where
+    each is clearly of one class and all classes are as frequent.
 
     Args:
         probabilities: [N, classes], N at least 1; each row adds up to 1.

@@ -22,7 +22,7 @@ def adam(
 
 
 class Adam(RowUpdates, tf.keras.optimizers.legacy.Adam):
-    """Adam's fused kernel, and the same numbers for rows, for which there is none."""
+    """Adam's fused kernel, and the same numbers for rows, which it does not support."""
 
     nesterov = False
 

@@ -1,6 +1,6 @@
 """What the optimizers have in common: updates by rows, decoupled weight decay, slots.
 
-A table is updated by the rows of its gradient, without a look at its other rows. Weight decay
+A table is updated by the rows of its gradient, without reading its other rows. Weight decay
 (Loshchilov and Hutter 2019) is the same of all optimizers that have it.
 """
 

@@ -147,7 +147,7 @@ class SharedOptimizer:
         if not isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer):
             raise ConfigError(
                 f"loop: wrap_optimizer needs an optimizer of tf.keras.optimizers.legacy, whose "
-                f"updates are fused; {type(optimizer).__name__} is none, use "
+                f"updates are fused; {type(optimizer).__name__} is not, use "
                 f"one such as {fused_class(optimizer)}"
             )
         if problem := constraints.check_value("reduce", reduce, OneOf("mean", "sum")):
@@ -172,7 +172,7 @@ class SharedOptimizer:
             grads_and_vars: the gradient and the variable of each update; None: no gradient.
 
         Raises:
-            ValueError: a variable is none of those that the optimizer was wrapped for.
+            ValueError: the optimizer was not wrapped for a variable.
         """
         step = current_step("apply_gradients")
         pairs = list(grads_and_vars)
@@ -288,7 +288,7 @@ class Replicator:
             return SharedOptimizer(optimizer, variables, reduce=reduce, clip_norm=clip_norm)
 
     def checkpoint(self, **objects: Any) -> None:
-        """Say what is saved, and restore it if there is a checkpoint; call it once, before `run`.
+        """Declare what is saved, and restore the checkpoint if any; call it once, before `run`.
 
         Args:
             **objects: by name: models, optimizers of `wrap_optimizer`, variables.

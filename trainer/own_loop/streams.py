@@ -35,7 +35,7 @@ class Stream:
 class Streams:
     """All streams of a run, each opened at its position when it is first read.
 
-    A stream is known by the name of its function.
+    A stream is identified by the name of its function.
 
     Attributes:
         positions: for each stream a digest of its name, and the number of steps that have read
@@ -93,7 +93,7 @@ class Streams:
         """Return an iterator over the elements after the first `steps` steps."""
         context = self._context
         num_local = context.num_replicas_in_sync // context.num_input_pipelines
-        # Whatever was drawn before: a shuffle without a seed has the same order when it is made
+        # For any earlier draws: a shuffle without a seed has the same order when it is made
         # again, and the same one in all processes.
         tf.random.set_seed(self._seed)
         with tf.device("CPU:0"):
@@ -110,7 +110,7 @@ class Streams:
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """Return the name by which a function is known in messages and checkpoints."""
+    """Return the name of a function in messages and checkpoints."""
     return str(getattr(function, "__name__", type(function).__name__))
 
 

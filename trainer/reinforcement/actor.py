@@ -34,7 +34,7 @@ _POLL_SECS = 0.25
 
 
 class PublishedPolicy:
-    """A task's policy with weights of its own: the newest that were assigned."""
+    """A task's policy with its own weights: the newest that were assigned."""
 
     def __init__(self, task: Task, spec: EnvSpec) -> None:
         acts = acting_task(task)
@@ -140,7 +140,7 @@ class Actor:
     def _environments(self) -> EnvironmentGroup:
         """Return new environments, and set the seeds.
 
-        An actor that replaces another one meets other episodes: the version is in its seed.
+        An actor that replaces another one has other episodes: the version is in its seed.
         """
         index = self.cluster.process_id.index
         sequence = np.random.SeedSequence([self.experiment.seed, index, self._version])

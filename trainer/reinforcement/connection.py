@@ -34,7 +34,7 @@ ADDRESS_FILE = "actors.json"
 """Where the chief listens, in the run directory; it has the password."""
 
 COUNTS = ("frames_generated", "frames_dropped", "frames_lost", "frames_waiting")
-"""The frames that have arrived; that were thrown away untrained; that waited in a process that was
+"""The frames that have arrived; that were dropped untrained; that waited in a process that was
 ended; and that wait now. Those trained are what is left of the first."""
 
 Shard: TypeAlias = list[np.ndarray]
@@ -59,7 +59,7 @@ class Finished(Closed):
 
 @dataclass(eq=False, repr=False)
 class LearnerServer:
-    """Receives unrolls, and hands out batches and weights.
+    """Receives unrolls, and sends batches and weights.
 
     Attributes:
         names: the arrays in a batch, in order; `staleness` is made here.
@@ -134,7 +134,7 @@ class LearnerServer:
             return self._shards.pop(key)
 
     def close(self, *, finished: bool) -> None:
-        """Tell all actors that the training is over."""
+        """Notify all actors that the training is over."""
         with self._changed:
             self._over = finished
             self._changed.notify_all()
@@ -241,7 +241,7 @@ class LearnerClient:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection, as far as it is known."""
+        """Whether there is a connection, as far as messages show."""
         return self._connection is not None
 
     def exchange(
@@ -250,7 +250,7 @@ class LearnerClient:
         """Send unrolls, and return what there is of newer weights.
 
         Args:
-            unrolls: name -> [E, T, ...]; empty: there are none yet.
+            unrolls: name -> [E, T, ...]; empty before the first.
             version: that of the weights, -1 before the first.
 
         Returns:

@@ -229,7 +229,7 @@ def _host(cluster: Cluster) -> str:
 class EpisodeEvaluator(Evaluator):
     """Runs episodes with the greedy policy, in the chief's process; the others wait for it.
 
-    The episodes begin alike in each evaluation: two of them differ by their weights alone.
+    The episodes start equally in each evaluation: two of them differ only by their weights.
     """
 
     names = ("return", "episode_length")
@@ -308,7 +308,7 @@ class EnvironmentData:
         self.input_shape: tuple[int, ...] = self.env.observation_shape
         self.num_classes = self.env.num_outputs
         self.num_draws = 0
-        # An epoch is as long as `train.steps_per_epoch` says: there is no pass over the data.
+        # The length of an epoch is `train.steps_per_epoch`: there is no pass over the data.
         self.train: Split = NumberedSplit(1)
         self.test: Split = NumberedSplit(1)
 

@@ -21,7 +21,7 @@ def exponential(  # noqa: PLR0913 - every option is a key of the configuration
     warmup_steps: Annotated[int, Ge(0)] = 0,
     warmup_epochs: Annotated[float, Ge(0)] = 0.0,
 ) -> Schedule:
-    """Multiply by `factor` over every so many epochs after the warm-up, smoothly or at once."""
+    """Multiply by `factor` over every so many epochs after the warm-up, smoothly or in one step."""
     warmup = warmup_length(warmup_steps, warmup_epochs, steps_per_epoch)
     length = every_epochs * steps_per_epoch
 

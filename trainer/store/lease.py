@@ -1,11 +1,11 @@
 """The manifest of a run in an object store, and the lease on it.
 
-`manifest.json` says what the run has: its checkpoints and files. It also says who may change it:
+`manifest.json` lists the checkpoints and files of the run, and who may change it:
 the holder of the lease, by a number that grows with each holder. Everything is decided by one
 operation of the store, which replaces one version of this object and no other:
 
 - A commit is such a replacement, so a checkpoint exists when the manifest names it.
-- Another holder takes over by such a replacement, so each later commit of the old holder meets
+- Another holder takes over by such a replacement, so each later commit of the old holder finds
   another version and fails. No clock and no listing of the store takes part in that.
 
 The holder replaces the manifest regularly (`renew`). Who waits for the lease watches whether that
@@ -93,7 +93,7 @@ class LeaseLostError(Exception):
 
 
 def read_manifest(store: Store) -> tuple[Manifest, str | None]:
-    """Return the manifest and its version; an empty one and None if there is none."""
+    """Return the manifest and its version, or an empty one and None."""
     try:
         content, version = store.read(MANIFEST)
     except MissingObjectError:
@@ -140,7 +140,7 @@ class Lease:
         """Take the lease of a run.
 
         Args:
-            ended: holders that are known to have ended.
+            ended: holders that have ended for sure.
             lease_secs: after how many seconds without a renewal the lease is taken over.
 
         Raises:

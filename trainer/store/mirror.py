@@ -200,7 +200,7 @@ class Mirror:
             for name, number in before.files.items()
             if now.files.get(name) != number
         ]
-        with suppress(StoreError):  # they are in nobody's way
+        with suppress(StoreError):  # they block nothing
             for folder in set(before.checkpoints.values()) - set(now.checkpoints.values()):
                 gone += self._store.names(f"{CHECKPOINTS}/{folder}/")
             self._store.delete(gone)

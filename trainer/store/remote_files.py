@@ -66,7 +66,7 @@ def file_object(manifest: Manifest, name: str) -> str:
 
 
 def checkpoint_folder(directory: Path, step: int) -> str:
-    """Return the folder of a committed checkpoint's objects; raise an OSError if there is none."""
+    """Return the folder of a committed checkpoint's objects, or raise an OSError."""
     return folder_of(step, marker_digest(directory, step))
 
 

@@ -50,7 +50,7 @@ def runs_at(command: str, address: str) -> list[str]:
 def view(command: str, address: str) -> Iterator[Path]:
     """Bring the records of a run, but no weights, for the block; the run continues undisturbed.
 
-    Whether it is in use is seen by its manifest, as whoever wants to take it over does.
+    Its manifest shows whether it is in use, as for a holder that would take it over.
 
     Yields:
         Their folder on this machine; it is locked if the run is in use.
@@ -99,7 +99,7 @@ def read_remote(address: str) -> dict[str, Any]:
 
 
 def download_record(store: Store, path: Path) -> None:
-    """Make the record of a run in a folder what it is in the store."""
+    """Copy the record of a run from the store into a folder."""
     path.mkdir(parents=True, exist_ok=True)
     manifest, _ = read_manifest(store)
     for name in _OF_PROCESSES:

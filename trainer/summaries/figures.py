@@ -94,7 +94,7 @@ def image_grid(images: np.ndarray, columns: int) -> np.ndarray:
 
     Args:
         images: [N, H, W, 1 or 3] uint8, N at least 1; small ones are enlarged by a whole factor.
-        columns: how many stand in a row; the last row may be filled up.
+        columns: how many are in a row; the last row may be filled up.
     """
     factor = -(-_MIN_TILE // min(images.shape[1:3]))
     large = np.broadcast_to(images, (*images.shape[:3], 3)).repeat(factor, 1).repeat(factor, 2)

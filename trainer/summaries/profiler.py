@@ -72,7 +72,7 @@ def boundary_steps(config: Profile) -> frozenset[int]:
 
 
 def resource_metrics() -> dict[str, float]:
-    """Return `memory_mib`, resident now, and `gpu_memory_peak_mib` of the fullest GPU, if known."""
+    """Return `memory_mib`, resident now, and `gpu_memory_peak_mib` of the fullest GPU."""
     metrics = {}
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])

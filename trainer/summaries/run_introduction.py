@@ -55,7 +55,7 @@ def graph_of(model: tf.keras.Model, channel: Channel) -> bytes | None:
     """
     if not model.inputs:
         channel.line(
-            f"warning: summary.graph: model {model.name} does not say what shape its input has, "
+            f"warning: summary.graph: model {model.name} does not declare the shape of its input, "
             "so there is no graph to show"
         )
         return None

@@ -344,7 +344,7 @@ class Driver:
             self._stop_point(process, signal.SIGTERM)
 
     def _handle_request(self, request: SignalReceived) -> None:
-        """Handle a request: save, save and leave or, the second time, leave at once."""
+        """Handle a request: save, save and exit or, the second time, exit immediately."""
         name = signal.Signals(request.number).name
         match self._stop_requests.decide(request):
             case Decision.SAVE:
@@ -352,7 +352,7 @@ class Driver:
                     process.send(request)
             case Decision.LEAVE:
                 self._is_leaving_at_once = True
-                self._table.print_line(f"A second {name}: leaving at once.")
+                self._table.print_line(f"A second {name}: exiting immediately.")
                 for process in self._running.values():
                     process.send(Leave())
             case Decision.STOP:
@@ -417,7 +417,7 @@ class Driver:
 
 
 def available_cores() -> list[int]:
-    """Return the cores that this process may use; empty where the system cannot tell."""
+    """Return the cores that this process may use; empty where the system does not report them."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
@@ -457,7 +457,7 @@ def _part(items: Sequence[T], index: int, num_parts: int) -> tuple[T, ...]:
 
 
 def error_in(message: Message) -> str:
-    """Return the error in a message, in one line; empty if there is none."""
+    """Return the error in a message, in one line, or an empty text."""
     match message:
         case Problem(lines):
             return "; ".join(lines)

@@ -175,7 +175,7 @@ class LiveTable:
         return counts if secs is None else f"{counts}; {format_duration(secs)} left"
 
     def _secs_left(self) -> float | None:
-        """Return how long the rest takes at the pace so far; None: nobody knows, or all is done.
+        """Return how long the rest takes at the pace so far; None: unknown, or all is done.
 
         Of what earlier commands have trained nothing is counted.
         """

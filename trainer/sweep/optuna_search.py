@@ -1,8 +1,8 @@
 """Optuna search: a study in SQLite chooses the points and outlives the command.
 
 A trial of the study with the attribute `point` is that point of the sweep; of several, the last
-one, which repeats a failed one. A trial without the attribute is none: its command was killed
-while sampling, or it has sampled the values of another point.
+one, which repeats a failed one. Trials without the attribute do not count: their command was killed
+while sampling, or they have sampled the values of another point.
 """
 
 from __future__ import annotations

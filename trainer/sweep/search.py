@@ -354,7 +354,7 @@ class Search(Protocol):
 
 @dataclass(frozen=True)
 class SearchContext:
-    """What a search knows of its sweep.
+    """What a search gets of its sweep.
 
     Attributes:
         overrides: the overrides of the command line, one for each key.

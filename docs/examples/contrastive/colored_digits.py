@@ -1,4 +1,4 @@
-"""Handwritten digits in random colors, whose pixels tell little of their class, in two views."""
+"""Handwritten digits in random colors, whose pixels depend little on their class, in two views."""
 
 from __future__ import annotations
 

@@ -20,11 +20,11 @@ _NEVER = -1e9
 
 
 class SimCLR:
-    """Trains an encoder so that two views of an image are alike, and unlike all other images.
+    """Trains an encoder so that two views of an image are similar, and unlike all other images.
 
     The encoder is the configured model without its last layer. A projection head of two layers
     follows, which only the loss sees. The loss is NT-Xent over the global batch: each view of an
-    example has to be told from the views of all other examples on all replicas.
+    example is distinguished from the views of all other examples on all replicas.
 
     Attributes:
         neighbors: number of nearest neighbors that predict a class in an evaluation.
@@ -163,8 +163,8 @@ def nt_xent(
         temperature: t.
 
     Returns:
-        The loss of each example, [B], and the share of its two views that are more like each other
-        than like any other view, [B].
+        The loss of each example, [B], and the fraction of its two views that are more like each
+        other than like any other view, [B].
     """
     count = int(everyone[0].shape[0])
     logits = tf.matmul(tf.concat(own, 0), tf.concat(everyone, 0), transpose_b=True) / temperature

@@ -35,7 +35,7 @@ RECIPES = {
     "transfer": ["transfer_base", "transfer_head", "transfer_fine_tune"],
     "distillation": ["distillation_teacher", "distillation"],
 }
-"""Recipes of a program that has several: each begins with the weights of the one before."""
+"""Recipes of a program that has several: each starts with the weights of the one before."""
 
 
 def by_fit(program, seed):

@@ -33,7 +33,7 @@ def cut_mix(first, second):
 
 
 def train():
-    """Return batches of mixed images and of the shares of their classes."""
+    """Return batches of mixed images and of the fractions of their classes."""
     (images, labels), _ = digits()
     pairs = tf.data.Dataset.from_tensor_slices((images, tf.one_hot(labels, 10)))
     one, two = (pairs.shuffle(len(images), seed=seed) for seed in (1, 2))

@@ -1,7 +1,7 @@
 """After keras.io's "Knowledge Distillation": a small student learns from its teacher's outputs.
 
 Changed for Steadfast: the models are made by functions, and `fit` (twice) became
-`conf/experiment/distillation_teacher.yaml` and `distillation.yaml`, which begins with the weights
+`conf/experiment/distillation_teacher.yaml` and `distillation.yaml`, which starts with the weights
 of the first (`init_from`). `Distiller` stays.
 """
 
@@ -11,7 +11,7 @@ from keras import layers, ops
 
 
 class Distiller(keras.Model):
-    """Trains a student on the labels and on what its teacher says."""
+    """Trains a student on the labels and on the predictions of its teacher."""
 
     def __init__(self, student, teacher):
         super().__init__()

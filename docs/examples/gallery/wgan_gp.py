@@ -13,7 +13,7 @@ LATENT = 16
 
 
 class WGAN(keras.Model):
-    """A generator, and the critic that tells it how far its images are from real ones."""
+    """A generator, and the critic that measures how far its images are from real ones."""
 
     def __init__(self, discriminator, generator, discriminator_extra_steps=3, gp_weight=10.0):
         super().__init__()

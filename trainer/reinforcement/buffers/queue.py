@@ -10,7 +10,7 @@ from trainer.protocols import Unroll
 
 
 class Queue:
-    """Hands out unrolls in the order of their arrival, unless they are too old.
+    """Returns unrolls in the order of their arrival, unless they are too old.
 
     Staleness is bounded twice. While the queue is full, actors wait. And when a batch is made for
     step s, an unroll whose weights have seen fewer than s - `max_staleness` updates is dropped.

@@ -21,8 +21,8 @@ class Replay:
 
         |samples_per_insert * (I - min_size) - S| <= b
 
-    from when the first `min_size` are there: whoever is ahead waits, and never both. It is the rate
-    limiter of Reverb (Cassirer et al. 2021).
+    from when the first `min_size` are there: the side that is ahead waits, never both. It is the
+    rate limiter of Reverb (Cassirer et al. 2021).
 
     Raises:
         ConfigError: `min_size` is larger than `capacity`.

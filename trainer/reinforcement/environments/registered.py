@@ -1,4 +1,4 @@
-"""Environments that gymnasium knows by a name."""
+"""Environments that are registered in gymnasium."""
 
 from __future__ import annotations
 

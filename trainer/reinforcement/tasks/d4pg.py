@@ -270,7 +270,7 @@ def _bounds(spec: EnvSpec | None) -> tuple[EnvSpec, Sequence[float], Sequence[fl
 
 
 def _on_rows(model: tf.keras.Model, inputs: tf.Tensor, *, training: bool) -> tf.Tensor:
-    """Apply a model to inputs, [..., size]; the outputs are float32, whatever it computes in."""
+    """Apply a model to inputs, [..., size]; the outputs are float32, in any precision."""
     flat = model(tf.reshape(inputs, [-1, inputs.shape[-1]]), training=training)
     flat = tf.cast(flat, tf.float32)
     return tf.reshape(flat, [*tf.unstack(tf.shape(inputs))[:-1], flat.shape[-1]])

@@ -1,4 +1,4 @@
-"""Objects in Amazon S3, and in what speaks its protocol with conditional writes."""
+"""Objects in Amazon S3, and in services with its protocol and conditional writes."""
 
 from __future__ import annotations
 

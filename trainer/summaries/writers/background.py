@@ -131,7 +131,7 @@ def open_writers(
         opened.append(Background(partial(JsonLines, run_dir, position)))
     for name, node in nodes.items():
         # Trackers are slow to import: that happens in the thread too. Sources are parsed (and kept)
-        # here, for before Python 3.11.8 `ast.parse` fails in two threads at once, and the main one
+        # here: before Python 3.11.8 `ast.parse` fails in two threads together, and the main one
         # traces the step meanwhile (CPython issue 106905).
         targets.node_groups(node["_target_"])
         make: Callable[[], Writer] = partial(

@@ -40,7 +40,7 @@ class JsonLines(Writer):
                 num_damaged + len(lines),
             )
         kept = (json.dumps(line) for line in lines if line["step"] <= position)
-        # Also if there is none: a power cut must not take the name of what is flushed later.
+        # Also of a new file: a power cut must not take the name of what is flushed later.
         write_atomically(self._path, "".join(f"{line}\n" for line in kept))
         with writing(self._path):
             self._file = open(  # noqa: SIM115

@@ -21,7 +21,7 @@ _BUCKETS = 30
 def scalar_tag(split: str, name: str) -> str:
     """Return the tag of a number: `metrics/loss/test`, or `time/goodput`.
 
-    The curves of a metric on all splits stand side by side, for TensorBoard sorts tags.
+    The curves of a metric on all splits are next to each other, because TensorBoard sorts tags.
     """
     group = group_of(name) if split == "train" else None
     return f"{group}/{name}" if group else f"metrics/{name}/{split}"

@@ -1,4 +1,4 @@
-"""Weights & Biases: offline in `<run>/wandb`, unless its environment variables say otherwise."""
+"""Weights & Biases: offline in `<run>/wandb`, unless its environment variables change that."""
 
 from __future__ import annotations
 

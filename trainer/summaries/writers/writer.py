@@ -17,7 +17,7 @@ class Writer:
     Only the chief writes, each writer in its own thread. Splits are `train`, `test` and
     `validation`; a step is the number of updates made.
 
-    A class with a constant `network` says whether it uses the network: None if it never does, or
+    A constant `network` of a class declares whether it uses the network: None if it never does, or
     the name of the environment variable that may make it. Without it a cluster of this machine is
     not isolated. It is not inherited. A constant `requires` names a package, and what pip is to
     install for it. A constant `sidecar` is the dotted path of the class that the sidecar evaluator

@@ -1,4 +1,4 @@
-"""Your own training loop: counts to the end, and would go on after a kill where it was."""
+"""Your own training loop: counts to the end, and would resume after a kill."""
 
 import tensorflow as tf
 
