@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import threading
-from types import SimpleNamespace
 
 import pytest
 
@@ -12,12 +11,8 @@ from tests.support.command_line import run_here
 from trainer.cli.compose import compose
 from trainer.cli.overrides import resume_override, rewrite
 from trainer.cluster.network_namespace import IsolationError
-from trainer.cluster.spec import ProcessId
 from trainer.launch import launcher
-from trainer.launch.attempt import Failure
-from trainer.runs import checkpoint_marker
 from trainer.runs.directory import open_run
-from trainer.runs.process_status import log_of
 
 
 @pytest.fixture
@@ -83,39 +78,6 @@ def test_what_needs_a_common_folder_is_refused_in_a_store(
     assert done.code == 2
     assert f"have no folder in common: {reason}" in done.err
     assert list(here.iterdir()) == []
-
-
-def crash(path, failure, changes=()):
-    """Report a crash as the parent does; return what the user is shown."""
-    lines = []
-    console = SimpleNamespace(
-        cause="why", line=lines.append, error=lambda text: lines.append(f"error: {text}")
-    )
-    directory = SimpleNamespace(path=path, name=str(path), changes=list(changes))
-    command = SimpleNamespace(argv=["train.py", "resume=runs/x", "seed=1"])
-    context = SimpleNamespace(command=command, directory=directory, console=console)
-    launcher._report_crash(context, failure)
-    return lines
-
-
-def test_crash_is_shown_and_logged_with_the_command_that_continues(tmp_path):
-    failure = Failure(ProcessId("worker", 1), "was killed by SIGKILL")
-    log = log_of(tmp_path, failure.process_id)
-    log.parent.mkdir()
-    log.write_text("the log\n")
-    memory, told = crash(tmp_path, failure)
-    assert "out of memory" in memory
-    command = f"python train.py resume={tmp_path}"
-    assert told == f"error: there is no checkpoint yet; to continue: {command}"
-    assert log.read_text().splitlines() == [
-        *("the log", "error: worker-1 was killed by SIGKILL", memory, told)
-    ]
-    (tmp_path / "checkpoints").mkdir()
-    checkpoint_marker.commit(tmp_path / "checkpoints", 15, None)
-    assert crash(tmp_path, None, changes=["seed: 0 -> 1"]) == [
-        "error: the newest checkpoint is of step 15; to continue: python train.py "
-        "resume=runs/x seed=1"
-    ]
 
 
 @pytest.mark.parametrize("name", ["plain", "a b", "a,b=c", "it's", "(a)", "ä", "a{b}[c]", "x:y"])

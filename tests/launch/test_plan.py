@@ -3,9 +3,6 @@
 import pytest
 
 from tests.support.command_line import run_here
-from trainer.cli.compose import compose
-from trainer.launch import plan
-from trainer.launch.run_context import resolve
 from trainer.strategies.central_storage import CentralStorage
 from trainer.strategies.mirrored import Mirrored
 from trainer.strategies.multi_worker import MultiWorker
@@ -30,32 +27,6 @@ def test_run_on_eight_devices_that_are_not_here(tmp_path, monkeypatch):
     ):
         assert figure in outcome.out
     assert not list(tmp_path.iterdir())
-
-
-def replicas(*overrides):
-    experiment = compose(["mode=plan", *overrides])
-    return plan._num_replicas(experiment, *resolve(experiment))
-
-
-@pytest.mark.parametrize(
-    ("overrides", "gpus", "count", "told"),
-    [
-        (["strategy=mirrored", "strategy.virtual_devices=3", "batch.global_size=96"], 0, 3, ""),
-        (["strategy=mirrored"], 4, 4, "with the 4 GPUs of this machine"),
-        (["strategy=mirrored"], 0, 1, "with the CPU of this machine"),
-        (["strategy=multi_worker", "strategy.workers=4"], 0, 4, "with the CPU"),
-        (["strategy=parameter_server", "strategy.workers=4"], 0, 1, ""),
-        (["strategy=tpu", "plan.replicas=8"], 0, 8, "8 replicas assumed"),
-    ],
-)
-def test_number_of_replicas(monkeypatch, overrides, gpus, count, told):
-    monkeypatch.setattr(
-        "trainer.cluster.environment.visible_gpus", lambda: [str(i) for i in range(gpus)]
-    )
-    number, reason = replicas(*overrides)
-    assert number == count
-    assert told in reason
-    assert bool(told) == bool(reason)
 
 
 @pytest.mark.parametrize(

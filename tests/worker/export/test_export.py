@@ -4,7 +4,6 @@ import os
 import sys
 from types import SimpleNamespace
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -16,7 +15,6 @@ from trainer.cli.compose import compose
 from trainer.config.instantiate import instantiate
 from trainer.engine.evaluation.inference import Inference
 from trainer.engine.graph.input.feed import Source
-from trainer.engine.graph.keras3.keras3_model import Keras3Model
 from trainer.engine.graph.loops.split_loops import Loops
 from trainer.worker.export import export, model_card
 
@@ -221,12 +219,3 @@ def test_model_of_several_inputs_and_outputs_is_served(as_dict, predicts):
     if not predicts:
         expected = {"output_1": [[6.0, 4.0]], "output_2": [[4.0, 2.0]]}
     assert values == expected
-
-
-def test_list_of_one_input_is_one_input_and_a_dict_of_outputs_keeps_its_names():
-    inputs = keras.Input((2,))
-    model = Keras3Model(keras.Model([inputs], {"double": 2 * inputs, "same": inputs + 0}))
-    function = export._predicting_functions(TwoInputs(model, predicts=False), ANY)
-    results = function["serving_default"](features=tf.constant([[5.0, 3.0]]))
-    assert results["double"].numpy().tolist() == [[10.0, 6.0]]
-    assert sorted(results) == ["double", "same"]
