@@ -66,7 +66,7 @@ def server(monkeypatch):
     own.release()
 
 
-def test_child_is_new_whatever_those_before_it_have_changed(server, tmp_path):
+def test_child_does_not_see_what_earlier_ones_have_changed(server, tmp_path):
     (tmp_path / "changes.py").write_text(USER_CODE)
     code, out, err = run(tmp_path, *SHORT, "name=fails", CHANGES.replace("}", ",fails:true}"))
     assert (code, "as asked" in err) == (1, True), out + err

@@ -1,7 +1,7 @@
 """Kills from outside at random moments: the run ends like the straight one.
 
 The moments are of the clock: within steps, reports, evaluations, saves, restores and traces. The
-memory that the supervisor keeps tells when a step is reached. `STEADFAST_KILLS_SEED=<seed>` draws
+memory that the supervisor keeps shows when a step is reached. `STEADFAST_KILLS_SEED=<seed>` draws
 other moments.
 """
 

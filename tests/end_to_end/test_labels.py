@@ -65,7 +65,7 @@ def predictions_of(export_dir):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_rows_without_labels_are_predicted_and_served_alike(tmp_path, monkeypatch, task):
+def test_rows_without_labels_have_the_same_predictions_when_served(tmp_path, monkeypatch, task):
     write_rows(tmp_path)
     monkeypatch.chdir(tmp_path)
     options = ["dataset=table", "dataset.path=train.csv", "model=mlp", *TASKS[task]]

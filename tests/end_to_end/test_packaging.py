@@ -58,7 +58,7 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """Install the wheel beside this environment's packages; return the folder of its commands."""
+    """Install the wheel with this environment's packages; return the folder of its commands."""
     environment = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=environment)
     python = environment / "bin" / "python"

@@ -97,7 +97,7 @@ def counting(directory: Path, steps: int, gates: list[int]) -> list[str]:
 
 
 class Run:
-    """A run that is watched while it goes on."""
+    """A running command that is watched."""
 
     def __init__(self, directory: Path, *overrides: str) -> None:
         self.directory, self.process = directory, start(directory, *overrides)
@@ -143,7 +143,7 @@ def begin():
 
 
 def train_lines(directory: Path) -> list[dict]:
-    """Return what the one run directory's log tells of training so far."""
+    """Return the lines of the training split that the one run has logged so far."""
     texts = [
         line
         for file in directory.glob("runs/*/metrics.jsonl")

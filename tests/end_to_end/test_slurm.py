@@ -158,7 +158,7 @@ def wait_until_held(cluster, job, directory, path):
     except AssertionError:
         if cluster.state(job) not in ENDED:
             raise
-        # The command itself was killed, or has saved for SIGINT: the same job goes on.
+        # The command itself was killed, or has saved for SIGINT: the same job continues.
         job = submit_again(cluster, directory)
         wait_for(path, cluster, job)
     return job

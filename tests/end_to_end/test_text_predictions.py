@@ -17,7 +17,7 @@ NEW = ["the soup was never cold", "as always, naïve", "", "x" * 60, "null \0 by
 
 
 @pytest.mark.slow
-def test_texts_without_labels_are_predicted_and_served_alike(tmp_path):
+def test_texts_without_labels_have_the_same_predictions_when_served(tmp_path):
     trained = [
         "dataset=text", f"dataset.path={SENTIMENT}", f"dataset.length={LENGTH}",
         f"dataset.cache_dir={tmp_path / 'cache'}", "model=text_cnn", "model.width=8",

@@ -18,7 +18,7 @@ LATE = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("exchange", first_only(["direct", "ring"]))
-def test_others_wait_for_a_slow_worker_whatever_the_exchange(tmp_path, exchange):
+def test_others_wait_for_a_slow_worker_with_any_exchange(tmp_path, exchange):
     options = ["strategy=multi_worker", f"strategy.communication={exchange}"]
     out = succeed(tmp_path, *LATE, *options)
     assert "fault late: worker-1 sleeps 0.1 s each time from now on, at step 1" in out

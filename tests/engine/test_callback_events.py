@@ -190,7 +190,7 @@ def caller(callbacks, sums, *, is_chief):
     return made
 
 
-def test_only_what_must_be_is_called_beside_the_chief():
+def test_other_processes_call_only_the_callbacks_that_need_it():
     def method(*args):
         events.append(args)
 

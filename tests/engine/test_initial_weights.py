@@ -237,7 +237,7 @@ def huge(group, other):
 
 
 def in_weights(change):
-    """Return a change of the weights in an archive, beside which another file has a secret."""
+    """Return a change of the weights in an archive, next to which another file has a secret."""
 
     def call(path):
         with h5py.File(other := path.with_name("other.h5"), "w") as file:
@@ -314,7 +314,7 @@ def test_names_of_arrays_are_replaced_by_patterns(tmp_path, layers):
         ),
     ],
 )
-def test_patterns_that_rename_nothing_or_two_alike_are_refused(tmp_path, rename, problem):
+def test_patterns_that_rename_nothing_or_two_to_one_name_are_refused(tmp_path, rename, problem):
     path = tmp_path / "saved.npz"
     np.savez(path, **values(model()))
     with pytest.raises(CheckpointError, match=problem):

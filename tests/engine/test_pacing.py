@@ -95,7 +95,7 @@ def test_automatic_interval_keeps_its_limits(now, summary, secs):
     assert timer.due()
 
 
-def test_interval_follows_the_ledger_after_each_save_and_is_told_once(tmp_path, now):
+def test_interval_follows_the_ledger_after_each_save_and_is_shown_once(tmp_path, now):
     ledger = Ledger(tmp_path, clock=lambda: now[0])
     lines = []
     timer = AutoTimer(ledger.summary, lines.append)

@@ -1,7 +1,7 @@
 """What a supervisor touches, simulated: a command on a host, its processes, messages and memories.
 
 A command is a coroutine. It runs until the supervisor waits; then the world of `tests.simulate`
-goes on, in its own time.
+continues, in its own time.
 """
 
 import queue
@@ -30,7 +30,7 @@ class Killed(BaseException):
 
 
 class Command(greenlet):
-    """A command on a host: the supervisor, which runs until it waits; then the world goes on.
+    """A command on a host: the supervisor, which runs until it waits; then the world continues.
 
     Attributes:
         is_killed: by SIGKILL; its processes end by themselves.
@@ -137,7 +137,7 @@ class Command(greenlet):
             raise Killed
 
     def sleep(self, secs=None):
-        """Let the world go on until `wake` is called, or for so long."""
+        """Let the world continue until `wake` is called, or for so long."""
         self._naps += 1
         if secs is not None:
             self.world.later(secs, self._end_nap, self._naps)

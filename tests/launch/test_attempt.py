@@ -230,7 +230,7 @@ def test_server_that_does_not_end_when_it_is_killed_ends_the_attempt():
     assert play.blamed == ("ps-0", "was killed but does not end")
 
 
-def test_crashed_actor_is_replaced_and_its_traceback_told():
+def test_crashed_actor_is_replaced_and_its_traceback_shown():
     play = Play("worker-0", "actor-0").train("worker-0")
     play.send("actor-0", *CRASHING)
     (restart,) = play.of(Restart)

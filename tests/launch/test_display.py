@@ -45,7 +45,7 @@ def test_quiet_console_shows_warnings_and_errors_alone():
         ("TF_CONFIG", 1, "chief", False),
     ],
 )
-def test_scheduled_processes_beside_the_chief_are_quiet(source, index, console, quiet):
+def test_scheduled_processes_other_than_the_chief_are_quiet(source, index, console, quiet):
     cluster = Cluster(ProcessId("worker", index), {}, source)
     assert is_quiet(cluster, Launch(console=console)) is quiet
 

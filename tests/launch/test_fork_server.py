@@ -125,7 +125,7 @@ def test_signals_while_a_worker_starts_neither_kill_it_nor_are_lost(
     assert received == (Cluster().process_id, SignalReceived(signal.SIGTERM))
 
 
-def test_folder_is_private_and_new_whatever_others_have_left(monkeypatch, tmp_path):
+def test_folder_is_private_and_new_even_if_others_are_left(monkeypatch, tmp_path):
     monkeypatch.delenv("STEADFAST_FORK_SERVER")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     left = [tmp_path / f"steadfast-{os.getuid()}", tmp_path / "steadfast-of-a-killed-command"]

@@ -1,4 +1,4 @@
-"""mode=plan: what a run would be, told without training."""
+"""mode=plan: what a run would be, without training."""
 
 import pytest
 

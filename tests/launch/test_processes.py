@@ -70,7 +70,7 @@ def test_outcome_of_a_process_is_what_it_has_reported(start, code):
 
 
 @pytest.mark.parametrize("code", [0, 75])
-def test_exit_without_a_report_is_a_crash_whatever_its_code(start, code):
+def test_exit_without_a_report_is_a_crash_with_any_code(start, code):
     text = f"worker-0 left with exit code {code} in the middle of its work"
     for name, crash in (("worker-0", [Crash(text, text, "worker-0")]), ("", [])):
         child = start()
@@ -79,7 +79,7 @@ def test_exit_without_a_report_is_a_crash_whatever_its_code(start, code):
 
 
 @pytest.mark.parametrize(("lines", "code"), [([], -9), ([report(0)], 0)])
-def test_signal_that_killed_a_process_is_told_unless_it_had_reported(start, lines, code):
+def test_signal_that_killed_a_process_is_its_exit_code_unless_it_had_reported(start, lines, code):
     child = start()
     tell(child, *lines, "os.kill(os.getpid(), signal.SIGKILL)")
     assert messages_of(child) == [Exit(code)]

@@ -242,7 +242,7 @@ def run_dir(tmp_path, node):
 @pytest.mark.parametrize(
     ("folder", "run", "holder"), [(".", "run", "18"), (".", "other", "17"), ("none", "run", "17")]
 )
-def test_node_that_does_not_see_the_run_says_so(run_dir, tmp_path, folder, run, holder):
+def test_node_reports_whether_it_sees_the_run(run_dir, tmp_path, folder, run, holder):
     place = RayHost().find_place(str(tmp_path / folder), str(tmp_path / run), holder)
     assert not place.sees_run
 

@@ -53,7 +53,7 @@ def experiment_with(*overrides):
 
 
 class SlowStore:
-    """Makes a store answer no upload of the last checkpoint until it is told to."""
+    """Makes a store answer no upload of the last checkpoint until it is released."""
 
     def __init__(self, store):
         self.answers = threading.Event()

@@ -248,7 +248,7 @@ def test_muon_makes_an_update_nearly_orthogonal_and_as_large_as_one_of_adam(shap
     ("name", "options"),
     [("token/embeddings", {}), ("text/tokens", {}), ("head", {"adam": ["ead"]})],
 )
-def test_muon_updates_tables_and_what_it_is_told_by_adam(name, options):
+def test_muon_updates_tables_and_chosen_weights_by_adam(name, options):
     table = tf.Variable(tf.zeros([6, 3]), name=name)
     optimizer = build_muon(RATE, **options)
     optimizer.apply_gradients([(tf.ones([6, 3]), table)])

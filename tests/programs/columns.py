@@ -1,4 +1,4 @@
-"""Columns of numbers and texts, two labels and sample weights, with a task of one's own."""
+"""Columns of numbers and texts, two labels and sample weights, with a custom task."""
 
 import os
 

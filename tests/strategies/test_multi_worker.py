@@ -51,7 +51,7 @@ def test_local_processes_report_their_communication(options, text):
     assert communication(local(), **options) == text
 
 
-def test_exchange_of_ones_own_is_used_and_named(two_gpus):
+def test_custom_exchange_is_used_and_named(two_gpus):
     strategy = MultiWorker(communication=lambda: max)
     strategy.create(local())
     assert strategy.communication == "a custom exchange"

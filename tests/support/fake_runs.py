@@ -1,7 +1,7 @@
 """Run directories that nobody trained, for tests and measurements of what shows runs.
 
 `python -m tests.support.fake_runs FOLDER --runs 200 --lines 500 --live 10 --rate 10` makes some,
-and goes on writing to the living ones until Ctrl-C.
+and keeps writing to the live ones until Ctrl-C.
 """
 
 import argparse
@@ -80,7 +80,7 @@ class FakeRun:
             self._mark(phase, self.step)
 
     def restart(self):
-        """Note that a worker was lost, and that the attempt goes on with one."""
+        """Note that a worker was lost, and that the attempt continues with one."""
         self._mark("restart", None), self._mark("start", None, workers=1)
         self._mark("step", self.step)
 
@@ -209,7 +209,7 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--lines", type=int, default=500, help="lines of training of each run")
-    parser.add_argument("--live", type=int, default=0, help="further runs that go on training")
+    parser.add_argument("--live", type=int, default=0, help="further runs that keep training")
     parser.add_argument("--rate", type=float, default=10.0, help="their lines a second")
     args = parser.parse_args()
     make_runs(args.folder, args.runs, args.lines)

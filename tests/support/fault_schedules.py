@@ -29,7 +29,7 @@ Signals.request = noticed
 
 
 class Hold:
-    """Waits at some steps, each once in a run, until a fault may go on, or a stop is requested."""
+    """Waits at some steps, each once in a run, until it is released, or a stop is requested."""
 
     def __init__(self, *, at: list[int], folder: str) -> None:
         self.at, self.folder = list(at), pathlib.Path(folder)
@@ -93,5 +93,5 @@ def hold(directory, folder, at):
 
 
 def free(folder, fault):
-    """Let a run that is held for a fault go on."""
+    """Release a run that is held for a fault."""
     (folder / f"free-{fault.step}").touch()

@@ -68,7 +68,7 @@ def namespaces(script, *arguments, has_network=True):
     own = Namespaces(script, *arguments, has_network=has_network)
     try:
         if (reason := own.refusal()) is not None:
-            pytest.skip(f"no namespaces of one's own here: {reason}")
+            pytest.skip(f"no namespaces are allowed here: {reason}")
         yield own
     finally:
         own.close()

@@ -1,4 +1,4 @@
-"""Groups of processes for tests: threads of this process that meet as processes do."""
+"""Groups of processes for tests: threads of this process that exchange values."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +8,7 @@ import numpy as np
 _SECS = 60
 
 
-class _Meeting:
+class _Rendezvous:
     def __init__(self, count):
         self.barrier = threading.Barrier(count, timeout=_SECS)
         self.values = [None] * count
@@ -21,37 +21,37 @@ class ThreadGroup:
         sent: number of bytes that were broadcast.
     """
 
-    def __init__(self, index, count, meeting):
+    def __init__(self, index, count, rendezvous):
         self.index, self.count = index, count
         self.is_chief = index == 0
         self.sent = 0
-        self._meeting = meeting
+        self._rendezvous = rendezvous
 
     def gather(self, *values):
-        return [list(each) for each in self._meet(values)]
+        return [list(each) for each in self._exchange(values)]
 
     def any_process(self, flag):
-        return any(self._meet(flag))
+        return any(self._exchange(flag))
 
     def broadcast_text(self, source, text):
-        return str(self._meet(text)[source])
+        return str(self._exchange(text)[source])
 
     def broadcast_bytes(self, source, content):
-        received = np.array(self._meet(content)[source], np.uint8)
+        received = np.array(self._exchange(content)[source], np.uint8)
         self.sent += received.size
         return received
 
-    def _meet(self, value):
-        self._meeting.values[self.index] = value
-        self._meeting.barrier.wait()
-        values = list(self._meeting.values)
-        self._meeting.barrier.wait()
+    def _exchange(self, value):
+        self._rendezvous.values[self.index] = value
+        self._rendezvous.barrier.wait()
+        values = list(self._rendezvous.values)
+        self._rendezvous.barrier.wait()
         return values
 
 
 def in_processes(count, call):
     """Call a function in each of so many processes at once; return the results in their order."""
-    meeting = _Meeting(count)
-    groups = [ThreadGroup(index, count, meeting) for index in range(count)]
+    rendezvous = _Rendezvous(count)
+    groups = [ThreadGroup(index, count, rendezvous) for index in range(count)]
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(call, groups))

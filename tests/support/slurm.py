@@ -101,7 +101,7 @@ class SlurmCluster(RootHosts):
     def connect(self, host):
         """Connect a host that was lost; return when it can have jobs."""
         self.configure(host, "link", "set", "eth0", "up")
-        # Slurm asks a node that it was told is down only after a quarter of an hour. A new daemon
+        # Slurm queries a node that is declared down only after a quarter of an hour. A new daemon
         # registers at once, and leaves alone what runs on the node.
         self._slurmds[host].kill()
         self._slurmds[host].wait()

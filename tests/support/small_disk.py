@@ -105,7 +105,7 @@ class SmallDisk:
             directory, "mount", "-t", "tmpfs", "-o", options, "none", str(self._mounted)
         )
         if code:
-            pytest.skip(f"no file systems of one's own here: {err.strip()}")
+            pytest.skip(f"no mounts are allowed here: {err.strip()}")
         self.path = Path(f"{mounts.root}{self._mounted}")
         # Below a mount that somehow is not there would be the disk of everyone.
         seen = os.statvfs(self.path)

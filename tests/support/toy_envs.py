@@ -7,7 +7,7 @@ import numpy as np
 
 
 class Corridor(gymnasium.Env):
-    """A corridor of `length` cells: action 1 goes on, 0 back; the end gives 1 and terminates.
+    """A corridor of `length` cells: action 1 moves on, 0 back; the end gives 1 and terminates.
 
     After `limit` steps the episode is truncated. An observation is the cell, [1] float32.
     """

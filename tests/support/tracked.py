@@ -9,7 +9,7 @@ environment.prepare_environment()  # before anything imports them: they reach fo
 
 
 def of_mlflow(run_dir):
-    """Return the metrics of a run in the store beside it."""
+    """Return the metrics of a run in the store next to it."""
     from mlflow.tracking import MlflowClient
 
     client, run_id = (

@@ -54,7 +54,7 @@ def test_fraction_divides_the_training_split_and_later_examples_move_none():
     assert [number for number in more if number < 200] == validation
 
 
-def test_examples_with_hashes_stay_where_they_are_whatever_comes_between():
+def test_examples_with_hashes_stay_in_their_split_when_others_are_inserted():
     hashes = np.random.default_rng(0).random(200)
     few, many = arrays(100), arrays(200)
     few.train.hashes, many.train.hashes = hashes[::2], hashes
@@ -155,7 +155,7 @@ def test_run_selects_by_validation_and_tests_the_last_and_the_best_weights(tmp_p
 
 
 @pytest.mark.slow
-def test_run_stopped_while_it_tests_the_best_weights_ends_alike(tmp_path):
+def test_run_stopped_while_it_tests_the_best_weights_ends_with_the_same_bits(tmp_path):
     straight = finished(tmp_path / "straight", *BEST)
     kept = variables(straight)
 

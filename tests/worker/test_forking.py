@@ -56,7 +56,7 @@ def test_request_whose_command_is_gone_is_dropped(ends, forks):
     assert len(forks) == 1
 
 
-def test_server_that_cannot_fork_lets_the_command_do_without(ends, forks):
+def test_server_that_cannot_fork_makes_the_command_start_a_process(ends, forks):
     server, path, _ = ends
     with ask(path) as connection:
         assert server.serve() is None

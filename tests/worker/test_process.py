@@ -63,7 +63,7 @@ def test_lost_peer_is_restarted_but_a_missing_kernel_is_a_crash(error, text, res
 
 
 @pytest.mark.parametrize("code", [0, RESTARTABLE])
-def test_exit_of_users_code_is_a_crash_whatever_its_code(tmp_path, monkeypatch, code):
+def test_exit_of_users_code_is_a_crash_with_any_code(tmp_path, monkeypatch, code):
     monkeypatch.setattr(modes, "execute", lambda *arguments: sys.exit(code))
     sent = []
     run = TrainingRun(compose([]), tmp_path, Channel(sent.append))

@@ -36,7 +36,7 @@ class Stop:
 
     def wait(self, secs):
         self.waits += 1
-        assert self.waits <= self._at, "the wait goes on"
+        assert self.waits <= self._at, "the wait continues"
 
     def is_requested(self):
         return self.waits >= self._at
@@ -83,7 +83,7 @@ def test_commit_waits_for_the_upload_of_the_checkpoint_before(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(("phase", "beats"), [("save", 60), ("train", 0)])
-def test_wait_beside_another_phase_is_no_sign_of_life(tmp_path, monkeypatch, phase, beats):
+def test_wait_during_another_phase_is_no_sign_of_life(tmp_path, monkeypatch, phase, beats):
     write_checkpoint(tmp_path, 2)
     now = itertools.count()
     messages = []

@@ -1,4 +1,4 @@
-"""Evaluation beside the training: the same numbers, each checkpoint once, whatever is killed."""
+"""Sidecar evaluation: the same numbers, each checkpoint once, also after kills."""
 
 import json
 import os
@@ -204,7 +204,7 @@ def test_restart_keeps_earlier_events_and_supersedes_later_ones(run_dir, message
     assert [path.name for path in (run_dir / "events").iterdir()] == ["evaluator"]
 
 
-def beside(experiment, cluster):
+def sidecars(experiment, cluster):
     return launcher._beside(SimpleNamespace(experiment=experiment, cluster=cluster))
 
 
@@ -219,8 +219,8 @@ def beside(experiment, cluster):
     ],
 )
 def test_supervisor_of_the_chief_starts_it_unless_tf_config_has_one(cluster, starts):
-    assert beside(EXPERIMENT, cluster) == ([ALONE] if starts else [])
-    assert beside(compose([]), cluster) == []
+    assert sidecars(EXPERIMENT, cluster) == ([ALONE] if starts else [])
+    assert sidecars(compose([]), cluster) == []
 
 
 # Real processes.
@@ -277,7 +277,7 @@ def test_run_with_a_killed_sidecar_equals_the_run_without_it(tmp_path):
     runs = []
     for name, options in (
         ("inline", ["evaluate.sidecar=false"]),
-        ("beside", ["checkpoint.keep=100"]),
+        ("sidecar", ["checkpoint.keep=100"]),
     ):
         (tmp_path / name).mkdir()
         out = succeed(

@@ -125,7 +125,7 @@ def test_fused_updates_do_not_change_pending_snapshot(tmp_path, blocked):
     np.testing.assert_array_equal([variable, *slots], [[1.0] * 4, [0.0] * 4, [0.0] * 4])
 
 
-def test_write_goes_on_in_the_background_only_if_its_state_is_held_until_it_is_committed(
+def test_write_continues_in_the_background_only_if_its_state_is_held_until_the_commit(
     tmp_path, blocked
 ):
     hook, reached, released = blocked

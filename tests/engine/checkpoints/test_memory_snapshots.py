@@ -132,7 +132,7 @@ def test_forced_snapshot_is_written_unless_the_memory_has_that_state(memories):
 
 
 @pytest.mark.parametrize("limited", [True, False])
-def test_little_memory_is_told_once_and_the_state_is_not_kept(memories, monkeypatch, limited):
+def test_lack_of_memory_is_warned_of_once_and_the_state_is_not_kept(memories, monkeypatch, limited):
     monkeypatch.setattr(memory_snapshots, "available_bytes", lambda: 31)
     process = Process(memories, limited=limited)
     assert [process.keep(step, force=True) for step in (1, 2)] == [not limited] * 2
@@ -140,7 +140,7 @@ def test_little_memory_is_told_once_and_the_state_is_not_kept(memories, monkeypa
     assert all("bytes of the 31 that are free" in warning for warning in process.warnings)
 
 
-def test_memory_that_is_had_already_is_used_however_little_is_free(memories, monkeypatch):
+def test_memory_that_is_allocated_is_used_however_little_is_free(memories, monkeypatch):
     Process(memories).keep(1)
     monkeypatch.setattr(memory_snapshots, "available_bytes", lambda: 0)
     assert Process(memories).keep(2)
@@ -257,7 +257,7 @@ def flip_what_arrives(group):
     ],
     ids=["nothing is kept", "checkpoint is newer", "damaged on its way", "they differ"],
 )
-def test_hosts_go_on_from_the_checkpoint(memories, states, options, warned):
+def test_hosts_continue_from_the_checkpoint(memories, states, options, warned):
     restored, counters, warnings, _ = restore_on_hosts(memories, *states, **options)
     assert set(restored) == {None}
     assert set(counters) == {0.0}

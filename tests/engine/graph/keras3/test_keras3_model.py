@@ -93,7 +93,7 @@ SHAPES = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("task", "model"), [(TEXTS, "per_token"), (SHAPES, "per_pixel")])
-def test_subclassed_model_trains_in_tasks_that_ask_for_its_shape(tmp_path, task, model):
+def test_subclassed_model_trains_in_tasks_that_check_its_shape(tmp_path, task, model):
     run = engine(tmp_path, model, *task, "train.steps=3", *TWO)
     before = variables(run)
     assert run.train(lambda: False)

@@ -47,7 +47,7 @@ def test_step_does_not_wait_for_gathering(tmp_path):
 def test_batches_gathered_ahead_are_those_of_their_steps(tmp_path, monkeypatch):
     ahead = train(tmp_path / "ahead", *LONG)
     monkeypatch.setattr(TrainLoop, "_gather_ahead", lambda *arguments: [])
-    assert_same_bits(ahead, train(tmp_path / "beside", *LONG))
+    assert_same_bits(ahead, train(tmp_path / "in_step", *LONG))
 
 
 def waited(element, step, steps=4):

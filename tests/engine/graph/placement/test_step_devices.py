@@ -64,7 +64,7 @@ def places(run, variable):
 
 
 @pytest.mark.slow
-def test_variables_slots_and_averages_are_where_the_placement_says(divided):
+def test_variables_slots_and_averages_are_placed_as_configured(divided):
     replicas, run, _ = divided
     model, optimizer = run.state.task.models["model"], run.state.task.optimizers["model"]
     expected = [[0, 2], [0, 2], [1, 3], [1, 3]]  # kernel and bias of each layer

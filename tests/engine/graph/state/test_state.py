@@ -21,7 +21,7 @@ def model_of(run):
 
 
 def values(run):
-    """Return the weights, and what the optimizer keeps beside them."""
+    """Return the weights, and the slots of the optimizer."""
     optimizer = next(iter(run.state.task.optimizers.values()))
     trained = {variable_key(variable) for variable in model_of(run).trainable_variables}
     result = {}

@@ -1,4 +1,4 @@
-"""Shards are traced in lockstep: they meet at every update, and go on in turns."""
+"""Shards are traced in lockstep: they synchronize at every update, and continue in turns."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_shards_have_device_scope_and_replica_of_the_thread_that_starts_them():
     def step():
         with tf.name_scope("outer"), tf.device("CPU:0"):
             seen.append((tf.distribute.get_strategy(), "CPU:0", "outer"))
-            in_lockstep(2, compute, lambda brought: brought)
+            in_lockstep(2, compute, lambda contributions: contributions)
 
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope():
@@ -59,16 +59,16 @@ def test_error_of_one_shard_ends_all():
         meet(None)
 
     with tf.Graph().as_default(), pytest.raises(ValueError, match="only here"):
-        in_lockstep(3, compute, lambda brought: brought)
+        in_lockstep(3, compute, lambda contributions: contributions)
 
 
-def test_shards_that_do_not_meet_alike_are_refused():
+def test_shards_with_different_numbers_of_updates_are_refused():
     def compute(number):
         if number:
             meet(None)
 
     with tf.Graph().as_default(), pytest.raises(ConfigError, match="another number of updates"):
-        in_lockstep(2, compute, lambda brought: brought)
+        in_lockstep(2, compute, lambda contributions: contributions)
 
 
 def test_collective_within_a_shard_is_refused():
@@ -77,7 +77,7 @@ def test_collective_within_a_shard_is_refused():
 
     @tf.function(autograph=False)
     def step():
-        in_lockstep(2, compute, lambda brought: brought)
+        in_lockstep(2, compute, lambda contributions: contributions)
 
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope(), pytest.raises(ConfigError, match="communicates between replicas"):

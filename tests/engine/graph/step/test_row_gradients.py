@@ -98,7 +98,7 @@ def test_loop_over_shards_learns_which_gradients_are_in_rows(in_rows):
     np.testing.assert_array_equal(total(), ((a + b) + (c + d)) + e)
 
 
-def test_rows_of_an_optimizer_that_adds_up_are_given_once():
+def test_rows_of_an_optimizer_that_sums_are_passed_once():
     gradients = [rows(4, 2), tf.constant([3.0])]
     shares = [
         row_gradients.own_shares(gradients, tf.constant(number == 0), 3, in_tree=True)
