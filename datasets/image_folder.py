@@ -9,13 +9,14 @@ counts the images that are not used: loose ones, those in deeper folders or of o
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from trainer.annotations import Exists, Free, Ge, Gt, Le, Lt, Structural, takes
 from trainer.datasets.images.image_files import FileSplit
 from trainer.datasets.images.images import ImageDataset, ImageOptions, decoded_shape
-from trainer.datasets.splits.paths import Paths, find_splits, visible_files
+from trainer.datasets.splits.paths import Paths, divided, find_splits, hash_files, visible_files
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +64,8 @@ def _splits(path: str | None, test_fraction: float) -> dict[str, list[Path]]:
                 f"path ({root}) has the classes {unknown}, which are not in {splits.train.root}; "
                 "rename or remove them"
             )
-    return splits.divide(test_fraction, lambda file: "/".join(file.parts[-2:]), "images")
+    found = {name: files for name, (_, files) in splits.present.items()}
+    return divided(found, partial(hash_files, depth=2), test_fraction, f"images of {path}")
 
 
 def _scan(path: Paths, key: str) -> list[Path]:

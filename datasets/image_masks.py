@@ -8,6 +8,7 @@ later move no other. Files are read while training; hidden ones and other format
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,9 +21,10 @@ from trainer.datasets.images.image_files import FileSplit, decode
 from trainer.datasets.images.images import IGNORED, ImageDataset, ImageOptions, decoded_shape
 from trainer.datasets.splits.paths import (
     Paths,
+    divided,
     files_identity,
     find_splits,
-    hash_texts,
+    hash_files,
     visible_files,
 )
 
@@ -58,7 +60,8 @@ def image_masks(
             "add dataset.class_names=[background,...]"
         )
     splits = find_splits(path, None, _scan)
-    files = splits.divide(test_fraction, lambda image: image.name, "images")
+    found = {name: images for name, (_, images) in splits.present.items()}
+    files = divided(found, partial(hash_files, depth=1), test_fraction, f"images of {path}")
     count = len(class_names)
     return options.dataset(
         {
@@ -89,7 +92,7 @@ class MaskFileSplit(FileSplit):
     @property
     def hashes(self) -> np.ndarray:
         """A number in [0, 1) for each pair, [N], that other pairs do not change."""
-        return hash_texts(image.name for image in self._paths)
+        return hash_files(self._paths, depth=1)
 
     def content_identity(self) -> str:
         return f"{super().content_identity()} {files_identity(map(_mask_of, self._paths))}"

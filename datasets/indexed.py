@@ -19,7 +19,7 @@ from trainer.datasets.images.images import ImageDataset, ImageOptions
 from trainer.datasets.records.fields import Fields, Indexable, Layout, RecordReader
 from trainer.datasets.records.reading_processes import ReadingProcesses
 from trainer.datasets.splits.arrays import ArrayDataset
-from trainer.datasets.splits.paths import divide, files_identity, hash_numbers
+from trainer.datasets.splits.paths import divided, files_identity, hash_numbers
 from trainer.text import first_line
 
 Read: TypeAlias = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -111,13 +111,11 @@ class Sources:
 
     def rows(self) -> dict[str, np.ndarray | None]:
         """Return the records of each split, [N] int64; None: all of its source."""
-        rows: dict[str, np.ndarray | None] = dict.fromkeys(self.present)
-        if len(rows) == 1:
-            hashes = hash_numbers(np.arange(len(self.train)))
-            parts = divide(hashes, self.test_fraction, "records", self.name("train"))
-            return dict(zip(("train", "test"), parts, strict=True))
-        rows.setdefault("test", np.zeros(0, np.int64))
-        return rows
+        if len(self.present) > 1:
+            return {"test": np.zeros(0, np.int64), **dict.fromkeys(self.present)}
+        numbers = {"train": np.arange(len(self.train))}
+        what = f"records of {self.name('train')}"
+        return divided(numbers, hash_numbers, self.test_fraction, what, np.take)
 
 
 def from_sources(

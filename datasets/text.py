@@ -20,7 +20,7 @@ import tensorflow as tf
 from trainer.annotations import Exists, Free, Ge, Gt, Lt
 from trainer.datasets.cache.kept_files import kept_arrays, key_of
 from trainer.datasets.splits.arrays import on_host
-from trainer.datasets.splits.paths import Splits, divide, find_splits, hash_texts
+from trainer.datasets.splits.paths import Splits, divided, find_splits, hash_texts
 from trainer.datasets.texts import text_files
 from trainer.datasets.texts.tokens import BYTES, Tokenizer, load_tokenizer
 
@@ -189,22 +189,14 @@ def _rows(
     splits: Splits, columns: tuple[str, str], test_fraction: float
 ) -> dict[str, list[text_files.Row]]:
     text, label = columns
-    rows = list(text_files.read(*splits.train, text, label))
-    if splits.is_whole:
-        hashes = hash_texts(row.name for row in rows)
-        parts = divide(hashes, test_fraction, "texts", str(splits.train.root))
-        return dict(
-            zip(("train", "test"), ([rows[x] for x in part] for part in parts), strict=True)
-        )
-    others = {}
+    rows = {}
     for name, split in splits.present.items():
-        if name != "train":
-            has_labels = text_files.have_labels(*split, text, label)
-            others[name] = list(text_files.read(*split, text, label if has_labels else None))
-    for name, part in {"train": rows, **others}.items():
-        if not part:
+        has_labels = name == "train" or text_files.have_labels(*split, text, label)
+        rows[name] = list(text_files.read(*split, text, label if has_labels else None))
+        if not rows[name]:
             raise ValueError(f"there is no text in the {name} split")
-    return {"train": rows, "test": [], **others}
+    what = f"texts of {splits.train.root}"
+    return divided(rows, lambda rows: hash_texts(row.name for row in rows), test_fraction, what)
 
 
 def _encode(

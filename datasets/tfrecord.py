@@ -28,7 +28,13 @@ from trainer.datasets.cache.kept_files import kept_arrays, key_of
 from trainer.datasets.images.image_files import RecordSplit, whole_or_singly
 from trainer.datasets.images.images import ImageDataset, ImageOptions, decoded_shape
 from trainer.datasets.splits.arrays import ArrayDataset, on_host
-from trainer.datasets.splits.paths import divide, files_identity, find_files, find_splits, hash_rows
+from trainer.datasets.splits.paths import (
+    divided,
+    files_identity,
+    find_files,
+    find_splits,
+    hash_rows,
+)
 from trainer.text import did_you_mean
 
 KINDS = {
@@ -126,9 +132,8 @@ def _open(
         path, test_path, partial(find_files, suffixes=(".tfrecord",), name=_RECORD_NAME)
     )
     found = {name: open_index(split.files) for name, split in splits.present.items()}
-    if not splits.is_whole:
-        return {"test": found["train"].select(np.zeros(0, np.int64)), **found}
-    return found["train"].divide(test_fraction)
+    what = f"records of {splits.train.root}"
+    return divided(found, RecordIndex.numbered_hashes, test_fraction, what, RecordIndex.select)
 
 
 def _contents(
@@ -422,19 +427,13 @@ class RecordIndex:
         files = zip(self.files, parts, strict=True)
         return np.concatenate([hash_rows(file.name, part) for file, part in files])
 
-    def divide(self, test_fraction: float) -> dict[str, RecordIndex]:
-        """Return the records to train on, and those to test on.
+    def numbered_hashes(self) -> np.ndarray:
+        """Return a number in [0, 1) for each record, [N], by file name and number in the file.
 
-        A hash of the file's name and the record's number in the file chooses: files that are added
-        later move no record.
-
-        Raises:
-            ValueError: a split is empty.
+        It chooses the test split: files that are added later move no record.
         """
         pairs = zip(self.files, self.counts.tolist(), strict=True)
-        hashes = np.concatenate([hash_rows(file.name, np.arange(count)) for file, count in pairs])
-        parts = divide(hashes, test_fraction, "records", str(self.files[0].parent))
-        return {"train": self.select(parts[0]), "test": self.select(parts[1])}
+        return np.concatenate([hash_rows(file.name, np.arange(count)) for file, count in pairs])
 
     def select(self, rows: np.ndarray) -> RecordIndex:
         """Return the records of these numbers, [n] int64, ascending."""

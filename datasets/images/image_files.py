@@ -18,7 +18,7 @@ import tensorflow as tf
 from trainer.datasets.images.framing import Framing, random_box
 from trainer.datasets.operations.augment import BOX_COLUMNS
 from trainer.datasets.splits.arrays import on_host
-from trainer.datasets.splits.paths import files_identity, hash_texts
+from trainer.datasets.splits.paths import files_identity, hash_files
 
 logger = logging.getLogger(__name__)
 
@@ -296,7 +296,7 @@ class FileSplit(RecordSplit):
     @property
     def hashes(self) -> np.ndarray:
         """A number in [0, 1) for each file, [N], that other files do not change."""
-        return hash_texts("/".join(path.parts[-2:]) for path in self._paths)
+        return hash_files(self._paths, depth=2)
 
     def content_identity(self) -> str:
         labels = b"" if self.labels is None else self.labels.tobytes()

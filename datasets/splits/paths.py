@@ -10,9 +10,9 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -49,24 +49,6 @@ class Splits(NamedTuple):
     def present(self) -> dict[str, Files]:
         """The splits that there are, by name."""
         return {name: files for name, files in self._asdict().items() if files is not None}
-
-    def divide(
-        self, test_fraction: float, name: Callable[[Path], str], what: str
-    ) -> dict[str, list[Path]]:
-        """Return the files of each split where a file is an example.
-
-        Without files of other splits, a hash of a file's name chooses those to test on: files that
-        are added later move no other. With files to validate alone, none are tested on.
-
-        Raises:
-            ValueError: a split is empty.
-        """
-        if not self.is_whole:
-            return {"test": [], **{name: part.files for name, part in self.present.items()}}
-        root, files = self.train
-        rows = divide(hash_texts(map(name, files)), test_fraction, what, str(root))
-        train, test = ([files[row] for row in part] for part in rows)
-        return {"train": train, "test": test}
 
 
 def find_splits(
@@ -220,22 +202,41 @@ def hash_texts(texts: Iterable[str]) -> np.ndarray:
     return np.array([int.from_bytes(x[:6], "big") / 2**48 for x in digests], np.float64)
 
 
-def divide(
-    hashes: np.ndarray, test_fraction: float, what: str, name: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of the training examples and those of the test examples, ascending.
+def hash_files(files: Iterable[Path], depth: int) -> np.ndarray:
+    """Return a number in [0, 1) for each file, [N], by the last `depth` parts of its path."""
+    return hash_texts("/".join(file.parts[-depth:]) for file in files)
+
+
+def divided(
+    found: Mapping[str, Any],
+    hashes: Callable[[Any], np.ndarray],
+    test_fraction: float,
+    what: str,
+    select: Callable[[Any, np.ndarray], Any] = lambda examples, rows: [examples[x] for x in rows],
+) -> dict[str, Any]:
+    """Return the examples of each split, of which none has examples of another.
+
+    Where all are to train on, their hashes choose those to test on. Where others are to validate,
+    and none to test on, none are tested on.
 
     Args:
-        hashes: [N] in [0, 1).
+        found: examples by split, such as a list of files.
+        hashes: returns a number in [0, 1) for each of some examples, [N].
+        what: what the examples are and where, for messages.
+        select: returns the examples of some numbers, ascending.
 
     Raises:
         ValueError: one of the splits is empty.
     """
-    tested = hashes < test_fraction
+    train = found["train"]
+    if len(found) > 1:
+        return {"test": select(train, np.zeros(0, np.int64)), **found}
+    tested = hashes(train) < test_fraction
     if tested.all() or not tested.any():
         empty = "train" if tested.all() else "test"
         raise ValueError(
-            f"test_fraction ({test_fraction}) leaves none of the {len(hashes)} {what} of {name} in "
-            f"the {empty} split; change it, or add a separate test split"
+            f"test_fraction ({test_fraction}) leaves none of the {len(tested)} {what} in the "
+            f"{empty} split; change it, or add a separate test split"
         )
-    return np.flatnonzero(~tested), np.flatnonzero(tested)
+    parts = {"train": ~tested, "test": tested}
+    return {name: select(train, np.flatnonzero(part)) for name, part in parts.items()}

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from trainer.datasets.splits.arrays import ArraySplit, read_npz
-from trainer.datasets.splits.paths import divide, find_files, find_splits, hash_numbers, hash_texts
+from trainer.datasets.splits.paths import divided, find_files, find_splits, hash_numbers, hash_texts
 from trainer.datasets.splits.training_features import training_features
 
 
@@ -63,10 +63,10 @@ def test_hashes_stay_the_same_for_ever():
 
 
 def test_division_is_ascending_and_complete():
-    train, test = divide(np.array([0.5, 0.1, 0.9, 0.2]), 0.3, "rows", "a.csv")
-    assert (train.tolist(), test.tolist()) == ([0, 2], [1, 3])
+    parts = divided({"train": [0.5, 0.1, 0.9, 0.2]}, np.array, 0.3, "rows of a.csv")
+    assert parts == {"train": [0.5, 0.9], "test": [0.1, 0.2]}
     with pytest.raises(ValueError, match=r"none of the 1 rows of a.csv in the train split"):
-        divide(np.array([0.1]), 0.3, "rows", "a.csv")
+        divided({"train": [0.1]}, np.array, 0.3, "rows of a.csv")
 
 
 FEATURES = np.arange(5 * 2 * 2 * 1, dtype=np.uint8).reshape(5, 2, 2, 1)
