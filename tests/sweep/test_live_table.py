@@ -32,7 +32,7 @@ def test_running_points_come_first_then_the_best_of_the_others(monkeypatch):
     for point, accuracy in ((POINTS[1], 0.75), (POINTS[3], 0.875)):
         table.end_point(point, RunStatus(State.DONE, 360, {"loss": 0.25, "accuracy": accuracy}))
     assert rendered(table, 100) == [
-        "4 points: 2 done, 2 running; 0:05 left",
+        "4 points: 2 done, 2 running",
         "#  model      learning_rate  state     best accuracy  progress",
         "1  cnn        0.1            train            0.5000  ━━━         120/360  0:12 left",
         "3  mobilenet  0.1            compile               -",

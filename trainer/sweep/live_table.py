@@ -26,7 +26,7 @@ from trainer.launch.display import (
 from trainer.runs.status import RunStatus, State
 from trainer.sweep.search import Point
 from trainer.sweep.summary import count_states, varied_keys
-from trainer.text import format_duration, format_metric, printable, short_keys, without_classes
+from trainer.text import format_metric, printable, short_keys, without_classes
 
 _STATE_WIDTH = 8  # of the longest state, so that columns keep their place
 _MAX_VALUE_WIDTH = 24
@@ -41,9 +41,6 @@ class _Row:
     position: str = ""
     progress: Progress | None = None
     best: float = math.nan  # value of the sweep's metric
-    is_started: bool = False  # by this command
-    first: float | None = None  # fraction of its training that earlier commands have done
-    done: float = 0.0  # share that is done now
 
 
 class LiveTable:
@@ -64,12 +61,10 @@ class LiveTable:
         self._screen = Screen(out, err, self)
         self._rows: dict[int, _Row] = {}
         self._progress_at = clock()
-        self._began: float | None = None  # when the first point was started
 
     def start_point(self, point: Point) -> None:
         """Show that a point is starting, perhaps again."""
-        self._rows[point.number] = _Row(point, is_started=True)
-        self._began = self._clock() if self._began is None else self._began
+        self._rows[point.number] = _Row(point)
         self._print_plain(f"{self._name(point)}: started")
         self._screen.start()
 
@@ -87,8 +82,6 @@ class LiveTable:
                 row.state_text = "train"
                 row.position = position_text(message)
                 row.progress = message
-                row.done = message.step / max(1, message.total)
-                row.first = row.done if row.first is None else row.first
                 if self._clock() - self._progress_at >= PLAIN_SECS:
                     self._progress_at = self._clock()
                     self._print_plain(
@@ -104,7 +97,6 @@ class LiveTable:
         row.state_text = outcome.state
         row.position = str(outcome.step)
         row.progress = None
-        row.done = 1.0
         self._update_best(row, outcome.metrics)
         name = f"{self._name(point)} ({point.label})"
         if outcome.state is State.FAILED:
@@ -115,8 +107,6 @@ class LiveTable:
                 for metric, value in without_classes(outcome.metrics).items()
             )
             self._print_plain(f"{name}: {outcome.state}, step {outcome.step}{metrics}")
-        if row.is_started and self._secs_left() is not None:
-            self._print_plain(self._overall())
 
     def print_line(self, text: str) -> None:
         """Print a line above the table."""
@@ -164,27 +154,9 @@ class LiveTable:
                 progress_bar(row.progress) if row.progress else "",
                 row.position,
             )
-        yield self._overall()
-        yield grid
-
-    def _overall(self) -> str:
-        """Return how far the sweep is: `4 points: 1 done, 2 running, 1 waiting; 0:40 left`."""
         states = [row.state for row in list(self._rows.values())]
-        counts = count_states([*states, *[State.WAITING] * (self._total - len(states))])
-        secs = self._secs_left()
-        return counts if secs is None else f"{counts}; {format_duration(secs)} left"
-
-    def _secs_left(self) -> float | None:
-        """Return how long the rest takes at the pace so far; None: unknown, or all is done.
-
-        Of what earlier commands have trained nothing is counted.
-        """
-        rows = list(self._rows.values())
-        progress = sum(row.done - (row.first or 0.0) for row in rows if row.is_started)
-        left = self._total - sum(row.done for row in rows)
-        if self._began is None or progress <= 0 or left <= 0:
-            return None
-        return (self._clock() - self._began) * left / progress
+        yield count_states([*states, *[State.WAITING] * (self._total - len(states))])
+        yield grid
 
     def _rank(self, row: _Row) -> tuple[bool, float, int]:
         """Return the sort key of a row: running points by number, the others by metric."""
