@@ -50,7 +50,7 @@ def test_points_are_pruned_after_equal_numbers_of_evaluations(tmp_path):
     for number, (trial, outcome) in enumerate(zip(trials, outcomes, strict=True), 1):
         point = repeated.next_point()
         assert trial.user_attrs["point"] == number
-        assert {key: str(value) for key, value in trial.params.items()} == point.varied
+        assert list(trial.params) == list(point.varied)
         assert trial.user_attrs["run"] == str(point.path)
         assert point.pruned == (outcome if outcome.state is State.PRUNED else None)
 

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import optuna
-from optuna.distributions import BaseDistribution
 from optuna.exceptions import StorageInternalError
 from optuna.pruners import BasePruner, MedianPruner, NopPruner
 from optuna.samplers import TPESampler
@@ -30,7 +29,7 @@ from trainer.files import writing
 from trainer.runs.identity import run_name
 from trainer.runs.recorded_metrics import read_evaluations
 from trainer.runs.status import RunStatus, State
-from trainer.sweep.search import Choice, Point, PointFactory, Search, SearchContext, SearchSpace
+from trainer.sweep.search import Choice, Point, PointFactory, Search, SearchContext
 from trainer.sweep.summary import lock_folder
 
 _FILE = "study.db"
@@ -177,7 +176,8 @@ class OptunaSearch(Search):
 
         It depends on the seed, the number and the recorded outcomes alone.
         """
-        self._study.sampler = _RoundingSampler(self._space, f"{self._seed}:{number}")
+        seed = random.Random(f"{self._seed}:{number}").getrandbits(32)
+        self._study.sampler = TPESampler(seed=seed)
         trial = self._study.ask()
         if point := self._points.create(number, self._sample(trial)):
             trial.set_user_attr("point", number)
@@ -225,34 +225,6 @@ class OptunaSearch(Search):
                 f"which has {', '.join(metrics) or 'none'}; add sweep.metric=<one of them>"
             )
         return metrics[self._metric]
-
-
-class _RoundingSampler(TPESampler):
-    """Samples numbers of few digits, so that the study learns from the values that are trained."""
-
-    def __init__(self, space: SearchSpace, seed: str) -> None:
-        super().__init__(seed=random.Random(seed).getrandbits(32))
-        self._ranges = space.ranges
-
-    def sample_relative(
-        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        params = super().sample_relative(study, trial, search_space)
-        return {key: self._round(key, value) for key, value in params.items()}
-
-    def sample_independent(
-        self,
-        study: Study,
-        trial: FrozenTrial,
-        param_name: str,
-        param_distribution: BaseDistribution,
-    ) -> Any:
-        value = super().sample_independent(study, trial, param_name, param_distribution)
-        return self._round(param_name, value)
-
-    def _round(self, key: str, value: Any) -> Any:
-        values = self._ranges[key]
-        return value if isinstance(values, Choice) else values.round(value)
 
 
 def _differences(path: Path, recorded: Mapping[str, str], search: Mapping[str, str]) -> list[str]:

@@ -181,18 +181,17 @@ class NumberRange:
         value = low + fraction * (high - low)
         return self.format(math.exp(value) if self.log else value)
 
-    def round(self, value: float) -> float:
-        """Return the nearest whole number, or a float of few digits, within the bounds."""
+    def format(self, value: float) -> str:
+        """Return the nearest whole number, or a float of few digits, as on a command line.
+
+        It is within the bounds, and equal numbers give equal texts.
+        """
         if self.step:
             value = round(value)
         else:
             scale = abs(value) if self.log else self.high - self.low
             value = round(value, _SIGNIFICANT_DIGITS - 1 - math.floor(math.log10(scale)))
-        return min(max(value, self.low), self.high)
-
-    def format(self, value: float) -> str:
-        """Return a number, rounded, as on a command line; equal numbers give equal texts."""
-        return repr(self.round(value))
+        return repr(min(max(value, self.low), self.high))
 
 
 ParameterRange = Choice | NumberRange
