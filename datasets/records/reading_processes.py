@@ -7,16 +7,18 @@ changes nothing. No TensorFlow, unless the source needs it.
 
 from __future__ import annotations
 
-import functools
 import logging
 import multiprocessing
 import os
 import pickle
+import queue
 import signal
 import threading
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 
@@ -33,11 +35,15 @@ _FOR_THE_TRAINER = (
 and needs records until then."""
 
 
+class _LostError(Exception):
+    """A process has ended."""
+
+
 class ReadingProcesses:
     """Reads records in several processes, which start at the first use and end with this one.
 
-    If one ends, all are replaced, and the records are read again, one by one; a record that ends
-    another process too is an error.
+    A process that ends is replaced, and its records are read again, one by one; a record that ends
+    the next process too is an error.
     """
 
     def __init__(self, readers: Sequence[RecordReader], count: int) -> None:
@@ -48,9 +54,11 @@ class ReadingProcesses:
         """
         self._names = [reader.name for reader in readers]
         self._content = _pickled(readers)
+        self._idle: queue.SimpleQueue[_Process | None] = queue.SimpleQueue()
+        for _ in range(count):
+            self._idle.put(None)  # not started
         self._count = count
-        self._pool = self._start(count)
-        self._replacing = threading.Lock()
+        self._threads = ThreadPoolExecutor(count, "read-records")
 
     def read(self, number: int, rows: np.ndarray) -> Records:
         """Return what `RecordReader.read` of the reader `number` returns; safe for threads.
@@ -58,42 +66,56 @@ class ReadingProcesses:
         Raises:
             ValueError: as it does; or a record ends the processes that read it.
         """
-        pool = self._pool
         parts = [part for part in np.array_split(rows, self._count) if len(part)]
+        return _joined(self._threads.map(lambda part: self._read_part(number, part), parts))
+
+    def _read_part(self, number: int, rows: np.ndarray) -> Records:
+        name = self._names[number]
         try:
-            return _joined(map(_result, [pool.submit(_read, number, part) for part in parts]))
-        except BrokenProcessPool:
-            name = self._names[number]
+            return self._read(number, rows)
+        except _LostError:
             logger.warning("a process that read records of %s ended; it is replaced", name)
-        with self._replacing:
-            if self._pool is pool:
-                self._pool = self._start(self._count)
-        return self._read_singly(number, rows)
+        results = []
+        for row in rows:
+            try:
+                results.append(self._read(number, np.array([row])))
+            except _LostError:
+                raise ValueError(
+                    f"{name}: the process that read record {row} ended, for the second time; does "
+                    "reading it need too much memory, or crash?"
+                ) from None
+        return _joined(results)
 
-    def _read_singly(self, number: int, rows: np.ndarray) -> Records:
-        with self._start(1) as alone:
-            results = []
-            for row in rows:
-                try:
-                    results.append(_result(alone.submit(_read, number, np.array([row]))))
-                except BrokenProcessPool:
-                    raise ValueError(
-                        f"{self._names[number]}: the process that read record {row} ended, for the "
-                        "second time; does reading it need too much memory, or crash?"
-                    ) from None
-            return _joined(results)
+    def _read(self, number: int, rows: np.ndarray) -> Records:
+        process = self._idle.get()
+        try:
+            process = process or _Process(self._content)
+            return process.read(number, rows)
+        except _LostError:
+            process = None
+            raise
+        finally:
+            self._idle.put(process)
 
-    def _start(self, count: int) -> ProcessPoolExecutor:
+
+class _Process:
+    def __init__(self, content: bytes) -> None:
         # Not forked: TensorFlow's threads would be missing.
         spawn = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(count, spawn, initializer=_begin, initargs=(self._content,))
+        self._connection, theirs = spawn.Pipe()
+        spawn.Process(target=_answer, args=(theirs, content), daemon=True).start()
+        theirs.close()
 
-
-def _result(future: Future[Records]) -> Records:
-    try:
-        return future.result()
-    except ValueError as error:
-        raise ValueError(str(error)) from None  # the traceback is in the log
+    def read(self, number: int, rows: np.ndarray) -> Records:
+        try:
+            self._connection.send((number, rows))
+            problem, records = self._connection.recv()
+        except (EOFError, OSError):
+            raise _LostError from None
+        if problem is not None:
+            raise ValueError(problem)
+        result: Records = records
+        return result
 
 
 def _joined(results: Iterable[Records]) -> Records:
@@ -114,13 +136,8 @@ def _pickled(readers: Sequence[RecordReader]) -> bytes:
     return pickle.dumps(list(readers))
 
 
-_content = b""
-
-
-def _begin(content: bytes) -> None:
-    """Prepare a process that reads; it ends with the one that has started it."""
-    global _content
-    _content = content
+def _answer(connection: Connection, content: bytes) -> None:
+    """Answer pairs of a reader's number and the numbers of records, until the trainer ends."""
     # Reading needs no accelerator. If the source imports TensorFlow, that would take the memory of
     # all of them.
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
@@ -133,6 +150,16 @@ def _begin(content: bytes) -> None:
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    readers: list[RecordReader] = []
+    with suppress(EOFError, OSError):
+        while True:
+            number, rows = connection.recv()
+            try:
+                readers = readers or _loaded(content)
+                answer: Any = None, readers[number].read(rows)
+            except ValueError as error:
+                answer = str(error), None
+            connection.send(answer)
 
 
 def _end_with_parent() -> None:
@@ -141,10 +168,9 @@ def _end_with_parent() -> None:
     os._exit(0)
 
 
-@functools.cache
-def _readers() -> list[RecordReader]:
+def _loaded(content: bytes) -> list[RecordReader]:
     try:
-        readers: list[RecordReader] = pickle.loads(_content)
+        readers: list[RecordReader] = pickle.loads(content)
     except Exception as error:  # any exception of the source's module
         logger.info("the source cannot be copied", exc_info=True)
         raise ValueError(
@@ -152,7 +178,3 @@ def _readers() -> list[RecordReader]:
             f"{type(error).__name__}: {first_line(error)}; set dataset.processes=0"
         ) from None
     return readers
-
-
-def _read(number: int, rows: np.ndarray) -> Records:
-    return _readers()[number].read(rows)
