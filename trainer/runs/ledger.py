@@ -22,7 +22,6 @@ phase of a failed attempt, without the steps of it that memory has kept.
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import os
@@ -474,12 +473,21 @@ class Ledger:
 
     def summary(self) -> TimeSummary:
         """Return how the time was spent: up to now if this process adds marks, else to the last."""
-        summary = copy.deepcopy(self._tally)
-        last = summary.last
+        # Not its history of the steps, which grows with the run.
+        tally = self._tally
+        summary = TimeSummary(
+            dict(tally.secs),
+            tally.attempts,
+            list(tally.sizes),
+            tally.workers + self._workers,
+            list(tally.restarts),
+            tally.failures,
+            tally.saves,
+        )
+        last = tally.last
         if self._running and last is not None and last.phase in summary.secs:
             elapsed = max(0.0, self._clock() - last.time)
             spend(summary.secs, last.phase, elapsed, self._input_secs)
-        summary.workers = summary.workers + self._workers
         return summary
 
 
