@@ -24,11 +24,6 @@ class Unreadable(Undeclared, some_factory()):
 class Extended(Base):
     direction = {**Base.direction, "score": "max"}
 
-class Property(Base):
-    @property
-    def direction(self):
-        return {"score": "max"}
-
 class OfObject(Base):
     def __init__(self):
         self.direction = {"score": "max"}
@@ -69,7 +64,7 @@ def test_class_inherits_a_declaration_and_a_name_tells_nothing():
 
 
 @pytest.mark.usefixtures("own")
-@pytest.mark.parametrize("name", ["Unreadable", "Extended", "Property", "OfObject"])
+@pytest.mark.parametrize("name", ["Unreadable", "Extended", "OfObject"])
 def test_declaration_that_only_an_import_can_tell_is_left_to_the_worker(name):
     assert not of_targets(f"own_directions.{name}", {}).is_complete
 

@@ -8,7 +8,7 @@ from trainer.config.options import targets
 MODULE = '''
 """A user's module; it must never be imported by a check."""
 import typing as t
-from typing import Annotated, Any, Literal, Optional
+from typing import Annotated, Literal, Optional
 from os.path import join as rejoined
 from my_pkg.shared import Cut
 raise RuntimeError("imported")
@@ -27,11 +27,9 @@ def build(
     sizes: list[int] = (),
     blocks: t.Sequence[Annotated[int, Ge(1)]] = (),
     pair: tuple[int, int] = (1, 2),
-    table: dict[str, int] | None = None,
     kind: Literal["max", "mean"] = "max",
     depth: Optional[int] = None,
     path: Annotated[str | None, Exists("file")] = None,
-    either: int | str = 1,
     quoted: "int" = 1,
     odd: Annotated[Some.Unknown[Thing], OneOf(*Some.WORDS)] = None,
     free=None,
@@ -54,8 +52,6 @@ class Thing:
     def make(cls, *, n): ...
 class Child(Thing): ...
 class Empty: ...
-def open_ended(*arguments): ...
-def rated(rate): ...
 def named(rate, steps, epoch): ...
 class Foreign(Unseen): ...
 
@@ -93,7 +89,7 @@ def check(name, group="", /, **options):
     [
         {},
         {"width": 1, "rate": 0, "name": None, "wide": True, "sizes": [1, 2], "blocks": [1],
-         "pair": [3, 4], "table": {"a": 1}, "kind": "mean", "depth": None, "either": "x",
+         "pair": [3, 4], "kind": "mean", "depth": None,
          "quoted": 3, "odd": object(), "free": [1]},
         {"_partial_": True, "_convert_": "all", "_recursive_": False},
         {"width": {"_target_": "my_pkg.things.Empty"}},
