@@ -595,7 +595,6 @@ class TFRecordSplit(RecordSplit):
 
 
 def _record(file: tf.Tensor, offset: tf.Tensor) -> tf.data.Dataset:
-    """Return the dataset of the one record at an offset of a file."""
     # Not `tf.data.TFRecordDataset`, which takes no offsets. Without a buffer: it would be filled
     # with what follows the record.
     variant = tf.raw_ops.TFRecordDatasetV2(

@@ -56,7 +56,6 @@ class Auditor:
         self.begin(0)
 
     def begin(self, step: int) -> None:
-        """Begin at a restored step."""
         self.clean_step = step
         self._plan(step)
 

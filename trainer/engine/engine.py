@@ -127,7 +127,6 @@ class Engine(RunState):
 
     @property
     def state(self) -> TrainState:
-        """The state that is trained."""
         return self.loop.state
 
     @property

@@ -49,7 +49,6 @@ class ProcessGroup:
         return [int(value) for value in sums[: len(values)]]
 
     def any_process(self, flag: bool) -> bool:
-        """Return whether the flag is set in any process."""
         return self.all_reduce_sum(int(flag))[0] > 0
 
     def gather(self, *values: int) -> list[list[int]]:
@@ -64,7 +63,6 @@ class ProcessGroup:
         return self.all_reduce_sum(*(value if self.is_chief else 0 for value in values))
 
     def broadcast_text_from_chief(self, text: str) -> str:
-        """Return the chief's text."""
         return text if self.count == 1 else self.broadcast_text(self._chief, text)
 
     def broadcast_bytes_from_chief(self, content: bytes) -> np.ndarray:
@@ -72,7 +70,6 @@ class ProcessGroup:
         return self.broadcast_bytes(self._chief, content)
 
     def broadcast_text(self, source: int, text: str) -> str:
-        """Return the text of process `source`."""
         return self.broadcast_bytes(source, text.encode()).tobytes().decode()
 
     def broadcast_bytes(self, source: int, content: Any) -> np.ndarray:

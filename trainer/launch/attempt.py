@@ -563,7 +563,6 @@ class JoinWait:
         return True
 
     def end(self, process_id: ProcessId) -> None:
-        """Remove a process that has ended."""
         self._leave(process_id)
         self._present.discard(process_id)
 

@@ -385,7 +385,6 @@ class Place:
 
     @property
     def node(self) -> str:
-        """The address of its node."""
         return self.address.rpartition(":")[0]
 
 

@@ -223,7 +223,6 @@ class Mark:
             raise ValueError(f"no mark of a ledger: {self}")
 
     def content(self) -> dict[str, Any]:
-        """Return the content of the line."""
         return {name: x for name, x in asdict(self).items() if x is not None or name == "step"}
 
 

@@ -156,7 +156,6 @@ def _may_use_keras3(target: str) -> bool:
 
 
 def _targets(node: Any) -> Iterator[str]:
-    """Yield the targets of a node and of the nodes in it."""
     if isinstance(node, Mapping):
         if isinstance(target := node.get("_target_"), str):
             yield target

@@ -109,11 +109,9 @@ class LiveTable:
             self._print_plain(f"{name}: {outcome.state}, step {outcome.step}{metrics}")
 
     def print_line(self, text: str) -> None:
-        """Print a line above the table."""
         self._screen.line(text)
 
     def close(self) -> None:
-        """Remove the table."""
         self._screen.close()
 
     def _row(self, point: Point) -> _Row:

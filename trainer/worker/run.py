@@ -102,7 +102,6 @@ class Run:
 
     @property
     def strategy(self) -> Strategy:
-        """The strategy of this process."""
         return self.resolved_strategy[0]
 
     @cached_property
@@ -190,7 +189,6 @@ class Run:
 
     @cached_property
     def callbacks(self) -> Mapping[str, CallbackDefaults]:
-        """The callbacks by name."""
         callbacks: dict[str, CallbackDefaults] = {}
         with self.tf_strategy.scope():
             for name, node in (self.experiment.callbacks or {}).items():

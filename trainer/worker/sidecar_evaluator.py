@@ -111,7 +111,6 @@ class Sidecar:
         return True
 
     def _build(self) -> Evaluator:
-        """Build what evaluates."""
         run = self._run
         if run.cluster.is_local:
             # The training is on the same machine, and takes all memory of its GPUs.

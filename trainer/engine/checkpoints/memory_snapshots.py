@@ -62,7 +62,6 @@ class Restored:
     is_saved: bool
 
     def line(self) -> str:
-        """Return the line for the user."""
         steps = f"{self.again:,} step{'s' * (self.again > 1)} again"
         lost = steps if self.again else "no completed step lost"
         return f"Continuing from step {self.position.step:,} (memory of {self.process}), {lost}."

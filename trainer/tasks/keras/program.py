@@ -437,7 +437,6 @@ def packed(batch: Batch) -> Any:
 
 
 def _scalars(step: str, returned: Any) -> dict[str, tf.Tensor]:
-    """Return what a step returns as scalars by name."""
     if not isinstance(returned, Mapping):
         raise ConfigError(
             f"model: its {step} returns {type(returned).__name__}; it must return a dict of "

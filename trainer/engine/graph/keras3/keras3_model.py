@@ -105,7 +105,6 @@ class Keras3Model(tf.Module):
                 note_update(variable.value, tf.cast(new, tf.float32), tf.cast(old, tf.float32))
 
     def read_values(self) -> list[tf.Tensor]:
-        """Return the values of `variables`."""
         return [variable.read_value() for variable in self.variables]
 
     @contextmanager
@@ -139,7 +138,6 @@ class Keras3Model(tf.Module):
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """All variables."""
         return [*self.trainable_variables, *self.non_trainable_variables]
 
     @property
@@ -162,12 +160,10 @@ class Keras3Model(tf.Module):
 
     @property
     def keras_model(self) -> keras.Model:
-        """The model that is called."""
         return self._model
 
     @property
     def layers(self) -> list[keras.Layer]:
-        """The layers of the model."""
         return self._model.layers
 
     @property
@@ -197,7 +193,6 @@ class Keras3Model(tf.Module):
         self._model.trainable = value
 
     def get_weights(self) -> list[np.ndarray]:
-        """Return the values of all weights."""
         return self._model.get_weights()
 
     def set_weights(self, weights: list[np.ndarray]) -> None:

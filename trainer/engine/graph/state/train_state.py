@@ -123,7 +123,6 @@ class TrainState:
         }
 
     def callback_variables(self) -> list[tf.Variable]:
-        """Return the variables of the callbacks."""
         return [x for callback in self.callbacks.values() for x in _variables(callback).values()]
 
     def digests(self, strategy: tf.distribute.Strategy) -> dict[str, int]:

@@ -83,8 +83,6 @@ def _arriving(arrive: Callable[[Any], Any]) -> Iterator[None]:
 
 
 class _Shard:
-    """One shard and its thread."""
-
     def __init__(self, number: int, compute: Callable[[int], Any]) -> None:
         self._compute = compute
         self._number = number
@@ -178,5 +176,4 @@ class _ShardReplica(tf.distribute.ReplicaContext):
 
     @property
     def devices(self) -> list[str]:
-        """The devices of the replica."""
         return [device_util.current()]
