@@ -146,9 +146,8 @@ def mixture(
         raise ValueError(f"sources ({{}}) must name at least one dataset; {_CHOOSE}")
     for name, source in sources.items():
         _check_source(name, source)
-    first = next(iter(sources.values()))
-    for attribute in ("input_shape", "num_classes", "class_names", "vocabulary_size", "label_kind"):
-        _check_same(sources, attribute)
+    names = ("input_shape", "num_classes", "class_names", "vocabulary_size", "label_kind")
+    shared = {name: _shared(sources, name) for name in names}
     shares: list[int] | None = [source.train.num_examples for source in sources.values()]
     if weights is not None:
         shares = reduced(_shares(weights, list(sources)))
@@ -157,12 +156,8 @@ def mixture(
     return MixtureDataset(
         train=MixtureSplit(sources, "train", shares and reduced(shares)),
         test=MixtureSplit(sources, "test"),
-        input_shape=tuple(first.input_shape),
-        num_classes=first.num_classes,
         num_draws=max(source.num_draws for source in sources.values()),
-        class_names=with_defaults(first, DatasetDefaults).class_names,
-        vocabulary_size=with_defaults(first, DatasetDefaults).vocabulary_size,
-        label_kind=with_defaults(first, DatasetDefaults).label_kind,
+        **shared,
     )
 
 
@@ -210,22 +205,20 @@ def _check_source(name: str, source: Any) -> None:
         )
 
 
-def _check_same(sources: Mapping[str, Any], attribute: str) -> None:
-    is_optional = hasattr(DatasetDefaults, attribute)
-    (first, one), *others = (
-        (name, getattr(source, attribute))
-        for name, source in (
-            (name, with_defaults(source, DatasetDefaults) if is_optional else source)
-            for name, source in sources.items()
+def _shared(sources: Mapping[str, Any], attribute: str) -> Any:
+    """Return the value of an attribute of all sources; raise a ValueError if they differ."""
+    values: dict[str, Any] = {}
+    for name, source in sources.items():
+        is_optional = hasattr(DatasetDefaults, attribute)
+        value = getattr(
+            with_defaults(source, DatasetDefaults) if is_optional else source, attribute
         )
-    )
-    for name, other in others:
-        if _plain(other) != _plain(one):
+        values[name] = value if value is None or isinstance(value, int | str) else tuple(value)
+    first, *others = values
+    for name in others:
+        if values[name] != values[first]:
             raise ValueError(
                 f"sources.{name} and sources.{first} must have the same {attribute}, they have "
-                f"{_plain(other)} and {_plain(one)}"
+                f"{values[name]} and {values[first]}"
             )
-
-
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, int | str) else list(value)
+    return values[first]

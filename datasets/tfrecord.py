@@ -37,20 +37,13 @@ from trainer.datasets.splits.paths import (
 )
 from trainer.text import did_you_mean
 
-KINDS = {
-    "image": "bytes_list",
-    "raw": "bytes_list",
-    "string": "bytes_list",
-    "float": "float_list",
-    "int": "int64_list",
-}
-"""Kind -> the list of an Example that holds it.
+KINDS = ("image", "raw", "string", "float", "int")
+"""Kinds of features.
 
 `image`: the bytes of a JPEG, PNG, BMP or GIF file. `raw`: the bytes of numbers, little-endian.
 `string`: the name of a class.
 """
 _DTYPES = ("uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64")
-_NO_EXAMPLE = "no tf.train.Example"
 _LISTS = {"bytes_list": "bytes", "float_list": "float", "int64_list": "int"}
 _IMAGE_STARTS = {b"\xff\xd8\xff": "JPEG", b"\x89PNG": "PNG", b"GIF8": "GIF", b"BM": "BMP"}
 _TRIED = 16  # records that may be damaged before the first one that shows what is in them
@@ -147,11 +140,15 @@ def _contents(
     num_classes = num_classes or len(class_names or ()) or None
     first = index.files[0]
     record = _first_record(index)
-    has = f"the first record of {first} has {describe_record(record)}"
+    described = describe(record) or {}
+    listed = ", ".join(f"{name}: {text}" for name, (text, _) in described.items()) or "none"
+    has = f"the first record of {first} has {listed}"
     if not features:
+        pairs = ((name, option) for name, (_, option) in described.items() if option)
+        suggested = ", ".join(map(": ".join, pairs))
         raise ValueError(
             f"features (null) must declare what is in a record; {has}; "
-            f'add "dataset.features={suggest(record)}", without what is not needed'
+            f'add "dataset.features={{{suggested}}}", without what is not needed'
         )
     by_name = read_features(features)
     if label not in by_name or len(by_name) < 2:
@@ -302,8 +299,8 @@ class Features:
 
     def problem(self, record: bytes) -> str | None:
         """Return what is wrong with a record, or None."""
-        if (has := describe_record(record)) == _NO_EXAMPLE:
-            return has
+        if describe(record) is None:
+            return "no tf.train.Example"
         try:
             *_, is_class = self.parse(tf.constant([record]))
         except tf.errors.OpError as error:
@@ -328,41 +325,33 @@ def read_features(values: Mapping[str, Any]) -> dict[str, Feature]:
     return {name: _read_feature(f"features.{name}", value) for name, value in values.items()}
 
 
-def describe_record(record: bytes) -> str:
-    """Return what is in a record, for messages: `image: bytes (JPEG), label: int`."""
+def describe(record: bytes) -> dict[str, tuple[str, str | None]] | None:
+    """Return what is in a record, or None if it is no Example.
+
+    Returns:
+        For each feature what it holds, such as `bytes (JPEG)`, and what the option `features` may
+        have for it, such as `image`.
+    """
     try:
         present = tf.train.Example.FromString(record).features.feature
     except Exception:  # any exception of protobuf
-        return _NO_EXAMPLE
-    return (
-        ", ".join(f"{name}: {describe_value(present[name])}" for name in sorted(present)) or "none"
-    )
-
-
-def describe_value(present: Any) -> str:
-    """Return what a `tf.train.Feature` holds: its type, and how many numbers or bytes."""
-    values = _values(present)
-    name = _LISTS.get(present.WhichOneof("kind"), "empty")
-    if name != "bytes" or len(values) != 1:
-        return name if len(values) == 1 else f"{name} [{len(values)}]"
-    kind = _image_kind(values[0])
-    return f"bytes ({kind})" if kind else f"bytes ({len(values[0])})"
-
-
-def suggest(record: bytes) -> str:
-    """Return a value of `features` for a record: `{image: image, label: int}`."""
-    present = tf.train.Example.FromString(record).features.feature
-    parts = []
+        return None
+    described: dict[str, tuple[str, str | None]] = {}
     for name in sorted(present):
-        values = _values(present[name])
         kind = present[name].WhichOneof("kind")
-        if kind == "bytes_list" and values and _image_kind(values[0]):
-            parts.append(f"{name}: image")
-        elif kind in ("float_list", "int64_list"):
-            word = "float" if kind == "float_list" else "int"
-            shape = f"{{kind: {word}, shape: [{len(values)}]}}"
-            parts.append(f"{name}: {word if len(values) == 1 else shape}")
-    return f"{{{', '.join(parts)}}}"
+        values = getattr(present[name], kind).value if kind else ()
+        count, word = len(values), _LISTS.get(kind, "empty")
+        image = None
+        if word == "bytes" and count:
+            starts = _IMAGE_STARTS.items()
+            image = next((text for start, text in starts if values[0].startswith(start)), None)
+        if word in ("int", "float"):
+            option = word if count == 1 else f"{{kind: {word}, shape: [{count}]}}"
+        else:
+            option = "image" if image else None
+        size = f" ({image or len(values[0])})" if word == "bytes" and count == 1 else ""
+        described[name] = f"{word}{size}" if count == 1 else f"{word} [{count}]", option
+    return described
 
 
 def _read_feature(key: str, value: Any) -> Feature:
@@ -393,15 +382,6 @@ def _read_feature(key: str, value: Any) -> Feature:
             "float or int without a shape"
         )
     return feature
-
-
-def _values(present: Any) -> Sequence[Any]:
-    kind = present.WhichOneof("kind")
-    return getattr(present, kind).value if kind else ()
-
-
-def _image_kind(content: bytes) -> str | None:
-    return next((kind for start, kind in _IMAGE_STARTS.items() if content.startswith(start)), None)
 
 
 @dataclass(frozen=True)

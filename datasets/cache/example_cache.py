@@ -14,7 +14,7 @@ import logging
 import os
 import zlib
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -26,8 +26,10 @@ logger = logging.getLogger(__name__)
 
 _VERSION = 2  # of the layout; part of the name
 
+_Dataset = TypeVar("_Dataset")
 
-def with_cache(dataset: Any, kind: str) -> Any:
+
+def with_cache(dataset: _Dataset, kind: str) -> _Dataset:
     """Return the dataset with a cache of each split, whose `identity` names its contents.
 
     Raises:
@@ -35,20 +37,16 @@ def with_cache(dataset: Any, kind: str) -> Any:
     """
     if kind == "none":
         return dataset
-    if with_defaults(dataset.train, SplitDefaults).augments:
+    whole: Any = dataset
+    if with_defaults(whole.train, SplitDefaults).augments:
         raise ValueError(
             f"cache ({kind}): with augment.min_area another part of an image is decoded each "
             "time; set augment.min_area=0, or dataset.cache=none"
         )
-    splits = {name: getattr(dataset, name) for name in ("train", "validation", "test")}
-    return replace(
-        dataset,
-        **{
-            name: CachedSplit(split)
-            for name, split in splits.items()
-            if split and split.num_examples
-        },
-    )
+    splits = {name: getattr(whole, name) for name in ("train", "validation", "test")}
+    filled = {name: split for name, split in splits.items() if split and split.num_examples}
+    cached: _Dataset = replace(whole, **{name: CachedSplit(x) for name, x in filled.items()})
+    return cached
 
 
 class CachedSplit:

@@ -57,8 +57,7 @@ class ImageOptions:
             normalize=self.normalize,
             **others,
         )
-        cached: ImageDataset = with_cache(dataset, self.cache)
-        return cached
+        return with_cache(dataset, self.cache)
 
     def numbers(self, splits: Mapping[str, Any], **others: Any) -> ArrayDataset:
         """Return a dataset of splits without images; raise a ValueError if an option is for them.
@@ -70,8 +69,7 @@ class ImageOptions:
         for name in filter(options.get, options):
             raise ValueError(f"{name} is for images, and the features are not; leave it out")
         dataset = ArrayDataset(**splits, normalize=self.normalize, **others)
-        cached: ArrayDataset = with_cache(dataset, self.cache)
-        return cached
+        return with_cache(dataset, self.cache)
 
 
 @dataclass(frozen=True, kw_only=True)
