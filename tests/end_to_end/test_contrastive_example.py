@@ -1,4 +1,4 @@
-"""docs/examples/contrastive: a task with an evaluation of its own, as a user's project."""
+"""docs/examples/contrastive: a task with a custom evaluation, as a user's project."""
 
 import shutil
 

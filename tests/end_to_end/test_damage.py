@@ -24,7 +24,7 @@ def stopped(tmp_path_factory):
 
 @pytest.fixture
 def run_dir(stopped, tmp_path):
-    """A run of its own with three checkpoints."""
+    """A copy of the run with three checkpoints."""
     return shutil.copytree(stopped, tmp_path / "run")
 
 

@@ -1,4 +1,4 @@
-"""A loop of a user's own in real processes: killed, continued, to the bit."""
+"""A user-defined loop in real processes: killed, continued, to the bit."""
 
 import re
 

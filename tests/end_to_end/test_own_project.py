@@ -1,4 +1,4 @@
-"""Everything that can be a user's own, in the example of a project: each trains a few steps."""
+"""Everything that users can define, in the example of a project: each trains a few steps."""
 
 import json
 import re

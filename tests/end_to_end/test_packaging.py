@@ -74,7 +74,7 @@ def installed(wheel, tmp_path_factory):
 
 @pytest.fixture
 def project(tmp_path):
-    """Return a copy of the example of a user's own project."""
+    """Return a copy of the example of a user's project."""
     return Path(shutil.copytree(ROOT / "docs" / "examples" / "own_project", tmp_path / "project"))
 
 

@@ -30,7 +30,7 @@ TRAINING = [
 
 
 class Job:
-    """The commands of one run on two hosts, each with a disk of its own."""
+    """The commands of one run on two hosts, each with its own disk."""
 
     def __init__(self, hosts, directory):
         self._hosts = hosts

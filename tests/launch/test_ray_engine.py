@@ -94,7 +94,7 @@ class Cloud:
 
     Attributes:
         nodes: what actors answer when they start; as many start as there are.
-        groups: the actors of each placement group; None: it was removed.
+        groups: the actors of each placement group; None if it was removed.
         lines: what the user is told.
     """
 

@@ -57,7 +57,7 @@ def check_split(split, draws=None):
 def check_transform(dataset, split, draws):
     """Check that a fetched batch becomes model input with static shapes, in a graph.
 
-    `draws` are the random numbers of its examples, [>= MOST, num_draws]; None: evaluation.
+    `draws` are the random numbers of its examples, [>= MOST, num_draws], or None in an evaluation.
     """
     size = min(split.num_examples, 3)
     extra = [draws[:size]] if draws is not None and getattr(split, "augments", False) else []

@@ -49,7 +49,7 @@ class Command:
 
     Attributes:
         text: as written on the page.
-        output: what it prints according to the page; None: the page does not say.
+        output: what it prints according to the page; None if the page shows nothing.
         is_run: whether a test can run it.
     """
 

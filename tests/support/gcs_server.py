@@ -116,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
         return unquote(url.path.partition(_BUCKET)[2].removeprefix("/")), query
 
     def _find(self, name, query):
-        """Return an object; None: there is none as the condition wants it, which was answered."""
+        """Return an object, or None after an error was sent: it is missing, or has changed."""
         found = self.server.objects.get(name)
         if found is None:
             self._send(404, {"error": {"message": "Not Found"}})

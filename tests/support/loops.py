@@ -1,4 +1,4 @@
-"""Training loops of a user's own, and a way to run one inside the test process."""
+"""User-defined training loops, and a way to run one inside the test process."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _STARTS = 4  # Ray gives a node 30 s to start, which a busy machine may need lon
 
 
 def why_not():
-    """Return why there can be no Ray cluster here; None: there can."""
+    """Return why no Ray cluster can run here, or None."""
     if importlib.util.find_spec("ray") is None:
         return "ray not installed"
     return root_hosts.why_not()
@@ -33,7 +33,7 @@ class RayCluster(RootHosts):
         self._nodes = {}
 
     def begin(self, *command, cwd):
-        """Start a command on the head, in a session of its own, with its output in `output`."""
+        """Start a command on the head, in a new session, with its output in `output`."""
         return self.spawn("n1", cwd / "output", *command, cwd=cwd)
 
     def start(self):

@@ -16,7 +16,7 @@ PROGRAMS = ("ip", "nsenter", "unshare", "setpriv", "mount")
 
 
 def why_not(*programs):
-    """Return why there can be no such hosts here, with some programs; None: there can."""
+    """Return why such hosts with some programs cannot run here, or None."""
     if os.geteuid():
         return "needs root, for network namespaces"
     missing = [name for name in (*PROGRAMS, *programs) if shutil.which(name) is None]
@@ -84,7 +84,7 @@ class RootHosts:
         wait_until(is_dead, problem=f"{host} does not die")
 
     def spawn(self, host, log, *command, cwd=None):
-        """Start a command on a host, in a session of its own, with its output in a file."""
+        """Start a command on a host, in a new session, with its output in a file."""
         with log.open("ab") as output:
             return subprocess.Popen(
                 self._on(host, *command),

@@ -54,7 +54,7 @@ until = functools.partial(wait_until, secs=600, pause_secs=0.5)
 
 
 def why_not():
-    """Return why there can be no Slurm here; None: there can."""
+    """Return why no Slurm can run here, or None."""
     return root_hosts.why_not(*_PROGRAMS)
 
 

@@ -1,4 +1,4 @@
-"""A user's own datasets, found by their dotted path."""
+"""User-defined datasets, found by their dotted path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own task with two models and two optimizers, all of them nodes of its configuration."""
+"""A user-defined task with two models and two optimizers, all nodes of its configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own metrics, found by their dotted path."""
+"""User-defined metrics, found by their dotted path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own models, found by their dotted path."""
+"""User-defined models, found by their dotted path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own way of summing over devices, found by its dotted path."""
+"""A custom way of summing over devices, found by its dotted path."""
 
 import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""A user's own objects that return records by index, and files of other libraries."""
+"""User-defined objects that return records by index, and files of other libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own strategies."""
+"""User-defined strategies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own streams: random wherever they have no seed."""
+"""User-defined streams: random wherever they have no seed."""
 
 from __future__ import annotations
 

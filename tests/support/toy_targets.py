@@ -1,4 +1,4 @@
-"""A user's own task with a target network: it stays near what the model said a while ago."""
+"""A user-defined task with a target network, which follows the model with a delay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own task that records which examples each step trained, on whatever strategy."""
+"""A user-defined task that records which examples each step trained, on any strategy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task of the user's own that says itself how it is evaluated, predicts and is served."""
+"""A user-defined task with its own evaluation, predictions and serving function."""
 
 import json
 

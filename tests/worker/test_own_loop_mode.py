@@ -1,4 +1,4 @@
-"""Loops of a user's own: replicas, results, restarts, errors."""
+"""User-defined loops: replicas, results, restarts, errors."""
 
 import functools
 import json
@@ -35,7 +35,7 @@ def interrupted(replicator):
 
     def run(step_fn, input_fn):
         if replicator.step == 5:
-            raise KeyError("the user's own")
+            raise KeyError("user error")
         return original(step_fn, input_fn)
 
     replicator.run = run
@@ -286,9 +286,9 @@ def test_other_number_of_replicas_is_refused(tmp_path):
 def test_value_error_of_a_step_is_no_mistake_in_the_configuration(tmp_path):
     def main(replicator):
         replicator.checkpoint()
-        raise ValueError("the user's own")
+        raise ValueError("user error")
 
-    with pytest.raises(ValueError, match="the user's own"):
+    with pytest.raises(ValueError, match="user error"):
         run_loop(main, tmp_path / "run")
 
 
@@ -302,7 +302,7 @@ def test_what_is_assigned_before_the_step_is_assigned_once(tmp_path, strategy):
         while replicator.step < replicator.total_steps:
             rate.assign(rate * 0.5)
             if replicator.step == ends_at:
-                raise KeyError("the user's own")
+                raise KeyError("user error")
             replicator.run(step_fn)
             seen.assign_add(rate)
 

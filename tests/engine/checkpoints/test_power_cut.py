@@ -148,7 +148,7 @@ SEQUENCES = {
 
 
 def newest(folder):
-    """Return the newest step whose files are sound, after what a start does; -1: there is none."""
+    """Return the newest step whose files are sound, after what a start does, or -1."""
     recover(folder)
     return max((step for step in committed_steps(folder) if not verify(folder, step)), default=-1)
 

@@ -1,4 +1,4 @@
-"""Groups of weights: each is updated as an optimizer of its own would, to the bit."""
+"""Groups of weights: each is updated as by a separate optimizer, to the bit."""
 
 from importlib import import_module
 
