@@ -7,7 +7,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from tests.support.small_runs import engine
+from tests.support.training import short_engine
 from trainer.callbacks.keras import KerasCallback
 from trainer.engine.callback_events import Training
 from trainer.errors import ConfigError
@@ -192,7 +192,7 @@ def test_callback_is_chosen_by_the_configuration(tmp_path):
         "callbacks=keras", "callbacks.keras.callback._target_=tf_keras.callbacks.LambdaCallback",
         f"+callbacks.keras.callback.on_epoch_end={{_target_: {__name__}.log, _partial_: true}}",
     ]  # fmt: skip
-    run = engine(tmp_path, "model=softmax", "train.steps_per_epoch=4", *chosen)
+    run = short_engine(tmp_path, "model=softmax", "train.steps_per_epoch=4", *chosen)
     assert run.train(lambda: False)
     names = ["accuracy", "loss", "val_accuracy", "val_loss"]
     assert calls == [(0, names), (1, names)]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support import small_runs
 from tests.support.outputs import export_run, predicted_rows, served
+from tests.support.training import SHORT, short_engine
 
 pytestmark = pytest.mark.slow
 
@@ -70,8 +70,8 @@ def test_rows_without_labels_have_the_same_predictions_when_served(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     options = ["dataset=table", "dataset.path=train.csv", "model=mlp", *TASKS[task]]
     run_dir = tmp_path / "run"
-    small_runs.engine(run_dir, *options).train(lambda: False)
-    whole = [*small_runs.SMALL, *options]
+    short_engine(run_dir, *options).train(lambda: False)
+    whole = [*SHORT, *options]
     rows = predicted_rows(run_dir, [*whole, "dataset.test_path=new.csv"])
     columns = COLUMNS[task]
     assert list(rows[0]) == ["id", *(name for names in columns.values() for name in names)]

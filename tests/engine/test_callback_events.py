@@ -8,9 +8,8 @@ import tensorflow as tf
 
 from tests.support.marks import first_only
 from tests.support.processes import log
-from tests.support.small_runs import engine, train
 from tests.support.toy_writers import Shown
-from tests.support.training import assert_same_bits
+from tests.support.training import assert_same_bits, finish, short_engine
 from trainer.engine.callback_events import CallbackCaller, Training
 from trainer.engine.plan import Epochs
 from trainer.errors import ConfigError
@@ -72,6 +71,10 @@ class Recorder:
 RECORDER = f"+callbacks.recorder={{_target_: {__name__}.Recorder}}"
 
 
+def train(run_dir, *overrides, **options):
+    return finish(short_engine(run_dir, *overrides), **options)
+
+
 def scalars(run_dir):
     return [(line["step"], line["steps"]) for line in log(run_dir) if "steps" in line]
 
@@ -106,7 +109,9 @@ class Ending:
 
 def test_callback_ends_the_training_at_a_step(tmp_path):
     events.clear()
-    run = engine(tmp_path, *PLAN, f"+callbacks.ending={{_target_: {__name__}.Ending}}", RECORDER)
+    run = short_engine(
+        tmp_path, *PLAN, f"+callbacks.ending={{_target_: {__name__}.Ending}}", RECORDER
+    )
     assert run.train(lambda: False)
     assert run.step == 5
     assert events[-1][:2] == ("end", 5)
@@ -118,9 +123,9 @@ def test_early_stopping_counts_evaluations_over_attempts(tmp_path):
         "model=softmax", "callbacks=early_stopping", "callbacks.early_stopping.patience=2",
         "callbacks.early_stopping.min_delta=2", "evaluate.every_steps=1",
     )  # fmt: skip
-    first = engine(tmp_path, *options, "train.steps_per_loop=1")
+    first = short_engine(tmp_path, *options, "train.steps_per_loop=1")
     first.train(lambda: first.step >= 2)
-    second = engine(tmp_path, *options)
+    second = short_engine(tmp_path, *options)
     assert second.train(lambda: False)
     # The first evaluation is the best so far; two more without improvement are allowed.
     assert second.step == second.result()["step"] == 3
@@ -134,7 +139,7 @@ class Changing:
 
 
 def test_callback_may_not_change_weights(tmp_path):
-    run = engine(tmp_path, *PLAN, RECORDER.replace("Recorder", "Changing"))
+    run = short_engine(tmp_path, *PLAN, RECORDER.replace("Recorder", "Changing"))
     with pytest.raises(ConfigError, match=r"^callbacks\.recorder: on_epoch_end changes models/mod"):
         run.train(lambda: False)
 

@@ -13,8 +13,7 @@ import tensorflow as tf
 
 from tests.support.processes import log
 from tests.support.scratch import new_folder
-from tests.support.small_runs import recipe
-from tests.support.training import assert_same_bits, finish, lines_of
+from tests.support.training import assert_same_bits, finish, lines_of, recipe
 from trainer.cli.compose import compose
 from trainer.cluster.host_memory import resident_bytes
 from trainer.cluster.messages import Channel, Phase

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.keras_archives import rewritten, write_on_loading
-from tests.support.small_runs import train
+from tests.support.training import finish, short_engine
 from trainer.models.saved import saved
 
 SHAPE = (8, 8, 1)
@@ -30,9 +30,8 @@ def test_training_begins_with_the_weights_of_the_file(kind, suffix, tmp_path):
     assert isinstance(loaded, KINDS[kind].Model)
     for value, expected in zip(loaded.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(value, expected)
-    state = train(
-        tmp_path / "run", "model=saved", f"model.path={file}", "optimizer.learning_rate=1e-9"
-    )
+    options = ("model=saved", f"model.path={file}", "optimizer.learning_rate=1e-9")
+    state = finish(short_engine(tmp_path / "run", *options))
     kernels = [value for value in state.values() if value.shape == (3, 3, 1, 4)]
     np.testing.assert_allclose(kernels[0], model.get_weights()[0], atol=1e-6)
 

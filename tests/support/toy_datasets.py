@@ -10,20 +10,7 @@ import tensorflow as tf
 
 from trainer.datasets.digits import digits
 from trainer.datasets.images.images import ImageDataset
-from trainer.datasets.splits.arrays import ArraySplit
-
-
-class WeightedSplit(ArraySplit):
-    """Examples in memory, with weights."""
-
-    def __init__(self, features: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
-        super().__init__(features, labels)
-        self._weights = weights
-
-    def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return `features`, `label` and `weight` of the examples at `indices`, [B] int64."""
-        with tf.device("CPU:0"):
-            return {**super().fetch(indices), "weight": tf.gather(self._weights, indices)}
+from trainer.datasets.splits.arrays import NestSplit
 
 
 def poisoned(*, ids: list[int], **options: Any) -> ImageDataset:
@@ -32,11 +19,11 @@ def poisoned(*, ids: list[int], **options: Any) -> ImageDataset:
     Their weights are NaN too: some kernels, such as max pooling, turn NaN features into numbers.
     """
     clean = digits(**options)
-    images, labels = (np.array(x) for x in clean.train._tensors)
-    images = images.astype(np.float32)
-    weights = np.ones(len(labels), np.float32)
+    images = clean.train.arrays["features"].astype(np.float32)
+    weights = np.ones(len(images), np.float32)
     images[ids] = weights[ids] = np.nan
-    return replace(clean, train=WeightedSplit(images, labels, weights))
+    arrays = {"features": images, "label": clean.train.labels, "weight": weights}
+    return replace(clean, train=NestSplit(arrays))
 
 
 @dataclass(frozen=True, kw_only=True)

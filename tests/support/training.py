@@ -12,16 +12,13 @@ from tests.support.scratch import new_folder
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel, Line
 
-SMALL = (
-    "model=cnn",
-    "model.width=4",
-    "model.dropout=0",
-    "dataset=digits",
+SHORT = (
     "train.steps=8",
     "batch.global_size=16",
     "summary.every_steps=50",  # graph calls of several steps
     "writers=[jsonl]",
 )
+SMALL = ("model=cnn", "model.width=4", "model.dropout=0", "dataset=digits", *SHORT)
 TWO = ("strategy=mirrored", "strategy.virtual_devices=2")
 CENTRAL = ("strategy=central_storage", "strategy.virtual_devices=2")
 RANDOM = ("model.dropout=0.3", "model.batch_norm=true", "augment.crop=1", "augment.brightness=0.2")
@@ -56,6 +53,11 @@ def recipe(run_dir, *overrides, receive=lambda message: None):
 def engine(run_dir, *overrides, **options):
     """Build the engine of a small run."""
     return recipe(run_dir, *SMALL, *overrides, **options)
+
+
+def short_engine(run_dir, *overrides, **options):
+    """Build the engine of a short run of any model and dataset."""
+    return recipe(run_dir, *SHORT, *overrides, **options)
 
 
 def lines_of(messages):

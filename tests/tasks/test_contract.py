@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from tests.end_to_end.test_matrix import FEATURES
-from tests.support import small_runs
 from tests.support.choices import listed
-from tests.support.training import assert_same_bits, variables
+from tests.support.training import assert_same_bits, short_engine, variables
 
 TASKS = {
     "classification": ("model=softmax", "dataset=digits"),
@@ -37,7 +36,7 @@ def flags():
 
 
 def engine(run_dir, task, *overrides):
-    return small_runs.engine(run_dir, *TASKS[task], "train.steps=2", *overrides)
+    return short_engine(run_dir, *TASKS[task], "train.steps=2", *overrides)
 
 
 def test_every_task_has_a_case():

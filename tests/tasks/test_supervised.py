@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support import small_runs
-from tests.support.training import engine
+from tests.support.training import engine, short_engine
 from trainer.datasets.digits import digits
 from trainer.errors import ConfigError
 from trainer.tasks.classification import Classification
@@ -184,7 +183,7 @@ def test_metrics_of_several_labels_are_those_of_the_predictions(tmp_path):
     x = np.random.default_rng(0).normal(size=(80, 2)).round(3)
     lines = [f"{a},{b},{int(a > 0)},{str(b > 0.3).lower()}" for a, b in x]
     (tmp_path / "rows.csv").write_text("\n".join(["a,b,warm,dry", *lines]))
-    run = small_runs.engine(
+    run = short_engine(
         tmp_path / "run", "task=multilabel", "dataset=table",
         f"dataset.path={tmp_path / 'rows.csv'}", "dataset.label=[warm,dry]",
         "dataset.label_kind=multilabel", "dataset.test_fraction=0.3", "model=mlp",

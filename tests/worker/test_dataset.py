@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from tests.support.processes import log
-from tests.support.small_runs import engine
 from tests.support.toy_sources import everything
-from tests.support.training import assert_same_bits, variables
+from tests.support.training import assert_same_bits, short_engine, variables
 from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.datasets.mixture import mixture
@@ -118,7 +117,7 @@ def test_files_of_their_own_are_read_as_the_run_was_fitted(tmp_path):
 
 
 def finished(run_dir, *overrides):
-    trained = engine(run_dir, *RUN, *overrides)
+    trained = short_engine(run_dir, *RUN, *overrides)
     trained.train(lambda: False)
     return trained
 
@@ -162,7 +161,7 @@ def test_run_stopped_while_it_tests_the_best_weights_ends_with_the_same_bits(tmp
     def is_testing_the_best(trained):
         return len(trained.test_metrics) == 1
 
-    stopped = engine(tmp_path / "stopped", *RUN, *BEST)
+    stopped = short_engine(tmp_path / "stopped", *RUN, *BEST)
     assert not stopped.train(lambda: is_testing_the_best(stopped))
     again = finished(tmp_path / "stopped", *BEST)
     assert again.result()["metrics"] == straight.result()["metrics"]

@@ -12,8 +12,7 @@ import pytest
 import tensorflow as tf
 
 from tests.support.processes import log
-from tests.support.small_runs import engine
-from tests.support.training import CENTRAL, TWO, assert_same_bits, lines_of, variables
+from tests.support.training import CENTRAL, TWO, assert_same_bits, lines_of, short_engine, variables
 from trainer.config.schema import MAX_SKIPS, Divergence
 from trainer.engine.graph.input.feed import SampleOrder, block_of
 from trainer.engine.graph.step.update_check import DivergenceMonitor, LossWindow
@@ -36,7 +35,7 @@ def poison(*blocks):
 
 def trained(run_dir, *overrides, **options):
     """Return an engine that has trained to its end."""
-    training = engine(run_dir, *overrides, **options)
+    training = short_engine(run_dir, *overrides, **options)
     assert training.train(lambda: False)
     return training
 
@@ -50,7 +49,7 @@ def learned(state):
 
 def without_blocks(run_dir, blocks, *overrides):
     """Train on clean data, in an order that leaves blocks out from the start."""
-    clean = engine(run_dir, *overrides)
+    clean = short_engine(run_dir, *overrides)
     clean.state.divergence_monitor.leave_out(blocks)
     assert clean.train(lambda: False)
     return variables(clean)
@@ -119,7 +118,7 @@ def test_loss_window_ignores_update_without_examples():
 @pytest.mark.slow
 def test_stop_saves_no_bad_state(tmp_path):
     saves = ("checkpoint.every_steps=1", "checkpoint.keep=9")
-    training = engine(tmp_path, *MOVING, *TWO, *saves, *poison(5))
+    training = short_engine(tmp_path, *MOVING, *TWO, *saves, *poison(5))
     with pytest.raises(NonFiniteError, match=r"^the loss became nan after 5 steps; try a smaller"):
         training.train(lambda: False)
     assert training.checkpointer.steps() == [1, 2, 3, 4, 5]
@@ -152,7 +151,7 @@ def test_skip_drops_one_update_and_nothing_else(tmp_path, layout):
 @pytest.mark.slow
 def test_skipped_step_moves_no_average_and_no_loss_scale(tmp_path):
     skip = ("precision=mixed_float16", "train.ema_decay=0.5", "divergence.action=skip")
-    training = engine(tmp_path, *MOVING, *skip, "train.steps=1", *poison(0))
+    training = short_engine(tmp_path, *MOVING, *skip, "train.steps=1", *poison(0))
     training.state.loss_scale.value.assign(8.0)
     before = variables(training)
     training.train(lambda: False)
@@ -203,6 +202,6 @@ NO_CHECKPOINT = ("rollback_steps=4", "checkpoint.every_steps=1", "checkpoint.kee
 )  # fmt: skip
 def test_divergence_that_nothing_undoes_ends_run(tmp_path, action, blocks, options, end):
     chosen = [f"divergence.action={action}", f"divergence.{options[0]}", *options[1:]]
-    training = engine(tmp_path, *LINEAR, *chosen, *poison(*blocks))
+    training = short_engine(tmp_path, *LINEAR, *chosen, *poison(*blocks))
     with pytest.raises(NonFiniteError, match=f"^the loss became nan after {end}"):
         training.train(lambda: False)
