@@ -106,7 +106,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     for outcome in outcomes(rows):
         contender, every = CONTENDERS[outcome["contender"]], outcome["every"]
         end = ["does not end", "", "", ""]
-        if outcome["useful"]:
+        if any(outcome["useful"]):
             useful = ", ".join(f"{100 * share:.0f} %" for share in outcome["useful"])
             wrong = f"{100 * outcome['misplaced']:.1f} %"
             end = [useful, outcome["recomputed"], wrong, f"{outcome['difference']:.2g}"]

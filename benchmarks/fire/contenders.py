@@ -105,7 +105,7 @@ def outcomes(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return what became of each contender at each interval of kills, over all rounds.
 
     The useful time of a run is the time of the fastest run of its contender over its own, for an
-    uninterrupted run needs no longer than one with kills. Null for a run that does not end.
+    uninterrupted run needs no longer than one with kills. That of a run that does not end is 0.
     """
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     fastest: dict[tuple[Any, ...], float] = {}
@@ -122,7 +122,10 @@ def outcomes(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "processes": processes,
             "contender": contender,
             "every": every,
-            "useful": [fastest[processes, contender] / row["secs"] for row in ended],
+            "useful": [
+                fastest[processes, contender] / row["secs"] if row["is_complete"] else 0.0
+                for row in group
+            ],
             "recomputed": max(row["computed_steps"] - row["steps"] for row in group),
             "misplaced": max(shares, default=0),
             "difference": max((row["largest_difference"] for row in ended), default=0),

@@ -32,7 +32,7 @@ def outcome_row(outcome: dict[str, Any], y: float) -> list[str]:
     """Return a row of `fire.svg`: how the runs ended, and their useful time."""
     color = "blue" if outcome["contender"] in ("steadfast", "command") else "gray"
     every = label(EVERY, y + 14, f"{outcome['every']:g} s", text_anchor="end")
-    if not outcome["useful"]:
+    if not any(outcome["useful"]):
         return [every, label(WEIGHTS, y + 14, "does not end", "red")]
     apart, wrong = outcome["difference"], outcome["misplaced"]
     weights = f"differ by {apart:.2g}" if apart else "the same bits"

@@ -10,18 +10,8 @@ from tests.support.processes import ROOT
 
 @pytest.mark.long
 def test_contenders_are_killed_and_compared(tmp_path):
-    command = [sys.executable, "-m", "benchmarks.fire", "--quick", "--processes", "1"]
-    command += [
-        "--contenders",
-        "steadfast",
-        "fit",
-        "--every",
-        "3",
-        "--rounds",
-        "1",
-        "--out",
-        "results.json",
-    ]
+    arguments = "--quick --processes 1 --rounds 1 --every 3 --out results.json --contenders"
+    command = [sys.executable, "-m", "benchmarks.fire", *arguments.split(), "steadfast", "fit"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run(command, cwd=tmp_path, env=environment, timeout=600, check=True)
     rows = json.loads((tmp_path / "results.json").read_text())["fire"]
