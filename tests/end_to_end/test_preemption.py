@@ -103,7 +103,7 @@ def test_second_ctrl_c_exits_at_once_without_damage(tmp_path):
         is_hung = (tmp_path / "pid").exists() and bool(
             committed_steps(only_run(tmp_path) / "checkpoints")
         )
-        return is_hung + (is_hung and "once more leaves" in text)
+        return is_hung + (is_hung and "again exits" in text)
 
     code, text = in_terminal(
         [sys.executable, str(ROOT / "train.py"), *SMALL, "train.steps=6", probed],
