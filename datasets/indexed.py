@@ -16,7 +16,7 @@ import tensorflow as tf
 from trainer.annotations import Free, Ge, Gt, Lt, Structural, takes
 from trainer.datasets.images.image_files import RecordSplit
 from trainer.datasets.images.images import ImageDataset, ImageOptions
-from trainer.datasets.records.fields import Fields, Indexable, Layout, RecordReader
+from trainer.datasets.records.fields import Fields, Layout, RecordReader
 from trainer.datasets.records.reading_processes import ReadingProcesses
 from trainer.datasets.splits.arrays import ArrayDataset
 from trainer.datasets.splits.paths import divided, files_identity, hash_numbers
@@ -64,10 +64,10 @@ class Sources:
             `identity()` when its records change.
     """
 
-    train: Indexable
-    test: Indexable | None = None
+    train: Any
+    test: Any | None = None
     test_fraction: float = 0.1
-    validation: Indexable | None = None
+    validation: Any | None = None
     names: Mapping[str, str] = field(default_factory=dict)
     num_classes: int | None = None
     class_names: Sequence[str] | None = None
@@ -85,7 +85,7 @@ class Sources:
                 raise ValueError(f"{self.name(split)} ({type(source).__name__}) is empty")
 
     @property
-    def present(self) -> dict[str, Indexable]:
+    def present(self) -> dict[str, Any]:
         """The objects that there are, by split."""
         sources = {"train": self.train, "validation": self.validation, "test": self.test}
         return {split: source for split, source in sources.items() if source is not None}
@@ -99,7 +99,7 @@ class Sources:
         """Return a text that changes with the records of a split, or raise a ValueError."""
         if self.files:
             return f"{files_identity(self.files)} {split} {self.name(split)}"
-        source: Any = self.present.get(split, self.train)
+        source = self.present.get(split, self.train)
         try:
             return f"{source.identity()} {split}"
         except AttributeError as error:

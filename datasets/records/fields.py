@@ -6,7 +6,7 @@ import io
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -125,21 +125,18 @@ def _key(
     name: str,
 ) -> str | int | None:
     """Return the key of a part of a record; None: the record is the features alone."""
-    if isinstance(record, Mapping):
-        keys: list[Any] = list(record)
-        position = (
-            setting if setting is not None else next((key for key in usual if key in record), None)
-        )
-    elif isinstance(record, tuple):
-        keys = list(range(len(record)))
-        position = number if setting is None else setting
-    elif setting is None:
-        return None
-    else:
+    if not isinstance(record, Mapping | tuple):
+        if setting is None:
+            return None
         raise ValueError(
             f"fields.{what} ({setting}): a record of {name} is a {type(record).__name__} without "
             f"parts; remove dataset.fields.{what}"
         )
+    is_tuple = isinstance(record, tuple)
+    keys = range(len(record)) if is_tuple else list(record)
+    position = setting
+    if position is None:
+        position = number if is_tuple else next((key for key in usual if key in record), None)
     if position not in keys:
         shown = "null" if setting is None else setting
         raise ValueError(
@@ -273,25 +270,15 @@ def class_of(value: Any, class_names: Mapping[str, int] | None, num_classes: int
     return label
 
 
-class Indexable(Protocol):
-    """What a split reads from; a method `__getitems__(indices)` is used where there is one."""
-
-    def __len__(self) -> int:
-        """Return the number of records."""
-
-    def __getitem__(self, index: Any) -> Any:
-        """Return the record at an index."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class RecordReader:
-    """Reads records of one source; not by several threads at a time.
+    """Reads records of one source, many at a time by its `__getitems__`, in one thread at a time.
 
     Errors have no cause: of those that come out of a pipeline the user sees one line.
     The log has the traceback.
     """
 
-    source: Indexable
+    source: Any
     name: str
     layout: Layout
     num_classes: int
