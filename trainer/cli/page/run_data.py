@@ -124,7 +124,7 @@ def details(path: Path, place: str | None = None) -> dict[str, Any]:
         if (content := attempt(file.name, partial(_content, file), None))
     }
     texts = {name: content.decode(errors="replace") for name, content in files.items()}
-    texts_of = {key: format_value(value) for key, value in shown(config).items()}
+    shown_config = {key: format_value(value) for key, value in shown(config).items()}
     differing = attempt("config.yaml", lambda: identity.differing(config), {})
     changed = [
         key for key in differing if not key.endswith("._target_") and not key.startswith("choices.")
@@ -140,8 +140,8 @@ def details(path: Path, place: str | None = None) -> dict[str, Any]:
             {"name": name, "data": _url(files[name])} for name in _PICTURES if name in files
         ],
         "texts": [{"name": name, "text": texts[name]} for name in _TEXTS if name in texts],
-        "changed": {key: text for key, text in texts_of.items() if key in changed},
-        "config": {key: text for key, text in texts_of.items() if key not in changed},
+        "changed": {key: text for key, text in shown_config.items() if key in changed},
+        "config": {key: text for key, text in shown_config.items() if key not in changed},
         **attempt("run.json", lambda: _record(record), _record({})),
     }
     return {**parts, "problems": [*dict.fromkeys(problems)]}

@@ -89,8 +89,8 @@ class Page {
     clearTimeout(this.remembering);
     this.remembering = setTimeout(() => {
       const {view, list} = this;
-      const values = new URLSearchParams(this.isChosen && !this.restored
-        ? [...this.selected].map((id) => ["run", id]) : (this.restored ?? []).map((id) => ["run", id]));
+      const ids = this.restored ?? (this.isChosen ? [...this.selected] : []);
+      const values = new URLSearchParams(ids.map((id) => ["run", id]));
       const state = {tab: this.tab, cursor: this.tab === "run" && this.cursor, filter: list.filter,
         sort: list.sort && `${list.descends ? "-" : ""}${list.sort}`, smooth: view.smooth,
         zoom: view.range?.join("_"), log: view.log, time: view.byTime, seeds: view.bySeed};
