@@ -7,7 +7,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.cli.commands.command_arguments import DEFAULT_FOLDER, Parser, runs_in
+from trainer.cli.arguments import Parser
+from trainer.cli.commands.command_arguments import DEFAULT_FOLDER, runs_in
 from trainer.cli.terminal import Terminal
 from trainer.errors import DONE
 from trainer.text import format_bytes

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainer.cli.commands.command_arguments import Parser, run_at
+from trainer.cli.arguments import Parser
+from trainer.cli.commands.command_arguments import run_at
 from trainer.cli.terminal import Terminal
 from trainer.config import loading
 from trainer.config.schema import Checkpoint

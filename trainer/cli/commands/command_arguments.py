@@ -1,14 +1,11 @@
-"""Arguments of the commands: flags, and the runs that they name. No TensorFlow."""
+"""The runs that the arguments of commands name. No TensorFlow."""
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
-from trainer.cli.command_table import COMMANDS
 from trainer.config import addresses
 from trainer.errors import ConfigError
 from trainer.runs.directory import has_run
@@ -19,26 +16,6 @@ DEFAULT_FOLDER = Path("runs")
 """Where runs are by default."""
 
 _SUMMARY = "summary.json"
-
-
-class Parser(argparse.ArgumentParser):
-    """Parses the arguments of a command; a wrong one is a `ConfigError`."""
-
-    def __init__(self, name: str, epilog: str) -> None:
-        super().__init__(
-            prog=name, description=f"Shows {COMMANDS[name][1]}.", epilog=epilog, allow_abbrev=False
-        )
-
-    def error(self, message: str) -> NoReturn:
-        """Raise argparse's error, with the usage, as a ConfigError."""
-        usage = " ".join(self.format_usage().split())
-        prefix, _, rest = message.partition(": ")
-        if prefix == "unrecognized arguments" and rest.startswith("-"):
-            word = rest.split()[0]
-            options = [name.strip("-") for name in self._option_string_actions]
-            hint = did_you_mean(word.partition("=")[0].strip("-"), options).replace(" '", " '--")
-            raise ConfigError(f"unknown option {word}{hint or f'; {usage}'}")
-        raise ConfigError(f"{message}; {usage}")
 
 
 def run_at(command: str, argument: str | None) -> Path:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainer.cli.commands.command_arguments import Parser, default_runs, run_at
+from trainer.cli.arguments import Parser
+from trainer.cli.commands.command_arguments import default_runs, run_at
 from trainer.cli.terminal import Terminal
 from trainer.config.options import constraints
 from trainer.errors import ConfigError

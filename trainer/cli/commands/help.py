@@ -6,6 +6,7 @@ No TensorFlow.
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
 import sys
@@ -15,7 +16,7 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from trainer.cli.arguments import Arguments, parse
+from trainer.cli.arguments import parse
 from trainer.cli.choices import Choices
 from trainer.cli.command_table import COMMANDS
 from trainer.cli.compose import compose_config
@@ -67,7 +68,7 @@ def run(arguments: Sequence[str]) -> int:
     return show(parse(["--help", *arguments]))
 
 
-def show(args: Arguments) -> int:
+def show(args: argparse.Namespace) -> int:
     """Print the overview, or a page about each topic of a command line."""
     chosen, config_dir = rewrite([item for item in args.overrides if "=" in item], args.config_dir)
     composition = compose_config(chosen, config_dir)

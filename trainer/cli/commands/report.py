@@ -8,9 +8,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from trainer.cli.arguments import Parser
 from trainer.cli.commands.command_arguments import (
     DEFAULT_FOLDER,
-    Parser,
     default_runs,
     listed_runs,
 )

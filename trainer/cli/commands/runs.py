@@ -8,7 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.cli.commands.command_arguments import DEFAULT_FOLDER, Parser, runs_at
+from trainer.cli.arguments import Parser
+from trainer.cli.commands.command_arguments import DEFAULT_FOLDER, runs_at
 from trainer.cli.terminal import Terminal
 from trainer.config.directions import rank
 from trainer.errors import DONE, ConfigError

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer.cli.commands.command_arguments import Parser
+from trainer.cli.arguments import Parser
 from trainer.cli.compose import compose_config
 from trainer.cli.overrides import rewrite
 from trainer.config.schema import Experiment

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from trainer.cli.commands.command_arguments import Parser, run_at
+from trainer.cli.arguments import Parser
+from trainer.cli.commands.command_arguments import run_at
 from trainer.cli.commands.runs import age
 from trainer.cli.terminal import Terminal
 from trainer.errors import DONE

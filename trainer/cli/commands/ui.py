@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from trainer.cli.commands.command_arguments import DEFAULT_FOLDER, Parser, listed_runs
+from trainer.cli.arguments import Parser
+from trainer.cli.commands.command_arguments import DEFAULT_FOLDER, listed_runs
 from trainer.cli.page.page_server import PageServer
 from trainer.cli.page.run_data import Summaries
 from trainer.errors import DONE, ConfigError
