@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import tensorflow as tf
@@ -26,21 +26,8 @@ from trainer.datasets.texts.tokens import BYTES, Tokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)
 
+_VERSION = 3  # of the arrays that are kept; part of their name
 PADDING = 0  # the tokenizer's own numbers follow it
-
-
-class Tokens(NamedTuple):
-    """The texts of a split.
-
-    Attributes:
-        numbers: tokens of all texts, one after the other, [T] unsigned.
-        offsets: text i has those from offsets[i] to offsets[i + 1], [N + 1] int64.
-        labels: number of each text's class, [N] int64, or None.
-    """
-
-    numbers: np.ndarray
-    offsets: np.ndarray
-    labels: np.ndarray | None
 
 
 class TextSplit:
@@ -48,19 +35,25 @@ class TextSplit:
 
     in_memory = True
 
-    def __init__(self, tokens: Tokens, length: int) -> None:
-        """Take the tokens, and the length that a text is padded to."""
-        self.num_examples = len(tokens.offsets) - 1
-        self.labels = tokens.labels
+    def __init__(
+        self, tokens: np.ndarray, offsets: np.ndarray, labels: np.ndarray | None, length: int
+    ) -> None:
+        """Take the tokens of all texts, [T] unsigned, and the length that a text is padded to.
+
+        Text i has those from offsets[i] to offsets[i + 1], [N + 1] int64. Labels are the numbers of
+        classes, [N] int64.
+        """
+        self.num_examples = len(offsets) - 1
+        self.labels = labels
         self._tokens = tokens
+        self._offsets = offsets
         self._length = length
 
     @property
     def hashes(self) -> np.ndarray:
         """A number in [0, 1) for each text, [N], by its tokens: equal texts stay together."""
-        ends = self._tokens.offsets.tolist()
-        numbers = self._tokens.numbers.astype(np.int64)
-        pairs = itertools.pairwise(ends)
+        numbers = self._tokens.astype(np.int64)
+        pairs = itertools.pairwise(self._offsets.tolist())
         return hash_texts(numbers[start:end].tobytes().hex() for start, end in pairs)
 
     def fetch(self, indices: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -75,7 +68,7 @@ class TextSplit:
             start = tf.gather(offsets, indices)[:, None]
             end = tf.gather(offsets, indices + 1)[:, None]
             places = start + tf.range(self._length, dtype=tf.int64)
-            tokens = tf.gather(numbers, tf.minimum(places, len(self._tokens.numbers) - 1))
+            tokens = tf.gather(numbers, tf.minimum(places, len(self._tokens) - 1))
             features = tf.where(places < end, tf.cast(tokens, tf.int32) + 1, PADDING)
             batch = {"features": features}
             for classes in labels:
@@ -84,7 +77,7 @@ class TextSplit:
 
     @cached_property
     def _tensors(self) -> list[tf.Tensor]:
-        return on_host(*self._tokens)
+        return on_host(self._tokens, self._offsets, self.labels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,18 +146,22 @@ def text(  # noqa: PLR0913 - every option is a key of the configuration
     encoder = load_tokenizer(tokenizer)
     found = splits.present
     roots = [str(root) for root, _ in found.values()]
-    rule = [encoder.fingerprint, *found, *roots, text, label, length, test_fraction]
+    rule = [_VERSION, encoder.fingerprint, *found, *roots, text, label, length, test_fraction]
     key = key_of(rule, [file for _, files in found.values() for file in files])
     rows = partial(_rows, splits, (text, label), test_fraction)
     arrays = kept_arrays(f"text-{key}", lambda: _encode(rows(), encoder, length), cache_dir)
-    classes = tuple(arrays.pop("classes").tolist())
-    tokens = {
-        name: Tokens(*(arrays.get(f"{name} {part}") for part in Tokens._fields))  # type: ignore[arg-type]
-        for name in dict.fromkeys(name.split()[0] for name in arrays)
-    }
-    _log_padding(tokens["train"], length)
+    classes = tuple(arrays["classes"].tolist())
+    _log_padding(arrays["train offsets"], length)
     return TextDataset(
-        **{name: TextSplit(part, length) for name, part in tokens.items()},
+        **{
+            name: TextSplit(
+                arrays[f"{name} tokens"],
+                arrays[f"{name} offsets"],
+                arrays.get(f"{name} labels"),
+                length,
+            )
+            for name in {"test", *found}
+        },
         input_shape=(length,),
         num_classes=len(classes),
         class_names=classes,
@@ -173,9 +170,9 @@ def text(  # noqa: PLR0913 - every option is a key of the configuration
     )
 
 
-def _log_padding(tokens: Tokens, length: int) -> None:
+def _log_padding(offsets: np.ndarray, length: int) -> None:
     """Log how long texts are, and what of a batch is padding."""
-    lengths = np.diff(tokens.offsets)
+    lengths = np.diff(offsets)
     half, most = np.percentile(lengths, (50, 95), method="higher")
     padding = 1 - lengths.mean() / length
     logger.info(
@@ -202,7 +199,7 @@ def _rows(
 def _encode(
     splits: dict[str, list[text_files.Row]], encoder: Tokenizer, length: int
 ) -> dict[str, np.ndarray]:
-    """Return the names of the classes, and the `Tokens` of each split, as arrays by name."""
+    """Return the names of the classes, and what a `TextSplit` takes, by split."""
     labels = {row.label for rows in splits.values() for row in rows} - {None}
     if len({type(label) for label in labels}) > 1:
         raise ValueError("some labels are texts, others integers; use one kind")
@@ -211,18 +208,12 @@ def _encode(
         raise ValueError(f"there are no texts with the labels {unknown} to train on; add some")
     numbers = {label: number for number, label in enumerate(classes)}
 
-    def tokens(rows: list[text_files.Row]) -> Tokens:
-        labels = [row.label for row in rows]
-        encoded = [numbers[:length] for numbers in encoder.tokens(row.text for row in rows)]
-        return Tokens(
-            # One token at least, so that there is something to gather from.
-            np.concatenate([*encoded, np.zeros(1, encoder.dtype)]),
-            np.cumsum([0, *map(len, encoded)], dtype=np.int64),
-            None if None in labels else np.array([numbers[label] for label in labels], np.int64),
-        )
-
     arrays = {"classes": np.array(list(map(str, classes)), str)}
     for name, rows in splits.items():
-        parts = tokens(rows)._asdict().items()
-        arrays |= {f"{name} {part}": array for part, array in parts if array is not None}
+        encoded = [numbers[:length] for numbers in encoder.tokens(row.text for row in rows)]
+        # One token at least, so that there is something to gather from.
+        arrays[f"{name} tokens"] = np.concatenate([*encoded, np.zeros(1, encoder.dtype)])
+        arrays[f"{name} offsets"] = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+        if not any(row.label is None for row in rows):
+            arrays[f"{name} labels"] = np.array([numbers[row.label] for row in rows], np.int64)
     return arrays
