@@ -10,7 +10,6 @@ import tensorflow as tf
 from tests.support.marks import first_only
 from tests.support.processes import log
 from tests.support.training import ROUNDING, TWO, assert_same_bits, engine, train, variables
-from tests.tasks.test_tasks import SILENT
 from trainer.datasets.digits import digits
 from trainer.engine.pacing import Stopped
 from trainer.errors import ConfigError
@@ -125,9 +124,13 @@ def test_best_checkpoint_and_callbacks_follow_any_metric(tmp_path):
     assert -1 < lines[-1]["margin"] < 1
 
 
+class Silent(Classification):
+    predict_step = None
+
+
 def test_metric_of_predictions_needs_a_task_that_predicts(tmp_path):
     with pytest.raises(ConfigError, match=r"^metrics \(per_class\) needs a task with predict_step"):
-        engine(tmp_path, "metrics=per_class", SILENT)
+        engine(tmp_path, "metrics=per_class", f"task._target_={__name__}.Silent")
 
 
 class Comparing(Classification):
