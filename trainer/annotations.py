@@ -83,11 +83,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Exists:
-    """The path of something that exists. A checkpoint is named by the prefix of its files.
-
-    Attributes:
-        or_word: a word that is allowed too.
-    """
+    """The path of something that exists. A checkpoint is named by the prefix of its files."""
 
     what: Literal["path", "file", "directory", "checkpoint"] = "path"
     or_word: str | None = None

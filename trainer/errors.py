@@ -57,11 +57,7 @@ RESTARTABLE = 75  # EX_TEMPFAIL of sysexits.h: the supervisor tries again; users
 
 
 def is_user_code(filename: str) -> bool:
-    """Return whether a frame of a traceback is of the user's code, in any folder.
-
-    Args:
-        filename: of the frame; that of this package or of a library is not the user's.
-    """
+    """Return whether a frame of a traceback is of the user's code, in any folder."""
     path = Path(filename)
     return not (
         filename.startswith("<")

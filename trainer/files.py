@@ -81,7 +81,6 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
     """Turn an error of the file system into a StorageError that names the file and the reason.
 
     Args:
-        path: the file, or the directory of the files that are written.
         others: further exceptions that the block raises when the file cannot be written.
     """
     try:
@@ -243,11 +242,7 @@ def fsync_directory(directory: Path) -> None:
 
 
 class LockedError(Exception):
-    """Another process holds a lock.
-
-    Attributes:
-        holder: its process id, with its host if that is another one; or `unknown`.
-    """
+    """Another process holds a lock."""
 
     def __init__(self, holder: str) -> None:
         super().__init__(f"locked by process {holder}")

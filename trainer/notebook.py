@@ -97,11 +97,7 @@ def run(
     a second one stops immediately, without saving.
 
     Args:
-        config_dir: a directory with choices of your own.
         import_from: folders in which it finds modules, in addition to the working directory.
-
-    Returns:
-        The run that was trained, continued, evaluated, exported or read for predictions.
 
     Raises:
         ConfigError: an argument is no override.

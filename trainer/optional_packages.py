@@ -35,9 +35,6 @@ def missing(package: str, requirement: str) -> str | None:
 def import_extra(name: str, extra: str, needed_by: str) -> ModuleType:
     """Import a module of an optional package.
 
-    Args:
-        needed_by: what needs it, for the message: a choice, an option with its value, a file.
-
     Raises:
         ConfigError: it is not installed; the message shows how to install it.
     """

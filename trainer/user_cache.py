@@ -24,7 +24,6 @@ class CachedFile(NamedTuple):
 
     Attributes:
         used: when it was last used, Unix time.
-        size: the bytes that it takes.
     """
 
     used: float

@@ -118,7 +118,6 @@ class Composition:
     """A composed configuration, whose values are not checked yet.
 
     Attributes:
-        hydra_config: Hydra's own section, under the key `hydra`.
         problems: the overrides that could not be applied, one line each.
     """
 

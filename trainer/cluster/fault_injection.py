@@ -87,9 +87,6 @@ class Faults:
     def reached(self, phase: str, step: int = 0) -> None:
         """Inject the faults that are due now.
 
-        Args:
-            step: for `step`, the number of steps that are complete.
-
         Raises:
             OSError: the disk is to be full.
             RuntimeError: the user's code is to crash.
@@ -262,9 +259,6 @@ def check(
     declared: bool,
 ) -> None:
     """Refuse faults that could never happen: a test must not pass because its fault is missing.
-
-    Args:
-        declared: whether each process has its own supervisor.
 
     Raises:
         ConfigError: with a line for each.

@@ -45,10 +45,8 @@ class Fork:
     """A request to fork a process.
 
     Attributes:
-        module: what it runs: a module with `prepare`, called in the server, and `work`.
         arguments: its command line, in which SOCKET stands for its socket.
         scratch: the directory of its temporary files; empty: none.
-        began: Unix time when it was requested.
     """
 
     module: str

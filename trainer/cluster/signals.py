@@ -183,9 +183,6 @@ class Signals:
     of a signal into a pipe, and a thread reads it. Blocking the signals and waiting for them in a
     thread would be simpler, but what the user's code starts would inherit the mask, and nobody
     could end it.
-
-    Attributes:
-        number: the signal that requested a stop; 0: none did.
     """
 
     def __init__(self, notify: Callable[[int], None]) -> None:

@@ -18,7 +18,6 @@ class Action:
     Attributes:
         effect: what the message reports of the process: `chief` `is killed` at step 50.
         signal: what the process is sent, which another process can do; None: it acts itself.
-        fixed: the keys of the fault that have one possible value.
     """
 
     effect: str

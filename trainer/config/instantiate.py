@@ -66,9 +66,6 @@ def instantiate(
 def instantiate_model(node: Mapping[str, Any], key: str, available: Mapping[str, Any]) -> Any:
     """Call a model function with its options, and with what it requests.
 
-    Args:
-        available: a value for each of `MODEL_ARGUMENTS`.
-
     Raises:
         ConfigError: an option is unknown, or the function refuses a value or a file.
     """

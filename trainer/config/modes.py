@@ -12,8 +12,6 @@ class Mode:
     Attributes:
         module: whose `run` takes the command. Only this one is imported. What a worker does in the
             modes of the launcher, it decides in `trainer.worker.modes`.
-        with_loop: whether it works with a loop of the user's own.
-        with_env: whether it works with an environment in place of a dataset.
     """
 
     help: str

@@ -56,7 +56,6 @@ def commit(
     """Commit a written checkpoint: its files are flushed, then their marker appears by rename.
 
     Args:
-        metrics: of the test split at this step, if it was evaluated.
         variables: name -> {"shape", "dtype", "crc32"}.
     """
     new_files = _new_files(directory, step)

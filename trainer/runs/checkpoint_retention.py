@@ -79,11 +79,7 @@ class KeepEveryNth(RetentionPolicy):
 
 @dataclass(frozen=True)
 class KeepBest(RetentionPolicy):
-    """Keeps the best checkpoints by a metric of the evaluations.
-
-    Attributes:
-        mode: whether larger (`max`) or smaller (`min`) is better.
-    """
+    """Keeps the best checkpoints by a metric of the evaluations."""
 
     label: ClassVar[str] = "best"
     metric: str

@@ -135,7 +135,6 @@ class RunDirectory:
             was none.
         holder: what `lock` has written into its file; empty: nothing is locked.
         changes: the keys in which the experiment differs from the existing run.
-        repairs: what was damaged in it, one line each.
     """
 
     path: Path

@@ -242,7 +242,6 @@ class TimeSummary:
 
     Attributes:
         sizes: numbers of workers, each with the step from which on there were so many.
-        restarts: the steps from which attempts continued after a failure.
         failures: attempts that neither ended nor saved on request, and were followed by another.
     """
 
@@ -285,11 +284,7 @@ class TimeSummary:
 
 
 class Tally(TimeSummary):
-    """Adds up the marks of a ledger one by one.
-
-    Attributes:
-        last: the last mark; the time after it is not in `secs` yet.
-    """
+    """Adds up the marks of a ledger one by one."""
 
     def __init__(self) -> None:
         super().__init__()

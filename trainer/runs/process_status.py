@@ -29,7 +29,6 @@ class ProcessStatus:
 
     Attributes:
         phase: as in `trainer.cluster.messages.Phase`; empty until its first message.
-        quiet_secs: seconds since its last sign of life.
         end: how it ended, in a word; empty while it lives.
     """
 

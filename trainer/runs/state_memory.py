@@ -298,7 +298,6 @@ class MemoryFiles:
     """The memory files that a process of a run can see.
 
     Attributes:
-        own: where it writes.
         by_process: those of all processes of its supervisor, by name.
         begin: waits until this process may restore; returns the names of the processes whose
             memory holds a snapshot, the newest first.

@@ -187,8 +187,6 @@ class ResourceShare:
     """The cores and GPUs of one point.
 
     Attributes:
-        cores: numbers of the processor cores; empty for all.
-        gpus: the GPUs, as in CUDA_VISIBLE_DEVICES; None for all.
         threads: number of threads into which TensorFlow divides an operation; None for one a core.
             The result of a sum depends on it to the bit, so it is the number of all cores: the
             numbers of a point do not depend on how many points train in parallel.

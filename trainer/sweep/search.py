@@ -138,7 +138,6 @@ class NumberRange:
 
     Attributes:
         step: distance of neighbors; None for a continuous range of floats.
-        log: whether to sample on a log scale, `tag(log,...)`.
     """
 
     low: float

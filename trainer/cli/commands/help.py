@@ -88,11 +88,7 @@ def show(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class _Pages:
-    """Writes the pages.
-
-    Attributes:
-        program: the command to show in examples.
-    """
+    """Writes the pages."""
 
     program: str
     width: int

@@ -141,7 +141,6 @@ def _script(
     """Return a job script.
 
     Args:
-        experiments: the runs of the job, each in its own task if there are several.
         point: the lines that set the overrides of a task's run.
     """
     if any(experiment.resume == "never" for experiment in experiments):

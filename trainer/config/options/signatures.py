@@ -91,9 +91,6 @@ _read_once = functools.cache(_read)
 def constant(target: str, name: str, default: Any = None, *, inherited: bool = True) -> Any:
     """Return the attribute that a class, or one that it extends, assigns as a literal.
 
-    Args:
-        inherited: whether those of the classes that it extends count.
-
     Returns:
         The value, or `...` if only an import could find it, or if the object computes it.
     """
