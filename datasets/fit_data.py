@@ -162,8 +162,6 @@ def kept_arrays(*, path: Annotated[str, Exists("directory")]) -> tuple[Any, ...]
 def _texts(content: bytes, ends: np.ndarray, is_str: bool) -> np.ndarray:
     """Return texts, an array of objects, of their bytes one after the other."""
     texts = np.empty(len(ends), object)
-    begin = 0
-    for place, end in enumerate(ends.tolist()):
-        text = content[begin:end]
-        texts[place], begin = text.decode() if is_str else text, end
+    parts = (content[begin:end] for begin, end in itertools.pairwise([0, *ends.tolist()]))
+    texts[:] = [part.decode() if is_str else part for part in parts]
     return texts
