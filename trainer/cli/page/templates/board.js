@@ -14,11 +14,16 @@ const TOOLTIP_ROWS = 10;
 const MOST_CHIPS = 24;
 const MARK_PIXELS = 5;
 
-/** Returns what the tooltip adds to the value of a point: its step if that is another one. */
-function noteOf({step, value, smooth}, titleStep) {
-  const notes = [step !== titleStep && `step ${formatNumber(step)}`,
-    smooth !== value && `smoothed ${formatNumber(smooth)}`];
-  return notes.filter(Boolean).join(", ");
+/** Returns the columns of the tooltip: {title, split, text(point)}; a point may be of another step. */
+function columnsOf(points, step) {
+  const valueOf = (point) =>
+    formatNumber(point.value) + (point.step === step ? "" : ` at ${formatNumber(point.step)}`);
+  return [...new Set(points.map((point) => point.line.split))].sort().flatMap((split) => {
+    const isSmoothed = points.some(
+      (point) => point.line.split === split && point.smooth !== point.value);
+    const smoothed = {title: "smoothed", split, text: (point) => formatNumber(point.smooth)};
+    return [{title: split, split, text: valueOf}, ...(isSmoothed ? [smoothed] : [])];
+  });
 }
 
 /** Returns {id, name, runs} of each run, or of each group of runs that differ in the seed alone. */
@@ -230,18 +235,22 @@ class Board {
     const time = this.state.view.byTime && points[0] ? `, ${formatDuration(points[0].x)}` : "";
     const near = chart.marks.filter((mark) => Math.abs(chart.xOf(mark.x) - x) < MARK_PIXELS);
     const owners = [...new Set(points.map((point) => point.line.owner))];
+    const columns = columnsOf(points, step);
     const rows = owners.slice(0, TOOLTIP_ROWS).map((owner, i) => {
       const own = points.filter((point) => point.line.owner === owner);
-      const soft = (text) => el("span", {class: "soft"}, text);
-      const values = own.sort(bySplit).flatMap((point) => [soft(point.line.split),
-        el("b", {}, formatNumber(point.value)), noteOf(point, step) && soft(noteOf(point, step))]);
-      return el("div", {class: i ? "" : "nearest"}, swatchOf(own[0].line.color),
-        el("span", {class: "name"}, own[0].line.name), ...values);
+      const cells = columns.map(({split, text}) => {
+        const point = own.find(({line}) => line.split === split);
+        return el("td", {class: "number"}, point ? text(point) : "");
+      });
+      const {color, name} = own[0].line;
+      return el("tr", {class: i ? "" : "nearest"}, el("td", {}, swatchOf(color), name), ...cells);
     });
+    const title = step === null ? "" : `step ${formatNumber(step)}${time}`;
+    const head = el("tr", {}, el("th", {}, title),
+      ...columns.map((column) => el("th", {class: "number"}, column.title)));
     const more = owners.length - rows.length;
-    this.tooltip.replaceChildren(
-      el("div", {class: "title"}, step === null ? "" : `step ${formatNumber(step)}${time}`),
-      ...near.slice(0, 3).map((mark) => el("div", {class: "title"}, mark.text)), ...rows,
+    this.tooltip.replaceChildren(el("table", {}, head, ...rows),
+      ...near.slice(0, 3).map((mark) => el("div", {class: "soft"}, mark.text)),
       more > 0 ? el("div", {class: "soft"}, `and ${more} more`) : "");
     this.tooltip.hidden = !rows.length && !near.length;
     const box = chart.top.getBoundingClientRect(), size = this.tooltip.getBoundingClientRect();
