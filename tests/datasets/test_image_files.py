@@ -35,6 +35,16 @@ def tree(tmp_path):
     return tmp_path / "data"
 
 
+def test_classes_are_folders_and_images_have_one_size(tree):
+    data = image_folder(path=str(tree), image_size=SIZE)
+    assert (data.input_shape, data.class_names) == ((4, 6, 3), ["ant", "cat"])
+    train, test = everything(data.train), everything(data.test)
+    assert train["label"].tolist() == [0, 0, 1, 1]
+    assert train["features"][:, 3, 5, 2].tolist() == [100, 101, 0, 1]
+    assert train["features"].dtype == np.uint8
+    assert (test["label"].tolist(), test["features"][:, 0, 0, 0].tolist()) == ([1, 1], [200, 201])
+
+
 @pytest.mark.parametrize("antialias", [False, True])
 def test_antialias_averages_pixels(tmp_path, antialias):
     image = np.zeros((8, 8, 3), np.uint8)

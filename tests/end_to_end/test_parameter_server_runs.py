@@ -271,6 +271,19 @@ def continue_on_one_device(run_dir, saved, metrics):
     assert alone.step == 70
 
 
+@pytest.mark.long
+def test_partitioned_variables_have_the_same_initial_values(tmp_path):
+    options = [*LEARNER, "model.dropout=0.25", "optimizer.learning_rate=1e-12", "train.steps=1"]
+    succeed(tmp_path, "strategy=parameter_server", *SPLIT, *options)
+    split = final_variables(only_run(tmp_path))
+    training.train(tmp_path / "runs" / "one", *options)
+    whole = final_variables(tmp_path / "runs" / "one")
+    assert split.keys() == whole.keys()
+    for name in split:
+        if "kernel" in name:
+            np.testing.assert_allclose(split[name], whole[name], atol=1e-9, err_msg=name)
+
+
 def test_server_lost_during_a_save_is_not_reported_as_a_disk_error(tmp_path, monkeypatch):
     checkpoints = Checkpointer(tmp_path, {"x": tf.Variable(1.0)})
 

@@ -1,5 +1,6 @@
 """Each file of a run, damaged in each way: a command goes on, or names the file in one line."""
 
+import json
 import os
 import shutil
 import signal
@@ -203,3 +204,15 @@ def test_configuration_and_record_are_written_anew(here, as_worker):
     flip(path / "config.yaml")
     with pytest.raises(DamagedError, match="its content has changed"):
         read_config(path)
+
+
+def test_bit_in_the_metrics_costs_its_line_alone(here, caplog):
+    path = run_in(here)
+    lines = (path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    damaged = bytearray(lines[1])
+    damaged[3] ^= 0x80
+    (path / "metrics.jsonl").write_bytes(b"".join([lines[0], damaged, *lines[2:]]))
+    JsonLines(path, 4).close()
+    expected = [line for line in [lines[0], *lines[2:]] if json.loads(line)["step"] <= 4]
+    assert (path / "metrics.jsonl").read_bytes() == b"".join(expected)
+    assert f"1 damaged lines of {len(lines)} are left out" in caplog.text

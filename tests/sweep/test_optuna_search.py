@@ -102,6 +102,17 @@ class Killed(BaseException):
     """Ends a search as a kill would."""
 
 
+def test_repeated_search_continues_unfinished_points(tmp_path):
+    search = open_search(tmp_path, trials=3)
+    points = [search.next_point() for _ in range(2)]
+    search.record_outcome(points[1], train(points[1], search))
+    del search
+    assert trial_states(tmp_path) == ["RUNNING", "COMPLETE"]
+    results = run_search(open_search(tmp_path, trials=3))
+    assert [label for label, _ in results[:2]] == [point.label for point in points]
+    assert trial_states(tmp_path) == ["COMPLETE"] * 3
+
+
 @pytest.mark.slow
 def test_search_killed_at_any_commit_has_the_same_points(tmp_path, monkeypatch):
     uninterrupted = run_search(open_search(tmp_path / "uninterrupted", trials=8))

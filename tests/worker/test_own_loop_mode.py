@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.support.loops import count, everything, run_loop
 from tests.support.processes import final_variables, log
 from tests.support.training import assert_same_bits
-from trainer.errors import ConfigError
+from trainer.errors import CheckpointError, ConfigError
 
 MIRRORED = ("strategy=mirrored", "strategy.virtual_devices=2")
 CENTRAL = ("strategy=central_storage", "strategy.virtual_devices=2")
@@ -274,6 +274,21 @@ def test_mistake_is_one_line(tmp_path, message):
 def test_collective_outside_of_a_step_is_refused(tmp_path):
     with pytest.raises(RuntimeError, match="all_reduce belongs into the function"):
         run_loop(lambda replicator: replicator.all_reduce(1), tmp_path / "run")
+
+
+def test_checkpoint_that_lacks_a_variable_is_refused(tmp_path):
+    def main(names):
+        def loop(replicator):
+            with replicator.context():
+                variables = {name: tf.Variable(1.0) for name in names}
+            replicator.checkpoint(**variables)
+            replicator.run(lambda: tf.constant(1.0))
+
+        return loop
+
+    assert run_loop(main(["a"]), tmp_path / "run")
+    with pytest.raises(CheckpointError, match="lacks"):
+        run_loop(main(["a", "b"]), tmp_path / "run")
 
 
 def test_other_number_of_replicas_is_refused(tmp_path):

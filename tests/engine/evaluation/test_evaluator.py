@@ -11,6 +11,7 @@ from tests.support.marks import first_only
 from tests.support.processes import log
 from tests.support.training import ROUNDING, TWO, assert_same_bits, engine, train, variables
 from trainer.datasets.digits import digits
+from trainer.engine.evaluation.evaluator import blocks
 from trainer.engine.pacing import Stopped
 from trainer.errors import ConfigError
 from trainer.files import read_json
@@ -106,6 +107,23 @@ def test_predictions_do_not_depend_on_their_start_and_a_stop_restores_the_weight
     with pytest.raises(Stopped):
         next(chunks)
     assert_same_bits(before, variables(trained))
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [3, 4, 9], [10]])
+def test_blocks_do_not_depend_on_chunks_and_omit_rows_of_weight_zero(cuts):
+    whole = {
+        "id": np.arange(11),
+        "weight": (np.arange(11) != 5).astype(np.float32),
+        "probabilities": np.eye(11),
+    }
+    chunks = [
+        dict(zip(whole, parts, strict=True))
+        for parts in zip(*(np.split(rows, cuts) for rows in whole.values()), strict=True)
+    ]
+    result = list(blocks(chunks, 4))
+    assert [block["id"].tolist() for block in result] == [[0, 1, 2, 3], [4, 6, 7, 8], [9, 10]]
+    for block in result:
+        np.testing.assert_array_equal(block["probabilities"], np.eye(11)[block["id"]])
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from trainer.cli.compose import compose
 from trainer.cluster.messages import Channel
 from trainer.errors import ConfigError
 from trainer.runs import prediction_table
+from trainer.worker.predict import table_formats
 from trainer.worker.predict.predict import predict
 from trainer.worker.training import TrainingRun
 
@@ -101,6 +102,18 @@ def test_folder_of_images_is_predicted_by_path(run_dir, tmp_path):
     assert [line[0] for line in lines] == ["id", "a/c.png", "b.png", "bad.jpg"]
     assert lines[1][1:] == lines[2][1:]
     assert set(lines[3][1:]) == {""}
+
+
+def test_any_float_is_read_back_to_the_bit():
+    numbers = (
+        np.random.RandomState(0)
+        .randint(0, 2**31, 100_000, np.int64)
+        .astype(np.uint32)
+        .view(np.float32)
+    )
+    numbers = numbers[np.isfinite(numbers)]
+    texts = table_formats._texts(numbers, np.ones(len(numbers), bool))
+    assert np.array(texts, np.float64).astype(np.float32).tobytes() == numbers.tobytes()
 
 
 def test_missing_inputs_are_reported_before_any_file_is_written(tmp_path, monkeypatch):
