@@ -205,7 +205,7 @@ class _Source:
         ranges = [range_of(list(others.values()))]
         if size:
             _log.info(
-                "Reading the stream once, to count the classes; dataset.num_classes spares it."
+                "Reading the stream once to count the classes; set dataset.num_classes to avoid it."
             )
             with seeded():
                 ranges += [range_of([block]) for block in self.blocks(size)]

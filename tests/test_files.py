@@ -32,10 +32,10 @@ def test_component_returns_names_and_refuses_what_is_none():
         assert component(name) == name
         assert inner_path(f"logs/{name}") == f"logs/{name}"
     for name in NO_NAMES:
-        with pytest.raises(ValueError, match=r"^.* is no name of a file: [\x20-\x7e]*$") as refused:
+        with pytest.raises(ValueError, match=r"^.* is not a file name: [\x20-\x7e]*$") as refused:
             component(name)
         assert len(str(refused.value)) < 250
-        with pytest.raises(ValueError, match="is no name of a file"):
+        with pytest.raises(ValueError, match="is not a file name"):
             inner_path(f"{name}/.." if isinstance(name, str) else name)
 
 

@@ -55,7 +55,7 @@ def component(name: object) -> str:
         or len(name.encode()) > _MAX_NAME_BYTES
     ):
         raise ValueError(
-            f"{ascii(name)[:80]} is no name of a file: it must be one part of a path, without "
+            f"{ascii(name)[:80]} is not a file name: it must be one part of a path, without "
             f"control characters, and at most {_MAX_NAME_BYTES} bytes long"
         )
     return name

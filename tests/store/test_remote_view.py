@@ -87,7 +87,7 @@ def test_missing_run_is_refused_with_what_is_there(stores, run_dir):
         refused("s3://bucket/runs/a-2", stores, action, r"^report \(s3://.*/a-2\): no run there")
     refused("s3://bucket/runs", stores, action, "the folders a-1;")
     assert remote_view.runs_at("report", "s3://bucket/runs") == [ADDRESS]
-    refused("ftp://a/b", stores, remote_view.runs_at, "there are no runs in ftp://")
+    refused("ftp://a/b", stores, remote_view.runs_at, "no runs are kept in ftp://")
     stores[ADDRESS].read = Mock(side_effect=StoreError("access denied", is_temporary=False))
     refused(ADDRESS, stores, remote_view.runs_at, "access denied")
 
@@ -107,11 +107,11 @@ def test_names_of_a_manifest_that_leave_the_run_are_refused(stores, run_dir, mon
     lease = upload_run(stores[ADDRESS], run_dir, HOLDER)
     lease.change(lambda manifest: replace(manifest, files={**manifest.files, name: 1}))
     monkeypatch.setattr(remote_view, "_RETRY_SECS", 0.0)
-    with pytest.raises(ConfigError, match=r"manifest\.json is damaged: .* is no name of a file: "):
+    with pytest.raises(ConfigError, match=r"manifest\.json is damaged: .* is not a file name: "):
         next(remote_view.view("report", ADDRESS).gen)
     stores[ADDRESS].objects.pop("manifest.json")
     manifest = Manifest(1, HOLDER, True, 1, {5: name or ".."}, {"config.yaml": 1})
-    with pytest.raises(StoreError, match=r"manifest\.json is damaged: .* is no name of a file: "):
+    with pytest.raises(StoreError, match=r"manifest\.json is damaged: .* is not a file name: "):
         Manifest.decode(manifest.encode())
 
 
@@ -124,7 +124,7 @@ def test_names_of_a_marker_that_leave_the_folder_are_refused(tmp_path, name):
     store.objects[f"checkpoints/{folder}/{name}"] = (b"x", "1")
     target = tmp_path / "run" / "checkpoints"
     problem = remote_files.download_checkpoint(store, folder, target, 5)
-    assert "is no name of a file" in problem
+    assert "is not a file name" in problem
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     target.joinpath("ckpt-5.json").write_text(marker)
     assert verify(target, 5) == "its marker is damaged"

@@ -243,7 +243,7 @@ def test_damage_and_failing_store_are_errors_that_name_step_and_address(
     chief.upload(4)
     (name,) = (name for name in store.objects if name.endswith("ckpt-4.index"))
     store.objects[name] = (b"wrong", "1")
-    start = "the checkpoint of step 4 could not be brought from s3://bucket/runs/run: "
+    start = "the checkpoint of step 4 could not be downloaded from s3://bucket/runs/run: "
     with pytest.raises(CheckpointError, match=f"{start}the content of ckpt-4.index has changed"):
         fetch(4, digest)
 

@@ -78,15 +78,15 @@ def _no_override(word: str) -> str:
     if word in COMMANDS:
         return f"'{word}' is a command; it comes first, and takes no overrides and no -m"
     if word in MODES:
-        fix = "it takes overrides alone, as in model=cnn train.epochs=5"
+        fix = "it takes only overrides, as in model=cnn train.epochs=5"
         other = f"write mode={word} resume=<run>"
         return f"'{word}' is no command; {fix if word == 'train' else other}"
     key, _, value = word.partition("=")
     rule = "; write key=value or group=choice, and quote special characters"
     is_special = re.search(r"[^\w/.:+-]", value) and not re.search(r"[=,'\"$`{}\[\]]", value)
     if is_special and value.isascii() and re.fullmatch(r"\+*[A-Za-z_.]+", key):
-        rule = f"; write \"{key}='{value}'\", for special characters are quoted"
-    return f"'{word}' is no override and no command{did_you_mean(word, COMMANDS) or rule}"
+        rule = f"; write \"{key}='{value}'\"; quote special characters"
+    return f"'{word}' is neither a command nor an override{did_you_mean(word, COMMANDS) or rule}"
 
 
 def _bad_yaml(error: yaml.YAMLError) -> str:

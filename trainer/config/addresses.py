@@ -50,9 +50,8 @@ def problem(key: str, address: str) -> str | None:
     if scheme not in classes:
         schemes = " or ".join(f"{name}://" for name in sorted(classes, reverse=True))
         return (
-            f"{key} ({address}): there are no runs in {scheme}://{did_you_mean(scheme, classes)}; "
-            f"use {schemes}, of which two writers cannot replace the same version, or a mounted "
-            "folder"
+            f"{key} ({address}): no runs are kept in {scheme}://{did_you_mean(scheme, classes)}; "
+            f"use {schemes}, or a mounted folder"
         )
     if not bucket or ".." in path.split("/"):
         return f"{key} ({address}) must name a bucket and a folder; write {scheme}://bucket/runs"

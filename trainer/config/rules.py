@@ -65,7 +65,7 @@ def _unused(experiment: Experiment) -> dict[str, str]:
     if experiment.env is None:
         return {**dict.fromkeys(("buffer", "actors"), "needs env=<choice>"), **reasons}
     env = experiment.choices.get("env")
-    return {"dataset": f"has no use: env ({env}) takes its place", **reasons}
+    return {"dataset": f"is not used: env ({env}) replaces it", **reasons}
 
 
 def _built_in(schema: Any, path: str = "") -> Iterator[str]:

@@ -110,7 +110,7 @@ def describe(
     if count < 0 and steps is None:
         if count == -1:
             raise ConfigError(f"{name} is a tf.data.Dataset without an end; {_STEPS_FIX}")
-        print(f"{name}: counting its examples; steps_per_epoch spares it")
+        print(f"{name}: counting its examples; set steps_per_epoch to avoid it")
         count = size + sum(map(_rows, batches))
     elif count < 0:
         count = size * (steps or 1)

@@ -41,7 +41,7 @@ from trainer.runs.state_memory import StateMemory
 _STARTS = 3  # of a Ray of this machine, to which Ray gives 30 s: a busy machine needs longer
 _TIMED_OUT = "timed out during startup"
 _OPEN_WARNING = (
-    "warning: this Ray cluster takes commands from everybody who reaches its ports; "
+    "warning: this Ray cluster takes commands from anyone who reaches its ports; "
     "start it with RAY_AUTH_MODE=token"
 )
 _POLL_SECS = 0.5

@@ -137,7 +137,7 @@ class RemoteRun:
                 code = CRASHED
                 self._console.error(
                     f"{self._address}: {problem}; what it lacks is in {self._path}, and the same "
-                    "command on this machine uploads it unless another has gone on meanwhile"
+                    "command on this machine uploads it unless another host has continued it"
                 )
         return code
 
@@ -277,7 +277,7 @@ class RemoteRun:
                 problems = remote_files.download(store, before, parts)
                 parts.rename(self._path)
                 secs = time.monotonic() - began
-                self._console.line(f"Brought {self._address} to {self._path} in {secs:.1f} s.")
+                self._console.line(f"Downloaded {self._address} to {self._path} in {secs:.1f} s.")
                 for problem in problems:
                     self._console.line(f"warning: {problem}")
         self._write_note(lease.manifest.number, [self._holder])

@@ -67,8 +67,8 @@ def _check_replicas(run: TrainingRun, now: int) -> None:
     before = provenance.num_replicas(run.run_dir)
     if before not in (None, now):
         raise ConfigError(
-            f"this run was trained with {before} replicas, and here are {now}: what a loop of your "
-            "own computes depends on their number; continue it with the same, or start a new run"
+            f"this run was trained with {before} replicas, and here are {now}: what a custom "
+            "loop computes depends on their number; continue it with the same, or start a new run"
         )
     if run.cluster.is_chief:
         steps = run.experiment.train.steps

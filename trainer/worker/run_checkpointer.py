@@ -94,7 +94,7 @@ class RunCheckpointer(Checkpointer):
             if is_same and verify(self.directory, step) is None:
                 return
         remove(self.directory, step)
-        run.channel.line(f"Bringing the checkpoint of step {step} from {address}.")
+        run.channel.line(f"Downloading the checkpoint of step {step} from {address}.")
         retry_secs = run.experiment.store.retry_secs
         try:
             store = open_store(address)
@@ -109,7 +109,7 @@ class RunCheckpointer(Checkpointer):
             problem = str(error)
         if problem is not None:
             raise CheckpointError(
-                f"the checkpoint of step {step} could not be brought from {address}: {problem}"
+                f"the checkpoint of step {step} could not be downloaded from {address}: {problem}"
             )
 
     def before_offer(self, step: int) -> str:
@@ -133,7 +133,7 @@ class RunCheckpointer(Checkpointer):
         except OSError as error:
             return (
                 f"the checkpoint of step {step} is not in {address}, from where the other hosts "
-                f"bring it: {error}; {run.run_dir} of the chief's host has it"
+                f"download it: {error}; {run.run_dir} of the chief's host has it"
             )
         return ""
 

@@ -307,7 +307,7 @@ def _optimizer(options: Mapping[str, Any], key: str, rate: Schedule) -> Any:
     if options.get("lazy"):
         if not with_defaults(optimizer, OptimizerDefaults).can_be_lazy:
             raise ConfigError(
-                f"{key}.lazy (true) updates rows of a table alone, and this optimizer "
+                f"{key}.lazy (true) updates only rows of a table, and this optimizer "
                 f"({optimizer._name}) needs the whole table; remove it"
             )
         optimizer.lazy = True

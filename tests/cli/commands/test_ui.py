@@ -43,7 +43,7 @@ def test_runs_that_links_lead_to_are_not_shown_unless_named(listed):
     (run,) = make_runs(Path("elsewhere"), 1, 20)
     Path("runs").mkdir()
     Path("runs/link").symlink_to(run.path.resolve())
-    assert "runs has no run yet: the page shows the first one when it begins." in run_here("ui").out
+    assert "runs has no run yet: the page shows the first one when it starts." in run_here("ui").out
     assert listed == []
     run_here("ui", "runs/link")
     assert listed == ["link"]

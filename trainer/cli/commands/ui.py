@@ -48,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
             "then the same address. Ctrl-C ends it."
         )
         if not summaries.listing():
-            print(f"{args.folder} has no run yet: the page shows the first one when it begins.")
+            print(f"{args.folder} has no run yet: the page shows the first one when it starts.")
         sys.stdout.flush()
         # Many runs take a second; who opens the page need not wait for it.
         threading.Thread(target=summaries.payload, daemon=True).start()

@@ -138,7 +138,7 @@ class PredictionWriter:
         if unreadable := int((rows["weight"] == 0).sum()):
             self._run.channel.line(
                 f"warning: {unreadable} of {len(rows)} examples could not be read; "
-                "what is predicted of them is empty."
+                "their predictions are empty."
             )
         self._rows.file.close()
         self._table.rows.unlink()

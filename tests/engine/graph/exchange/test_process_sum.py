@@ -281,4 +281,4 @@ def test_process_that_is_waited_for_is_named(rendezvous, caplog):
     members[0]._timeouts = Timeouts(0.05, 0.1)
     with pytest.raises(PeerLostError, match=r"^worker-1: silent for 0.1 s$"):
         members[0].wait(1, 8)
-    assert caplog.messages == ["worker-1: not heard of for 0.05 s; this process waits"]
+    assert caplog.messages == ["worker-1: no message for 0.05 s; this process waits"]

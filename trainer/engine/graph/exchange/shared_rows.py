@@ -52,7 +52,7 @@ class Timeouts:
 
     def warn(self, names: str) -> None:
         """Warn that this process has waited for others."""
-        logger.warning("%s: not heard of for %g s; this process waits", names, self.warn_secs)
+        logger.warning("%s: no message for %g s; this process waits", names, self.warn_secs)
 
 
 class Rendezvous:
