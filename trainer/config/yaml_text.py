@@ -15,24 +15,16 @@ _MAX_FAST_CHARS = 16_000
 
 
 def load(text: str) -> Any:
-    """Return what a YAML text holds, as plain containers, or raise a YAMLError as `check` does."""
-    check(text)
-    return yaml.safe_load(text)
-
-
-def load_own(text: str) -> Any:
-    """Return what a YAML text of the program's own holds: as `load`, but in a fifth of the time.
-
-    It may come from anyone: libyaml, where PyYAML has it, crashes at 30,000 brackets, so it
-    never reads a long text.
+    """Return what a YAML text holds, as plain containers.
 
     Raises:
-        yaml.YAMLError: it is invalid, or has too many values; see `check`.
+        yaml.YAMLError: it is not YAML, or has too many values; see `check`.
     """
-    if len(text) > _MAX_FAST_CHARS:
-        return load(text)
     check(text)
-    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    # libyaml, where PyYAML has it, takes a fifth of the time, and crashes at 30,000 brackets.
+    is_short = len(text) <= _MAX_FAST_CHARS
+    fast = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(text, fast if is_short else yaml.SafeLoader)
 
 
 def check(text: str, name: str = "<text>") -> None:

@@ -99,7 +99,7 @@ def read_config(path: Path) -> dict[str, Any]:
     if is_sealed and seal != f"{_SEAL}{zlib.crc32(text.encode()):08x}":
         raise DamagedError(file, "its content has changed since it was written")
     try:
-        config = yaml_text.load_own(text) if is_sealed else yaml_text.load(content)
+        config = yaml_text.load(text if is_sealed else content)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
         raise DamagedError(file, f"it is not YAML: {problem}") from error

@@ -326,22 +326,18 @@ def unknown_key(key: str, siblings: Iterable[str], root: Mapping[str, Any]) -> s
         return gone
     parent, _, last = key.rpartition(".")
     names = [name for name in siblings if not name.startswith("_")]
-    elsewhere = sorted(
-        (
-            other
-            for other in _dotted(root)
-            if other.rpartition(".")[2] == last and not other.startswith(key)
-        ),
-        key=len,
-    )
-    in_other_section = f"; did you mean '{elsewhere[0]}'?" if elsewhere else ""
-    if not parent and elsewhere:
-        hint = in_other_section
+    # Of several keys with one last part, the shortest.
+    others = sorted(_dotted(root), key=len, reverse=True)
+    by_last = {other.rpartition(".")[2]: other for other in others if not other.startswith(key)}
+    found = difflib.get_close_matches(last, by_last, n=1, cutoff=0.8)
+    elsewhere = f"; did you mean '{by_last[found[0]]}'?" if found else ""
+    if not parent and found == [last]:
+        hint = elsewhere
     else:
         near = did_you_mean(last, names)
         if parent:  # the whole key: the last part alone may be one of another section
             near = near.replace("'", f"'{parent}.", 1)
-        hint = key_hint(last) or near or in_other_section or _near_elsewhere(last, root)
+        hint = key_hint(last) or near or elsewhere
     if not hint and parent:
         hint = f"; known keys of {parent}: {', '.join(names) or 'none'}"
     return f"unknown key '{key}'{hint or '; see --help all'}"
@@ -357,14 +353,6 @@ def unknown_name(name: str, root: Mapping[str, Any]) -> str | None:
             return unknown_key(key, node if isinstance(node, Mapping) else (), root)
         node = node[part]
     return None
-
-
-def _near_elsewhere(word: str, root: Mapping[str, Any]) -> str:
-    """Return a suggestion of a key whose last part is much like a word, or ""."""
-    names = (key for key in sorted(_dotted(root), key=len, reverse=True) if key != word)
-    keys = {key.rpartition(".")[2]: key for key in names}
-    near = difflib.get_close_matches(word, keys, n=1, cutoff=0.8)
-    return f"; did you mean '{keys[near[0]]}'?" if near else ""
 
 
 def _dotted(node: Mapping[str, Any], path: str = "") -> list[str]:
