@@ -275,8 +275,8 @@ def test_chief_whose_command_cannot_upload_ends_all_hosts(tmp_path, monkeypatch,
     run_dir = chief.directory.parent
     message = checkpointer.before_offer(4)
     assert message == (
-        "the checkpoint of step 4 is not in s3://bucket/runs/run, from where the other hosts bring "
-        f"it: the store cannot be written; {run_dir} of the chief's host has it"
+        "the checkpoint of step 4 is not in s3://bucket/runs/run, from where the other hosts "
+        f"download it: the store cannot be written; {run_dir} of the chief's host has it"
     )
     variables = {"a": tf.Variable(1.0)}
     Checkpointer(tmp_path / "saved", variables).save(2, None)
