@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any, TypeAlias
 
 from trainer.config.directions import Directions, of_targets
 from trainer.errors import ConfigError, DamagedError
-from trainer.files import read_bytes
+from trainer.files import MAX_LINE_BYTES, read_bytes, regular_file
 from trainer.runs import directory, provenance
 from trainer.runs.checkpoint_marker import read_marker
 
@@ -22,6 +23,7 @@ Points: TypeAlias = Sequence[tuple[int, float]]
 FILES = ("metrics.jsonl", "evaluations.jsonl")
 """The files of a run that hold lines of metrics, each written by another process."""
 
+_BLOCK_BYTES = 1 << 18
 _NUMBERS = (int, float)
 
 _SPLITS = ("validation", "test")
@@ -174,14 +176,34 @@ def _lines(path: Path, split: str) -> Iterator[dict[str, Any]]:
     Lines of other splits are not parsed: most are of the training.
     """
     word = f'"split": {json.dumps(split)}'.encode()
-    content = b""
-    with suppress(FileNotFoundError, DamagedError):
-        content = read_bytes(path, sys.maxsize)
-    position = len(content)
-    while (position := content.rfind(word, 0, position)) >= 0:
-        start = content.rfind(b"\n", 0, position) + 1
-        end = content.find(b"\n", position)
-        line = parse_line(content[start : end if end >= 0 else len(content)])
-        if line and line["split"] == split:
-            yield line
-        position = start
+    for content in _blocks(path):
+        position = len(content)
+        while (position := content.rfind(word, 0, position)) >= 0:
+            start = content.rfind(b"\n", 0, position) + 1
+            end = content.find(b"\n", position)
+            line = parse_line(content[start : end if end >= 0 else len(content)])
+            if line and line["split"] == split:
+                yield line
+            position = start
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """Yield what a file holds from its end on, in blocks of whole lines; one of them is in memory.
+
+    A file that is missing or unreadable counts as empty.
+    """
+    with suppress(OSError), open(path, "rb", opener=regular_file) as file:
+        end = file.seek(0, os.SEEK_END)
+        rest = b""
+        while end > 0:
+            begin = max(0, end - _BLOCK_BYTES)
+            file.seek(begin)
+            rest = file.read(end - begin) + rest
+            end = begin
+            # What is before the first line break ends a line of the block before.
+            cut = rest.find(b"\n") + 1 if begin else 0
+            if cut or not begin:
+                yield rest[cut:]
+                rest = rest[:cut]
+            elif len(rest) > MAX_LINE_BYTES:
+                return
