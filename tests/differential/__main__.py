@@ -39,18 +39,17 @@ def main():
 
 def _reports(seed, numbers, jobs):
     """Yield the report of each program as it is done, also if its process dies."""
-    with ProcessPoolExecutor(
-        jobs,
-        multiprocessing.get_context("spawn"),
-        initializer=prepare,
-        max_tasks_per_child=PER_WORKER,
-    ) as pool:
-        running = {pool.submit(run, seed, number): number for number in numbers}
-        for done in as_completed(running):
-            try:
-                yield done.result()
-            except BrokenProcessPool:  # whichever it was: --first and --jobs 1 tell
-                yield Report(running[done], Outcome(CRASHED, detail="a process died"))
+    spawn = multiprocessing.get_context("spawn")
+    some = PER_WORKER * jobs  # a pool that replaces its processes itself may hang (Python 3.11)
+    for first in range(0, len(numbers), some):
+        with ProcessPoolExecutor(jobs, spawn, initializer=prepare) as pool:
+            chosen = numbers[first : first + some]
+            running = {pool.submit(run, seed, number): number for number in chosen}
+            for done in as_completed(running):
+                try:
+                    yield done.result()
+                except BrokenProcessPool:  # whichever it was: --first and --jobs 1 tell
+                    yield Report(running[done], Outcome(CRASHED, detail="a process died"))
 
 
 if __name__ == "__main__":
