@@ -72,15 +72,16 @@ def _scan(path: Paths, key: str) -> list[Path]:
     root = Path(str(path)).expanduser()
     if not root.is_dir():
         raise FileNotFoundError(f"{key} ({root}): no such folder; {_LAYOUT}")
-    images = [
-        file
-        for file in visible_files(root)
-        if file.suffix.lower() in (*EXTENSIONS, *_OTHER_EXTENSIONS)
-    ]
-    files = [
-        file for file in images if file.parent.parent == root and file.suffix.lower() in EXTENSIONS
-    ]
-    classes = {file.parent.name for file in files}
+    files: list[Path] = []
+    others: list[Path] = []
+    depth = len(root.parts) + 2
+    for file in visible_files(root):
+        suffix = file.suffix.lower()
+        if suffix in EXTENSIONS and len(file.parts) == depth:
+            files.append(file)
+        elif suffix in EXTENSIONS or suffix in _OTHER_EXTENSIONS:
+            others.append(file)
+    classes = {file.parts[-2] for file in files}
     for folder in sorted(root.iterdir()):
         if folder.is_dir() and folder.name[0] != "." and folder.name not in classes:
             raise ValueError(
@@ -89,7 +90,7 @@ def _scan(path: Paths, key: str) -> list[Path]:
             )
     if not files:
         raise ValueError(f"path ({root}) holds no folder; {_LAYOUT}")
-    if others := sorted(set(images).difference(files)):
+    if others:
         logger.warning(
             "path (%s): %d images are used, %d others are not, such as %s; %s",
             *(root, len(files), len(others), others[0].relative_to(root), _LAYOUT),

@@ -63,7 +63,7 @@ def test_hidden_loose_and_other_files_are_ignored(tree, caplog):
         (tree / "train" / name).write_text("x")
     assert image_folder(path=str(tree), image_size=SIZE).train.num_examples == 4
     (line,) = caplog.messages
-    assert "4 images are used, 3 others are not, such as cat/0.webp;" in line
+    assert "4 images are used, 3 others are not, such as loose.png;" in line
 
 
 MASK = np.zeros((8, 12, 1), np.uint8)
