@@ -167,4 +167,3 @@ def takes(options: type) -> Callable[[Callable[..., _Result]], Callable[..., _Re
 
 
 NOTES = (Ge, Gt, Le, Lt, OneOf, Exists, Free, Semantic, Structural)
-"""What the notes of an `Annotated` are made of."""

@@ -1,7 +1,4 @@
-"""Reads the command line and decides what to do: a command, help, a sweep, verification, a run.
-
-No TensorFlow.
-"""
+"""Decides what a command line asks for: a command, help, a sweep, a run. No TensorFlow."""
 
 from __future__ import annotations
 

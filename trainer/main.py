@@ -1,7 +1,4 @@
-"""The program: starts a fork server, which imports TensorFlow, while the command line is read.
-
-Lighter than Hydra; no TensorFlow.
-"""
+"""The program: starts a fork server, which imports TensorFlow, and reads the command line."""
 
 from __future__ import annotations
 

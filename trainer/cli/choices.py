@@ -1,7 +1,4 @@
-"""The choices of each group, ours and the user's, with the comments of their YAML files.
-
-No TensorFlow.
-"""
+"""The choices of each group, and the comments of their YAML files. No TensorFlow."""
 
 from __future__ import annotations
 

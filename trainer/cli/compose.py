@@ -1,7 +1,4 @@
-"""Composes experiments from overrides: the only way from a command line to a configuration.
-
-No TensorFlow.
-"""
+"""Composes experiments from overrides, in the only way that there is. No TensorFlow."""
 
 from __future__ import annotations
 

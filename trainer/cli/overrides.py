@@ -23,7 +23,6 @@ _NO_NAME = re.compile(r"null|true|false|-?[\d.]+", re.IGNORECASE)
 _COLUMN = re.compile(r"\+*dataset\.columns\.(.*[^\w-].*)=(\w+)")
 _PLAIN = re.compile(r"[\w./-]+", re.ASCII)
 _OTHER = {**dict(PAIRS), **{second: first for first, second in PAIRS}}
-"""The other key of each pair."""
 _INEFFECTIVE = {
     "mode": "add -m for a sweep",
     "searchpath": "write --config-dir=<directory>",

@@ -16,8 +16,7 @@ from rich.table import Column, Table
 
 from trainer.text import printable, printable_lines
 
-GAP = 2
-"""The spaces between two columns."""
+GAP = 2  # spaces between two columns
 
 _ANY_WIDTH = 1_000_000
 _LEAST_WIDTH = 10  # of a column that is wrapped, else all of them are

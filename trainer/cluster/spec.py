@@ -21,7 +21,7 @@ LOCAL = "local"
 """The source of a cluster that this program starts on this machine."""
 
 RAY = "Ray"
-"""The source of a cluster whose processes this program has placed on the nodes of a Ray cluster."""
+"""The source of a cluster that this program has placed on a Ray cluster."""
 
 TF_CONFIG = "TF_CONFIG"
 """The source of a cluster whose processes were started one by one."""

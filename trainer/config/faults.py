@@ -46,7 +46,6 @@ ACTIONS = {
     ),
     "nan": Action("trains on a batch whose loss is NaN", fixed=_IN_STEP, needs_loop=True),
 }
-"""The actions by name."""
 
 
 def action_of(kind: str) -> Action:

@@ -41,4 +41,3 @@ MODES = {
     "export": Mode("write a SavedModel of a run", with_env=True),
     "predict": Mode("write a table of a run's predictions"),
 }
-"""The modes by name, in the order of messages."""

@@ -28,7 +28,6 @@ TARGET_GROUPS = (
 )  # fmt: skip
 """Groups with one choice, which is a `_target_` with its options."""
 CLIPS = ("clip_norm", "clip_value")
-"""The options of a group of weights that clip its gradient."""
 
 _OPTIONAL_GROUPS = ("model", "optimizer")
 """Target groups that a task may do without; see `check_left_out`."""

@@ -13,7 +13,6 @@ from trainer.runs.run_summary import last_write
 from trainer.text import did_you_mean
 
 DEFAULT_FOLDER = Path("runs")
-"""Where runs are by default."""
 
 _SUMMARY = "summary.json"
 

@@ -27,8 +27,7 @@ from trainer.errors import DONE, ConfigError
 from trainer.text import printable_lines
 
 _MOST_COLUMNS = 120
-ALL = "all"
-"""The topic that is everything."""
+_ALL = "all"
 _ABOUT = {item.name: item.metadata["help"] for item in fields(Experiment)} | {
     "experiment": "a recipe: choices and values together"
 }
@@ -59,8 +58,7 @@ _FLAGS = {
     "--version": "print the version, and stop",
 }
 
-Row = tuple[str, Any, str]
-"""A key, its value and its explanation."""
+Row = tuple[str, Any, str]  # a key, its value and its explanation
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -125,7 +123,7 @@ class _Pages:
 
     def topic(self, topic: str) -> str:
         """Explain a group, a section, a key, a command, or all; raise a ConfigError at others."""
-        if topic == ALL:
+        if topic == _ALL:
             return self._all()
         if topic in COMMANDS:
             lines = [*self._commands([topic]), f"  {self.program} {topic} --help"]
@@ -137,7 +135,7 @@ class _Pages:
         if inner := choices.places().get(place):
             topic = f"{inner}@{place}"
         elif topic not in choices.groups():
-            if line := unknown_name(topic, {**self.composed, **COMMANDS, ALL: None}):
+            if line := unknown_name(topic, {**self.composed, **COMMANDS, _ALL: None}):
                 raise ConfigError(line.replace("?", "? See --help all for the list"))
             head = [f"{topic}: {_ABOUT[topic]}"] if topic in _ABOUT else []
             return "\n".join([*head, *self._keys(of_topic)])
