@@ -186,7 +186,9 @@ def biased_selection(experiment: Experiment, *others: str) -> list[str]:
         and "metric" in {**targets.defaults(node.get("_target_")), **node}
     ]
     names = [*others, *best, *callbacks]
-    if not names or selecting_split(experiment) == "validation":
+    # What a script gives to `fit` as validation is called test here.
+    is_of_fit = "held_out" in (experiment.dataset or {})
+    if not names or is_of_fit or selecting_split(experiment) == "validation":
         return []
     return [
         f"{', '.join(names)} pick{'s' if len(names) == 1 else ''} the best result on test data, "
