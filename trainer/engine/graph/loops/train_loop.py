@@ -80,9 +80,10 @@ class TrainLoop:
                 waited += input_wait(index, element)
             # Added step by step: so no bit depends on the length of the loop.
             sums, verdict = self._step(index, element)
-            # Neither of a bad step, nor of an update that float16 could not represent.
-            is_made = tf.math.is_finite(verdict.norm) & ~verdict.is_bad
-            norm = tf.where(is_made, verdict.norm, norm)
+            is_dropped = verdict.is_bad
+            if state.loss_scale is not None:  # or float16 could not represent the update
+                is_dropped |= ~tf.math.is_finite(verdict.norm)
+            norm = tf.where(is_dropped, norm, verdict.norm)
             status = monitor.note(status, index, verdict)
             self.on_traced(tf.compat.v1.get_default_graph())
             return index + 1, window + sums, epoch + sums, norm, waited, status, *following

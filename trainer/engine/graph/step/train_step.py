@@ -223,7 +223,8 @@ class Step(Collectives):
             # With a loss scale, gradients that are not finite are to be expected.
             judged = norm if loss_scale is None else tf.where(tf.math.is_finite(norm), norm, 0.0)
             verdict = monitor.check(optimizer, *sums["loss"], judged)
-            verdict = verdict._replace(norm=tf.where(verdict.is_bad, judged, norm))
+            if loss_scale is not None:
+                verdict = verdict._replace(norm=tf.where(verdict.is_bad, judged, norm))
             self.verdict = self.verdict.where(self.verdict.is_bad, verdict)
             if monitor.skips:
                 self.dropped = self.verdict.is_bad
