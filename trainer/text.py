@@ -48,10 +48,12 @@ def format_bytes(size: float) -> str:
 
 
 def format_duration(secs: float) -> str:
-    """Return a duration as 0:12, 3:05 or 1:02:03."""
+    """Return a duration as 12 s, 3:05 min or 1:02:03 h."""
     minutes, seconds = divmod(round(secs), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
+    if hours:
+        return f"{hours}:{minutes:02d}:{seconds:02d} h"
+    return f"{minutes}:{seconds:02d} min" if minutes else f"{seconds} s"
 
 
 def without_classes(metrics: Mapping[str, float]) -> dict[str, float]:

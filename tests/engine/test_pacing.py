@@ -115,7 +115,7 @@ def test_interval_follows_the_ledger_after_each_save_and_is_shown_once(tmp_path,
     assert save(1.0) == pytest.approx(413, abs=3)
     assert save(3.0) == pytest.approx(math.sqrt(2) * 413, rel=0.1)  # they take 2 s, on average
     (line,) = lines
-    assert line.startswith("Saving at least every 6:55 (checkpoint.every_secs=auto): a save takes")
+    assert line.startswith("Saving at least every 6:55 min (checkpoint.every_secs=auto): a")
 
 
 def test_chief_alone_has_an_automatic_timer(tmp_path):

@@ -17,7 +17,7 @@ from trainer.launch.display import Console, Screen, is_quiet
 
 LOG = Path("runs/x/logs/worker-0.log")
 PROGRESS = Progress(120, 360, 1519.6, 12.4, {"loss": 0.21129, "accuracy": 0.9375}, "11/30")
-TEXT = "120/360  0:12 left  loss 0.2113  accuracy 0.9375  1,520 examples/s"
+TEXT = "120/360  12 s left  loss 0.2113  accuracy 0.9375  1,520 examples/s"
 WORKERS = [ProcessId("worker", index) for index in range(2)]
 
 
@@ -75,7 +75,7 @@ def test_live_view_of_two_processes(clock):
     assert rendered(console, 100) == [
         f"━━━         {TEXT}  epoch 11/30",
         "worker-0  save      step 121",
-        "worker-1  train     step 7  no news for 1:24",
+        "worker-1  train     step 7  no news for 1:24 min",
     ]
 
 

@@ -10,7 +10,7 @@ import re
 
 _KINDS = (
     r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d)?",
-    r"\d+(?::\d\d)+",  # 0:05
+    r"(?:\d+ s|\d+(?::\d\d)+ (?:min|h))\b",  # 5 s, 1:05 min
     r"-?\d+\.\d+(?:e[-+]?\d+)?",
     r"[\d,]*\d(?= (?:%|(?:s|ms|min|h|[kKMG]i?B)\b))",
     r"(?<=-)[0-9a-f]{8}(?:[0-9a-f]{4})?\b",  # the hash in the name of a run

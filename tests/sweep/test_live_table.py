@@ -34,7 +34,7 @@ def test_running_points_come_first_then_the_best_of_the_others(monkeypatch):
     assert rendered(table, 100) == [
         "4 points: 2 done, 2 running",
         "#  model      learning_rate  state     best accuracy  progress",
-        "1  cnn        0.1            train            0.5000  ━━━         120/360  0:12 left",
+        "1  cnn        0.1            train            0.5000  ━━━         120/360  12 s left",
         "3  mobilenet  0.1            compile               -",
         "4  mobilenet  0.01           done             0.8750              360",
         "2  cnn        0.01           done             0.7500              360",

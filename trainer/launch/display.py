@@ -313,7 +313,7 @@ def _progress_line(progress: Progress, activity: str = "", detail: str = "") -> 
 
 
 def progress_parts(progress: Progress) -> list[str]:
-    """Return `120/337  0:12 left`, `loss 0.2113`, `accuracy 0.9375`, `1,520 examples/s`."""
+    """Return `120/337  12 s left`, `loss 0.2113`, `accuracy 0.9375`, `1,520 examples/s`."""
     parts = [position_text(progress)]
     parts += [f"{name} {value:.4f}" for name, value in progress.metrics.items()]
     if progress.rate:
@@ -322,7 +322,7 @@ def progress_parts(progress: Progress) -> list[str]:
 
 
 def position_text(progress: Progress) -> str:
-    """Return `120/337  0:12 left`."""
+    """Return `120/337  12 s left`."""
     left = f"  {format_duration(progress.secs_left)} left" if progress.secs_left is not None else ""
     return f"{progress.step}/{progress.total}{left}"
 

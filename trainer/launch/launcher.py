@@ -453,7 +453,7 @@ def next_commands(context: RunContext) -> list[str]:
 
 
 def _summary(result: Mapping[str, Any], note: str = "") -> str:
-    """Return a result: `step 24, test loss 2.2979, 0:04 in 3 attempts`."""
+    """Return a result: `step 24, test loss 2.2979, 4 s in 3 attempts`."""
     attempts = f" in {result['attempts']} attempts" if result["attempts"] > 1 else ""
     duration = format_duration(result["wall_secs"])
     return f"step {result['step']}{note}{_metrics(result)}, {duration}{attempts}"

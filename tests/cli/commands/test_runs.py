@@ -111,7 +111,7 @@ def test_table_shows_what_differs_and_fits_the_terminal(here, monkeypatch):
     head, slow, fast = (re.split(r"  +", row) for row in run_here("runs").out.splitlines())
     assert head == ["run", "what differs", "state", "best accuracy", "step", "time", "age"]
     assert slow[1:] == [
-        "model=softmax batch=128 lr=0.25", "done", "0.5000 at 10", "20/20", "1:15", "2 min",
+        "model=softmax batch=128 lr=0.25", "done", "0.5000 at 10", "20/20", "1:15 min", "2 min",
     ]  # fmt: skip
     assert fast[1] == "model=cnn batch=64 lr=0.001"
 

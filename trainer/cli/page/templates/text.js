@@ -55,14 +55,15 @@ function formatNumber(value) {
     ? Math.round(value).toLocaleString("en-US") : value.toPrecision(4);
 }
 
-/** Returns seconds as 0:05, 12:07, 3:20:00 or 5 d. */
+/** Returns seconds as 5 s, 12:07 min, 3:20:00 h or 5 d. */
 function formatDuration(secs) {
   if (secs === null || secs === undefined) return "–";
   const whole = Math.round(secs), hours = Math.floor(whole / 3600);
   if (hours >= 48) return `${Math.floor(hours / 24)} d`;
   const pad = (number) => String(number).padStart(2, "0");
   const minutes = Math.floor(whole / 60) % 60;
-  return hours ? `${hours}:${pad(minutes)}:${pad(whole % 60)}` : `${minutes}:${pad(whole % 60)}`;
+  if (hours) return `${hours}:${pad(minutes)}:${pad(whole % 60)} h`;
+  return minutes ? `${minutes}:${pad(whole % 60)} min` : `${whole} s`;
 }
 
 /** Returns a fraction as 0.4 % or 71 %. */
