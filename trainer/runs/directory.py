@@ -190,9 +190,11 @@ class RunDirectory:
 
     def discard(self) -> None:
         """Remove a new directory in which nothing was trained, and restore an earlier run."""
-        traces = [self.path / name for name in ("checkpoints", "metrics.jsonl")]
-        is_untrained = self.is_new and not any(trace.exists() for trace in traces)
-        if is_untrained and self._has_lock():
+        metrics = self.path / "metrics.jsonl"  # exists, empty, as soon as its writer is opened
+        has_trained = (self.path / "checkpoints").exists() or (
+            metrics.exists() and metrics.stat().st_size > 0
+        )
+        if self.is_new and not has_trained and self._has_lock():
             # Not all of it, if another host still writes its log there.
             shutil.rmtree(self.path, ignore_errors=True)
             if self.old_run is not None and not self.path.exists():
