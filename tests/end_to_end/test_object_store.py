@@ -98,7 +98,7 @@ def test_run_resumes_by_its_address_on_an_empty_disk_and_is_refused_elsewhere(tm
     address = out.rpartition("Run directory: ")[2].split()[0]
     shutil.rmtree(tmp_path / "work")
     out = processes.succeed(tmp_path, f"resume={address}", "train.steps=6")
-    assert f"Brought {address}" in out
+    assert f"Downloaded {address}" in out
     assert bring(tmp_path)[1] == 6
     code, out, err = processes.run(tmp_path, *remote(tmp_path, *short), "resume=never")
     assert code == 2
