@@ -306,7 +306,7 @@ class Features:
         except tf.errors.OpError as error:
             text = re.sub(r"^{{.*?}} |Name: <unknown>, |\.? \[Op:.*", "", str(error))
             return " ".join(text.split())
-        return None if is_class[0] else f"{self.label} is none of the classes"
+        return None if is_class[0] else f"{self.label} is not one of the classes"
 
     def _classes(self, values: tf.Tensor) -> tf.Tensor:
         part = self.by_name[self.label]

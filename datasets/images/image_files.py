@@ -146,7 +146,7 @@ def decode_batch(
 
     slices = tf.data.Dataset.from_tensor_slices(examples)
     whole = slices.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    # After an error the rest of the batch is shorter, so that there is none.
+    # After an error the rest of the batch is shorter, and has no error.
     whole = whole.batch(batch_size, drop_remainder=True).map(
         lambda images: (images, tf.ones([batch_size], tf.bool))
     )

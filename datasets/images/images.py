@@ -185,7 +185,7 @@ def resize(images: tf.Tensor, size: Sequence[int]) -> tf.Tensor:
 
 
 def decoded_shape(size: Sequence[int], channels: int) -> tuple[int, int, int]:
-    """Return the shape of decoded images of an `image_size`; raise a ValueError if there is none.
+    """Return the shape of decoded images of an `image_size`; raise a ValueError without one.
 
     They are gray or have colors.
     """

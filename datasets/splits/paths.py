@@ -160,9 +160,14 @@ def find_files(
 
 
 def visible_files(root: Path) -> Iterator[Path]:
-    """Yield the files below a folder that are not hidden, nor in hidden folders, by name."""
+    """Yield the files below a folder that are not hidden, nor in hidden folders, by name.
+
+    Linked folders count too, but not a link to a folder that it is in: it has no end.
+    """
     for folder, folders, names in os.walk(root, followlinks=True):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        here = Path(folder).resolve()
+        shown = [name for name in sorted(folders) if not name.startswith(".")]
+        folders[:] = [x for x in shown if not here.is_relative_to(Path(folder, x).resolve())]
         yield from (Path(folder, name) for name in sorted(names) if not name.startswith("."))
 
 

@@ -7,7 +7,14 @@ import pytest
 import tensorflow as tf
 
 from trainer.datasets.splits.arrays import ArraySplit, read_npz
-from trainer.datasets.splits.paths import divided, find_files, find_splits, hash_numbers, hash_texts
+from trainer.datasets.splits.paths import (
+    divided,
+    find_files,
+    find_splits,
+    hash_numbers,
+    hash_texts,
+    visible_files,
+)
 from trainer.datasets.splits.training_features import training_features
 
 
@@ -135,3 +142,10 @@ def test_examples_without_weight_are_left_out():
         "weight": tf.constant(np.float32([1, 0, 1])),
     }
     assert values(split, 3) == [[0, 2]]
+
+
+def test_link_to_a_folder_that_it_is_in_adds_no_file(tmp_path):
+    write(tmp_path, "data/cat/1.txt", "other/2.txt")
+    (tmp_path / "data/cat/loop").symlink_to(tmp_path / "data")
+    (tmp_path / "data/dog").symlink_to(tmp_path / "other")
+    assert [file.name for file in visible_files(tmp_path / "data")] == ["1.txt", "2.txt"]

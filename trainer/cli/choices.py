@@ -59,7 +59,7 @@ class Choices:
         return self.of(group).get(str(self.chosen.get(group)), "")
 
     def recipe(self) -> str:
-        """Return the text of the chosen recipe, or "" if there is none."""
+        """Return the text of the chosen recipe, or "" without one."""
         file = self._files("experiment").get(str(self.chosen.get("experiment")))
         return _text(file) if file else ""
 

@@ -157,7 +157,7 @@ class Pickler(cloudpickle.Pickler):
 
 
 def load(path: Path) -> Any:
-    """Return the object in a file, made again.
+    """Return the object in a file, rebuilt.
 
     Raises:
         ValueError: the file is a link or another user's, whose code it may run; or it cannot be

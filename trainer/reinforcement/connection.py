@@ -227,7 +227,7 @@ class LearnerServer:
 
 
 class LearnerClient:
-    """A connection to the learner, made again whenever it is lost.
+    """A connection to the learner, opened again whenever it is lost.
 
     Args:
         on_wait: called from time to time while it waits; may raise an error to end the wait.

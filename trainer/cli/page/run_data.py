@@ -204,7 +204,7 @@ def _workers(path: Path, state: State) -> Iterator[dict[str, Any]]:
 
 
 def read_log(path: Path, process: str) -> dict[str, str]:
-    """Return the end of the log of a process; empty if there is none."""
+    """Return the end of the log of a process; empty without a log."""
     try:
         with open(
             process_status.log_of(path, Path(process).name), "rb", opener=regular_file

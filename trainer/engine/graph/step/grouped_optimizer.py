@@ -86,7 +86,7 @@ class GroupedOptimizer(tf.keras.optimizers.legacy.Optimizer):
         return list(dict.fromkeys(names))
 
     def get_slot(self, var: tf.Variable, slot_name: str) -> tf.Variable:
-        """Return a slot of a variable; raise a KeyError if there is none."""
+        """Return a slot of a variable; raise a KeyError without one."""
         return self.member_of(var).get_slot(var, slot_name)
 
     def variables(self) -> list[tf.Variable]:
