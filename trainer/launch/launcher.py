@@ -469,7 +469,7 @@ def _metrics(result: Mapping[str, Any]) -> str:
 
 
 def _times(result: Mapping[str, Any]) -> str:
-    """Return where the time went, the largest share first: `93 % steps, 4 % start, 2 % compile`."""
+    """Return where the time went, the largest share first: `93 % train, 4 % start, 2 % compile`."""
     percent = {
         CATEGORIES[name]: 100 * secs / result["wall_secs"] for name, secs in result["time"].items()
     }

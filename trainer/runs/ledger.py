@@ -41,17 +41,17 @@ STRAGGLER_RATIO = 1.5
 _JUDGED_SECS = 5.0
 """A shorter time depends more on the machine than on the worker."""
 CATEGORIES = {
-    "step": "steps",
-    "input": "waiting for input",
+    "step": "train",
+    "input": "input wait",
     "start": "start",
     "compile": "compile",
-    "eval": "evaluation",
-    "save": "saving",
+    "eval": "evaluate",
+    "save": "save",
     "lost": "interrupted",
     "restart": "restart",
     "end": "end",
 }
-"""The categories of time, with their names for people."""
+"""The categories of time, with their names for people: those of phases where they are phases."""
 
 _PHASES = {*CATEGORIES, "begin", "exit"}
 

@@ -5,8 +5,8 @@ const PHASES = {train: "busy", evaluate: "eval", save: "save", compile: "wait", 
 const GOOD_ENDS = ["done", "ended", "stopped"];
 const LEAST_SECS = 60; // of a shorter run the start hides the useful time
 const QUIET_SECS = 10; // a process that is quiet for longer is marked
-const TIME_COLORS = {"steps": "#0072b2", "waiting for input": "#e69f00", "start": "#8a8a8a",
-  "compile": "#999933", "evaluation": "#cc79a7", "saving": "#009e73", "interrupted": "#d55e00",
+const TIME_COLORS = {"train": "#0072b2", "input wait": "#e69f00", "start": "#8a8a8a",
+  "compile": "#999933", "evaluate": "#cc79a7", "save": "#009e73", "interrupted": "#d55e00",
   "restart": "#a03a68", "end": "#6a5acd"};
 const MOST_NUMBERED = 20; // a larger confusion matrix has colors only
 
