@@ -181,8 +181,8 @@ def _without(saved: Iterable[str], new: Iterable[str]) -> list[str]:
     A new override replaces that of the same key, of the other key of its pair, and in its group the
     options and the groups within.
     """
-    # What the earlier command was allowed to change, this one is not.
-    keys = {"resume_allow", *(override_key(item) for item in new)}
+    # What the earlier command was allowed to change, this one is not; nor does it pause there.
+    keys = {"resume_allow", "pause.steps", "pause.epochs", *(override_key(item) for item in new)}
     keys |= {_OTHER[key] for key in keys if key in _OTHER}
     chosen = tuple(f"{section(key)}." for key in keys if re.split("[@/]", key)[0] in GROUPS)
     return [

@@ -18,7 +18,7 @@ from trainer.config.faults import ACTIONS, action_of
 from trainer.config.modes import MODES
 from trainer.config.options import constraints, targets
 from trainer.config.options.constraints import format_value, unknown_name
-from trainer.config.schema import GROUPS, NAMED_GROUPS, ONE_CHOICE, PAIRS, Experiment
+from trainer.config.schema import GROUPS, NAMED_GROUPS, ONE_CHOICE, PAIRS, Experiment, Pause
 from trainer.files import component
 from trainer.optional_packages import missing
 
@@ -317,6 +317,19 @@ def _sidecar(experiment: Experiment) -> Iterator[str]:
         )
 
 
+def _pause(experiment: Experiment) -> Iterator[str]:
+    pause = experiment.pause
+    if pause.steps is not None and pause.epochs is not None:
+        yield (
+            f"pause.steps ({pause.steps}) and pause.epochs ({pause.epochs:g}) are both set; set one"
+        )
+    if pause != Pause() and experiment.evaluate.sidecar:
+        yield (
+            "evaluate.sidecar (true) evaluates while training continues, so pause has nothing to "
+            "pause at; add evaluate.sidecar=false"
+        )
+
+
 def _faults(experiment: Experiment) -> Iterator[str]:
     for name, fault in (experiment.fault or {}).items():
         path = f"fault.{name}"
@@ -566,6 +579,6 @@ def _active(augment: Any) -> list[str]:
 
 _RULES = (
     _loop, _env, _pairs, _names, _resume, _place, _checkpoint, _directions, _validation, _writers,
-    _sidecar, _faults, _divergence, check_groups, _weights, _augmentation,
+    _sidecar, _pause, _faults, _divergence, check_groups, _weights, _augmentation,
 )  # fmt: skip
 """Each yields the problems of an experiment, one line each."""

@@ -115,6 +115,22 @@ class Train:
 
 
 @dataclass
+class Pause:
+    """Where this command pauses a run, which the same command without it continues."""
+
+    steps: int | None = key(
+        None,
+        "save and exit with code 0 at the first evaluation from this step on; null: at the end",
+        Ge(1),
+    )
+    epochs: float | None = key(
+        None,
+        "the same, from this number of epochs on; 0.5: when half of the data was seen",
+        Gt(0),
+    )
+
+
+@dataclass
 class Batch:
     """Batch sizes."""
 
@@ -641,6 +657,7 @@ class Experiment:
         BUILT_IN,
     )
     train: Train = key(Train, "length of training, and how its steps are run")
+    pause: Pause = key(Pause, "where this command pauses", Free(), BUILT_IN)
     batch: Batch = key(Batch, "batch sizes", Semantic(), BUILT_IN)
     evaluate: Evaluate = key(Evaluate, "when to evaluate", Semantic(), BUILT_IN)
     actors: Actors = key(

@@ -4,6 +4,7 @@ restore the newest state: from memory, or a checkpoint
 call the callbacks: the training begins
 run the actions that are due at its step
 while not finished:
+    pause, if the command asks for it: save, and return
     decision = agree with all processes
     if decision.save: save
     if decision.stop: leave the loop
@@ -134,6 +135,12 @@ class Engine(RunState):
         is_last = self.step >= self.plan.total_steps or self._stopped_early
         return is_last and self._reported_step >= self.step
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether this command ends here, before the training does."""
+        is_reported = self._reported_step >= self.step
+        return self.step >= self.plan.pause_step and is_reported and not self._finished
+
     def prepare(self) -> None:
         """Trace and compile what a restart runs before its first new step; collective.
 
@@ -207,7 +214,7 @@ class Engine(RunState):
         clock = self.reporter.clock
         self._run_actions()
         self.faults.reached("step", self.step)
-        while not self._finished:
+        while not self._finished and not self.is_paused:
             self.checkpointer.check()
             requests = self._stop_requested(), save_requested()
             with clock.waiting():
@@ -223,6 +230,8 @@ class Engine(RunState):
                 self.faults.reached("step", self.step)
             self._audit()
             self._run_actions()
+        if self.is_paused:
+            return
         self._save(self._metrics)  # a callback may have ended the training where no save was due
         self.process_group.barrier()
         self._keep_after_actions()

@@ -5,6 +5,7 @@ An epoch is a reporting interval; the order of the data does not depend on it.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from numbers import Integral
 from typing import Any, Protocol
 
 from trainer.config.instantiate import instantiate
-from trainer.config.schema import Checkpoint, Experiment, Summary, Train
+from trainer.config.schema import Checkpoint, Experiment, Pause, Summary, Train
 from trainer.errors import ConfigError
 
 _REPORTS = 100
@@ -190,6 +191,7 @@ class Plan:
         histograms: when histograms of weights and gradients are shown; may be empty.
         images: when input images are shown; may be empty.
         call_ends: at which other steps a graph call ends: a snapshot, a profile or a fault.
+        pause_step: the step after which this command pauses; past the last one: it does not.
     """
 
     total_steps: int
@@ -200,6 +202,7 @@ class Plan:
     histograms: Sequence[StepPolicy]
     images: Sequence[StepPolicy]
     call_ends: Sequence[StepPolicy]
+    pause_step: int = sys.maxsize
 
 
 def make_plan(
@@ -228,16 +231,29 @@ def make_plan(
     def shown(steps: int | None) -> list[StepPolicy]:
         return every(steps) if steps and experiment.trains else []
 
+    evaluates = [] if evaluate.sidecar else every(evaluate.every_steps, evaluate.every_epochs)
     return Plan(
         total_steps=total_steps,
         epochs=epochs,
         summarize=every(_summary_steps(summary, total_steps, asynchronous), summary.every_epochs),
-        evaluate=[] if evaluate.sidecar else every(evaluate.every_steps, evaluate.every_epochs),
+        evaluate=evaluates,
         save=[*save_policies(checkpoint, epochs), last],
         histograms=shown(summary.histograms),
         images=shown(summary.images),
         call_ends=[AtSteps(boundaries), *step_policies(epochs, kept)],
+        pause_step=_pause_step(experiment.pause, epochs, evaluates),
     )
+
+
+def _pause_step(pause: Pause, epochs: Epochs, evaluate: Sequence[StepPolicy]) -> int:
+    """Return the step of the first evaluation from the one on that `pause` names."""
+    first = pause.steps
+    if pause.epochs is not None:
+        # Of the products of floats only: 0.1 epochs of 30 steps are not 3.0000000000000004 steps.
+        first = max(1, math.ceil(round(pause.epochs * epochs.length, 6)))
+    if first is None:
+        return sys.maxsize
+    return min((policy.next_after(first - 1) for policy in evaluate), default=sys.maxsize)
 
 
 def _summary_steps(summary: Summary, total_steps: int, asynchronous: bool) -> int:

@@ -23,7 +23,7 @@ from trainer.cluster.schedulers.scheduler import schedulers
 from trainer.cluster.signals import Decision, Signals, StopRequests, forward_to
 from trainer.cluster.spec import ACTOR, EVALUATOR, TF_CONFIG, Cluster, ProcessId
 from trainer.config import batch_sizes
-from trainer.config.schema import Experiment
+from trainer.config.schema import Experiment, Pause
 from trainer.errors import CRASHED, DONE, WRONG_INPUT, ConfigError, StorageError
 from trainer.files import clear_temporaries, regular_file
 from trainer.launch import ray_engine
@@ -170,7 +170,13 @@ def _conclude(code: int, location: str, context: RunContext) -> None:
         console.line("Nothing was trained, and nothing is kept.")
         return
     console.line(location if code == DONE else f"Run directory: {directory.name}")
-    _show_next(context, next_commands(context) if code == DONE else [_continuing(context)])
+    is_done = code == DONE and not (experiment.trains and _is_paused(context))
+    _show_next(context, next_commands(context) if is_done else [_continuing(context)])
+
+
+def _is_paused(context: RunContext) -> bool:
+    experiment = context.experiment
+    return experiment.pause != Pause() and read_result(context.directory.path, experiment) is None
 
 
 def _show_next(context: RunContext, commands: Sequence[str]) -> None:

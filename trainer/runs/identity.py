@@ -23,7 +23,7 @@ from trainer.runs.secret_masking import shown
 
 _DIGITS = 12
 """Of the hash in the name of a run; they are hexadecimal."""
-_COMMAND_KEYS = ("resume", "resume_allow", "mode", "choices", "sweep", "search")
+_COMMAND_KEYS = ("resume", "resume_allow", "mode", "pause", "choices", "sweep", "search")
 
 
 def leaves(experiment: Experiment) -> dict[str, Any]:

@@ -118,8 +118,10 @@ def _train(run: TrainingRun, stop: Callable[[], bool]) -> bool:
             channel.line(line)
         if run.group.is_chief:
             write_result(run.run_dir, run.experiment, engine.result())
+    elif engine.is_paused:
+        channel.line(f"Paused after step {engine.step}; the same command without pause continues.")
     run.ledger.mark("end", engine.step)
-    return finished
+    return finished or engine.is_paused
 
 
 def _stand_by(run: TrainingRun, wait: Callable[[], object]) -> None:
