@@ -82,7 +82,13 @@ def test_every_kind_of_damage_is_named(tmp_path, caplog):
     data = open_images(file, test_path=str(file), max_corrupt_records=5)
     with caplog.at_level(logging.WARNING):
         assert everything(data.train)["weight"].tolist() == [1, 0, 0, 0, 0, 0]
-    reasons = ["no JPEG", "Feature: image", "not one of the classes", "tf.train.Example", "cut short"]
+    reasons = [
+        "no JPEG",
+        "Feature: image",
+        "not one of the classes",
+        "tf.train.Example",
+        "cut short",
+    ]
     for reason, line in zip(reasons, caplog.messages, strict=True):
         assert reason in line
 
