@@ -573,6 +573,16 @@ class Sweep:
         Ge(1),
         Le(1024),
     )
+    max_hours: float | None = key(
+        None,
+        "hours after which the running points save and this command ends; null: no limit",
+        Gt(0),
+    )
+    max_steps: int | None = key(
+        None,
+        "steps of all points together after which no further point starts; null: no limit",
+        Ge(1),
+    )
     on_error: str = key(
         "continue",
         "after a failed point: run the others, or stop the sweep",

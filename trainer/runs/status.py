@@ -24,6 +24,7 @@ class State(enum.StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     STOPPED = "stopped"
+    PAUSED = "paused"
     PRUNED = "pruned"
     FAILED = "failed"
     DONE = "done"

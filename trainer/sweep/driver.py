@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import signal
 import sys
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
@@ -35,28 +38,35 @@ from trainer.cluster.signals import STOP, Decision, StopRequests, forward_to
 from trainer.cluster.spec import Cluster
 from trainer.config import directions
 from trainer.config.directions import biased_selection, selecting_split
-from trainer.config.schema import Experiment, Sweep
+from trainer.config.schema import Experiment, Pause, Sweep
 from trainer.errors import CRASHED, DONE, ConfigError
 from trainer.launch.command_process import CommandProcess
 from trainer.launch.display import is_attended
 from trainer.launch.run_context import Command, resolve
+from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.directory import read_result
 from trainer.runs.identity import run_address
-from trainer.runs.provenance import code_warning, format_command
+from trainer.runs.provenance import code_warning, format_command, read
+from trainer.runs.recorded_metrics import read_evaluations
 from trainer.runs.status import RunStatus, State, run_status
 from trainer.sweep.live_table import LiveTable
-from trainer.sweep.search import (
+from trainer.sweep.points import (
     Compose,
     Point,
     PointResult,
-    Search,
-    SearchContext,
     combinations,
     compose_point,
-    create_search,
     expand,
 )
-from trainer.sweep.summary import show_summary, sort_results, summary_folder, write_summary
+from trainer.sweep.search import Search, SearchContext, create_search
+from trainer.sweep.study import Study, Trial
+from trainer.sweep.summary import (
+    lock_folder,
+    show_summary,
+    sort_results,
+    summary_folder,
+    write_summary,
+)
 
 T = TypeVar("T")
 
@@ -77,17 +87,41 @@ def run_sweep(overrides: list[str], config_dir: str | None) -> int:
     _, cluster = resolve(first)
     declared = cluster if cluster.is_declared else None
     shares, share_notes = _divide_resources(first, search.total, declared)
-    search.begin()
+    study = Study()
     table = LiveTable(search.total, first.sweep)
-    driver = Driver(search, first.sweep, shares, config_dir, table)
-    bias = biased_selection(first, "sweep" if search.points else "search")
-    for note in [*search.notes, *bias, *share_notes]:
-        table.print_line(note)
-    try:
-        return driver.run()
-    finally:
-        if declared is None or declared.is_chief:
-            print_summary(folder, first.sweep, search.points, driver.results)
+    driver = Driver(search, study, first, shares, config_dir, table)
+    with _log(study, search, first, folder):
+        bias = biased_selection(first, "sweep" if search.points else "search")
+        for note in [*search.notes, *bias, *share_notes]:
+            table.print_line(note)
+        try:
+            return driver.run()
+        finally:
+            if declared is None or declared.is_chief:
+                print_summary(folder, first.sweep, search.points, driver.results)
+
+
+@contextmanager
+def _log(study: Study, search: Search, first: Experiment, folder: Path) -> Iterator[None]:
+    """Keep the log of a study that outlives this command.
+
+    Raises:
+        ConfigError: it is that of another search, or another command has it.
+    """
+    if not search.remembers:
+        yield
+        return
+    if first.resume == "never":
+        raise ConfigError(
+            f"resume (never) would forget what search={first.choices['search']} has decided by; "
+            "start another search with sweep.name=<name>"
+        )
+    with closing(lock_folder(folder)):
+        study.open(folder, search.definition)
+        try:
+            yield
+        finally:
+            study.close()
 
 
 def prepare(overrides: list[str], config_dir: str | None) -> tuple[Experiment, Search, Path]:
@@ -203,6 +237,7 @@ class PointProcess(CommandProcess):
     def __init__(
         self,
         point: Point,
+        pause: Pause,
         share: ResourceShare,
         config_dir: str | None,
         messages: PointMessages,
@@ -210,8 +245,9 @@ class PointProcess(CommandProcess):
     ) -> None:
         self.point = point
         self.share = share
+        experiment = replace(point.experiment, pause=pause)
         super().__init__(
-            Command(point.experiment, point.own_overrides, config_dir, server=server),
+            Command(experiment, point.own_overrides, config_dir, server=server),
             environment.point_environment(share.threads, share.gpus),
             lambda message: messages.put((point.number, message)),
             share.cores,
@@ -219,19 +255,26 @@ class PointProcess(CommandProcess):
 
 
 class Driver:
-    """Runs points until there are no more, or until it is stopped."""
+    """Runs points until there are no more, or until it is stopped.
+
+    Args:
+        first: has the settings of the whole sweep.
+    """
 
     def __init__(
         self,
         search: Search,
-        settings: Sweep,
+        study: Study,
+        first: Experiment,
         shares: Sequence[ResourceShare],
         config_dir: str | None,
         table: LiveTable,
     ) -> None:
         self.results: dict[int, PointResult] = {}
         self._search = search
-        self._settings = settings
+        self._study = study
+        self._settings = first.sweep
+        self._repeats = first.resume == "never"
         self._config_dir = config_dir
         self._table = table
         self._free_shares = list(shares)
@@ -239,13 +282,14 @@ class Driver:
         self._to_start_again: deque[Point] = deque()
         self._first_errors: dict[int, str] = {}
         self._asked_to_stop: set[int] = set()
-        self._pruned: dict[int, RunStatus] = {}
         self._stop_requests = StopRequests(is_attended=is_attended())
         self._is_stopping = False
         self._is_leaving_at_once = False
+        self._used_budget = ""
         self._problem: ConfigError | None = None
         self._messages: PointMessages = queue.SimpleQueue()
         self._server: ForkServer | None = None
+        self._began = time.monotonic()
 
     def run(self) -> int:
         """Run the points.
@@ -259,10 +303,11 @@ class Driver:
         try:
             # A signal handler may interrupt any code: only this kind of queue is safe then.
             with forward_to(lambda number: self._messages.put((None, SignalReceived(number)))):
+                self._take_up()
                 self._start_points()
                 while self._running:
                     try:
-                        self._handle_message(*self._messages.get())
+                        self._handle_message(*self._next_message())
                         self._start_points()
                     except ConfigError as error:
                         self._problem = self._problem or error
@@ -279,33 +324,109 @@ class Driver:
                 self._server.release()
             self._table.close()
 
-    def _start_points(self) -> None:
-        """Start points while there are free resources; finished points need no process."""
-        while self._free_shares and not self._is_stopping:
-            point = (
-                self._to_start_again.popleft()
-                if self._to_start_again
-                else self._search.next_point()
-            )
-            if point is None:
-                return
-            if point.pruned:
-                self._pruned[point.number] = point.pruned
-            if point.experiment.resume != "never" and (
-                point.pruned or read_result(point.path, point.experiment)
-            ):
-                self._record_result(point, self._recorded_outcome(point))
+    def _next_message(self) -> tuple[int | None, Message]:
+        """Return the next message; stop the points when the time of this command is used up."""
+        while not self._is_stopping:
+            try:
+                return self._messages.get(timeout=self._secs_left())
+            except queue.Empty:
+                hours = self._settings.max_hours
+                self._used_budget = f"sweep.max_hours ({hours:g})"
+                self._table.print_line(f"{self._used_budget} is over: the running points save.")
+                self._stop_all(signal.SIGTERM)
+        return self._messages.get()
+
+    def _secs_left(self) -> float | None:
+        hours = self._settings.max_hours
+        return None if hours is None else max(0.0, self._began + 3600 * hours - time.monotonic())
+
+    def _take_up(self) -> None:
+        """Take up the study of an earlier command: show what has ended, continue the rest."""
+        self._study.retry_failed()
+        for trial in self._study.trials.values():
+            point = self._point(trial)
+            if trial.outcome is None:
+                self._catch_up(trial, point)
+            if trial.outcome is None:
+                self._to_start_again.append(point)
             else:
-                self._table.start_point(point)
-                if self._server is None:  # not before the first point that needs it
-                    self._server = ForkServer.acquire()
-                self._running[point.number] = PointProcess(
-                    point,
-                    self._free_shares.pop(),
-                    self._config_dir,
-                    self._messages,
-                    self._server,
-                )
+                self._show_end(point, trial.outcome)
+
+    def _point(self, trial: Trial) -> Point:
+        point = self._search.sampler.point(trial.number, trial.values)
+        if point is None:
+            values = " ".join(f"{key}={value}" for key, value in trial.values.items())
+            raise ConfigError(
+                f"point {trial.number} ({values}) of this search is not possible any more; "
+                "undo what has changed, or start another search with sweep.name=<name>"
+            )
+        return point
+
+    def _catch_up(self, trial: Trial, point: Point) -> None:
+        """Report what a point has evaluated after the command before was killed."""
+        for step, metrics in read_evaluations(point.path):
+            if trial.outcome is None:
+                self._report(point, step, metrics)
+
+    def _start_points(self) -> None:
+        """Start points while there are free resources; what is recorded needs no process."""
+        while self._free_shares and not self._is_stopping and (point := self._next_point()):
+            trial = self._study.trials[point.number]
+            until = trial.stints[-1].until
+            if outcome := None if self._repeats else self._recorded(point, until):
+                self._end_point(point, outcome)
+                continue
+            self._table.start_point(point)
+            if self._server is None:  # not before the first point that needs it
+                self._server = ForkServer.acquire()
+            self._running[point.number] = PointProcess(
+                point,
+                self._pause(until),
+                self._free_shares.pop(),
+                self._config_dir,
+                self._messages,
+                self._server,
+            )
+
+    def _next_point(self) -> Point | None:
+        """Return the next point to train, which the study has recorded; None: none for now."""
+        if self._to_start_again:
+            return self._to_start_again.popleft()
+        most = self._settings.max_steps
+        if most is not None and self._study.steps >= most:
+            if not self._used_budget:
+                self._used_budget = f"sweep.max_steps ({most})"
+                self._table.print_line(f"{self._used_budget} is used up: no further point starts.")
+            return None
+        proposal = self._search.propose(self._study)
+        if proposal is None:
+            return None
+        self._study.start(proposal)
+        return self._point(self._study.trials[proposal.number])
+
+    def _pause(self, until: float | None) -> Pause:
+        if until is None:
+            return Pause()
+        return Pause(steps=int(until)) if self._search.unit == "steps" else Pause(epochs=until)
+
+    def _recorded(self, point: Point, until: float | None) -> RunStatus | None:
+        """Return the outcome if the run directory shows that there is nothing left to train."""
+        if until is not None and (paused := self._paused(point, until)):
+            return paused
+        if read_result(point.path, point.experiment):
+            return run_status(point.path, point.experiment)
+        return None
+
+    def _paused(self, point: Point, until: float) -> RunStatus | None:
+        """Return the outcome of a point that has used its budget: at its first evaluation then."""
+        if self._search.unit == "epochs":
+            until *= read(point.path).get("steps_per_epoch", math.inf)
+        saved = max(committed_steps(point.path / "checkpoints"), default=0)
+        for step, metrics in read_evaluations(point.path):
+            if round(until, 6) <= step <= saved:
+                split = selecting_split(point.experiment)
+                return RunStatus(State.PAUSED, step, metrics, split=split)
+        return None
 
     def _handle_message(self, number: int | None, message: Message) -> None:
         if number is None:
@@ -322,24 +443,29 @@ class Driver:
                     self._to_start_again.append(point)
                     return
                 outcome = self._outcome_of_exit(point, code, output)
-                self._record_result(point, outcome)
+                self._end_point(point, outcome)
                 if outcome.state is State.FAILED and self._settings.on_error == "stop":
                     self._stop_all(signal.SIGTERM)
                 return
             case Evaluated(step, metrics):
-                self._prune_if_behind(process, step, metrics)
+                if self._report(point, step, metrics):
+                    self._stop_point(process, signal.SIGTERM)
             case _ if error := error_in(message):
                 self._first_errors.setdefault(number, error)
         self._table.show_message(point, message)
 
-    def _prune_if_behind(
-        self, process: PointProcess, step: int, metrics: Mapping[str, float]
-    ) -> None:
-        point = process.point
-        if point.number not in self._pruned and self._search.should_prune(point, step, metrics):
-            split = selecting_split(point.experiment)
-            self._pruned[point.number] = RunStatus(State.PRUNED, step, metrics, split=split)
-            self._stop_point(process, signal.SIGTERM)
+    def _report(self, point: Point, step: int, metrics: Mapping[str, float]) -> bool:
+        """Record an evaluation of a point; return whether it is pruned, which is recorded too."""
+        trial = self._study.trials[point.number]
+        if not self._study.report(point.number, step, metrics):
+            return False
+        # At its last step it is done anyway.
+        is_last = step >= read(point.path).get("total_steps", math.inf)
+        if is_last or not self._search.prunes(self._study, trial):
+            return False
+        split = selecting_split(point.experiment)
+        self._study.end(point.number, RunStatus(State.PRUNED, step, metrics, split=split))
+        return True
 
     def _handle_request(self, request: SignalReceived) -> None:
         """Handle a request: save, save and exit or, the second time, exit immediately."""
@@ -370,9 +496,12 @@ class Driver:
             process.send(SignalReceived(number))
 
     def _outcome_of_exit(self, point: Point, code: int, output: str) -> RunStatus:
-        outcome = self._recorded_outcome(point)
-        if outcome.state in (State.DONE, State.PRUNED):
-            return outcome
+        trial = self._study.trials[point.number]
+        if trial.outcome is not None:
+            return trial.outcome  # it was pruned, and may have trained on for some steps
+        if recorded := self._recorded(point, trial.stints[-1].until):
+            return recorded
+        outcome = run_status(point.path, point.experiment)
         if code == DONE:  # of a process that does not write the result
             return replace(outcome, state=State.DONE)
         was_stopped = point.number in self._asked_to_stop and -code in STOP
@@ -386,27 +515,22 @@ class Driver:
         cause = cause or output.rpartition("\n")[2] or f"its process failed with exit code {code}"
         return replace(outcome, state=State.FAILED, error=cause)
 
-    def _recorded_outcome(self, point: Point) -> RunStatus:
-        """Return the outcome in the run directory; of a pruned point, that of its pruning.
-
-        A pruned point may train on for some steps before it stops.
-        """
-        outcome = run_status(point.path, point.experiment)
-        pruned = self._pruned.get(point.number)
-        if pruned is None or (outcome.state is State.DONE and outcome.step == pruned.step):
-            return outcome
-        return pruned
-
-    def _record_result(self, point: Point, outcome: RunStatus) -> None:
-        self.results[point.number] = PointResult(point, outcome)
+    def _end_point(self, point: Point, outcome: RunStatus) -> None:
+        """Record and show how a point has ended; a stopped one is trained by the next command."""
         if outcome.state is not State.STOPPED:
-            self._search.record_outcome(point, outcome)
+            self._study.end(point.number, outcome)
+        self._show_end(point, outcome)
+
+    def _show_end(self, point: Point, outcome: RunStatus) -> None:
+        self.results[point.number] = PointResult(point, outcome)
         self._table.end_point(point, outcome)
 
     def _exit_code(self) -> int:
         states = [result.outcome.state for result in self.results.values()]
         if State.FAILED in states or self._is_leaving_at_once:
             return CRASHED  # 130 and 143 would promise that every point has saved
+        if self._used_budget and not self._stop_requests.number:
+            return DONE
         is_incomplete = self._is_stopping and len(states) < self._search.total
         if State.STOPPED in states or is_incomplete:
             number = self._stop_requests.number

@@ -24,7 +24,7 @@ from trainer.launch.display import (
     progress_parts,
 )
 from trainer.runs.status import RunStatus, State
-from trainer.sweep.search import Point
+from trainer.sweep.points import Point
 from trainer.sweep.summary import count_states, varied_keys
 from trainer.text import format_metric, printable, short_keys, without_classes
 

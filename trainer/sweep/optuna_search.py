@@ -1,252 +1,267 @@
-"""Optuna search: a study in SQLite chooses the points and outlives the command.
+"""Optuna's samplers and pruners, by their names.
 
-A trial of the study with the attribute `point` is that point of the sweep; of several, the last
-one, which repeats a failed one. Trials without the attribute do not count: their command was killed
-while sampling, or they have sampled the values of another point.
+What they see is built from the study of the search, which has a log: a killed command continues
+with the same decisions, and no database is needed.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import random
-from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, cast
 
 import optuna
-from optuna.exceptions import StorageInternalError
-from optuna.pruners import BasePruner, MedianPruner, NopPruner
-from optuna.samplers import TPESampler
-from optuna.study import Study
-from optuna.trial import FrozenTrial, Trial, TrialState
-from sqlalchemy.exc import SQLAlchemyError
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.pruners import BasePruner
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from trainer.annotations import Ge, Le
-from trainer.config.directions import selecting_split
 from trainer.errors import ConfigError
-from trainer.files import writing
-from trainer.runs.identity import run_name
-from trainer.runs.recorded_metrics import read_evaluations
-from trainer.runs.status import RunStatus, State
-from trainer.sweep.search import Choice, Point, PointFactory, Search, SearchContext
-from trainer.sweep.summary import lock_folder
+from trainer.runs.status import State
+from trainer.sweep.points import Point
+from trainer.sweep.search import Goal, Sample, Search, SearchContext
+from trainer.sweep.space import Choice, ParameterRange
+from trainer.sweep.study import Study, Trial
 
-_FILE = "study.db"
-_STARTUP_TRIALS = 5
-"""Points that must be complete before one is pruned."""
-_DATABASE_ERRORS = (SQLAlchemyError, StorageInternalError)
+_STATES = {
+    State.DONE: TrialState.COMPLETE,
+    State.PAUSED: TrialState.PRUNED,  # it has values along the way, and none at the end
+    State.PRUNED: TrialState.PRUNED,
+}
+"""The states of Optuna that count; any other outcome is a failure."""
+
+
+class OptunaSampler:
+    """Chooses points by the results of earlier ones.
+
+    A point depends on the seed, its number, and the study.
+
+    Args:
+        name: the class in `optuna.samplers`.
+        options: arguments of that class, but the seed.
+        pruner: what prunes the points of the search: some samplers look at it.
+    """
+
+    points: Sequence[Point] = ()
+    notes: Sequence[str] = ()
+
+    def __init__(
+        self,
+        context: SearchContext,
+        name: str,
+        max_points: int,
+        seed: int,
+        options: Mapping[str, Any],
+        pruner: BasePruner | None = None,
+    ) -> None:
+        self.total = int(min(max_points, context.space.size))
+        self._factory = context.factory
+        self._seed = seed
+        self._name = name
+        self._options = dict(options)
+        self._pruner = pruner
+        self._goal = Goal.of(context.base.sweep)
+        self._distributions = {
+            key: _distribution(values) for key, values in context.space.ranges.items()
+        }
+        self._ranges = context.space.ranges
+        self._sampler(0)
+
+    def sample(self, study: Study, number: int) -> Sample | None:
+        seed = random.Random(f"{self._seed}:{number}").getrandbits(32)
+        mirror = _mirror(self._goal, self._sampler(seed), self._pruner)
+        for trial in study.trials.values():
+            mirror.add_trial(_frozen(trial, self._goal, self._distributions))
+        asked = mirror.ask(self._distributions)
+        if point := self._factory.point(number, self._values(asked.params)):
+            state = mirror.get_trials(deepcopy=False)[-1].system_attrs
+            return Sample(point.varied, dict(state) or None)
+        # It repeats a point, or its configuration is invalid.
+        point = self._factory.sample(number, self._seed)
+        return Sample(point.varied) if point else None
+
+    def point(self, number: int, values: Mapping[str, str]) -> Point | None:
+        return self._factory.point(number, values)
+
+    def _sampler(self, seed: int) -> BaseSampler:
+        names = {**self._options, "seed": seed}
+        return cast(
+            BaseSampler, _create("sampler", optuna.samplers, BaseSampler, self._name, names)
+        )
+
+    def _values(self, params: Mapping[str, Any]) -> dict[str, str]:
+        """Return a trial's values as on a command line."""
+        return {
+            key: params[key] if isinstance(values, Choice) else values.format(params[key])
+            for key, values in self._ranges.items()
+        }
 
 
 class OptunaSearch(Search):
-    """Chooses points by the results of earlier ones.
-
-    Every method may raise a StorageError: the study cannot be read or written.
-    """
+    """Chooses points by the results of earlier ones, and prunes those that fall behind."""
 
     requires = ("optuna", "steadfast-trainer[optuna]")
+    remembers = True
 
     def __init__(
         self,
         context: SearchContext,
         *,
-        trials: Annotated[int, Ge(1)] = 20,
+        sampler: str = "TPESampler",
+        sampler_options: Mapping[str, Any] | None = None,
+        pruner: str = "MedianPruner",
+        pruner_options: Mapping[str, Any] | None = None,
+        max_points: Annotated[int, Ge(1)] = 20,
         seed: Annotated[int, Ge(0), Le(4294967295)] = 0,
-        prune: bool = True,
     ) -> None:
-        space = context.space()
-        self.total = int(min(trials, space.size))
-        self._context = context
-        self._space = space
-        self._points = PointFactory(space, context.compose)
-        self._seed = seed
-        self._prunes = prune
-        self._number = 0
-        self._metric = context.base.sweep.metric or "loss"
-        self._path = context.folder / _FILE
-        self._trials: dict[int, Trial] = {}
-
-    def begin(self) -> None:
-        """Open the study, or raise a ConfigError: another search has it, or another process."""
-        self._lock = lock_folder(self._context.folder)  # for as long as this object lives
-        with writing(self._path, *_DATABASE_ERRORS):
-            self._study = self._open_study()
-            self._recorded = _recorded_trials(self._study)
-
-    def next_point(self) -> Point | None:
-        number = self._number + 1
-        if number > self.total:
-            return None
-        with writing(self._path, *_DATABASE_ERRORS):
-            point = self._recorded_point(number) or self._new_point(number)
-        if point is None:
-            self.total = self._number
-            return None
-        self._number = number
-        return point
-
-    def should_prune(self, point: Point, step: int, metrics: Mapping[str, float]) -> bool:
-        trial = self._trials[point.number]
-        if self._metric not in metrics:
-            return False  # it may come with a later evaluation; at the end it must be there
-        value = self._value(metrics)
-        with writing(self._path, *_DATABASE_ERRORS):
-            frozen = self._study.get_trials(deepcopy=False)[trial.number]
-            if frozen.state.is_finished():
-                return False  # its run directory was removed, and it is trained again
-            # Points are compared after equally many evaluations. After equally many steps, those
-            # with smaller batches have seen fewer examples.
-            evaluated = frozen.user_attrs.get("evaluated", [])
-            if step not in (earlier_step for earlier_step, _ in evaluated):
-                trial.set_user_attr("evaluated", [*evaluated, (step, dict(metrics))])
-                trial.report(value, len(evaluated) + 1)
-            return trial.should_prune()
-
-    def record_outcome(self, point: Point, outcome: RunStatus) -> None:
-        result: dict[str, Any] = {"state": TrialState.FAIL}
-        if outcome.state is State.DONE and math.isfinite(value := self._value(outcome.metrics)):
-            result = {"values": value}
-        elif outcome.state is State.PRUNED:
-            result = {"state": TrialState.PRUNED}
-        number = self._trials[point.number].number
-        with writing(self._path, *_DATABASE_ERRORS):
-            self._study.tell(number, **result, skip_if_finished=True)
-
-    def _open_study(self) -> Study:
-        """Return the study in a file; it is created, or replaced if it has no results."""
-        base = self._context.base
-        path = self._path
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        goal: Literal["minimize", "maximize"] = (
-            "minimize" if base.sweep.mode == "min" else "maximize"
+        self._pruner = cast(
+            BasePruner,
+            _create("pruner", optuna.pruners, BasePruner, pruner, dict(pruner_options or {})),
         )
-        pruner: BasePruner = (
-            MedianPruner(n_startup_trials=_STARTUP_TRIALS, n_warmup_steps=2)
-            if self._prunes
-            else NopPruner()
+        super().__init__(
+            context,
+            OptunaSampler(context, sampler, max_points, seed, sampler_options or {}, self._pruner),
         )
-        location: dict[str, Any] = {
-            "study_name": path.parent.name,
-            "storage": f"sqlite:///{path.absolute()}",
+        self._distributions = {
+            key: _distribution(values) for key, values in context.space.ranges.items()
         }
-        search = {
-            "fixed configuration": run_name(base),
-            "goal": f"{goal} {self._metric}",
-            **{key: str(values) for key, values in self._space.ranges.items()},
-        }
-        study = optuna.create_study(**location, direction=goal, pruner=pruner, load_if_exists=True)
-        if (recorded := study.user_attrs.get("search", search)) != search:
-            if study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
-                raise ConfigError(*_differences(path, recorded, search))
-            optuna.delete_study(**location)
-            study = optuna.create_study(**location, direction=goal, pruner=pruner)
-        study.set_user_attr("search", search)
-        return study
+        self._mirror = _mirror(self.goal, None, self._pruner)
+        self._ids: dict[int, int] = {}
+        self._num_seen = 0
+        self._verdicts: dict[int, bool] = {}
 
-    def _recorded_point(self, number: int) -> Point | None:
-        """Return the point of an earlier command, if any; a failed one becomes a new trial."""
-        if number not in self._recorded:
-            return None
-        # Optuna has no public way to open a recorded trial.
-        trial = Trial(self._study, self._recorded[number]._trial_id)
-        self._trials[number] = trial
-        point = self._points.create(number, self._sample(trial))
-        state = self._recorded[number].state
-        if point is None:
-            return None
-        if state == TrialState.FAIL:
-            trial = self._trials[number] = self._create_trial(point)
-        if state == TrialState.PRUNED or (
-            state != TrialState.COMPLETE and self._should_have_been_pruned(point)
-        ):
-            step, metrics = trial.user_attrs["evaluated"][-1]
-            split = selecting_split(point.experiment)
-            return replace(point, pruned=RunStatus(State.PRUNED, step, metrics, split=split))
-        return point
+    def prunes(self, study: Study, trial: Trial) -> bool:
+        """Return the pruner's verdict on the newest report of a point.
 
-    def _should_have_been_pruned(self, point: Point) -> bool:
-        """Record the evaluations of a run that outlived its command; return whether to prune."""
-        return any(
-            self.should_prune(point, step, metrics)
-            for step, metrics in read_evaluations(point.path)
-        )
-
-    def _new_point(self, number: int) -> Point | None:
-        """Return a point of the study, or a random one where the study repeats a point.
-
-        It depends on the seed, the number and the recorded outcomes alone.
+        Points are compared after equally many evaluations. After equally many steps, those with
+        smaller batches have seen fewer examples.
         """
-        seed = random.Random(f"{self._seed}:{number}").getrandbits(32)
-        self._study.sampler = TPESampler(seed=seed)
-        trial = self._study.ask()
-        if point := self._points.create(number, self._sample(trial)):
-            trial.set_user_attr("point", number)
-            trial.set_user_attr("run", str(point.path))
-        else:
-            self._study.tell(trial, state=TrialState.FAIL)
-            point = self._points.sample(number, self._seed)
-            if point is None:
-                return None
-            trial = self._create_trial(point)
-        self._trials[number] = trial
-        return point
+        for event in study.events[self._num_seen :]:
+            self._take(event, study)
+        self._num_seen = len(study.events)
+        return self._verdicts.get(trial.number, False)
 
-    def _create_trial(self, point: Point) -> Trial:
-        params = {
-            key: value if isinstance(self._space.ranges[key], Choice) else float(value)
-            for key, value in point.varied.items()
-        }
-        attributes = {"point": point.number, "run": str(point.path)}
-        self._study.enqueue_trial(params, user_attrs=attributes)
-        trial = self._study.ask()
-        self._sample(trial)
-        return trial
-
-    def _sample(self, trial: Trial) -> dict[str, str]:
-        """Return a trial's values as on a command line; those that it lacks are sampled."""
-        varied = {}
-        for key, values in self._space.ranges.items():
-            if isinstance(values, Choice):
-                varied[key] = trial.suggest_categorical(key, values.values)
-            elif values.step:
-                low = int(values.low)
-                high = int(values.high)
-                number = trial.suggest_int(key, low, high, step=values.step, log=values.log)
-                varied[key] = values.format(number)
-            else:
-                value = trial.suggest_float(key, values.low, values.high, log=values.log)
-                varied[key] = values.format(value)
-        return varied
-
-    def _value(self, metrics: Mapping[str, float]) -> float:
-        if self._metric not in metrics:
-            raise ConfigError(
-                f"sweep.metric ({self._metric}) must be a metric of the evaluation, "
-                f"which has {', '.join(metrics) or 'none'}; add sweep.metric=<one of them>"
-            )
-        return metrics[self._metric]
+    def _take(self, event: Mapping[str, Any], study: Study) -> None:
+        """Do in Optuna's study what an event says; a pruner may keep notes there."""
+        number = event["number"]
+        storage = self._mirror._storage  # there is no public way to write to a trial by its number
+        match event["event"]:
+            case "start" | "retry":  # Optuna has no way to open a trial again
+                known = self._ids.get(number)
+                frozen = create_trial(
+                    state=TrialState.RUNNING,
+                    params=_params(study.trials[number].values, self._distributions),
+                    distributions=self._distributions,
+                    intermediate_values=None
+                    if known is None
+                    else storage.get_trial(known).intermediate_values,
+                )
+                self._mirror.add_trial(frozen)
+                self._ids[number] = self._mirror.get_trials(deepcopy=False)[-1]._trial_id
+            case "report" if self.goal.metric in event["metrics"]:
+                identity = self._ids[number]
+                count = len(storage.get_trial(identity).intermediate_values)
+                storage.set_trial_intermediate_value(
+                    identity, count + 1, float(event["metrics"][self.goal.metric])
+                )
+                self._verdicts[number] = self._pruner.prune(
+                    self._mirror, storage.get_trial(identity)
+                )
+            case "end":
+                outcome = event["outcome"]
+                state, values = _end(State(outcome["state"]), outcome["metrics"], self.goal)
+                if not storage.get_trial(self._ids[number]).state.is_finished():
+                    storage.set_trial_state_values(self._ids[number], state, values)
 
 
-def _differences(path: Path, recorded: Mapping[str, str], search: Mapping[str, str]) -> list[str]:
-    changes = "; ".join(
-        f"{key}: {recorded.get(key, 'none')} -> {search.get(key, 'none')}"
-        for key in {**recorded, **search}
-        if recorded.get(key) != search.get(key)
+def _mirror(goal: Goal, sampler: BaseSampler | None, pruner: BasePruner | None) -> optuna.Study:
+    direction: Literal["minimize", "maximize"] = "minimize" if goal.mode == "min" else "maximize"
+    # The name is fixed: Hyperband's pruner draws a bracket from it.
+    return optuna.create_study(
+        direction=direction, sampler=sampler, pruner=pruner, study_name="search"
     )
-    return [
-        f"{path} holds a search that differs in {changes}",
-        "continue with the command as it was, or start another search with sweep.name=<name>",
+
+
+def _frozen(trial: Trial, goal: Goal, distributions: Mapping[str, BaseDistribution]) -> FrozenTrial:
+    """Return a point as Optuna's samplers see it."""
+    state, values = TrialState.RUNNING, None
+    if outcome := trial.outcome:
+        state, values = _end(outcome.state, outcome.metrics, goal)
+    reports = [
+        metrics[goal.metric] for metrics in trial.evaluations.values() if goal.metric in metrics
     ]
+    return create_trial(
+        state=state,
+        values=values,
+        params=_params(trial.values, distributions),
+        distributions=dict(distributions),
+        system_attrs=trial.state,
+        intermediate_values=dict(enumerate(reports, 1)),
+    )
 
 
-def _recorded_trials(study: Study) -> dict[int, FrozenTrial]:
-    """Return the trials of earlier commands by point; fail those that were never completed."""
-    while any(trial.state == TrialState.WAITING for trial in study.get_trials(deepcopy=False)):
-        study.ask()  # enqueued, and the command was killed before it took it
-    trials: dict[int, FrozenTrial] = {}
-    for trial in study.get_trials(deepcopy=False):
-        if "point" in trial.user_attrs:
-            trials[trial.user_attrs["point"]] = trial
-        elif not trial.state.is_finished():
-            study.tell(trial.number, state=TrialState.FAIL)
-    return trials
+def _end(
+    state: State, metrics: Mapping[str, float], goal: Goal
+) -> tuple[TrialState, list[float] | None]:
+    if state is State.DONE:
+        value = goal.value(metrics)
+        return (TrialState.COMPLETE, [value]) if math.isfinite(value) else (TrialState.FAIL, None)
+    return _STATES.get(state, TrialState.FAIL), None
+
+
+def _distribution(values: ParameterRange) -> BaseDistribution:
+    if isinstance(values, Choice):
+        return CategoricalDistribution(values.values)
+    if values.step:
+        return IntDistribution(int(values.low), int(values.high), values.log, values.step)
+    return FloatDistribution(values.low, values.high, values.log)
+
+
+def _params(
+    values: Mapping[str, str], distributions: Mapping[str, BaseDistribution]
+) -> dict[str, Any]:
+    return {
+        key: values[key]
+        if isinstance(distribution, CategoricalDistribution)
+        else int(values[key])
+        if isinstance(distribution, IntDistribution)
+        else float(values[key])
+        for key, distribution in distributions.items()
+    }
+
+
+def _create(option: str, module: Any, base: type, name: str, options: dict[str, Any]) -> Any:
+    """Return an object of one of Optuna's classes; options that it does not have are refused."""
+    names = [
+        each
+        for each in module.__all__
+        if isinstance(kind := getattr(module, each), type)
+        and issubclass(kind, base)
+        and kind not in (base, optuna.samplers.QMCSampler)  # that is no function of the study
+    ]
+    if name not in names:
+        raise ConfigError(
+            f"search.{option} ({name}) must be one of Optuna's classes: {', '.join(sorted(names))}"
+        )
+    target = getattr(module, name)
+    known = inspect.signature(target).parameters
+    if unknown := [key for key in options if key not in known and key != "seed"]:
+        raise ConfigError(
+            f"search.{option}_options.{unknown[0]} is no argument of {name}; it has "
+            f"{', '.join(known)}"
+        )
+    try:
+        return target(**{key: value for key, value in options.items() if key in known})
+    except ImportError as error:
+        raise ConfigError(f"search.{option} ({name}) needs another package: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"search.{option}_options: {name} refuses them: {error}") from error

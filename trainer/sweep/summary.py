@@ -22,7 +22,7 @@ from trainer.errors import ConfigError
 from trainer.files import Lock, LockedError, finite_only, write_atomically, writing
 from trainer.runs import identity
 from trainer.runs.status import State
-from trainer.sweep.search import Point, PointResult
+from trainer.sweep.points import Point, PointResult
 from trainer.text import format_metric, short_keys
 
 _LOCK_WAIT_SECS = 5.0  # the children of a killed command may hold the lock for a moment longer
