@@ -142,6 +142,7 @@ SLOW = {
     (BATCH, "killed"),
     (BATCH, "ring"),
     (BATCH, "central"),
+    ("functional of tf_keras", "central"),
     ("normalization of each shard", "ring"),
     ("large table", "ring"),
 }

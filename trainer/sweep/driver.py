@@ -363,8 +363,8 @@ class Driver:
         return point
 
     def _catch_up(self, trial: Trial, point: Point) -> None:
-        """Report what a point has evaluated after the command before was killed."""
-        for step, metrics in read_evaluations(point.path):
+        """Decide by the last report of a killed command, and report what has come after it."""
+        for step, metrics in [*list(trial.evaluations.items())[-1:], *read_evaluations(point.path)]:
             if trial.outcome is None:
                 self._report(point, step, metrics)
 
@@ -457,7 +457,8 @@ class Driver:
     def _report(self, point: Point, step: int, metrics: Mapping[str, float]) -> bool:
         """Record an evaluation of a point; return whether it is pruned, which is recorded too."""
         trial = self._study.trials[point.number]
-        if not self._study.report(point.number, step, metrics):
+        is_new = self._study.report(point.number, step, metrics)
+        if not is_new and (trial.outcome or step < max(trial.evaluations)):
             return False
         # At its last step it is done anyway.
         is_last = step >= read(point.path).get("total_steps", math.inf)

@@ -363,14 +363,18 @@ class Program:
         if (loss is None and metrics is None) or runs_steps or not has_call(own):
             return
 
+        # Decided here: a replica builds while the others wait for it, and all must do the same.
+        calls_loss = loss is not None and not loss.built
+        calls_metrics = metrics is not None and not metrics.built
+
         def call(batch: Batch) -> None:
             label = batch.get("label")
             outputs = self.model(batch["features"], training=False)
             if not (compiled_with(own).loss or self.model.losses or own_steps(own)):
                 raise ConfigError(NO_LOSS)
-            if loss is not None and not loss.built:
+            if calls_loss:
                 loss(label, outputs)
-            if metrics is not None and not metrics.built:
+            if calls_metrics:
                 metrics.update_state(label, outputs)
 
         if self._is_keras3:
