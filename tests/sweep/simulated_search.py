@@ -5,6 +5,7 @@ a time, in an order drawn from a seed, and can be killed alone or together with 
 """
 
 import copy
+import functools
 import json
 import math
 from contextlib import closing
@@ -19,8 +20,9 @@ from trainer.cli.compose import compose as compose_with_hydra
 from trainer.cluster.messages import Evaluated, Exit
 from trainer.config.directions import resolved
 from trainer.errors import ConfigError
+from trainer.runs import identity
 from trainer.runs.status import RunStatus, State
-from trainer.sweep import driver
+from trainer.sweep import driver, points
 from trainer.sweep.search import SearchContext, create_search
 from trainer.sweep.study import FILE, Study
 
@@ -44,8 +46,17 @@ class Killed(BaseException):
     """Ends a command as SIGKILL would."""
 
 
+def parse(*overrides):
+    return OverridesParser.create().parse_overrides(list(overrides))
+
+
 def compose(overrides):
     """Compose the keys that these tests vary, without Hydra, which is slow."""
+    return _compose(tuple(overrides))
+
+
+@functools.cache
+def _compose(overrides):
     experiment = copy.deepcopy(BASE)
     for key, value in (override.split("=", 1) for override in overrides):
         if key == "model":
@@ -64,6 +75,17 @@ def compose(overrides):
     return experiment
 
 
+_digests = {}
+_digest = identity.digest
+
+
+def cached_digest(experiment):
+    """Return the digest of an experiment, which no test changes after it was composed."""
+    if id(experiment) not in _digests:
+        _digests[id(experiment)] = experiment, _digest(experiment)
+    return _digests[id(experiment)][1]
+
+
 def make_search(folder, *overrides, method="asha", **settings):
     """Return a search; settings are keys of `search` and `sweep`."""
     base = copy.deepcopy(BASE)
@@ -76,8 +98,11 @@ def make_search(folder, *overrides, method="asha", **settings):
             base.search[key] = value
     base.sweep, problem = resolved(base.sweep, base)
     assert problem is None
-    parsed = OverridesParser.create().parse_overrides(list(overrides or GRID))
-    return create_search(SearchContext(parsed, base, compose, Path(folder)))
+    parsed = parse(*(overrides or GRID))
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (identity, points):
+            patch.setattr(module, "digest", cached_digest)
+        return create_search(SearchContext(parsed, base, compose, Path(folder)))
 
 
 def accuracy(point, step):
@@ -160,6 +185,8 @@ class World:
             return RunStatus(state, last, run.evaluations.get(last, {}))
 
         patch.setattr("trainer.sweep.study.os.fsync", lambda file: None)  # no power is cut
+        for module in (identity, points):
+            patch.setattr(module, "digest", cached_digest)
         patch.setattr(driver, "PointProcess", self._start)
         patch.setattr(driver, "ForkServer", MagicMock())
         patch.setattr(driver, "run_status", status)

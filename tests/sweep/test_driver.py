@@ -39,7 +39,7 @@ class FakeProcess:
     started: list[FakeProcess]
     has_lost_server = False
 
-    def __init__(self, point, share, config_dir, messages, server):
+    def __init__(self, point, pause, share, config_dir, messages, server):
         self.point = point
         self.share = share
         self.messages = messages
@@ -231,18 +231,18 @@ def test_second_ctrl_c_leaves_at_once_with_exit_code_1(monkeypatch):
     assert states() == {1: "stopped", 2: "waiting"}
 
 
-def test_search_of_the_users_own_prunes_and_records_all_but_stopped_points(monkeypatch):
+def test_search_of_the_users_own_prunes_and_decides_by_the_study(monkeypatch):
     Path("my_search.py").write_text(
         "from trainer.sweep.search import GridSearch\n\n"
         "class Limited(GridSearch):\n"
-        "    recorded = []\n\n"
         "    def __init__(self, context, *, limit: float = 1.0):\n"
         "        super().__init__(context)\n"
         "        self.limit = limit\n\n"
-        "    def should_prune(self, point, step, metrics):\n"
-        "        return metrics['loss'] > self.limit\n\n"
-        "    def record_outcome(self, point, outcome):\n"
-        "        self.recorded.append((point.number, outcome.state))\n"
+        "    def propose(self, study):\n"
+        "        states = [str(trial.outcome.state) for trial in study.trials.values()]\n"
+        "        return None if 'done' in states[1:] else super().propose(study)\n\n"
+        "    def prunes(self, study, trial):\n"
+        "        return list(trial.evaluations.values())[-1]['loss'] > self.limit\n"
     )
     Path("conf/search").mkdir(parents=True)
     Path("conf/search/limited.yaml").write_text("_target_: my_search.Limited\nlimit: 1.5\n")
@@ -252,22 +252,30 @@ def test_search_of_the_users_own_prunes_and_records_all_but_stopped_points(monke
         for step in (2, 4):
             process.emit(Evaluated(step, {"loss": 2.0}, ""))
 
-    stop = send_signal_to_driver(signal.SIGTERM)
     outcome = sweep(
-        *("--config-dir=conf", "search=limited", "seed=1,2,3"),
-        behaviors={1: [report_high_loss], 3: [stop]},
+        *("--config-dir=conf", "search=limited", "seed=1,2,3"), behaviors={1: [report_high_loss]}
     )
-    assert (outcome.code, FakeProcess.started[0].signals) == (143, [signal.SIGTERM])
-    recorded = importlib.import_module("my_search").Limited.recorded
-    assert recorded == [(1, State.PRUNED), (2, State.DONE)]
-    assert states() == {1: "pruned", 2: "done", 3: "stopped"}
+    assert (outcome.code, FakeProcess.started[0].signals) == (0, [signal.SIGTERM])
+    assert states() == {1: "pruned", 2: "done", 3: "waiting"}
+
+
+def test_command_ends_when_its_hours_are_over_and_the_same_one_continues():
+    outcome = sweep("seed=1,2", "sweep.max_hours=1e-6", behaviors={1: [train_until_stopped]})
+    assert (outcome.code, started_seeds()) == (0, [1])
+    assert "sweep.max_hours (1e-06) is over" in outcome.out
+    assert states() == {1: "stopped", 2: "waiting"}
+    assert (sweep("seed=1,2").code, states()) == (0, {1: "done", 2: "done"})
 
 
 def test_running_points_save_if_the_search_cannot_go_on(monkeypatch):
-    def refuse(self, point, outcome):
-        raise ConfigError("sweep.metric (x) must be a metric of the evaluation")
+    propose = GridSearch.propose
 
-    monkeypatch.setattr(GridSearch, "record_outcome", refuse)
+    def refuse(self, study):
+        if any(trial.outcome for trial in study.trials.values()):
+            raise ConfigError("sweep.metric (x) must be a metric of the evaluation")
+        return propose(self, study)
+
+    monkeypatch.setattr(GridSearch, "propose", refuse)
     outcome = sweep("sweep.jobs=2", "seed=1,2,3", behaviors={1: [train_until_stopped]})
     assert outcome.code == 2
     assert outcome.err == "error: sweep.metric (x) must be a metric of the evaluation\n"

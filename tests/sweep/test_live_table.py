@@ -8,7 +8,7 @@ from trainer.cluster.messages import Evaluated, Phase, Progress
 from trainer.config.schema import Experiment, Sweep
 from trainer.runs.status import RunStatus, State
 from trainer.sweep.live_table import LiveTable
-from trainer.sweep.search import Point
+from trainer.sweep.points import Point
 
 RATE = "optimizer.learning_rate"
 POINTS = [

@@ -5,22 +5,11 @@ from random import Random
 
 import pytest
 
-from tests.sweep.simulated_search import (
-    MODEL_CHOICE,
-    open_search,
-    parse,
-    run_search,
-    train,
-)
+from tests.sweep.simulated_search import MODEL_CHOICE, RATE_RANGE, World, parse, table
 from trainer.cli.compose import parse_sweep
 from trainer.runs.identity import run_name
-from trainer.sweep.search import (
-    Choice,
-    NumberRange,
-    compose_point,
-    expand,
-    parse_search_space,
-)
+from trainer.sweep.points import compose_point, expand
+from trainer.sweep.space import Choice, NumberRange, parse_search_space
 
 METHODS = pytest.mark.parametrize("method", ["random", "optuna"])
 
@@ -117,24 +106,23 @@ def test_sampled_numbers_are_short_and_within_the_bounds(values):
     assert len(set(samples)) == values.size or len(set(samples)) > 50
 
 
-@pytest.mark.slow
 @METHODS
 def test_repeated_and_extended_search_has_the_same_points(tmp_path, method):
-    uninterrupted = run_search(open_search(tmp_path / "a", method=method, trials=8))
-    assert len({label for label, _ in uninterrupted}) == len(uninterrupted) == 8
-    run_search(open_search(tmp_path / "b", method=method, trials=6), limit=4)
-    assert run_search(open_search(tmp_path / "b", method=method, trials=6)) == uninterrupted[:6]
-    assert run_search(open_search(tmp_path / "b", method=method, trials=8)) == uninterrupted
-    other_seed = run_search(open_search(tmp_path / "c", method=method, trials=1, seed=1))
-    assert other_seed != uninterrupted[:1]
+    def points(folder, count, **settings):
+        settings = {"method": method, "max_points": count, **settings}
+        return table(World(tmp_path / folder).sweep(RATE_RANGE, MODEL_CHOICE, **settings))
+
+    eight = points("a", 8)
+    assert len({label for label, *_ in eight.values()}) == 8
+    six = points("b", 6)
+    assert list(six.items()) == list(eight.items())[:6]
+    assert points("b", 8) == eight
+    assert points("c", 1, seed=1)[1] != eight[1]
 
 
 @METHODS
 def test_finite_search_space_is_exhausted_without_duplicates(tmp_path, method):
     rates = "optimizer.learning_rate=0.1,0.10,0.01"
-    search = open_search(tmp_path, MODEL_CHOICE, rates, method=method, trials=20)
-    points = []
-    while point := search.next_point():
-        points.append(point)
-        search.record_outcome(point, train(point))
-    assert len({point.path for point in points}) == len(points) == search.total == 4
+    command = World(tmp_path).sweep(MODEL_CHOICE, rates, method=method, max_points=20)
+    assert len({result.point.path for result in command.results.values()}) == 4
+    assert len(command.results) == 4

@@ -12,7 +12,7 @@ from trainer.config.schema import Experiment, Sweep
 from trainer.errors import ConfigError, StorageError
 from trainer.runs.status import RunStatus, State
 from trainer.sweep import summary
-from trainer.sweep.search import Point, PointResult
+from trainer.sweep.points import Point, PointResult
 
 BY_ACCURACY = Sweep(metric="accuracy", mode="max")
 RATE = "optimizer.learning_rate"

@@ -22,6 +22,8 @@ REMOVED: dict[str, str] = {
     "hydra/launcher": "use sweep.jobs, or 'slurm -m ... --submit' for a job of each point",
     "kubernetes": "docs/examples/kubernetes/job.yaml is the Job to copy",
     "mode=benchmark": "python -m benchmarks.scaling measures any configuration",
+    "search.prune": "use search.pruner=NopPruner for none",
+    "search.trials": "use search.max_points",
     "strategy.hosts": "set TF_CONFIG on each host; docs/how-to/cluster.md has an example",
     "strategy.min_workers": "runs resume on any number of workers; on Ray launch.ray.min_workers",
     "strategy.rejoin_secs": "on Ray use launch.ray.rejoin_secs",

@@ -7,10 +7,9 @@ class UntilGood(GridSearch):
     def __init__(self, context, *, accuracy: float = 0.9):
         super().__init__(context)
         self.accuracy = accuracy
-        self.is_over = False
 
-    def next_point(self):
-        return None if self.is_over else super().next_point()
-
-    def record_outcome(self, point, outcome):
-        self.is_over |= outcome.metrics.get("accuracy", 0) >= self.accuracy
+    def propose(self, study):
+        outcomes = [trial.outcome for trial in study.trials.values() if trial.outcome]
+        if any(outcome.metrics.get("accuracy", 0) >= self.accuracy for outcome in outcomes):
+            return None
+        return super().propose(study)
