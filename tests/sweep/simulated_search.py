@@ -39,6 +39,7 @@ TARGETS = {
     "halving": "trainer.sweep.rungs.HalvingSearch",
     "asha": "trainer.sweep.rungs.AshaSearch",
     "hyperband": "trainer.sweep.rungs.HyperbandSearch",
+    "pbt": "trainer.sweep.population.PopulationSearch",
 }
 
 
@@ -62,6 +63,8 @@ def _compose(overrides):
         if key == "model":
             experiment.choices |= {"model": value}
             experiment.name = value  # the choice alone names no run
+        elif key.startswith("init_"):
+            setattr(experiment, key, value)
         elif key == "batch.global_size":
             experiment.batch.global_size = int(value)
         elif key == "optimizer.learning_rate":
@@ -137,11 +140,20 @@ class World:
         self.curve = curve
         self.crash_rate = crash_rate
         self.runs = {}
+        self.copies = {}
         self.processes = {}
         self.trained = []
 
     def run(self, point):
-        return self.runs.setdefault(str(point.path), Run())
+        """Return the run of a point; a branch begins where the copied checkpoint was."""
+        if str(point.path) not in self.runs:
+            run = self.runs[str(point.path)] = Run()
+            run.saved = self.copies.get(point.experiment.init_from, 0)
+        return self.runs[str(point.path)]
+
+    def copy(self, source, step, target):
+        assert self.runs[str(source.parent)].saved >= step
+        self.copies[str(target / f"ckpt-{step}")] = step
 
     def sweep(self, *overrides, jobs=1, writes=None, **settings):
         """Run a command to its end; return the driver. It is killed after `writes` writes."""
@@ -187,6 +199,7 @@ class World:
         patch.setattr("trainer.sweep.study.os.fsync", lambda file: None)  # no power is cut
         for module in (identity, points):
             patch.setattr(module, "digest", cached_digest)
+        patch.setattr("trainer.sweep.population.copy_checkpoint", self.copy)
         patch.setattr(driver, "PointProcess", self._start)
         patch.setattr(driver, "ForkServer", MagicMock())
         patch.setattr(driver, "run_status", status)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -24,7 +23,6 @@ from trainer.cluster.messages import (
 )
 from trainer.cluster.signals import SAVES
 from trainer.errors import ConfigError
-from trainer.runs.status import State
 from trainer.sweep import driver
 from trainer.sweep.driver import ResourceShare, divide
 from trainer.sweep.search import GridSearch

@@ -89,10 +89,15 @@ def found_directory() -> str | None:
 
 
 def resume_override(run: Path | str) -> str:
-    """Return the override that continues a run, at a path or address, quoted as Hydra needs it."""
-    text = str(run)
+    """Return the override that continues a run, at a path or address."""
+    return path_override("resume", run)
+
+
+def path_override(key: str, path: Path | str) -> str:
+    """Return the override of a key by a path or address, quoted as Hydra needs it."""
+    text = str(path)
     quoted = text if _PLAIN.fullmatch(text) else '"' + text.replace('"', '\\"') + '"'
-    return f"resume={quoted}"
+    return f"{key}={quoted}"
 
 
 def override_key(override: str) -> str:

@@ -450,9 +450,13 @@ def _weights(experiment: Experiment) -> Iterator[str]:
     ):
         yield from _patterns(key, patterns)
     for key, patterns in (("init_allow", experiment.init_allow), ("init_rename", rename)):
+        names = ", ".join(map(str, patterns))
         if patterns and experiment.init_from is None:
-            names = ", ".join(map(str, patterns))
             yield f"{key} ({names}) needs init_from; add init_from=<run or file>"
+        elif patterns and experiment.init_state:
+            yield f"{key} ({names}) is for weights alone; leave it or init_state=true out"
+    if experiment.init_state and experiment.init_from is None:
+        yield "init_state (true) needs init_from; add init_from=<run or checkpoint>"
     for pattern, replacement in rename.items():
         with suppress(re.error):  # of the pattern: reported above
             compiled = re.compile(str(pattern))

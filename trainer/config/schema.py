@@ -652,6 +652,13 @@ class Experiment:
         Semantic(),
         BUILT_IN,
     )
+    init_state: bool = key(
+        False,
+        "start with the whole state of the checkpoint of init_from, its step and optimizer too: a "
+        "branch of that run",
+        Semantic(),
+        BUILT_IN,
+    )
     init_allow: list[str] = key(
         [],
         "regular expressions: weights that init_from may lack, or have in another shape, and that "

@@ -81,7 +81,7 @@ def restore_weights(
                 )
         _restore_foreign(prefix, next(iter(first.values())))
         return prefix, [f"{prefix} has no marker of a run, so its content could not be verified"]
-    directory, steps = _checkpoints(source)
+    directory, steps = checkpoints_of(source)
     skipped = []
     for step in reversed(steps):
         if problem := verify(directory, step):
@@ -139,7 +139,7 @@ def _checkpoint_below(source: Path) -> str:
     return f"; did you mean init_from={newest.with_suffix('')}"
 
 
-def _checkpoints(source: Path) -> tuple[Path, list[int]]:
+def checkpoints_of(source: Path) -> tuple[Path, list[int]]:
     """Return the folder of a run's checkpoints, and the steps of those that a path names."""
     if source.is_dir():
         directory = source / "checkpoints"

@@ -161,6 +161,26 @@ def verify(directory: Path, step: int) -> str | None:
     return None
 
 
+def copy_checkpoint(source: Path, step: int, directory: Path) -> None:
+    """Copy a checkpoint to another directory, unless it is there; files are linked if possible.
+
+    Raises:
+        OSError: it cannot be read, or written there.
+    """
+    if marker_file(directory, step).exists():
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    remove(directory, step)  # what a kill has left
+    for path in (*data_files(source, step), marker_file(source, step)):
+        try:
+            os.link(path, directory / path.name)
+        except OSError:
+            temporary = directory / f".{path.name}.{os.getpid()}.tmp"
+            shutil.copyfile(path, temporary)
+            temporary.replace(directory / path.name)
+    fsync_directory(directory)
+
+
 def marker_digest(directory: Path, step: int) -> str:
     """Return the SHA-256 of a marker, which names this checkpoint alone, or raise an OSError."""
     return hashlib.sha256(marker_file(directory, step).read_bytes()).hexdigest()

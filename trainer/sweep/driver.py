@@ -346,6 +346,7 @@ class Driver:
         for trial in self._study.trials.values():
             point = self._point(trial)
             if trial.outcome is None:
+                self._search.prepare(self._study, trial)
                 self._catch_up(trial, point)
             if trial.outcome is None:
                 self._to_start_again.append(point)
@@ -353,7 +354,7 @@ class Driver:
                 self._show_end(point, trial.outcome)
 
     def _point(self, trial: Trial) -> Point:
-        point = self._search.sampler.point(trial.number, trial.values)
+        point = self._search.point(trial)
         if point is None:
             values = " ".join(f"{key}={value}" for key, value in trial.values.items())
             raise ConfigError(
@@ -402,7 +403,9 @@ class Driver:
         if proposal is None:
             return None
         self._study.start(proposal)
-        return self._point(self._study.trials[proposal.number])
+        trial = self._study.trials[proposal.number]
+        self._search.prepare(self._study, trial)
+        return self._point(trial)
 
     def _pause(self, until: float | None) -> Pause:
         if until is None:

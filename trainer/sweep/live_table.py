@@ -118,7 +118,7 @@ class LiveTable:
         return self._rows.setdefault(point.number, _Row(point))
 
     def _name(self, point: Point) -> str:
-        return f"point {point.number} of {self._total}"
+        return f"point {point.number} of {max(self._total, point.number)}"
 
     def _print_plain(self, text: str) -> None:
         """Print a line where there is no table that shows the same."""

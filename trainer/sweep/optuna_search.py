@@ -88,8 +88,8 @@ class OptunaSampler:
         point = self._factory.sample(number, self._seed)
         return Sample(point.varied) if point else None
 
-    def point(self, number: int, values: Mapping[str, str]) -> Point | None:
-        return self._factory.point(number, values)
+    def point(self, trial: Trial) -> Point | None:
+        return self._factory.point(trial.number, trial.values)
 
     def _sampler(self, seed: int) -> BaseSampler:
         names = {**self._options, "seed": seed}

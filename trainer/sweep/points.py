@@ -41,6 +41,7 @@ class Point:
         varied: key -> value of the overrides in which the points differ, as written on a
             command line.
         path: its run directory, which no other point has.
+        origin: the point, and its step, from which it branches off: `3 at 200`; empty: from none.
     """
 
     number: int
@@ -48,6 +49,7 @@ class Point:
     overrides: Sequence[str]
     experiment: Experiment
     path: Path
+    origin: str = ""
 
     @property
     def shown(self) -> Mapping[str, str]:
@@ -107,15 +109,22 @@ class PointFactory:
         self._tried: set[tuple[str, ...]] = set()
         self._created: set[tuple[Path, str]] = set()
 
-    def point(self, number: int, varied: Mapping[str, str]) -> Point | None:
-        """Return the point of this number, or None if the values are a duplicate or invalid."""
+    def point(
+        self, number: int, varied: Mapping[str, str], extra: Sequence[str] = (), origin: str = ""
+    ) -> Point | None:
+        """Return the point of this number, or None if the values are a duplicate or invalid.
+
+        Args:
+            extra: further overrides.
+            origin: see `Point`.
+        """
         if number in self._points:
             return self._points[number]
-        values = tuple(varied.values())
+        values = (*varied.values(), *extra)
         if values in self._tried:
             return None
         self._tried.add(values)
-        overrides = self._space.overrides(varied)
+        overrides = [*self._space.overrides(varied), *extra]
         try:
             experiment = self._compose(overrides)
         except ConfigError:
@@ -126,7 +135,7 @@ class PointFactory:
         if (key := (path, digest(experiment))) in self._created:
             return None
         self._created.add(key)
-        self._points[number] = Point(number, varied, overrides, experiment, path)
+        self._points[number] = Point(number, varied, overrides, experiment, path, origin)
         return self._points[number]
 
     def sample(self, number: int, seed: int) -> Point | None:

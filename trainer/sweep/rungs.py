@@ -25,6 +25,9 @@ from trainer.sweep.study import Proposal, Study, Trial
 _RUNGS = 4
 """How many there are, the end of the training included, if the smallest budget is not set."""
 
+_PARTS = 10
+"""Into how many parts a population divides its training, if nothing else is set."""
+
 
 @dataclass(frozen=True)
 class Budgets:
@@ -70,6 +73,28 @@ class Budgets:
         below = [_rounded(top / eta**power, unit) for power in range(count - 1, 0, -1)]
         below = [level for level in dict.fromkeys(below) if level < top]
         return cls(unit, [*below, None if top == length else top])
+
+    @classmethod
+    def every(cls, train: Train, steps: int | None, epochs: float | None) -> Budgets:
+        """Return the multiples of a budget, and the end; by default ten parts of the training.
+
+        Raises:
+            ConfigError: both units are used, or not that of the length of the training.
+        """
+        if steps is not None and epochs is not None:
+            raise ConfigError("search.every_steps and search.every_epochs are both set; set one")
+        unit = "epochs" if train.steps is None else "steps"
+        other = "steps" if unit == "epochs" else "epochs"
+        if (epochs if other == "epochs" else steps) is not None:
+            raise ConfigError(
+                f"search.every_{other} must be search.every_{unit}, because the training has its "
+                f"length in {unit}"
+            )
+        length = train.epochs if train.steps is None else train.steps
+        assert length is not None
+        part = (epochs if unit == "epochs" else steps) or _rounded(length / _PARTS, unit)
+        count = math.ceil(length / part - 1e-9)
+        return cls(unit, [*(_rounded(part * index, unit) for index in range(1, count)), None])
 
 
 def _rounded(budget: float, unit: str) -> float:

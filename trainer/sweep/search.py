@@ -80,8 +80,8 @@ class Sampler(Protocol):
     def sample(self, study: Study, number: int) -> Sample | None:
         """Return the values of a new point, or None if the search space is exhausted."""
 
-    def point(self, number: int, values: Mapping[str, str]) -> Point | None:
-        """Return the point of a sample, or None if its configuration is wrong by now."""
+    def point(self, trial: Trial) -> Point | None:
+        """Return a point of the study, or None if its configuration is wrong by now."""
 
 
 class Grid:
@@ -97,9 +97,9 @@ class Grid:
     def sample(self, study: Study, number: int) -> Sample | None:
         return Sample(self.points[number - 1].varied)
 
-    def point(self, number: int, values: Mapping[str, str]) -> Point | None:
-        points = self.points[number - 1 : number]
-        return next((point for point in points if point.varied == values), None)
+    def point(self, trial: Trial) -> Point | None:
+        points = self.points[trial.number - 1 : trial.number]
+        return next((point for point in points if point.varied == trial.values), None)
 
 
 class Random:
@@ -117,8 +117,8 @@ class Random:
         point = self._factory.sample(number, self._seed)
         return Sample(point.varied) if point else None
 
-    def point(self, number: int, values: Mapping[str, str]) -> Point | None:
-        return self._factory.point(number, values)
+    def point(self, trial: Trial) -> Point | None:
+        return self._factory.point(trial.number, trial.values)
 
 
 class Search:
@@ -183,6 +183,13 @@ class Search:
     def prunes(self, study: Study, trial: Trial) -> bool:
         """Return whether to stop a point for good; called after each report of it."""
         return False
+
+    def prepare(self, study: Study, trial: Trial) -> None:
+        """Prepare what a new point needs; called when its start was recorded, perhaps twice."""
+
+    def point(self, trial: Trial) -> Point | None:
+        """Return a point of the study, or None if its configuration is wrong by now."""
+        return self.sampler.point(trial)
 
     def new_point(self, study: Study, until: float | None = None) -> Proposal | None:
         """Propose a new point, or return None if there are no more."""

@@ -8,13 +8,14 @@ from pathlib import Path
 import tensorflow as tf
 
 from trainer.cluster.spec import Cluster
-from trainer.engine.initial_weights import restore_weights
+from trainer.engine.initial_weights import checkpoints_of, restore_weights
 from trainer.errors import CheckpointError, ConfigError
 from trainer.files import write_json
 from trainer.protocols import CallbackDefaults
 from trainer.reinforcement.actor import Actor, PublishedPolicy
 from trainer.reinforcement.environment_data import EnvironmentData
 from trainer.runs import checkpoint_retention
+from trainer.runs.checkpoint_marker import copy_checkpoint, verify
 from trainer.runs.directory import write_result
 from trainer.strategies import devices
 from trainer.text import without_classes
@@ -106,7 +107,9 @@ def _train(run: TrainingRun, stop: Callable[[], bool]) -> bool:
     if source := run.experiment.init_from:
         # The chief's, which the others need not see.
         (num_checkpoints,) = run.group.broadcast_from_chief(len(run.checkpointer.steps()))
-        if not num_checkpoints:
+        if not num_checkpoints and run.experiment.init_state:
+            _branch(run, Path(source).expanduser())
+        elif not num_checkpoints:
             _load_initial_weights(run, source)
     for line in engine.loop.first_lines():
         channel.line(line)
@@ -138,6 +141,18 @@ def _stand_by(run: TrainingRun, wait: Callable[[], object]) -> None:
 
 def _num_workers(cluster: Cluster) -> int:
     return max(1, len(cluster.trainers))
+
+
+def _branch(run: TrainingRun, source: Path) -> None:
+    """Copy the newest checkpoint of a run, or a checkpoint, from which the engine then resumes."""
+    directory, steps = checkpoints_of(source)
+    problem = verify(directory, steps[-1]) if steps else "there is no checkpoint"
+    if problem:
+        raise ConfigError(f"init_from ({source}): {problem}; name a run, or one of its checkpoints")
+    if run.group.is_chief:
+        copy_checkpoint(directory, steps[-1], run.checkpointer.directory)
+    run.group.barrier()
+    run.channel.line(f"Branches off {source} at step {steps[-1]}.")
 
 
 def _load_initial_weights(run: TrainingRun, source: str) -> None:
