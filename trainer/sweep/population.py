@@ -7,6 +7,7 @@ the best: a new point, which starts with that one's checkpoint and with changed 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Annotated
@@ -83,7 +84,7 @@ class PopulationSearch(Search):
             return (
                 Proposal(number, sample.values, levels[0], {"member": number}) if sample else None
             )
-        for until, after in zip(levels, levels[1:], strict=False):
+        for until, after in pairwise(levels):
             members = self._members(study, until)
             ends = [_part(trial, until) for trial in members.values()]
             if len(ends) < self._population or not all(part and part.outcome for part in ends):

@@ -120,6 +120,7 @@ def show_summary(terminal: Terminal, sweep: Sweep, results: Sequence[PointResult
     names = [name for name in _metric_names(results) if name == metric or "/" not in name]
     names.sort(key=lambda name: name != metric)
     has_test = any(result.outcome.test for result in results)
+    has_origin = any(result.point.origin for result in results)
 
     def cells(result: PointResult) -> list[str]:
         point = result.point
@@ -127,6 +128,7 @@ def show_summary(terminal: Terminal, sweep: Sweep, results: Sequence[PointResult
         metrics = outcome.metrics
         return [
             *(point.shown.get(key, "-") for key in keys),
+            *([point.origin or "-"] * has_origin),
             outcome.state,
             str(outcome.step),
             *(format_metric(metrics[name]) if name in metrics else "-" for name in names),
@@ -135,8 +137,16 @@ def show_summary(terminal: Terminal, sweep: Sweep, results: Sequence[PointResult
         ]
 
     states = count_states(result.outcome.state for result in results)
-    header = [*short_keys(keys), "state", "step", *names, *[f"test {metric}"] * has_test, "run"]
-    alignment = "<" * (len(keys) + 1) + ">" * (len(names) + has_test + 1) + "<"
+    header = [
+        *short_keys(keys),
+        *["from"] * has_origin,
+        "state",
+        "step",
+        *names,
+        *[f"test {metric}"] * has_test,
+        "run",
+    ]
+    alignment = "<" * (len(keys) + has_origin + 1) + ">" * (len(names) + has_test + 1) + "<"
     terminal.show_line(f"{states}; the best {metric} first:")
     terminal.show_table([header, *map(cells, results)], alignment, fewest=2)
     for result in results:
@@ -148,6 +158,7 @@ def _json(sweep: Sweep, results: Sequence[PointResult]) -> str:
     points = [
         {
             "varied": dict(result.point.shown),
+            **({"from": result.point.origin} if result.point.origin else {}),
             "state": result.outcome.state,
             "step": result.outcome.step,
             "metrics": finite_only(result.outcome.metrics),

@@ -364,18 +364,15 @@ class Program:
             return
 
         # Decided here: a replica builds while the others wait for it, and all must do the same.
-        calls_loss = loss is not None and not loss.built
-        calls_metrics = metrics is not None and not metrics.built
+        not_built = [each for each in (loss, metrics) if each is not None and not each.built]
 
         def call(batch: Batch) -> None:
             label = batch.get("label")
             outputs = self.model(batch["features"], training=False)
             if not (compiled_with(own).loss or self.model.losses or own_steps(own)):
                 raise ConfigError(NO_LOSS)
-            if calls_loss:
-                loss(label, outputs)
-            if calls_metrics:
-                metrics.update_state(label, outputs)
+            for each in not_built:
+                (each if each is loss else each.update_state)(label, outputs)
 
         if self._is_keras3:
             import keras
