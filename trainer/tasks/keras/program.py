@@ -364,15 +364,17 @@ class Program:
             return
 
         # Decided here: a replica builds while the others wait for it, and all must do the same.
-        not_built = [each for each in (loss, metrics) if each is not None and not each.built]
+        is_new = {id(each): each is not None and not each.built for each in (loss, metrics)}
 
         def call(batch: Batch) -> None:
             label = batch.get("label")
             outputs = self.model(batch["features"], training=False)
             if not (compiled_with(own).loss or self.model.losses or own_steps(own)):
                 raise ConfigError(NO_LOSS)
-            for each in not_built:
-                (each if each is loss else each.update_state)(label, outputs)
+            if loss is not None and is_new[id(loss)]:
+                loss(label, outputs)
+            if metrics is not None and is_new[id(metrics)]:
+                metrics.update_state(label, outputs)
 
         if self._is_keras3:
             import keras

@@ -48,6 +48,16 @@ def test_several_updates_of_a_variable_follow_each_other_and_others_are_left_out
     assert "read_value" not in vars(counter)
 
 
+def test_operators_of_a_variable_of_central_storage_read_what_was_assigned():
+    strategy = tf.distribute.experimental.CentralStorageStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        variable = tf.Variable(1.0, aggregation=tf.VariableAggregation.MEAN)
+    with own_values([variable]):
+        variable.assign_add(2.0)
+        inside = 2.0 * variable
+    assert (float(inside), float(2.0 * variable)) == (6.0, 2.0)
+
+
 def test_forward_pass_within_another_is_refused():
     variable, model = tf.Variable(1.0), tf.keras.Sequential()
     with (

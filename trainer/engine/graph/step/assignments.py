@@ -90,8 +90,9 @@ def own_values(
         for variable in variables:
             _num_users[id(variable)] -= 1
             if not _num_users[id(variable)]:
-                for name in (*_READS, *_CHANGES):
-                    vars(variable).pop(name, None)
+                for part in (variable, *_within(variable)):
+                    for name in (*_READS, *_CHANGES):
+                        vars(part).pop(name, None)
 
 
 @contextmanager
@@ -200,11 +201,17 @@ def _replace_methods(variable: Any) -> None:
 
         return assign
 
-    for name in _READS:
-        if hasattr(variable, name):
-            setattr(variable, name, reading(getattr(variable, name)))
+    for part in (*_within(variable), variable):
+        for name in _READS:
+            if hasattr(part, name):
+                setattr(part, name, reading(getattr(part, name)))
     for name, change in _CHANGES.items():
         setattr(variable, name, changing(getattr(variable, name), change))
+
+
+def _within(variable: Any) -> list[Any]:
+    """Return the variable within one of central storage, which its operators read: `2 * variable`."""
+    return [variable._v] if hasattr(variable, "_v") else []
 
 
 def moving_variables(model: tf.keras.Model) -> list[tf.Variable]:
