@@ -30,7 +30,7 @@ LONG = {
         "how-to/fine-tune", "how-to/fit", "how-to/gan", "how-to/keras-program",
         "how-to/keras3", "how-to/labels",
         "how-to/language-model", "how-to/metrics", "how-to/model",
-        "how-to/model-parallelism", "how-to/report", "how-to/resume", "how-to/see",
+        "how-to/model-parallelism", "how-to/report", "how-to/resume", "how-to/search", "how-to/see",
         "how-to/segmentation", "how-to/several-models", "how-to/slow-workers", "how-to/sweep",
         "reference/errors", "same-bits", "strategies", "troubleshooting",
         "tutorial/2-kill", "tutorial/3-your-own", "tutorial/4-sweep", "tutorial/5-devices",
