@@ -100,3 +100,31 @@ def test_save_policy_that_stays_behind_is_refused_later():
     assert policy.next_after(2) == 3
     with pytest.raises(ConfigError, match="integer > 3, and returned 3"):
         policy.next_after(3)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "step"),
+    [
+        (["pause.steps=5"], 8),
+        (["pause.steps=8"], 8),
+        (["pause.steps=9"], 12),
+        (["pause.epochs=0.4"], 4),
+        (["pause.epochs=0.5"], 8),
+        (["pause.steps=17"], 18),
+        ([], None),
+    ],
+)
+def test_pause_is_at_the_first_evaluation_from_its_budget_on(overrides, step):
+    options = ["train.steps=18", "train.epochs=null", "evaluate.every_steps=4"]
+    experiment = compose([*options, "evaluate.every_epochs=null", *overrides])
+    pause = make_plan(experiment, num_examples=100, global_size=10).pause_step
+    assert pause == step or (step is None and pause > 18)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [["pause.steps=1", "pause.epochs=1"], ["pause.steps=1", "evaluate.sidecar=true"]],
+)
+def test_pause_that_cannot_be_kept_is_refused(overrides):
+    with pytest.raises(ConfigError, match=r"pause"):
+        compose(overrides)

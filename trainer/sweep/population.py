@@ -21,7 +21,7 @@ from trainer.runs.checkpoint_marker import copy_checkpoint
 from trainer.runs.identity import effect_of, leaves
 from trainer.runs.status import RunStatus, State
 from trainer.sweep.points import Point
-from trainer.sweep.rungs import Budgets
+from trainer.sweep.rungs import Budgets, check_pauses
 from trainer.sweep.search import Random as RandomSampler
 from trainer.sweep.search import Search, SearchContext
 from trainer.sweep.space import Choice, ParameterRange
@@ -47,6 +47,7 @@ class PopulationSearch(Search):
         resample: Annotated[float, Ge(0), Le(1)] = 0.25,
         seed: Annotated[int, Ge(0), Le(4294967295)] = 0,
     ) -> None:
+        check_pauses(context)
         super().__init__(context, RandomSampler(context, population, seed))
         if self.total < population:
             raise ConfigError(

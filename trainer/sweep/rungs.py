@@ -101,6 +101,22 @@ def _rounded(budget: float, unit: str) -> float:
     return math.ceil(budget - 1e-9) if unit == "steps" else round(budget, 6)
 
 
+def check_pauses(context: SearchContext) -> None:
+    """Check that points can pause at evaluations, or raise a ConfigError."""
+    base = context.base
+    search = base.choices["search"]
+    if base.own_loop is not None:
+        raise ConfigError(
+            f"search={search} pauses points, which loop ({base.own_loop}) cannot; use search=random "
+            "or search=optuna"
+        )
+    if base.evaluate.sidecar:
+        raise ConfigError(
+            "evaluate.sidecar (true) evaluates while training continues, so points of "
+            f"search={search} cannot pause at an evaluation; add evaluate.sidecar=false"
+        )
+
+
 @dataclass(frozen=True)
 class Bracket:
     """Points that compete with one another.
@@ -140,17 +156,10 @@ class HalvingSearch(Search):
             train, (min_steps, max_steps), (min_epochs, max_epochs), reduction
         )
         self.unit = self.budgets.unit
-        self._check(context)
+        check_pauses(context)
         max_points = self.default_points(context) if max_points is None else max_points
         options = SamplerOptions(sampler, max_points, seed, sampler_options or {})
         super().__init__(context, options.build(context))
-
-    def _check(self, context: SearchContext) -> None:
-        if context.base.evaluate.sidecar:
-            raise ConfigError(
-                "evaluate.sidecar (true) evaluates while training continues, so points cannot "
-                "pause at an evaluation; add evaluate.sidecar=false"
-            )
 
     def default_points(self, context: SearchContext) -> int | None:
         """Return the number of points if it is not set; None: that of the grid."""
