@@ -102,7 +102,7 @@ CHOICES = {
 OPTIONS = ["model.width", "optimizer.learning_rate", "dataset.path", "strategy.workers",
     "callbacks.early_stopping.patience", "fault.x.at", "task.focal_gamma", "augment.crop",
     "schedule.warmup_steps", "strategy.virtual_devices", "model.dropout", "writers", "dataset",
-    "search.trials", "batch_size", "epochs", "lr"]  # fmt: skip
+    "search.max_points", "batch_size", "epochs", "lr"]  # fmt: skip
 
 
 def override(dice):

@@ -107,8 +107,8 @@ def check_pauses(context: SearchContext) -> None:
     search = base.choices["search"]
     if base.own_loop is not None:
         raise ConfigError(
-            f"search={search} pauses points, which loop ({base.own_loop}) cannot; use search=random "
-            "or search=optuna"
+            f"search={search} pauses points, which loop ({base.own_loop}) cannot; "
+            "use search=random or search=optuna"
         )
     if base.evaluate.sidecar:
         raise ConfigError(

@@ -43,7 +43,7 @@ _EXAMPLES = {
 _MORE_EXAMPLES = {
     "experiment=mnist_tutorial dataset.path=<file>": "a recipe under version control",
     "-m search=random 'optimizer.learning_rate=tag(log,interval(1e-4,1e-1))'": "a search: "
-    "search.trials points from a range",
+    "search.max_points points from a range",
     "mode=evaluate resume=runs/<run> checkpoint=best": "evaluate the best checkpoint",
     "fault=kill_chief_at_50": "inject a fault, in a separate run directory",
     "--config-dir=conf model=mine": "your own conf/model/mine.yaml, which names your function",

@@ -210,7 +210,7 @@ def _replace_methods(variable: Any) -> None:
 
 
 def _within(variable: Any) -> list[Any]:
-    """Return the variable within one of central storage, which its operators read: `2 * variable`."""
+    """Return the variable within one of central storage, which `2 * variable` reads."""
     return [variable._v] if hasattr(variable, "_v") else []
 
 
