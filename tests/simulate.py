@@ -256,7 +256,7 @@ class World:
         heapq.heappush(self._queue, (self.now + secs, next(self._numbers), function, arguments))
 
     def step(self):
-        """Return the step in which the training is; 0: there is none."""
+        """Return the step of the training, or 0 if it has not begun."""
         if self.has_left == DONE:
             return LAST_STEP
         training = self.training

@@ -181,7 +181,7 @@ def test_engine_knows_no_model_and_no_dataset_and_they_know_no_engine():
     assert wrong == []
 
 
-def test_nothing_but_a_strategy_asks_which_strategy_it_is():
+def test_only_a_strategy_depends_on_which_strategy_it_is():
     # "auto" is a value of other keys too.
     names = {path.stem for path in (ROOT / "conf" / "strategy").glob("*.yaml")} - {"auto"}
     wrong = []

@@ -82,5 +82,5 @@ def test_sweep_takes_the_tasks_primary_metric():
         "impala_catch": ("return", "max"),
         "char_lm": ("accuracy", "max"),
     }
-    experiment = compose(["task=gan"])  # without gan_quality nothing tells how good examples are
+    experiment = compose(["task=gan"])  # without gan_quality nothing measures examples
     assert resolved(experiment.sweep, experiment)[0].metric == "loss"

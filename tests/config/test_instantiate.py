@@ -44,7 +44,7 @@ class Net:
         ("by_name", {"width": 2}, (2, "data", {"x": (1,)})),
     ],
 )
-def test_model_function_gets_what_it_asks_for(name, options, result):
+def test_model_function_gets_its_parameters(name, options, result):
     node = {"_target_": f"{__name__}.{name}", **options}
     available = dict(zip(MODEL_ARGUMENTS, ((8, 8), 10, "data", {"x": (1,)}), strict=True))
     assert instantiate_model(node, "model", available) == result

@@ -54,7 +54,7 @@ def test_damage_of_the_cache_is_found(folder, home):
             opened.seek(100)  # after the checksums
             opened.write(bytes(255 - byte for byte in whole[100:]))
     np.testing.assert_equal(fetch(data.train, *range(COUNT)), expected)
-    for file in (folder / "train").rglob("*.png"):  # it is mended, so these are not needed
+    for file in (folder / "train").rglob("*.png"):  # it is repaired, so these are not needed
         file.unlink()
     np.testing.assert_equal(fetch(data.train, *range(COUNT)), expected)
 

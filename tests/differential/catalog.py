@@ -83,7 +83,7 @@ LOSSES = {
 TAKES_PROBABILITIES = {
     "binary", "sparse", "categorical", "kl", "dice", "mse", "hinge", "cosine",
 }  # fmt: skip
-"""Losses by name that cannot be told that outputs are logits."""
+"""Losses by name that have no option for logits."""
 
 REDUCTIONS = {
     "tf_keras": ('"auto"', '"sum"', '"sum_over_batch_size"', '"none"'),

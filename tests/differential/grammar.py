@@ -160,7 +160,7 @@ class _Drawing:
         plain = {"clipvalue", "global_clipnorm"} | {key for key, _ in OPTIMIZERS[name]}
         plain -= {"centered", "amsgrad"}
         by_key = name in BY_KEY and not schedule and options.keys() <= plain and self._chance(0.2)
-        # A key's epsilon is added to the root, whatever Keras' optimizer adds it to: RMSprop's is
+        # A key's epsilon is added to the root, wherever Keras' optimizer adds it: RMSprop's is
         # within it.
         by_key = by_key and "epsilon" not in options and name != "RMSprop"
         return Optimizer(name, RATES.get(name, 0.05), tuple(options.items()), schedule, by_key)

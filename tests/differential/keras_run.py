@@ -60,7 +60,7 @@ def fit(program, module, shift=0.0, *, eagerly=True):
     if program.epochs == 1 and not program.data.lengths:
         options |= {"x": parts[0], "y": parts[1], "batch_size": BATCH, "shuffle": False}
         options |= {"sample_weight": parts[2]} if len(parts) > 2 else {}
-    else:  # which goes on where the epoch before has ended
+    else:  # which continues where the epoch before has ended
         options["x"] = tf.data.Dataset.from_tensor_slices(_tuples(parts)).batch(BATCH)
         options["steps_per_epoch"] = program.steps
     held_out = {"x": module.examples(program.data.test, 1), "batch_size": BATCH}

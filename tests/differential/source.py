@@ -74,7 +74,7 @@ class Graph:
     returned: list[str] = field(default_factory=list)
 
     def add(self, name, source, *inputs):
-        """Add a layer, unless there is none; return the name of its output."""
+        """Add a layer, if it is not None; return the name of its output."""
         if not source:
             return inputs[0]
         self.nodes.append(Node(name, source, inputs))

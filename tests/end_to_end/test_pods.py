@@ -102,7 +102,7 @@ def test_job_with_a_schedule_of_faults_ends_the_same(shared, tmp_path, straight,
             job.wait_for((shared / f"reached-{fault.step}").exists, f"step {fault.step}")
             # The fault before may be still at work, if the run was this far when it happened.
             job.wait_for(lambda: len(worker_pids(shared)) == 2, "two workers")
-            # Where it is held next, a run would not come to wait for a name.
+            # Where it is held next, a run would not wait for a name.
             if fault.delay_secs and fault.kind != "late name":
                 free(shared, fault)
                 time.sleep(fault.delay_secs)

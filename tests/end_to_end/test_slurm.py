@@ -152,7 +152,7 @@ FAULTS = {
 
 
 def wait_until_held(cluster, job, directory, path):
-    """Wait until a run has come to a file; return its job, a new one if the first has failed."""
+    """Wait until a run has written a file; return its job, a new one if the first has failed."""
     try:
         wait_for(path, cluster, job)
     except AssertionError:
@@ -164,7 +164,7 @@ def wait_until_held(cluster, job, directory, path):
     return job
 
 
-# All where the run is held: Slurm takes a second to act, in which the run could come to the next.
+# All where the run is held: Slurm takes a second to act, in which the run could reach the next.
 HELD = [[replace(fault, delay_secs=0.0) for fault in row] for row in schedules(list(FAULTS), 2)]
 
 

@@ -99,7 +99,7 @@ def test_zero_gamma_makes_each_block_the_identity():
     assert not np.any(halved[..., 16:])
 
 
-def test_patches_are_told_apart_by_their_positions():
+def test_patches_are_distinguished_by_their_positions():
     model = vit((8, 8, 1), 10, width=16, layers=1, heads=2)
     image = np.random.RandomState(0).uniform(size=(1, 8, 8, 1)).astype(np.float32)
     turned = np.roll(image, 4, axis=1)

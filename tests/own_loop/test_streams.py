@@ -38,7 +38,7 @@ def test_stream_is_the_same_when_it_is_made_again_and_skipped(num_replicas):
     first = streams(num_replicas=num_replicas)
     whole = elements(first.stream(shuffled), 30)
     first.stream(shuffled).steps = 4
-    tf.random.uniform([3])  # whatever the user's code has drawn in between
+    tf.random.uniform([3])  # the user's code may draw in between
     rest = elements(streams(num_replicas=num_replicas, after=first).stream(shuffled), 5)
     assert rest == whole[4 * num_replicas :][:5]
 

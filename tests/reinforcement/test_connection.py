@@ -152,7 +152,7 @@ def test_actor_waits_while_the_queue_is_full(tmp_path, client):
     server.close(finished=True)
 
 
-def test_end_is_told_to_all_that_wait(server, client):
+def test_end_is_sent_to_all_that_wait(server, client):
     client.exchange({}, -1)
     server.close(finished=True)
     with pytest.raises(Finished):

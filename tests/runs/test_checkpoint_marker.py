@@ -1,4 +1,4 @@
-"""Checkpoints appear, are replaced and disappear by their marker, whatever is interrupted."""
+"""Checkpoints appear, are replaced and disappear by their marker, wherever that is interrupted."""
 
 from trainer.runs.checkpoint_marker import (
     abort_write,

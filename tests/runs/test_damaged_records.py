@@ -1,4 +1,4 @@
-"""Each file of a run, damaged in each way: a command goes on, or names the file in one line."""
+"""Each file of a run, damaged in each way: a command continues, or names the file in one line."""
 
 import json
 import os
@@ -131,7 +131,7 @@ def as_worker(monkeypatch):
     monkeypatch.setattr(launcher, "run_inline", run)
 
 
-def assert_goes_on_or_names(outcome, file, *codes):
+def assert_continues_or_names(outcome, file, *codes):
     assert "Traceback" not in outcome.err
     if outcome.code not in codes:
         assert outcome.code in (1, 2), outcome
@@ -141,14 +141,14 @@ def assert_goes_on_or_names(outcome, file, *codes):
 
 
 @pytest.mark.parametrize(("name", "damage"), CASES)
-def test_command_goes_on_or_names_the_file(here, as_worker, name, damage):
+def test_command_continues_or_names_the_file(here, as_worker, name, damage):
     path = run_in(here)
     DAMAGES[damage](path / name)
     kept = shutil.copytree(path, here / "copy", symlinks=True, copy_function=copied)
     same = run_here(*OPTIONS)
     named = run_here(f"resume={kept}", "train.steps=8")
-    assert_goes_on_or_names(same, path / name, 0)
-    assert_goes_on_or_names(named, path / name, 0)
+    assert_continues_or_names(same, path / name, 0)
+    assert_continues_or_names(named, path / name, 0)
     assert same.code == 0, same.err
 
 
@@ -166,7 +166,7 @@ def test_readers_show_what_is_left(here, name, damage):
     for command, *options in READERS:
         words = ["runs"] if command == "runs" else [str(path)] * (1 + (command == "diff"))
         outcome = run_here(command, *words, *options)
-        assert_goes_on_or_names(outcome, path / name, 0, *([1] * (command == "checkpoints")))
+        assert_continues_or_names(outcome, path / name, 0, *([1] * (command == "checkpoints")))
         if command != "diff":
             assert outcome.code == (command == "checkpoints" and "DAMAGED" in outcome.out)
         if command == "runs":

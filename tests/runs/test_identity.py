@@ -89,7 +89,7 @@ def test_run_name_is_a_name_and_twelve_hex_digits_the_same_for_equal_values():
     assert run_name(compose(steps[0])) != run_name(compose(steps[1]))
 
 
-def test_changed_key_is_told_with_both_values_and_names_another_run_if_it_is_a_naming_one():
+def test_changed_key_is_shown_with_both_values_and_names_another_run_if_it_is_a_naming_one():
     digest = run_name(DEFAULT)[-12:]
     for key in LEAVES:
         other = changed(key)

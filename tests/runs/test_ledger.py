@@ -236,7 +236,7 @@ def test_straggler_is_the_worker_that_the_others_wait_for(workers, line):
     assert workers.straggler() == line
 
 
-def test_straggler_is_told_once_and_after_enough_time():
+def test_straggler_is_reported_once_and_after_enough_time():
     watch = StragglerWatch()
     slow, even = record((1.0, 2.0, 10), (3.0, 0.0, 10)), record((3.0, 0.0, 10), (3.0, 0.0, 10))
     told = [watch.line(item) for item in [slow, slow, slow, slow, even, even, slow, slow]]

@@ -1,4 +1,4 @@
-"""Summaries of runs for lists, and what tells runs from others."""
+"""Summaries of runs for lists, and what distinguishes runs."""
 
 import json
 import random

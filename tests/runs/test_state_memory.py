@@ -43,7 +43,7 @@ def tensors(value, size=1000):
 
 
 def stored(memory):
-    """Return the value of the snapshot that can be read; None: there is none."""
+    """Return the value of the snapshot that can be read, or None."""
     header = memory.newest()
     if header is None or (read := memory.read(header)) is None:
         return None
@@ -141,7 +141,7 @@ def test_held_slot_is_used_again_after_its_release(memory, other):
     assert sorted(slots) == [0, 1]
 
 
-def test_slot_that_has_grown_elsewhere_is_freed_also_while_somebody_reads_it(memory, other):
+def test_slot_that_has_grown_elsewhere_is_freed_also_while_it_is_read(memory, other):
     memory.write(Position(1, 1), tensors(1))
     read = other.read(other.newest())
     memory.write(Position(2, 2), tensors(2))
@@ -168,7 +168,7 @@ def test_snapshot_of_which_any_bit_is_flipped_is_not_read(memory, other, file):
         (byte,) = os.pread(file, 1, offset)
         for bit in (1, 128):
             os.pwrite(file, bytes([byte ^ bit]), offset)
-            # A broken header is none: then the snapshot before is the newest.
+            # A broken header does not count: then the snapshot before is the newest.
             assert stored(other) == (1 if part == "header" else None), (part, offset)
         os.pwrite(file, bytes([byte]), offset)
     assert stored(other) == 2

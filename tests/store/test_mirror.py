@@ -129,7 +129,7 @@ def test_mirror_tells_what_a_store_that_stays_away_lacks(store, run_dir):
     assert read_manifest(store)[0].is_free is False
 
 
-def test_error_that_nobody_expects_is_told_and_ends_no_thread(store, run_dir):
+def test_unexpected_error_is_reported_and_ends_no_thread(store, run_dir):
     lease = take(store, "first")
     told = queue.SimpleQueue()
     mirror = Mirror(store, lease, run_dir, 600.0, told.put, lambda: None)

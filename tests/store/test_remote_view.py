@@ -92,7 +92,7 @@ def test_missing_run_is_refused_with_what_is_there(stores, run_dir):
     refused(ADDRESS, stores, remote_view.runs_at, "access denied")
 
 
-def test_run_that_has_saved_nothing_is_none_unless_it_is_in_use(stores, monkeypatch, tmp_path):
+def test_run_that_has_saved_nothing_is_missing_unless_it_is_in_use(stores, monkeypatch, tmp_path):
     monkeypatch.setattr(remote_view, "_lease_secs", lambda path: 0.1)
     lease = upload_run(stores[ADDRESS], tmp_path / "nothing", HOLDER)
     with pytest.raises(ConfigError, match="its last command has saved nothing"):

@@ -90,13 +90,13 @@ class Client(threading.Thread):
         return self.world.now * self.pace
 
     def sleep(self, secs):
-        """Let the others go on until the time is over by the clock of this machine."""
+        """Run the others until the time is over by the clock of this machine."""
         end = self.clock() + secs
         while self.clock() < end:
             self.pause()
 
     def pause(self):
-        """Let somebody go on, perhaps others first."""
+        """Run one client, perhaps others first."""
         self.world.idle.release()
         self.turn.acquire()
         if self.world.draw.random() < 0.01:

@@ -1,4 +1,4 @@
-"""Changes of `.keras` files, as somebody would make them to harm who reads the file."""
+"""Changes of `.keras` files, as an attacker would make them."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Object stores for tests: one in memory that fails as told, and a real S3 server."""
+"""Object stores for tests: one in memory that fails on request, and a real S3 server."""
 
 import os
 import socket

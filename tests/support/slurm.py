@@ -50,7 +50,7 @@ PartitionName=urgent Nodes=n1,n2 MaxTime=60 PriorityTier=10 PreemptMode=OFF
 """
 
 until = functools.partial(wait_until, secs=600, pause_secs=0.5)
-"""Wait for a condition that asks Slurm."""
+"""Wait for a condition that queries Slurm."""
 
 
 def why_not():

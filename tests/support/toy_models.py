@@ -98,7 +98,7 @@ class Finite(tf.keras.layers.Layer):
 
 
 def finite(input_shape: tuple[int, ...], num_classes: int) -> tf.keras.Model:
-    """Build a model whose outputs are finite whatever its features are."""
+    """Build a model whose outputs are finite for any features."""
     return classifier(input_shape, num_classes, Finite())
 
 

@@ -18,7 +18,7 @@ class CountingOps(tf.distribute.ReductionToOneDevice):
 
 
 def largest() -> tf.distribute.CrossDeviceOps:
-    """Return operations that keep the largest value of all devices where a sum is asked for."""
+    """Return operations that keep the largest value of all devices instead of a sum."""
     return tf.distribute.ReductionToOneDevice(
         accumulation_fn=lambda values: tf.reduce_max(tf.stack(values), axis=0)
     )

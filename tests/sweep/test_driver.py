@@ -154,7 +154,7 @@ def test_failed_points_do_not_stop_the_others():
             3: [lambda process: process.exit(-signal.SIGKILL)],
             4: [lambda process: process.exit(1, "Traceback ...\nImportError: nothing there")],
             5: [lambda process: process.exit(0)],
-            6: [lambda process: process.exit(143)],  # stopped by somebody else
+            6: [lambda process: process.exit(143)],  # stopped by another program
         },
     )
     assert (outcome.code, started_seeds()) == (1, [1, 2, 3, 4, 5, 6, 7])
@@ -265,7 +265,7 @@ def test_command_ends_when_its_hours_are_over_and_the_same_one_continues():
     assert (sweep("seed=1,2").code, states()) == (0, {1: "done", 2: "done"})
 
 
-def test_running_points_save_if_the_search_cannot_go_on(monkeypatch):
+def test_running_points_save_if_the_search_cannot_continue(monkeypatch):
     propose = GridSearch.propose
 
     def refuse(self, study):

@@ -34,7 +34,7 @@ def browser():
 
 @pytest.fixture
 def opened(browser):
-    """A function that opens an address; whatever goes wrong in the page fails the test."""
+    """A function that opens an address; any error in the page fails the test."""
     problems, contexts = [], []
 
     def open_page(address, **options):
@@ -122,7 +122,7 @@ def labels(page):
 
 
 def hover(page, chart="loss", share=0.5):
-    """Put the pointer at a share of the width of a chart; return what stands at it."""
+    """Put the pointer at a fraction of the width of a chart; return what the tooltip shows."""
     box = page.locator(f'.chart[data-title="{chart}"] .plot').bounding_box()
     left, right = box["x"] + 50, box["x"] + box["width"] - 12  # of the axis
     page.mouse.move(left + share * (right - left), box["y"] + 0.5 * box["height"])
@@ -281,7 +281,7 @@ def test_keyboard_moves_selects_and_opens(opened, report):
     assert selected(page) == 0
 
 
-def test_report_asks_nobody_and_runs_nothing_of_its_data(opened, report):
+def test_report_sends_no_request_and_runs_nothing_of_its_data(opened, report):
     page = opened("about:blank", offline=True)
     requests = []
     page.on("request", lambda request: requests.append(request.url))

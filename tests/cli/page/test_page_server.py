@@ -119,7 +119,7 @@ def test_browser_that_goes_away_is_no_error(server, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_fault_is_told_in_a_line_and_ends_nothing(server, monkeypatch):
+def test_fault_is_logged_in_a_line_and_ends_nothing(server, monkeypatch):
     def fail(*arguments):
         raise RuntimeError("no\nmore")
 

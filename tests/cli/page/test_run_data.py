@@ -82,7 +82,7 @@ def test_damaged_file_is_named_and_hides_nothing_else(tmp_path, name, text):
     json.dumps(content)
 
 
-def test_no_link_in_a_run_of_somebody_else_is_followed(tmp_path):
+def test_no_link_in_a_run_of_another_user_is_followed(tmp_path):
     runs = make_runs(tmp_path / "runs", 3, 40)
     (tmp_path / "mine").mkdir()
     for run in (runs[0], runs[2]):  # done, failed
@@ -151,7 +151,7 @@ def test_curves_of_both_files_ascend_and_the_last_line_of_a_step_counts(tmp_path
     assert (series["reset"], series["problems"]) == (False, [])
 
 
-def test_reading_goes_on_where_it_has_ended(tmp_path):
+def test_reading_continues_where_it_has_ended(tmp_path):
     first = read_series(tmp_path)
     add(tmp_path, line(1, loss=1), line(2, loss=2)[:20])
     second = read_series(tmp_path, first["offset"])

@@ -1,4 +1,4 @@
-"""Checkpoints: whatever is damaged, the newest sound one is restored, or the run fails.
+"""Checkpoints: with any damage, the newest sound one is restored, or the run fails.
 
 Snapshots, of which they are written, have the files of `tf.train.Checkpoint.write`, with the values
 of one moment. test_power_cut.py ends saves at any point.

@@ -1,4 +1,4 @@
-"""IMPALA in one process: an actor's thread beside the engine."""
+"""IMPALA in one process: an actor in a thread next to the engine."""
 
 import json
 import threading
