@@ -39,7 +39,7 @@ from trainer.cluster.spec import Cluster
 from trainer.config import directions
 from trainer.config.directions import biased_selection, selecting_split
 from trainer.config.schema import Experiment, Pause, Sweep
-from trainer.errors import CRASHED, DONE, ConfigError
+from trainer.errors import CRASHED, DONE, ConfigError, DamagedError
 from trainer.launch.command_process import CommandProcess
 from trainer.launch.display import is_attended
 from trainer.launch.run_context import Command, resolve
@@ -423,7 +423,7 @@ class Driver:
     def _paused(self, point: Point, until: float) -> RunStatus | None:
         """Return the outcome of a point that has used its budget: at its first evaluation then."""
         if self._search.unit == "epochs":
-            until *= read(point.path).get("steps_per_epoch", math.inf)
+            until *= _recorded_number(point, "steps_per_epoch")
         saved = max(committed_steps(point.path / "checkpoints"), default=0)
         for step, metrics in read_evaluations(point.path):
             if round(until, 6) <= step <= saved:
@@ -464,7 +464,7 @@ class Driver:
         if not is_new and (trial.outcome or step < max(trial.evaluations)):
             return False
         # At its last step it is done anyway.
-        is_last = step >= read(point.path).get("total_steps", math.inf)
+        is_last = step >= _recorded_number(point, "total_steps")
         if is_last or not self._search.prunes(self._study, trial):
             return False
         split = selecting_split(point.experiment)
@@ -540,6 +540,15 @@ class Driver:
             number = self._stop_requests.number
             return 128 + number if number else CRASHED
         return DONE
+
+
+def _recorded_number(point: Point, key: str) -> float:
+    """Return a number that a run has recorded about its training; inf if it has not."""
+    try:
+        number = read(point.path).get(key)
+    except DamagedError:  # its own command writes it again
+        number = None
+    return math.inf if number is None else float(number)
 
 
 def available_cores() -> list[int]:
