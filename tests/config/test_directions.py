@@ -4,6 +4,7 @@ import pytest
 
 from trainer.cli.compose import compose
 from trainer.config.directions import Directions, declared, of_targets, resolved
+from trainer.config.schema import Sweep
 
 OWN = """
 from abc import ABC
@@ -67,6 +68,22 @@ def test_class_inherits_a_declaration_and_a_name_tells_nothing():
 @pytest.mark.parametrize("name", ["Unreadable", "Extended", "OfObject"])
 def test_declaration_that_only_an_import_can_tell_is_left_to_the_worker(name):
     assert not of_targets(f"own_directions.{name}", {}).is_complete
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "expected"),
+    [
+        (["accuracy", "loss"], "auto", (["accuracy", "loss"], ["max", "min"])),
+        (["accuracy", "loss"], ["auto", "max"], (["accuracy", "loss"], ["max", "max"])),
+        (["accuracy", "loss"], "min", (["accuracy", "loss"], ["min", "min"])),
+        (["loss"], ["auto"], ("loss", "min")),
+        (None, ["auto"], ("accuracy", "max")),
+    ],
+)
+def test_sweep_has_a_mode_for_each_of_several_metrics(metric, mode, expected):
+    sweep, problem = resolved(Sweep(metric=metric, mode=mode), compose([]))
+    assert problem is None
+    assert (sweep.metric, sweep.mode) == expected
 
 
 def test_sweep_takes_the_tasks_primary_metric():

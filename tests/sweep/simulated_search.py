@@ -236,7 +236,8 @@ class World:
         until = pause.steps or pause.epochs or math.inf
         for step in range(run.saved + 1, LENGTH + 1):
             self.trained.append((point.number, step))
-            run.evaluations[step] = metrics = {"accuracy": self.curve(point, step), "loss": 1.0}
+            loss = point.experiment.optimizer["learning_rate"]  # the best accuracies have others
+            run.evaluations[step] = metrics = {"accuracy": self.curve(point, step), "loss": loss}
             if self.random.random() < self.crash_rate:
                 yield Exit(-9)
                 return

@@ -22,6 +22,7 @@ from trainer.errors import DONE, ConfigError
 from trainer.sweep.rungs import Budgets
 from trainer.sweep.study import FILE, Study
 
+TWO = ["accuracy", "loss"]
 OPTUNA = {"method": "optuna", "pruner_options": {"n_startup_trials": 2}, "max_points": 8}
 SEARCHES = {
     "halving": {"method": "halving"},
@@ -33,6 +34,10 @@ SEARCHES = {
     "optuna": OPTUNA,
     "optuna by NSGA-II": {
         **OPTUNA, "sampler": "NSGAIISampler", "sampler_options": {"population_size": 3},
+    },
+    "optuna by two metrics": {
+        "method": "optuna", "pruner": "NopPruner", "sampler_options": {"n_startup_trials": 3},
+        "max_points": 8, "metric": TWO,
     },
     "optuna by Hyperband": {
         **OPTUNA, "pruner": "HyperbandPruner", "pruner_options": {"max_resource": LENGTH},
@@ -84,6 +89,15 @@ def test_rungs_end_at_the_largest_budget(options, unit, levels):
         ({"sampler": "TPESampler", "sampler_options": {"seeds": 1}}, "sampler_options.seeds"),
         ({"sampler": "GridSampler"}, "GridSampler refuses them"),
         ({"method": "optuna", "pruner": "PercentilePruner"}, "PercentilePruner refuses them"),
+        ({"metric": TWO}, "search=asha decides by one; add sweep.metric=accuracy"),
+        ({"metric": TWO, "method": "halving"}, "search=halving decides by one"),
+        ({"metric": TWO, "method": "hyperband"}, "search=hyperband decides by one"),
+        ({"metric": TWO, "method": "pbt", "population": 3}, "search=pbt decides by one"),
+        ({"metric": TWO, "method": "optuna"}, "search.pruner (MedianPruner) must be NopPruner"),
+        (
+            {"metric": TWO, "method": "optuna", "sampler": "CmaEsSampler", "pruner": "NopPruner"},
+            "search.sampler (CmaEsSampler) chooses by one metric, and sweep.metric has 2",
+        ),
     ],
 )
 def test_option_that_cannot_work_is_refused_with_its_key(tmp_path, options, problem):
@@ -206,6 +220,19 @@ def test_points_are_pruned_after_equal_numbers_of_evaluations(tmp_path):
     states = [state for _, state, _ in table(command).values()]
     assert states[:2] == ["done", "done"]
     assert "pruned" in states[2:]
+
+
+def test_optuna_chooses_by_the_direction_of_each_metric(tmp_path):
+    settings = {**SEARCHES["optuna by two metrics"], "max_points": 12}
+
+    def labels(mode):
+        command = World(tmp_path / str(mode)).sweep(*NUMBERS, **settings, mode=mode)
+        return [label for label, *_ in table(command).values()]
+
+    declared, larger_loss = labels("auto"), labels("max")
+    assert labels(["max", "min"]) == declared
+    assert larger_loss[:3] == declared[:3]
+    assert larger_loss != declared
 
 
 def test_failed_point_trains_again_and_counts_as_the_worst_until_then(tmp_path):

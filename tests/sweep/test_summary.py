@@ -3,6 +3,7 @@
 import json
 import math
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from trainer.runs.status import RunStatus, State
 from trainer.sweep import summary
 from trainer.sweep.points import Point, PointResult
 
+BY_BOTH = Sweep(metric=["accuracy", "loss"], mode=["max", "min"])
 BY_ACCURACY = Sweep(metric="accuracy", mode="max")
 RATE = "optimizer.learning_rate"
 
@@ -72,6 +74,61 @@ def test_summary_is_a_table_as_text_and_json(tmp_path):
 )
 def test_summary_is_sorted_by_the_metric(tmp_path, metric, mode, expected):
     assert order(tmp_path, Sweep(metric=metric, mode=mode), RESULTS) == list(expected)
+
+
+FRONT = """\
+5 points: 4 done, 1 waiting; the Pareto front of accuracy, loss first:
+model    learning_rate  pareto  state    step  accuracy    loss  run
+softmax  0.1            yes     done       20    0.7500  0.5000  runs/run-1
+cnn      0.2            yes     done       20    0.6250  0.2500  runs/run-2
+softmax  0.3            -       done       20    0.7500  0.7500  runs/run-3
+cnn      0.4            -       done       20    0.6250  0.5000  runs/run-4
+softmax  0.5            -       waiting     0         -       -  runs/run-5
+"""
+
+
+def test_pareto_front_of_several_metrics_comes_first(tmp_path):
+    results = [
+        make_result(1, State.DONE, 0.75, loss=0.5),
+        make_result(2, State.DONE, 0.625, loss=0.25),
+        make_result(3, State.DONE, 0.75, loss=0.75),
+        make_result(4, State.DONE, 0.625, loss=0.5),
+        make_result(5, State.WAITING, step=0),
+    ]
+    summary.write_summary(tmp_path, BY_BOTH, results[::-1])
+    assert (tmp_path / "summary.txt").read_text() == FRONT
+    content = json.loads((tmp_path / "summary.json").read_text())
+    assert (content["metric"], content["mode"]) == (["accuracy", "loss"], ["max", "min"])
+    assert [point["pareto"] for point in content["points"]] == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [
+        ([(0.5, 0.5), (0.5, 0.5)], "12"),  # equal points do not beat each other
+        ([(0.5, math.nan), (0.25, 0.5)], "2"),
+        ([(0.9, 0.9), (0.8, 0.1), (0.85, 0.95), (0.7, 0.2)], "12"),
+    ],
+)
+def test_point_is_on_the_front_unless_another_is_better_in_a_metric_and_as_good_in_all(
+    tmp_path, points, expected
+):
+    results = [
+        make_result(number, State.DONE, accuracy, loss=loss)
+        for number, (accuracy, loss) in enumerate(points, 1)
+    ]
+    assert order(tmp_path, BY_BOTH, results)[: len(expected)] == list(expected)
+    content = json.loads((tmp_path / "summary.json").read_text())
+    assert sum(point["pareto"] for point in content["points"]) == len(expected)
+
+
+def test_test_metrics_of_several_metrics_have_a_column_each(tmp_path):
+    (result,) = RESULTS[:1]
+    outcome = replace(result.outcome, test={"loss": 0.25, "accuracy": 0.5})
+    summary.write_summary(tmp_path, BY_BOTH, [PointResult(result.point, outcome)])
+    header, row = (tmp_path / "summary.txt").read_text().splitlines()[1:]
+    assert "test accuracy  test loss  run" in header
+    assert row.split()[-3:-1] == ["0.5000", "0.2500"]
 
 
 def test_points_without_a_finite_loss_come_last(tmp_path):

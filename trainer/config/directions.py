@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainer.config.options import signatures, targets
+from trainer.config.options.constraints import format_plain
 from trainer.config.schema import Experiment, Sweep
 from trainer.protocols import MetricDefaults, TaskDefaults, with_defaults
 from trainer.text import did_you_mean
@@ -49,13 +50,17 @@ class Directions:
             return configured
         return self.by_metric.get(metric, self.by_metric.get(metric.partition("/")[0]))
 
-    def problem(self, key: str, metric: str, mode_key: str, configured: str) -> str | None:
-        """Return why a metric cannot select, if its direction is unknown."""
+    def problem(self, key: str, metric: str, fix: str, configured: str) -> str | None:
+        """Return why a metric cannot select, if its direction is unknown.
+
+        Args:
+            fix: what sets its direction to `max`.
+        """
         if self.mode(metric, configured):
             return None
         return (
             f"{key} ({metric}) declares no direction, unlike {', '.join(self.by_metric)}; add "
-            f'{mode_key}=max (or min), or direction = {{"{metric}": "max"}} to the class that '
+            f'{fix} (or min), or direction = {{"{metric}": "max"}} to the class that '
             f"returns it{did_you_mean(metric, list(self.by_metric))}"
         )
 
@@ -106,12 +111,43 @@ def of_targets(task: str | None, metrics: Mapping[str, str]) -> Directions:
 
 
 def resolved(sweep: Sweep, experiment: Experiment) -> tuple[Sweep, str | None]:
-    """Return a sweep with its metric and mode, and why nothing can be selected by them, if so."""
+    """Return a sweep with its metrics and modes, and why nothing can be selected by them, if so.
+
+    Both are lists if there are several metrics.
+    """
     directions = declared(experiment)
-    metric = sweep.metric or directions.primary
-    mode = directions.mode(metric, sweep.mode)
-    problem = directions.problem("sweep.metric", metric, "sweep.mode", sweep.mode)
-    return replace(sweep, metric=metric, mode=mode or sweep.mode), problem
+    sweep = replace(sweep, metric=sweep.metric or directions.primary)
+    problems = (directions.problem(*selection) for selection in _sweep_selections(sweep))
+    problem = next(filter(None, problems), None)
+    metrics, modes = metrics_and_modes(sweep)
+    pairs = zip(metrics, modes, strict=True)
+    modes = [directions.mode(metric, mode) or mode for metric, mode in pairs]
+    if len(metrics) == 1:
+        return replace(sweep, metric=metrics[0], mode=modes[0]), problem
+    return replace(sweep, metric=metrics, mode=modes), problem
+
+
+def metrics_and_modes(sweep: Sweep) -> tuple[list[str], list[str]]:
+    """Return the metrics of a sweep, `loss` if none is set, and their modes as configured."""
+    metrics = [sweep.metric] if isinstance(sweep.metric, str) else sweep.metric or ["loss"]
+    modes = [sweep.mode] * len(metrics) if isinstance(sweep.mode, str) else sweep.mode
+    return metrics, modes
+
+
+def list_problem(sweep: Sweep) -> str | None:
+    """Return what is wrong with the lists of metrics and modes of a sweep, if anything."""
+    metrics, modes = metrics_and_modes(sweep)
+    if sweep.metric == []:
+        return "sweep.metric ([]) names no metric; write sweep.metric=null for the primary one"
+    if twice := [metric for metric in dict.fromkeys(metrics) if metrics.count(metric) > 1]:
+        return f"sweep.metric ({format_plain(metrics)}) has {twice[0]} twice; name it once"
+    if len(metrics) != len(modes):
+        return (
+            f"sweep.mode ({format_plain(modes)}) must have one mode for each metric of "
+            f"sweep.metric ({format_plain(sweep.metric)}), or be one mode for all, e.g. "
+            "sweep.mode=auto"
+        )
+    return None
 
 
 def _by_name(direction: Any, *names: str) -> Any:
@@ -151,19 +187,28 @@ def _of_keras(target: str) -> str | None:
 
 
 def selections(experiment: Experiment) -> Iterator[tuple[str, str, str, str]]:
-    """Yield each key that selects by a metric, the metric, and the key and value of its mode."""
-    best, sweep = experiment.checkpoint.best, experiment.sweep
+    """Yield each key that selects by a metric, the metric, what sets its mode, and its mode."""
+    best = experiment.checkpoint.best
     if best.metric is not None:
-        yield "checkpoint.best.metric", best.metric, "checkpoint.best.mode", best.mode
-    if sweep.metric is not None:
-        yield "sweep.metric", sweep.metric, "sweep.mode", sweep.mode
+        yield "checkpoint.best.metric", best.metric, "checkpoint.best.mode=max", best.mode
+    if experiment.sweep.metric is not None:
+        yield from _sweep_selections(experiment.sweep)
     nodes = experiment.callbacks if isinstance(experiment.callbacks, Mapping) else {}
     for name, node in nodes.items():
         # A user's own callback may use `metric` for something else.
         is_own = isinstance(node, Mapping) and str(node.get("_target_")).startswith("trainer.")
         if is_own and isinstance(metric := node.get("metric"), str):
             key = f"callbacks.{name}"
-            yield f"{key}.metric", metric, f"{key}.mode", str(node.get("mode", "auto"))
+            yield f"{key}.metric", metric, f"{key}.mode=max", str(node.get("mode", "auto"))
+
+
+def _sweep_selections(sweep: Sweep) -> Iterator[tuple[str, str, str, str]]:
+    """Yield for each metric of a sweep what `selections` does."""
+    metrics, modes = metrics_and_modes(sweep)
+    for index, (metric, mode) in enumerate(zip(metrics, modes, strict=True)):
+        fixed = [*modes[:index], "max", *modes[index + 1 :]]
+        fix = format_plain(fixed if len(metrics) > 1 else "max")
+        yield "sweep.metric", metric, f"sweep.mode={fix}", mode
 
 
 def selecting_split(experiment: Experiment) -> str:

@@ -253,12 +253,15 @@ def _checkpoint(experiment: Experiment) -> Iterator[str]:
 
 def _directions(experiment: Experiment) -> Iterator[str]:
     """Nothing may select by a metric without a direction that sources declare."""
+    if line := directions.list_problem(experiment.sweep):
+        yield line
+        return
     if experiment.needs_run or experiment.own_loop is not None:
         return
     if selections := list(directions.selections(experiment)):
         declared = directions.declared(experiment)
-        for key, metric, mode_key, mode in selections if declared.is_complete else ():
-            if line := declared.problem(key, metric, mode_key, mode):
+        for selection in selections if declared.is_complete else ():
+            if line := declared.problem(*selection):
                 yield line
 
 

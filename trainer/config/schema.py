@@ -588,12 +588,15 @@ class Sweep:
         "after a failed point: run the others, or stop the sweep",
         OneOf("continue", "stop"),
     )
-    metric: str | None = key(
-        None, "metric that sorts the summary; null: the primary metric of the task"
+    metric: str | list[str] | None = key(
+        None,
+        "metric that sorts the summary, or a list of them, whose Pareto front comes first; null: "
+        "the primary metric of the task",
     )
-    mode: str = key(
+    mode: str | list[str] = key(
         "auto",
-        "whether larger (max) or smaller (min) is better; auto: as the metric declares",
+        "whether larger (max) or smaller (min) is better; auto: as the metric declares; a list "
+        "has one for each metric",
         OneOf("auto", "max", "min"),
     )
 

@@ -203,7 +203,7 @@ def _best(run_dir: Path, steps: list[int], metric: str | None, mode: str) -> int
             f"add checkpoint.best.metric={example}"
         )
     directions = recorded_metrics.read_directions(run_dir)
-    line = directions.problem("checkpoint.best.metric", metric, "checkpoint.best.mode", mode)
+    line = directions.problem("checkpoint.best.metric", metric, "checkpoint.best.mode=max", mode)
     if line and metric in names:
         raise ConfigError(line)
     ranked = KeepBest(metric, directions.mode(metric, mode) or "max", 1).ranked(checkpoints)

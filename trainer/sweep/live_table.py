@@ -25,6 +25,7 @@ from trainer.launch.display import (
 )
 from trainer.runs.status import RunStatus, State
 from trainer.sweep.points import Point
+from trainer.sweep.search import Goal
 from trainer.sweep.summary import count_states, varied_keys
 from trainer.text import format_metric, printable, short_keys, without_classes
 
@@ -55,8 +56,7 @@ class LiveTable:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total = total
-        self._metric = sweep.metric or "loss"
-        self._mode = sweep.mode
+        self._goal = Goal.all_of(sweep)[0]
         self._clock = clock
         self._screen = Screen(out, err, self)
         self._rows: dict[int, _Row] = {}
@@ -126,8 +126,8 @@ class LiveTable:
             self._screen.line(text)
 
     def _update_best(self, row: _Row, metrics: Mapping[str, float]) -> None:
-        value = metrics.get(self._metric, math.nan)
-        row.best = min(row.best, value, key=lambda each: rank(each, self._mode))
+        value = metrics.get(self._goal.metric, math.nan)
+        row.best = min(row.best, value, key=lambda each: rank(each, self._goal.mode))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Show the table: counts, a header, running points, then the best of the others."""
@@ -142,7 +142,7 @@ class LiveTable:
             Column(no_wrap=True),
             padding=(0, GAP, 0, 0),
         )
-        grid.add_row("#", *short_keys(keys), "state", f"best {self._metric}", "progress")
+        grid.add_row("#", *short_keys(keys), "state", f"best {self._goal.metric}", "progress")
         for row in rows:
             grid.add_row(
                 str(row.point.number),
@@ -160,4 +160,4 @@ class LiveTable:
         """Return the sort key of a row: running points by number, the others by metric."""
         if row.state is State.RUNNING:
             return False, 0.0, row.point.number
-        return True, rank(row.best, self._mode), row.point.number
+        return True, rank(row.best, self._goal.mode), row.point.number

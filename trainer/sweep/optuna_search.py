@@ -10,7 +10,7 @@ import inspect
 import math
 import random
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, cast
 
 import optuna
 from optuna.distributions import (
@@ -21,9 +21,11 @@ from optuna.distributions import (
 )
 from optuna.pruners import BasePruner
 from optuna.samplers import BaseSampler
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from trainer.annotations import Ge, Le
+from trainer.config.options.constraints import format_plain
 from trainer.errors import ConfigError
 from trainer.runs.status import State
 from trainer.sweep.points import Point
@@ -68,18 +70,26 @@ class OptunaSampler:
         self._name = name
         self._options = dict(options)
         self._pruner = pruner
-        self._goal = Goal.of(context.base.sweep)
+        self._goals = Goal.all_of(context.base.sweep)
         self._distributions = {
             key: _distribution(values) for key, values in context.space.ranges.items()
         }
         self._ranges = context.space.ranges
-        self._sampler(0)
+        sampler = self._sampler(0)
+        if len(self._goals) > 1:
+            try:
+                _mirror(self._goals, sampler, pruner).ask(self._distributions)
+            except ValueError as error:
+                raise ConfigError(
+                    f"search.sampler ({name}) chooses by one metric, and sweep.metric has "
+                    f"{len(self._goals)}; add search.sampler=TPESampler"
+                ) from error
 
     def sample(self, study: Study, number: int) -> Sample | None:
         seed = random.Random(f"{self._seed}:{number}").getrandbits(32)
-        mirror = _mirror(self._goal, self._sampler(seed), self._pruner)
+        mirror = _mirror(self._goals, self._sampler(seed), self._pruner)
         for trial in study.trials.values():
-            mirror.add_trial(_frozen(trial, self._goal, self._distributions))
+            mirror.add_trial(_frozen(trial, self._goals, self._distributions))
         asked = mirror.ask(self._distributions)
         if point := self._factory.point(number, self._values(asked.params)):
             state = mirror.get_trials(deepcopy=False)[-1].system_attrs
@@ -110,6 +120,7 @@ class OptunaSearch(Search):
 
     requires = ("optuna", "steadfast-trainer[optuna]")
     remembers = True
+    compares_several = True
 
     def __init__(
         self,
@@ -134,7 +145,13 @@ class OptunaSearch(Search):
         self._distributions = {
             key: _distribution(values) for key, values in context.space.ranges.items()
         }
-        self._mirror = _mirror(self.goal, None, self._pruner)
+        if len(self.goals) > 1 and pruner != "NopPruner":
+            raise ConfigError(
+                f"search.pruner ({pruner}) must be NopPruner, because Optuna prunes by one metric "
+                f"and sweep.metric is {format_plain(context.base.sweep.metric)}; "
+                "add search.pruner=NopPruner"
+            )
+        self._mirror = _mirror(self.goals, None, self._pruner)
         self._ids: dict[int, int] = {}
         self._num_seen = 0
         self._verdicts: dict[int, bool] = {}
@@ -178,27 +195,32 @@ class OptunaSearch(Search):
                 )
             case "end":
                 outcome = event["outcome"]
-                state, values = _end(State(outcome["state"]), outcome["metrics"], self.goal)
+                state, values = _end(State(outcome["state"]), outcome["metrics"], self.goals)
                 if not storage.get_trial(self._ids[number]).state.is_finished():
                     storage.set_trial_state_values(self._ids[number], state, values)
 
 
-def _mirror(goal: Goal, sampler: BaseSampler | None, pruner: BasePruner | None) -> optuna.Study:
-    direction: Literal["minimize", "maximize"] = "minimize" if goal.mode == "min" else "maximize"
+def _mirror(
+    goals: Sequence[Goal], sampler: BaseSampler | None, pruner: BasePruner | None
+) -> optuna.Study:
+    directions = [
+        StudyDirection.MINIMIZE if goal.mode == "min" else StudyDirection.MAXIMIZE for goal in goals
+    ]
     # The name is fixed: Hyperband's pruner draws a bracket from it.
     return optuna.create_study(
-        direction=direction, sampler=sampler, pruner=pruner, study_name="search"
+        directions=directions, sampler=sampler, pruner=pruner, study_name="search"
     )
 
 
-def _frozen(trial: Trial, goal: Goal, distributions: Mapping[str, BaseDistribution]) -> FrozenTrial:
+def _frozen(
+    trial: Trial, goals: Sequence[Goal], distributions: Mapping[str, BaseDistribution]
+) -> FrozenTrial:
     """Return a point as Optuna's samplers see it."""
+    metric = goals[0].metric
     state, values = TrialState.RUNNING, None
     if outcome := trial.outcome:
-        state, values = _end(outcome.state, outcome.metrics, goal)
-    reports = [
-        metrics[goal.metric] for metrics in trial.evaluations.values() if goal.metric in metrics
-    ]
+        state, values = _end(outcome.state, outcome.metrics, goals)
+    reports = [metrics[metric] for metrics in trial.evaluations.values() if metric in metrics]
     return create_trial(
         state=state,
         values=values,
@@ -210,11 +232,12 @@ def _frozen(trial: Trial, goal: Goal, distributions: Mapping[str, BaseDistributi
 
 
 def _end(
-    state: State, metrics: Mapping[str, float], goal: Goal
+    state: State, metrics: Mapping[str, float], goals: Sequence[Goal]
 ) -> tuple[TrialState, list[float] | None]:
     if state is State.DONE:
-        value = goal.value(metrics)
-        return (TrialState.COMPLETE, [value]) if math.isfinite(value) else (TrialState.FAIL, None)
+        values = [goal.value(metrics) for goal in goals]
+        is_finite = all(map(math.isfinite, values))
+        return (TrialState.COMPLETE, values) if is_finite else (TrialState.FAIL, None)
     return _STATES.get(state, TrialState.FAIL), None
 
 

@@ -15,8 +15,10 @@ from typing import Annotated, Any, Protocol
 from hydra.core.override_parser.types import Override
 
 from trainer.annotations import Ge, Le
+from trainer.config.directions import metrics_and_modes, rank
 from trainer.config.instantiate import instantiate
 from trainer.config.options import targets
+from trainer.config.options.constraints import format_plain
 from trainer.config.schema import Experiment, Sweep
 from trainer.errors import ConfigError
 from trainer.runs.identity import run_name
@@ -134,16 +136,27 @@ class Search:
             same command continues it.
         unit: the unit of the budgets in its proposals: `steps` or `epochs`.
         extends: options that may differ when the search is continued.
+        compares_several: whether it can decide by several metrics.
+        goal: the metric by which it decides; of several, the first.
     """
 
     remembers = False
+    compares_several = False
     unit = "steps"
     extends: Sequence[str] = ("max_points",)
 
     def __init__(self, context: SearchContext, sampler: Sampler) -> None:
         self.context = context
         self.sampler = sampler
-        self.goal = Goal.of(context.base.sweep)
+        self.goals = Goal.all_of(context.base.sweep)
+        self.goal = self.goals[0]
+        if len(self.goals) > 1 and self.remembers and not self.compares_several:
+            metrics = format_plain(context.base.sweep.metric)
+            raise ConfigError(
+                f"sweep.metric ({metrics}) must be one metric, because "
+                f"search={context.base.choices['search']} decides by one; "
+                f"add sweep.metric={self.goal.metric}"
+            )
 
     @property
     def total(self) -> int:
@@ -168,7 +181,7 @@ class Search:
         ranges = {key: str(values) for key, values in self.context.space.ranges.items()}
         return {
             "fixed configuration": run_name(base),
-            "goal": f"{self.goal.mode} {self.goal.metric}",
+            "goal": ", ".join(f"{goal.mode} {goal.metric}" for goal in self.goals),
             **options,
             **ranges,
         }
@@ -205,14 +218,16 @@ class Search:
 
 @dataclass(frozen=True)
 class Goal:
-    """The metric by which a search decides."""
+    """A metric by which a search decides and a summary is sorted."""
 
     metric: str
     mode: str
 
     @classmethod
-    def of(cls, sweep: Sweep) -> Goal:
-        return cls(sweep.metric or "loss", "min" if sweep.mode == "min" else "max")
+    def all_of(cls, sweep: Sweep) -> list[Goal]:
+        """Return the goal of each metric of a sweep."""
+        pairs = zip(*metrics_and_modes(sweep), strict=True)
+        return [cls(metric, "min" if mode == "min" else "max") for metric, mode in pairs]
 
     def value(self, metrics: Mapping[str, float]) -> float:
         """Return the value of the metric, or raise a ConfigError if it is not among these."""
@@ -225,10 +240,7 @@ class Goal:
 
     def rank(self, metrics: Mapping[str, float]) -> float:
         """Return a number that is smaller for better metrics; inf without the metric, or NaN."""
-        value = metrics.get(self.metric, math.nan)
-        if math.isnan(value):
-            return math.inf
-        return value if self.mode == "min" else -value
+        return rank(metrics.get(self.metric, math.nan), self.mode)
 
 
 class GridSearch(Search):

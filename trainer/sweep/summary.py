@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import math
+import operator
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from trainer.cli.terminal import Terminal
-from trainer.config.directions import rank
 from trainer.config.schema import Experiment, Sweep
 from trainer.errors import ConfigError
 from trainer.files import Lock, LockedError, finite_only, write_atomically, writing
 from trainer.runs import identity
 from trainer.runs.status import State
 from trainer.sweep.points import Point, PointResult
+from trainer.sweep.search import Goal
 from trainer.text import format_metric, short_keys
 
 _LOCK_WAIT_SECS = 5.0  # the children of a killed command may hold the lock for a moment longer
@@ -97,42 +98,66 @@ def count_states(states: Iterable[State]) -> str:
 
 
 def sort_results(sweep: Sweep, results: Sequence[PointResult]) -> list[PointResult]:
-    """Return the results, the best first, those without the metric last."""
-    metric = _metric(sweep)
+    """Return the results, the best first, those without the metric last.
+
+    With several metrics the Pareto front comes first; the first metric sorts it, and the others.
+    """
+    front = _pareto_front(sweep, results)
     return sorted(
         results,
         key=lambda result: (
-            rank(result.outcome.metrics.get(metric, math.nan), sweep.mode),
+            result.point.number not in front,
+            _ranks(sweep, result),
             result.point.number,
         ),
     )
 
 
-def _metric(sweep: Sweep) -> str:
-    return sweep.metric or "loss"
+def _ranks(sweep: Sweep, result: PointResult) -> list[float]:
+    return [goal.rank(result.outcome.metrics) for goal in Goal.all_of(sweep)]
+
+
+def _pareto_front(sweep: Sweep, results: Sequence[PointResult]) -> set[int]:
+    """Return the numbers of the points that no other beats: as good in all metrics, better in one.
+
+    A point without one of the metrics is not among them.
+    """
+    front: dict[int, list[float]] = {}
+    ranked = [(_ranks(sweep, result), result.point.number) for result in results]
+    for ranks, number in sorted(ranked):  # what beats a point comes before it
+        is_beaten = any(
+            other != ranks and all(map(operator.le, other, ranks)) for other in front.values()
+        )
+        if not is_beaten and math.inf not in ranks:
+            front[number] = ranks
+    return {*front}
 
 
 def show_summary(terminal: Terminal, sweep: Sweep, results: Sequence[PointResult]) -> None:
     """Show the summary as text; see `write_summary`."""
-    metric, results = _metric(sweep), sort_results(sweep, results)
+    results = sort_results(sweep, results)
+    front = _pareto_front(sweep, results)
+    metrics = [goal.metric for goal in Goal.all_of(sweep)]
     keys = varied_keys(result.point for result in results)
     # Metrics of single classes, such as recall/cat, would make the table too wide.
-    names = [name for name in _metric_names(results) if name == metric or "/" not in name]
-    names.sort(key=lambda name: name != metric)
-    has_test = any(result.outcome.test for result in results)
+    known = _metric_names(results)
+    names = [name for name in metrics if name in known]
+    names += [name for name in known if name not in metrics and "/" not in name]
+    tested = metrics if any(result.outcome.test for result in results) else []
+    has_front = len(metrics) > 1
     has_origin = any(result.point.origin for result in results)
 
     def cells(result: PointResult) -> list[str]:
         point = result.point
         outcome = result.outcome
-        metrics = outcome.metrics
         return [
             *(point.shown.get(key, "-") for key in keys),
             *([point.origin or "-"] * has_origin),
+            *(["yes" if point.number in front else "-"] * has_front),
             outcome.state,
             str(outcome.step),
-            *(format_metric(metrics[name]) if name in metrics else "-" for name in names),
-            *([format_metric(outcome.test[metric]) if metric in outcome.test else "-"] * has_test),
+            *(_cell(outcome.metrics, name) for name in names),
+            *(_cell(outcome.test, name) for name in tested),
             str(point.path),
         ]
 
@@ -140,25 +165,35 @@ def show_summary(terminal: Terminal, sweep: Sweep, results: Sequence[PointResult
     header = [
         *short_keys(keys),
         *["from"] * has_origin,
+        *["pareto"] * has_front,
         "state",
         "step",
         *names,
-        *[f"test {metric}"] * has_test,
+        *(f"test {name}" for name in tested),
         "run",
     ]
-    alignment = "<" * (len(keys) + has_origin + 1) + ">" * (len(names) + has_test + 1) + "<"
-    terminal.show_line(f"{states}; the best {metric} first:")
+    left, right = len(keys) + has_origin + has_front + 1, 1 + len(names) + len(tested)
+    alignment = "<" * left + ">" * right + "<"
+    best = f"Pareto front of {', '.join(metrics)}" if has_front else f"best {metrics[0]}"
+    terminal.show_line(f"{states}; the {best} first:")
     terminal.show_table([header, *map(cells, results)], alignment, fewest=2)
     for result in results:
         if result.outcome.error:
             terminal.show_line(f"{result.point.label}: {result.outcome.error}")
 
 
+def _cell(metrics: Mapping[str, float], name: str) -> str:
+    return format_metric(metrics[name]) if name in metrics else "-"
+
+
 def _json(sweep: Sweep, results: Sequence[PointResult]) -> str:
+    goals = Goal.all_of(sweep)
+    front = _pareto_front(sweep, results)
     points = [
         {
             "varied": dict(result.point.shown),
             **({"from": result.point.origin} if result.point.origin else {}),
+            **({"pareto": result.point.number in front} if len(goals) > 1 else {}),
             "state": result.outcome.state,
             "step": result.outcome.step,
             "metrics": finite_only(result.outcome.metrics),
@@ -168,8 +203,11 @@ def _json(sweep: Sweep, results: Sequence[PointResult]) -> str:
         }
         for result in results
     ]
-    mode = "min" if sweep.mode == "min" else "max"
-    return json.dumps({"metric": _metric(sweep), "mode": mode, "points": points}, indent=1) + "\n"
+    metric: Any = [goal.metric for goal in goals]
+    mode: Any = [goal.mode for goal in goals]
+    if len(goals) == 1:
+        (metric,), (mode,) = metric, mode
+    return json.dumps({"metric": metric, "mode": mode, "points": points}, indent=1) + "\n"
 
 
 def _metric_names(results: Sequence[PointResult]) -> list[str]:

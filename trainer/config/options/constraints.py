@@ -264,6 +264,8 @@ def _violation(value: Any, rule: Rule) -> str | None:
             items = value if isinstance(value, list | tuple) else ()
             problem = next(filter(None, (violation(item, rules) for item in items)), None)
             return problem and problem.replace("must", "each item must", 1)
+        case OneOf() if isinstance(value, list):
+            return _violation(value, Each((rule,)))
         case OneOf(words, number):
             is_number = _is_number(value) and math.isfinite(value)
             if value in words or (number is not None and is_number and number.holds(value)):

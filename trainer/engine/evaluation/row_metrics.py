@@ -214,13 +214,13 @@ def _try_metric(name: str, metric: Metric, num_classes: int, kind: MetricKind) -
 def require_evaluated(experiment: Experiment, names: Sequence[str], directions: Directions) -> None:
     """Raise a ConfigError if a metric that selects is not evaluated or has no direction."""
     problems = []
-    for key, name, mode_key, mode in selections(experiment):
+    for key, name, fix, mode in selections(experiment):
         if name not in names:
             problems.append(
                 f"{key} ({name}) must be a metric of the evaluation, "
                 f"which has {', '.join(names)}{did_you_mean(name, names)}"
             )
-        elif line := directions.problem(key, name, mode_key, mode):
+        elif line := directions.problem(key, name, fix, mode):
             problems.append(line)
     if problems:
         raise ConfigError(*problems)
