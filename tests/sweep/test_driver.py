@@ -145,6 +145,24 @@ def test_driver_runs_every_point_once_and_those_that_a_repeated_sweep_adds():
     assert "/sweeps/single-" in sweep("sweep.name=null").out
 
 
+def test_next_command_exports_the_first_point_of_the_front():
+    def finish(loss, accuracy):
+        def behavior(process):
+            succeed(process)
+            path = process.point.path / "result.json"
+            metrics = {"loss": loss, "accuracy": accuracy}
+            path.write_text(json.dumps({**json.loads(path.read_text()), "metrics": metrics}))
+
+        return behavior
+
+    ends = {1: [finish(0.5, 0.5)], 2: [finish(0.25, 0.75)], 3: [finish(0.125, 0.5)]}
+    outcome = sweep("seed=1,2,3", "sweep.metric=[accuracy,loss]", behaviors=ends)
+    assert {seed: point["pareto"] for seed, point in summary().items()} == {
+        1: False, 2: True, 3: True,
+    }  # fmt: skip
+    assert outcome.out.endswith(f" mode=export resume={summary()[2]['run']}\n")
+
+
 def test_failed_points_do_not_stop_the_others():
     outcome = sweep(
         "seed=1,2,3,4,5,6,7",
