@@ -250,6 +250,26 @@ def test_sweep_and_comparison_show_what_each_key_does(opened, report):
     assert page.locator("#compare td b").first.inner_text() == "0.7000"
 
 
+def test_pareto_front_of_two_metrics_is_outlined(opened, tmp_path):
+    pairs = {"a": (0.5, 0.5), "b": (0.75, 0.75), "c": (0.5, 0.25), "d": (0.75, 1.0)}
+    runs = [
+        summary(name, number, modes={"accuracy": "max", "loss": "min"},
+                metrics={"accuracy": accuracy, "loss": loss})
+        for number, (name, (accuracy, loss)) in enumerate(pairs.items())
+    ]  # fmt: skip
+    path = tmp_path / "report.html"
+    data = {"folder": "runs", "now": 0, "runs": runs, "series": {}, "details": {}}
+    path.write_text(report_page("Report", data), encoding="utf-8")
+    page = opened(path.as_uri())
+    page.click("#tab-sweep")
+    assert page.locator("#sweep [data-front=true]").count() == 0
+    page.select_option("#sweep select", "loss")
+    front = page.locator("#sweep [data-front=true]").evaluate_all(
+        "marks => marks.map((mark) => mark.dataset.run)"
+    )
+    assert front == ["b", "c"]
+
+
 def test_chart_is_downloaded_as_a_table_and_a_picture(opened, report):
     page = opened(report)
     page.hover('.chart[data-title="accuracy"]')

@@ -1,5 +1,6 @@
 "use strict";
-// What the keys that differ do to the metric: parallel coordinates, and a scatter plot of one key.
+// What the keys that differ do to the metric: parallel coordinates, and a scatter plot of one key
+// or of another metric.
 
 const FRAME = {left: 60, right: 30, top: 40, bottom: 44, height: 320};
 const MOST_AXES = 10;
@@ -61,13 +62,23 @@ function parallelOf(runs, axes, width, open) {
   return svg("svg", {width, height}, ...lines, ...rulers);
 }
 
+/** Returns the runs that no other beats: as good on both axes, and better on one. */
+function frontOf(runs, axes) {
+  const costsOf = (run) => axes.map((axis) => axis.of(run) * (axis.mode === "min" ? 1 : -1));
+  const beats = (a, b) => a.every((cost, i) => cost <= b[i]) && a.some((cost, i) => cost < b[i]);
+  const costs = runs.map(costsOf);
+  return new Set(runs.filter((_, i) => !costs.some((other) => beats(other, costs[i]))));
+}
+
 function scatterOf(runs, axis, metric, width, colors, open) {
   const {left, right, top, bottom, height} = FRAME;
   const xOf = (value) => left + 20 + (width - left - right - 40) * axis.share(value);
   const yOf = (value) => height - bottom - (height - top - bottom) * metric.share(value);
-  const marks = runs.filter((run) => axis.of(run) !== undefined).map((run) => markOf("circle", run,
-    {cx: xOf(axis.of(run)), cy: yOf(scoreOf(run)), r: 5,
-      fill: colors.get(run.id) ?? heatOf(metric.share(scoreOf(run)))}, open));
+  const shown = runs.filter((run) => axis.of(run) !== undefined && metric.of(run) !== undefined);
+  const front = axis.mode ? frontOf(shown, [axis, metric]) : new Set();
+  const marks = shown.map((run) => markOf("circle", run,
+    {cx: xOf(axis.of(run)), cy: yOf(metric.of(run)), r: 5, "data-front": front.has(run),
+      fill: colors.get(run.id) ?? heatOf(metric.share(metric.of(run)))}, open));
   return svg("svg", {width, height},
     svg("line", {x1: left, x2: left, y1: top, y2: height - bottom}),
     svg("line", {x1: left, x2: width - right, y1: height - bottom, y2: height - bottom}),
@@ -79,10 +90,16 @@ function scatterOf(runs, axis, metric, width, colors, open) {
     svg("text", {x: left, y: top - 14, class: "axis"}, metric.title), ...marks);
 }
 
+/** Returns the axis of the last values of a metric; `mode`: which values are better. */
+function axisOfMetric(name, runs) {
+  const of = (run) => run.metrics[name] ?? undefined;
+  return {...axisOf(name, runs.map(of)), of, mode: runs[0].modes[name]};
+}
+
 /**
  * Shows runs by the keys in which they differ and by their metric.
  *
- * @param choice {key} of the scatter plot; the select changes it.
+ * @param choice {key} or metric of the scatter plot; the select changes it.
  */
 function showSweep(element, listed, colors, choice, open) {
   const runs = listed.filter((run) => scoreOf(run) !== null && run.metric === listed[0].metric);
@@ -101,17 +118,23 @@ function showSweep(element, listed, colors, choice, open) {
     of: (run) => run.differs[key]}));
   const metric = {...axisOf(runs[0].metric, runs.map(scoreOf)), of: scoreOf};
   const width = Math.max(420, element.clientWidth - 28);
-  const chosen = axes.find(({title}) => title === choice.key) ?? axes[0];
+  const others = Object.keys(runs[0].modes)
+    .filter((name) => name !== metric.title && !name.includes("/") && !keys.includes(name));
+  const other = others.find((name) => name === choice.key);
+  const chosen = other ? axisOfMetric(other, runs)
+    : axes.find(({title}) => title === choice.key) ?? axes[0];
   const select = el("select", {"aria-label": "Key of the scatter plot", onchange: () => {
     choice.key = select.value;
     showSweep(element, listed, colors, choice, open);
-  }}, ...keys.map((key) => el("option", {selected: key === chosen.title}, key)));
-  const data = [runs.map((run) => [run.id, run.differs, scoreOf(run), colors.get(run.id)]), width,
-    chosen.title];
+  }}, ...[...keys, ...others].map((key) => el("option", {selected: key === chosen.title}, key)));
+  const data = [runs.map((run) => [run.id, run.differs, scoreOf(run), colors.get(run.id),
+    chosen.of(run), run.metrics[metric.title]]), width, chosen.title];
   showParts(element, [
     ["parallel", `${runs.length} runs, colored by ${metric.title}`, data,
       () => parallelOf(runs, [...axes, metric], width, open)],
     ["scatter", null, data, () => el("div", {}, el("label", {}, `${metric.title} by `, select),
-      scatterOf(runs, chosen, metric, width, colors, open))],
+      other ? el("span", {class: "soft"}, " outlined: the Pareto front") : "",
+      scatterOf(runs, chosen, other ? axisOfMetric(metric.title, runs) : metric, width, colors,
+        open))],
   ]);
 }
