@@ -64,7 +64,10 @@ class Lt(Bound):
 
 @dataclass(frozen=True, init=False)
 class OneOf:
-    """One of some words, or also a number of at least `or_at_least`, or above `or_above`."""
+    """One of some words, or a number of at least `or_at_least`, or above `or_above`.
+
+    Of a list, each item must be one.
+    """
 
     words: tuple[str, ...]
     number: Bound | None
