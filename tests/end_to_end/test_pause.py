@@ -25,7 +25,7 @@ def test_paused_run_exits_with_0_and_resume_continues_it(tmp_path, layout):
     paused.mkdir()
     straight.mkdir()
     options = (*OPTIONS, *LAYOUTS[layout])
-    out = succeed(paused, *options, "pause.steps=3")
+    out = succeed(paused, *options, "pause.at_step=3")
     run_dir = only_run(paused)
     assert "Paused after step 4; the same command without pause continues." in out
     assert (committed_steps(run_dir / "checkpoints")[-1], list(run_dir.glob("result.json"))) == (

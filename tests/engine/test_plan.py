@@ -105,12 +105,12 @@ def test_save_policy_that_stays_behind_is_refused_later():
 @pytest.mark.parametrize(
     ("overrides", "step"),
     [
-        (["pause.steps=5"], 8),
-        (["pause.steps=8"], 8),
-        (["pause.steps=9"], 12),
-        (["pause.epochs=0.4"], 4),
-        (["pause.epochs=0.5"], 8),
-        (["pause.steps=17"], 18),
+        (["pause.at_step=5"], 8),
+        (["pause.at_step=8"], 8),
+        (["pause.at_step=9"], 12),
+        (["pause.at_epoch=0.4"], 4),
+        (["pause.at_epoch=0.5"], 8),
+        (["pause.at_step=17"], 18),
         ([], None),
     ],
 )
@@ -123,7 +123,7 @@ def test_pause_is_at_the_first_evaluation_from_its_budget_on(overrides, step):
 
 @pytest.mark.parametrize(
     "overrides",
-    [["pause.steps=1", "pause.epochs=1"], ["pause.steps=1", "evaluate.sidecar=true"]],
+    [["pause.at_step=1", "pause.at_epoch=1"], ["pause.at_step=1", "evaluate.sidecar=true"]],
 )
 def test_pause_that_cannot_be_kept_is_refused(overrides):
     with pytest.raises(ConfigError, match=r"pause"):

@@ -233,7 +233,7 @@ class World:
     def _train(self, point, pause, process):
         """Train from the newest checkpoint; an evaluation after each step, a save after some."""
         run = self.run(point)
-        until = pause.steps or pause.epochs or math.inf
+        until = pause.at_step or pause.at_epoch or math.inf
         for step in range(run.saved + 1, LENGTH + 1):
             self.trained.append((point.number, step))
             loss = point.experiment.optimizer["learning_rate"]  # the best accuracies have others

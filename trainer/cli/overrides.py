@@ -187,7 +187,12 @@ def _without(saved: Iterable[str], new: Iterable[str]) -> list[str]:
     options and the groups within.
     """
     # What the earlier command was allowed to change, this one is not; nor does it pause there.
-    keys = {"resume_allow", "pause.steps", "pause.epochs", *(override_key(item) for item in new)}
+    keys = {
+        "resume_allow",
+        "pause.at_step",
+        "pause.at_epoch",
+        *(override_key(item) for item in new),
+    }
     keys |= {_OTHER[key] for key in keys if key in _OTHER}
     chosen = tuple(f"{section(key)}." for key in keys if re.split("[@/]", key)[0] in GROUPS)
     return [

@@ -322,9 +322,10 @@ def _sidecar(experiment: Experiment) -> Iterator[str]:
 
 def _pause(experiment: Experiment) -> Iterator[str]:
     pause = experiment.pause
-    if pause.steps is not None and pause.epochs is not None:
+    if pause.at_step is not None and pause.at_epoch is not None:
         yield (
-            f"pause.steps ({pause.steps}) and pause.epochs ({pause.epochs:g}) are both set; set one"
+            f"pause.at_step ({pause.at_step}) and pause.at_epoch ({pause.at_epoch:g}) are both "
+            "set; set one"
         )
     if pause != Pause() and experiment.evaluate.sidecar:
         yield (

@@ -118,12 +118,12 @@ class Train:
 class Pause:
     """Where this command pauses a run, which the same command without it continues."""
 
-    steps: int | None = key(
+    at_step: int | None = key(
         None,
         "save and exit with code 0 at the first evaluation from this step on; null: at the end",
         Ge(1),
     )
-    epochs: float | None = key(
+    at_epoch: float | None = key(
         None,
         "the same, from this number of epochs on; 0.5: when half of the data was seen",
         Gt(0),

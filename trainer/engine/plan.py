@@ -247,10 +247,10 @@ def make_plan(
 
 def _pause_step(pause: Pause, epochs: Epochs, evaluate: Sequence[StepPolicy]) -> int:
     """Return the step of the first evaluation from the one on that `pause` names."""
-    first = pause.steps
-    if pause.epochs is not None:
+    first = pause.at_step
+    if pause.at_epoch is not None:
         # Of the products of floats only: 0.1 epochs of 30 steps are not 3.0000000000000004 steps.
-        first = max(1, math.ceil(round(pause.epochs * epochs.length, 6)))
+        first = max(1, math.ceil(round(pause.at_epoch * epochs.length, 6)))
     if first is None:
         return sys.maxsize
     return min((policy.next_after(first - 1) for policy in evaluate), default=sys.maxsize)

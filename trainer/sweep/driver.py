@@ -410,7 +410,7 @@ class Driver:
     def _pause(self, until: float | None) -> Pause:
         if until is None:
             return Pause()
-        return Pause(steps=int(until)) if self._search.unit == "steps" else Pause(epochs=until)
+        return Pause(at_step=int(until)) if self._search.unit == "steps" else Pause(at_epoch=until)
 
     def _recorded(self, point: Point, until: float | None) -> RunStatus | None:
         """Return the outcome if the run directory shows that there is nothing left to train."""

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from trainer.annotations import Ge, Gt, Le
 from trainer.config.schema import Train
 from trainer.errors import ConfigError
 from trainer.runs.status import State
-from trainer.sweep.search import SamplerOptions, Search, SearchContext
+from trainer.sweep.search import Grid, Random, Sampler, Search, SearchContext
 from trainer.sweep.study import Proposal, Study, Trial
 
 _RUNGS = 4
@@ -99,6 +99,41 @@ class Budgets:
 
 def _rounded(budget: float, unit: str) -> float:
     return math.ceil(budget - 1e-9) if unit == "steps" else round(budget, 6)
+
+
+@dataclass(frozen=True)
+class SamplerOptions:
+    """The options of a sampler, of a search that takes any.
+
+    Attributes:
+        name: `grid`, `random`, a class of Optuna such as `TPESampler`, or `auto`: the grid if all
+            values are listed and `max_points` is null, else random.
+    """
+
+    name: str = "auto"
+    max_points: int | None = None
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def build(self, context: SearchContext) -> Sampler:
+        """Return the sampler, or raise a ConfigError."""
+        is_finite = not math.isinf(context.space.size)
+        name = self.name
+        if name == "auto":
+            name = "grid" if is_finite and self.max_points is None else "random"
+        if name == "grid":
+            return Grid(context)
+        if self.max_points is None and not is_finite:
+            raise ConfigError(
+                "search.max_points (null) must be set, because a range has infinitely many values; "
+                "add search.max_points=<number of points>"
+            )
+        max_points = int(context.space.size) if self.max_points is None else self.max_points
+        if name == "random":
+            return Random(context, max_points, self.seed)
+        from trainer.sweep.optuna_search import OptunaSampler  # only now: it imports Optuna
+
+        return OptunaSampler(context, name, max_points, self.seed, self.options)
 
 
 def check_pauses(context: SearchContext) -> None:

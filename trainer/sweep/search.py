@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -261,41 +261,6 @@ class RandomSearch(Search):
         seed: Annotated[int, Ge(0), Le(4294967295)] = 0,
     ) -> None:
         super().__init__(context, Random(context, max_points, seed))
-
-
-@dataclass(frozen=True)
-class SamplerOptions:
-    """The options of a sampler, of a search that takes any.
-
-    Attributes:
-        name: `grid`, `random`, a class of Optuna such as `TPESampler`, or `auto`: the grid if all
-            values are listed and `max_points` is null, else random.
-    """
-
-    name: str = "auto"
-    max_points: int | None = None
-    seed: int = 0
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def build(self, context: SearchContext) -> Sampler:
-        """Return the sampler, or raise a ConfigError."""
-        is_finite = not math.isinf(context.space.size)
-        name = self.name
-        if name == "auto":
-            name = "grid" if is_finite and self.max_points is None else "random"
-        if name == "grid":
-            return Grid(context)
-        if self.max_points is None and not is_finite:
-            raise ConfigError(
-                "search.max_points (null) must be set, because a range has infinitely many values; "
-                "add search.max_points=<number of points>"
-            )
-        max_points = int(context.space.size) if self.max_points is None else self.max_points
-        if name == "random":
-            return Random(context, max_points, self.seed)
-        from trainer.sweep.optuna_search import OptunaSampler  # only now: it imports Optuna
-
-        return OptunaSampler(context, name, max_points, self.seed, self.options)
 
 
 def create_search(context: SearchContext) -> Search:

@@ -47,7 +47,7 @@ def test_details_of_a_run_are_complete(runs):
     assert {key: content[key] for key in expected} == expected
     worker = {"name": "worker-0", "host": "node-1", "phase": "train", "step": 400}
     assert content["workers"][0] == {**worker, "quiet_secs": None, "end": "done"}
-    assert next(iter(content["time"]["secs"])) == "steps"
+    assert next(iter(content["time"]["secs"])) == "train"
     assert 0 < content["time"]["useful"] < 1
     assert content["time"]["sizes"] == "2, 1 from step 200"
     marks = {(mark["step"], mark["kind"]) for mark in content["marks"]}
