@@ -283,6 +283,16 @@ def test_command_ends_when_its_hours_are_over_and_the_same_one_continues():
     assert (sweep("seed=1,2").code, states()) == (0, {1: "done", 2: "done"})
 
 
+@pytest.mark.parametrize("search", ["asha", "pbt"])
+@pytest.mark.parametrize("key", ["evaluate.every_epochs=null", "evaluate.sidecar=true"])
+def test_search_whose_points_cannot_pause_is_refused(search, key):
+    rate = "optimizer.learning_rate=interval(0.1,0.2)"
+    outcome = sweep(f"search={search}", rate, key)
+    assert (outcome.code, started_seeds()) == (2, [])
+    assert f"search={search}" in outcome.err
+    assert not Path("runs").exists()
+
+
 def test_running_points_save_if_the_search_cannot_continue(monkeypatch):
     propose = GridSearch.propose
 

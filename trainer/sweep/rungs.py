@@ -150,6 +150,11 @@ def check_pauses(context: SearchContext) -> None:
             "evaluate.sidecar (true) evaluates while training continues, so points of "
             f"search={search} cannot pause at an evaluation; add evaluate.sidecar=false"
         )
+    if base.evaluate.every_steps is None and base.evaluate.every_epochs is None:
+        raise ConfigError(
+            f"evaluate evaluates at the end alone, and points of search={search} pause at an "
+            "evaluation; add evaluate.every_epochs=1"
+        )
 
 
 @dataclass(frozen=True)
