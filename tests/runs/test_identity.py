@@ -94,7 +94,7 @@ def test_changed_key_is_shown_with_both_values_and_names_another_run_if_it_is_a_
     for key in LEAVES:
         other = changed(key)
         assert (run_name(other)[-12:] != digest) == names_run(key, LEAVES), key
-        if key.startswith(("resume", "mode", "choices", "sweep", "search")):
+        if key.startswith(("resume", "mode", "pause", "choices", "sweep", "search")):
             continue
         now = leaves(other)
         differences = changes(LEAVES, now)

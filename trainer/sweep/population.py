@@ -169,7 +169,8 @@ def _part(trial: Trial, until: float | None) -> Stint | None:
     """Return the part of a training with a budget; the last one of a training that ended before."""
     last = trial.stints[-1]
     is_done = last.outcome is not None and last.outcome.state is State.DONE
-    return trial.at(until) or (last if is_done else None)
+    is_before = last.until is not None and (until is None or last.until < until)
+    return trial.at(until) or (last if is_done and is_before else None)
 
 
 def _outcome(trial: Trial, until: float | None) -> RunStatus:

@@ -182,6 +182,7 @@ class Search:
         return {
             "fixed configuration": run_name(base),
             "goal": ", ".join(f"{goal.mode} {goal.metric}" for goal in self.goals),
+            "unit": self.unit,
             **options,
             **ranges,
         }

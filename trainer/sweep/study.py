@@ -204,6 +204,24 @@ class Study:
         self.events.append(event)
 
 
+def read_study(folder: Path) -> tuple[Study, Mapping[str, Any]] | None:
+    """Return the study of a sweep's folder and its definition, or None if it has no log.
+
+    Raises:
+        DamagedError: the log cannot be read.
+    """
+    lines, _ = _read(folder / FILE)
+    if not lines:
+        return None
+    study = Study()
+    try:
+        for event in lines[1:]:
+            study._apply(event)
+        return study, lines[0]["search"]
+    except (KeyError, ValueError, TypeError) as error:
+        raise DamagedError(folder / FILE, f"an event is incomplete: {error!r}") from error
+
+
 def _read(path: Path) -> tuple[list[dict[str, Any]], int]:
     """Return the lines of a log, and the size of its complete lines in bytes."""
     try:

@@ -20,6 +20,7 @@ from trainer.config import addresses
 from trainer.errors import DONE, ConfigError
 from trainer.files import write_atomically
 from trainer.store import remote_view
+from trainer.sweep.search_data import searches_of
 
 _FILE = "report.html"
 _POINTS_OF_ALL, _FEWEST_POINTS = 30_000, 100
@@ -48,7 +49,8 @@ def run(arguments: Sequence[str]) -> int:
     places = _places(args.runs)
     count = f"{len(places)} run{'s' if len(places) != 1 else ''}"
     title = places[0].rstrip("/").rpartition("/")[2] if len(places) == 1 else count
-    write_atomically(output, report_page(title, _data(places)))
+    sweeps = [Path(each).expanduser() for each in args.runs if not addresses.is_remote(each)]
+    write_atomically(output, report_page(title, _data(places, sweeps)))
     print(f"{count}: {output}")
     return DONE
 
@@ -76,13 +78,13 @@ def _places(arguments: Sequence[str]) -> list[str]:
     return list(places.values())
 
 
-def _data(places: Sequence[str]) -> dict[str, Any]:
+def _data(places: Sequence[str], sweeps: Sequence[Path]) -> dict[str, Any]:
     most = max(_FEWEST_POINTS, min(MOST_POINTS, _POINTS_OF_ALL // len(places)))
     folder = ", ".join(sorted({os.path.dirname(place) or "." for place in places}))
     with ExitStack() as stack:
         paths = {place: stack.enter_context(_directory(place)) for place in places}
         return {
-            **Summaries(folder, lambda: paths).payload(),
+            **Summaries(folder, lambda: paths, lambda: searches_of(sweeps)).payload(),
             "series": {place: read_series(path, most=most) for place, path in paths.items()},
             "details": {place: details(path, place) for place, path in paths.items()},
         }

@@ -15,6 +15,7 @@ from trainer.cli.commands.command_arguments import DEFAULT_FOLDER, listed_runs
 from trainer.cli.page.page_server import PageServer
 from trainer.cli.page.run_data import Summaries
 from trainer.errors import DONE, ConfigError
+from trainer.sweep.search_data import searches_of
 
 _PORTS = range(7070, 7120)
 
@@ -39,7 +40,7 @@ def run(arguments: Sequence[str]) -> int:
     folder = Path(args.folder).expanduser()
     if folder != DEFAULT_FOLDER and not folder.is_dir():
         listed_runs("ui", args.folder)  # which suggests similar names
-    summaries = Summaries(args.folder, lambda: _listing(args.folder))
+    summaries = Summaries(args.folder, lambda: _listing(args.folder), lambda: searches_of([folder]))
     with _bound(args.port, lambda port: PageServer(port, summaries)) as server:
         print(server.url)
         port = server.server_port

@@ -41,11 +41,18 @@ class Summaries:
     Args:
         listing: returns the directory of each run that is there now, by the id that the page has
             it by.
+        searches: returns what the page shows of searches, one after another.
     """
 
-    def __init__(self, folder: str, listing: Callable[[], Mapping[str, Path]]) -> None:
+    def __init__(
+        self,
+        folder: str,
+        listing: Callable[[], Mapping[str, Path]],
+        searches: Callable[[], Sequence[Mapping[str, Any]]] = tuple,
+    ) -> None:
         self.folder = folder
         self.listing = listing
+        self._searches = searches
         self._runs: dict[str, tuple[object, RunSummary]] = {}
         self._configs: list[Mapping[str, Any]] = []
         self._differences: list[dict[str, str]] = []
@@ -74,7 +81,8 @@ class Summaries:
                     self._runs.items(), self._differences, self._labels, strict=True
                 )
             ]
-            return {"folder": self.folder, "now": time.time(), "runs": runs}
+            searches = list(self._searches())
+            return {"folder": self.folder, "now": time.time(), "runs": runs, "searches": searches}
 
     def _summary(self, key: str, path: Path) -> tuple[object, RunSummary]:
         signature = _signature(path)

@@ -234,7 +234,7 @@ class Page {
       showRun($.details, run, details, store.series.get(id));
     } else if (tab === "sweep") {
       const open = (each) => { this.move(each); this.show("run"); };
-      showSweep($.sweep, this.list.visible, this.colors, this.choice, open);
+      showSweep($.sweep, this.list.visible, this.colors, this.choice, open, store.searches);
     } else {
       const runs = store.runs.filter((each) => this.selected.has(each.id));
       showComparison($.compare, runs, this.colors, this.order);

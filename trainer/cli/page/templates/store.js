@@ -37,6 +37,7 @@ class Store {
     Object.assign(this, {isLive: !data, wanted, changed, lostSince: null});
     this.folder = data?.folder ?? "";
     this.runs = data?.runs ?? [];
+    this.searches = data?.searches ?? [];
     this.now = data?.now ?? 0;
     this.details = new Map(Object.entries(data?.details ?? {}));
     this.series = new Map(); // id: {offset, active, problems, curves: Map of "<split>/<metric>"}
@@ -61,8 +62,8 @@ class Store {
   }
 
   async #ask() {
-    const {folder, now, runs} = await this.#get("runs");
-    Object.assign(this, {folder, now, runs});
+    const {folder, now, runs, searches} = await this.#get("runs");
+    Object.assign(this, {folder, now, runs, searches});
     const ids = new Set(runs.map((run) => run.id));
     for (const id of this.series.keys()) if (!ids.has(id)) this.series.delete(id);
     for (const id of this.details.keys()) if (!ids.has(id)) this.details.delete(id);

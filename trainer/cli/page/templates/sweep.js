@@ -100,8 +100,9 @@ function axisOfMetric(name, runs) {
  * Shows runs by the keys in which they differ and by their metric.
  *
  * @param choice {key} or metric of the scatter plot; the select changes it.
+ * @param searches what their logs say of rungs and branches, which tables show.
  */
-function showSweep(element, listed, colors, choice, open) {
+function showSweep(element, listed, colors, choice, open, searches = []) {
   const runs = listed.filter((run) => scoreOf(run) !== null && run.metric === listed[0].metric);
   const counts = new Map();
   for (const run of runs) {
@@ -125,7 +126,7 @@ function showSweep(element, listed, colors, choice, open) {
     : axes.find(({title}) => title === choice.key) ?? axes[0];
   const select = el("select", {"aria-label": "Key of the scatter plot", onchange: () => {
     choice.key = select.value;
-    showSweep(element, listed, colors, choice, open);
+    showSweep(element, listed, colors, choice, open, searches);
   }}, ...[...keys, ...others].map((key) => el("option", {selected: key === chosen.title}, key)));
   const data = [runs.map((run) => [run.id, run.differs, scoreOf(run), colors.get(run.id),
     chosen.of(run), run.metrics[metric.title]]), width, chosen.title];
@@ -136,5 +137,17 @@ function showSweep(element, listed, colors, choice, open) {
       other ? el("span", {class: "soft"}, " outlined: the Pareto front") : "",
       scatterOf(runs, chosen, other ? axisOfMetric(metric.title, runs) : metric, width, colors,
         open))],
+    ...searches.flatMap(searchParts),
   ]);
+}
+
+/** Returns the tables of a search: what continued at each rung, and which points are branches. */
+function searchParts({problem, unit, metric, rungs, branches}, i) {
+  if (problem) return [[`problem-${i}`, null, problem, alertOf]];
+  return [
+    [`rungs-${i}`, "Rungs of the search", rungs, (data) => tableOf(
+      [unit, "points", "continued", "best", metric], data)],
+    [`branches-${i}`, "Branches", branches, (data) => tableOf(
+      ["point", "from point", "at step", "values"], data)],
+  ];
 }

@@ -1,0 +1,79 @@
+"""What the page shows of a search: what its log says of rungs and of branches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainer.config.directions import rank
+from trainer.errors import DamagedError
+from trainer.runs.secret_masking import shown
+from trainer.sweep.study import Study, Trial, read_study
+from trainer.text import format_metric
+
+
+def searches_of(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return the data of each folder that has the log of a search."""
+    return [data for folder in folders if (data := search_data(folder))]
+
+
+def search_data(folder: Path) -> dict[str, Any] | None:
+    """Return the rungs and branches of a search, or None if the folder has no log of one.
+
+    `problem` says why a log cannot be read. All values are texts.
+    """
+    try:
+        found = read_study(folder)
+    except DamagedError as error:
+        return {"problem": str(error)}
+    if found is None:
+        return None
+    study, definition = found
+    mode, _, metric = str(definition.get("goal")).partition(",")[0].partition(" ")
+    rungs = _rungs(study, metric, mode)
+    return {
+        "unit": str(definition.get("unit", "budget")),
+        "metric": metric,
+        "rungs": rungs if len(rungs) > 1 else [],
+        "branches": [_branch(trial) for trial in study.trials.values() if _origin(trial)],
+    }
+
+
+def _rungs(study: Study, metric: str, mode: str) -> list[list[str]]:
+    """Return for each budget how many points used it and continued, the best, and its value."""
+    trials = list(study.trials.values())
+    budgets = {stint.until for trial in trials for stint in trial.stints}
+    lines = []
+    for until in sorted(budgets, key=lambda budget: math.inf if budget is None else budget):
+        ended = [
+            (rank(stint.outcome.metrics.get(metric, math.nan), mode), trial, stint.outcome)
+            for trial in trials
+            if (stint := trial.at(until)) and stint.outcome
+        ]
+        continued = sum(trial.stints[-1].until != until for _, trial, _ in ended)
+        name = "the end" if until is None else f"{until:g}"
+        line = [name, str(len(ended)), str(continued), "", ""]
+        if ended:
+            _, trial, outcome = min(ended, key=lambda item: (item[0], item[1].number))
+            if metric in outcome.metrics:
+                line[3:] = [_label(trial), format_metric(outcome.metrics[metric])]
+        lines.append(line)
+    return lines
+
+
+def _origin(trial: Trial) -> Sequence[int] | None:
+    state = trial.state
+    return state.get("origin") if isinstance(state, Mapping) else None
+
+
+def _branch(trial: Trial) -> list[str]:
+    """Return a branch: its number, the point and step from which it comes, and its values."""
+    number, step = _origin(trial) or (0, 0)
+    return [str(trial.number), str(number), str(step), _label(trial)]
+
+
+def _label(trial: Trial) -> str:
+    values: Mapping[str, str] = shown(dict(trial.values))
+    return " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in values.items())
