@@ -30,3 +30,6 @@ def test_folder_without_a_log_shows_nothing_and_a_damaged_log_its_problem(tmp_pa
     with (tmp_path / FILE).open("a") as log:
         log.write("{\n")
     assert "is damaged" in search_data(tmp_path)["problem"]
+    for text in ('{"search": []}', '{"search": {"goal": 1}}', '{"search": {}}\n{"event": "start"}'):
+        (tmp_path / FILE).write_text(f"{text}\n")
+        assert str(tmp_path / FILE) in search_data(tmp_path)["problem"]

@@ -10,7 +10,7 @@ from typing import Any
 from trainer.config.directions import rank
 from trainer.errors import DamagedError
 from trainer.runs.secret_masking import shown
-from trainer.sweep.study import Study, Trial, read_study
+from trainer.sweep.study import FILE, Study, Trial, read_study
 from trainer.text import format_metric
 
 
@@ -26,12 +26,15 @@ def search_data(folder: Path) -> dict[str, Any] | None:
     """
     try:
         found = read_study(folder)
+        return None if found is None else _data(*found)
     except DamagedError as error:
         return {"problem": str(error)}
-    if found is None:
-        return None
-    study, definition = found
-    mode, _, metric = str(definition.get("goal")).partition(",")[0].partition(" ")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return {"problem": f"{folder / FILE} is not the log of a search: {error!r}"}
+
+
+def _data(study: Study, definition: Mapping[str, Any]) -> dict[str, Any]:
+    mode, _, metric = definition["goal"].partition(",")[0].partition(" ")
     rungs = _rungs(study, metric, mode)
     return {
         "unit": str(definition.get("unit", "budget")),

@@ -110,9 +110,13 @@ function showSweep(element, listed, colors, choice, open, searches = []) {
       counts.set(key, (counts.get(key) ?? new Set()).add(value));
     }
   }
-  const keys = [...counts.keys()].filter((key) => counts.get(key).size > 1).slice(0, MOST_AXES);
+  // Where a branch comes from is in the table below.
+  const isAxis = (key) => counts.get(key).size > 1 && !key.startsWith("init_");
+  const keys = [...counts.keys()].filter(isAxis).slice(0, MOST_AXES);
+  const tables = searches.flatMap(searchParts);
   if (!keys.length) {
-    element.replaceChildren(el("p", {class: "empty"}, "The listed runs differ in no key."));
+    showParts(element, [["empty", null, "The listed runs differ in no key.",
+      (text) => el("p", {class: "empty"}, text)], ...tables]);
     return;
   }
   const axes = keys.map((key) => ({...axisOf(key, runs.map((run) => run.differs[key])),
@@ -137,7 +141,7 @@ function showSweep(element, listed, colors, choice, open, searches = []) {
       other ? el("span", {class: "soft"}, " outlined: the Pareto front") : "",
       scatterOf(runs, chosen, other ? axisOfMetric(metric.title, runs) : metric, width, colors,
         open))],
-    ...searches.flatMap(searchParts),
+    ...tables,
   ]);
 }
 
