@@ -286,7 +286,7 @@ def replay(folder, *overrides, **settings):
             proposal = search.propose(study)
             assert (proposal.number, proposal.until) == (event["number"], event["until"])
             assert dict(proposal.values) == event.get("values", dict(proposal.values))
-        study._apply(event)
+        study.apply(event)
         if event["event"] == "report" and event["step"] < LENGTH:
             trial = study.trials[event["number"]]
             trial.verdict = search.prunes(study, trial)

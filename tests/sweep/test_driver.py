@@ -284,7 +284,9 @@ def test_command_ends_when_its_hours_are_over_and_the_same_one_continues():
 
 
 @pytest.mark.parametrize("search", ["asha", "pbt"])
-@pytest.mark.parametrize("key", ["evaluate.every_epochs=null", "evaluate.sidecar=true"])
+@pytest.mark.parametrize(
+    "key", ["evaluate.every_epochs=null", "evaluate.sidecar=true", "writers=[tensorboard]"]
+)
 def test_search_whose_points_cannot_pause_is_refused(search, key):
     rate = "optimizer.learning_rate=interval(0.1,0.2)"
     outcome = sweep(f"search={search}", rate, key)

@@ -303,7 +303,7 @@ class Driver:
         try:
             # A signal handler may interrupt any code: only this kind of queue is safe then.
             with forward_to(lambda number: self._messages.put((None, SignalReceived(number)))):
-                self._take_up()
+                self._resume_points()
                 self._start_points()
                 while self._running:
                     try:
@@ -340,14 +340,14 @@ class Driver:
         hours = self._settings.max_hours
         return None if hours is None else max(0.0, self._began + 3600 * hours - time.monotonic())
 
-    def _take_up(self) -> None:
-        """Take up the study of an earlier command: show what has ended, continue the rest."""
+    def _resume_points(self) -> None:
+        """Show what has ended in an earlier command, and queue the rest."""
         self._study.retry_failed()
         for trial in self._study.trials.values():
             point = self._point(trial)
             if trial.outcome is None:
                 self._search.prepare(self._study, trial)
-                self._catch_up(trial, point)
+                self._report_missed(trial, point)
             if trial.outcome is None:
                 self._to_start_again.append(point)
             else:
@@ -363,7 +363,7 @@ class Driver:
             )
         return point
 
-    def _catch_up(self, trial: Trial, point: Point) -> None:
+    def _report_missed(self, trial: Trial, point: Point) -> None:
         """Decide by the last report of a killed command, and report what has come after it."""
         for step, metrics in [*list(trial.evaluations.items())[-1:], *read_evaluations(point.path)]:
             if trial.outcome is None:
@@ -506,8 +506,11 @@ class Driver:
         if recorded := self._recorded(point, trial.stints[-1].until):
             return recorded
         outcome = run_status(point.path, point.experiment)
-        if code == DONE:  # of a process that does not write the result
-            return replace(outcome, state=State.DONE)
+        if code == DONE and trial.stints[-1].until is None:
+            return replace(outcome, state=State.DONE)  # its process does not write the result
+        if code == DONE:
+            error = "it has paused, but metrics.jsonl has no evaluation at its budget"
+            return replace(outcome, state=State.FAILED, error=error)
         was_stopped = point.number in self._asked_to_stop and -code in STOP
         if code > 128 or self._is_leaving_at_once or was_stopped:
             return replace(outcome, state=State.STOPPED)

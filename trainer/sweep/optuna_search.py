@@ -71,14 +71,14 @@ class OptunaSampler:
         self._options = dict(options)
         self._pruner = pruner
         self._goals = Goal.all_of(context.base.sweep)
-        self._distributions = {
+        self.distributions = {
             key: _distribution(values) for key, values in context.space.ranges.items()
         }
         self._ranges = context.space.ranges
         sampler = self._sampler(0)
         if len(self._goals) > 1:
             try:
-                _mirror(self._goals, sampler, pruner).ask(self._distributions)
+                _mirror(self._goals, sampler, pruner).ask(self.distributions)
             except ValueError as error:
                 raise ConfigError(
                     f"search.sampler ({name}) chooses by one metric, and sweep.metric has "
@@ -89,8 +89,8 @@ class OptunaSampler:
         seed = random.Random(f"{self._seed}:{number}").getrandbits(32)
         mirror = _mirror(self._goals, self._sampler(seed), self._pruner)
         for trial in study.trials.values():
-            mirror.add_trial(_frozen(trial, self._goals, self._distributions))
-        asked = mirror.ask(self._distributions)
+            mirror.add_trial(_frozen(trial, self._goals, self.distributions))
+        asked = mirror.ask(self.distributions)
         if point := self._factory.point(number, self._values(asked.params)):
             state = mirror.get_trials(deepcopy=False)[-1].system_attrs
             return Sample(point.varied, dict(state) or None)
@@ -138,13 +138,11 @@ class OptunaSearch(Search):
             BasePruner,
             _create("pruner", optuna.pruners, BasePruner, pruner, dict(pruner_options or {})),
         )
-        super().__init__(
-            context,
-            OptunaSampler(context, sampler, max_points, seed, sampler_options or {}, self._pruner),
+        chosen = OptunaSampler(
+            context, sampler, max_points, seed, sampler_options or {}, self._pruner
         )
-        self._distributions = {
-            key: _distribution(values) for key, values in context.space.ranges.items()
-        }
+        super().__init__(context, chosen)
+        self._distributions = chosen.distributions
         if len(self.goals) > 1 and pruner != "NopPruner":
             raise ConfigError(
                 f"search.pruner ({pruner}) must be NopPruner, because Optuna prunes by one metric "

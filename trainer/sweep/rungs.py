@@ -25,6 +25,8 @@ from trainer.sweep.study import Proposal, Study, Trial
 _RUNGS = 4
 """How many there are, the end of the training included, if the smallest budget is not set."""
 
+_LOG_WRITER = "trainer.summaries.writers.jsonl.JsonLines"
+
 _PARTS = 10
 """Into how many parts a population divides its training, if nothing else is set."""
 
@@ -149,6 +151,12 @@ def check_pauses(context: SearchContext) -> None:
         raise ConfigError(
             "evaluate.sidecar (true) evaluates while training continues, so points of "
             f"search={search} cannot pause at an evaluation; add evaluate.sidecar=false"
+        )
+    writers = base.writers or {}
+    if not any(node.get("_target_") == _LOG_WRITER for node in writers.values()):
+        raise ConfigError(
+            f"writers ({', '.join(writers)}) has no jsonl, and search={search} reads in its file "
+            "what a point has reached; add jsonl to the list"
         )
     if base.evaluate.every_steps is None and base.evaluate.every_epochs is None:
         raise ConfigError(

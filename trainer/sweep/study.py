@@ -165,7 +165,7 @@ class Study:
                 self._write({"search": dict(definition)})
                 fsync_directory(folder)
         for event in lines[1:]:
-            self._apply(event)
+            self.apply(event)
 
     def close(self) -> None:
         if self._log is not None:
@@ -176,7 +176,7 @@ class Study:
         if self._log is not None:
             with writing(self._path):
                 self._write(event)
-        self._apply(event)
+        self.apply(event)
 
     def _write(self, line: Mapping[str, Any]) -> None:
         assert self._log is not None
@@ -184,7 +184,8 @@ class Study:
         self._log.flush()
         os.fsync(self._log.fileno())
 
-    def _apply(self, event: Mapping[str, Any]) -> None:
+    def apply(self, event: Mapping[str, Any]) -> None:
+        """Take an event that is in the log."""
         number = event["number"]
         match event["event"]:
             case "start":
@@ -216,7 +217,7 @@ def read_study(folder: Path) -> tuple[Study, Mapping[str, Any]] | None:
     study = Study()
     try:
         for event in lines[1:]:
-            study._apply(event)
+            study.apply(event)
         return study, lines[0]["search"]
     except (KeyError, ValueError, TypeError) as error:
         raise DamagedError(folder / FILE, f"an event is incomplete: {error!r}") from error
