@@ -10,7 +10,7 @@ from trainer.cli.compose import compose
 from trainer.runs import provenance
 from trainer.runs.directory import open_run
 from trainer.runs.ledger import Ledger
-from trainer.runs.run_summary import summarize
+from trainer.runs.run_summary import label, summarize
 from trainer.runs.status import State
 
 
@@ -84,3 +84,8 @@ def test_time_and_workers_are_those_of_the_whole_ledger(run):
         summary, whole = summarize(run.path), Ledger(run.path, writes=False).summary()
         assert summary.secs == pytest.approx(whole.wall_secs, abs=1e-6), seed
         assert summary.sizes == whole.sizes, seed
+
+
+def test_label_has_the_end_of_a_long_path():
+    origin = "/home/user/runs/sweeps/rate/origins/4/ckpt-20"
+    assert label({"lr": "1", "init_from": origin}) == "lr=1 init_from=.../4/ckpt-20"

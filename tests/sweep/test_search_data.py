@@ -8,20 +8,25 @@ from trainer.sweep.study import FILE
 def test_rungs_have_counts_promotions_and_the_best(tmp_path):
     World(tmp_path).sweep(method="halving")
     data = search_data(tmp_path)
-    assert (data["unit"], data["metric"], data["branches"]) == ("epochs", "accuracy", [])
+    assert (data["unit"], data["metric"]) == ("epochs", "accuracy")
     best = "model=cnn learning_rate=0.01"
     assert [line[:4] for line in data["rungs"]] == [
         ["1", "9", "3", best], ["3", "3", "1", best], ["9", "1", "1", best],
         ["the end", "1", "0", best],
     ]  # fmt: skip
+    assert sorted(len(point["ends"]) for point in data["points"]) == [1] * 6 + [2] * 2 + [4]
 
 
-def test_branches_have_their_origins(tmp_path):
+def test_branches_begin_where_their_origins_paused(tmp_path):
     command = World(tmp_path).sweep(RATE_RANGE, method="pbt", population=3, every_epochs=9.0)
-    branches = search_data(tmp_path)["branches"]
-    points = [result.point for result in command.results.values() if result.point.origin]
-    assert [f"{line[1]} at {line[2]}" for line in branches] == [point.origin for point in points]
+    points = search_data(tmp_path)["points"]
+    origins = [result.point.origin for result in command.results.values() if result.point.origin]
+    branches = [point for point in points if point["origin"]]
+    steps = [origin.replace(" at ", " at step ") for origin in origins]
+    assert [point["label"].partition("from point ")[2] for point in branches] == steps
     assert len(branches) == 2
+    ends = [end for point in points for end in point["ends"]]
+    assert all(point["origin"] in ends for point in branches)
 
 
 def test_folder_without_a_log_shows_nothing_and_a_damaged_log_its_problem(tmp_path):

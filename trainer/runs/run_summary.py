@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +45,7 @@ _CHOICES = [
 ]
 _ABBREVIATIONS = {"learning_rate": "lr", "global_size": "batch"}
 _MAX_LABEL = 6
+_LONG_PATH = re.compile(r"^[^ ]{20,}(?=(/[^/ ]+){2}$)")
 _NOTHING = ("null", "{}", "none")
 _MISSING = object()
 
@@ -193,8 +195,12 @@ def labels(differing: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def label(differing: Mapping[str, str]) -> str:
-    """Return what distinguishes a run from others in one line: `lr=0.01 model=cnn`."""
-    return " ".join(f"{key}={value}" for key, value in [*differing.items()][:_MAX_LABEL])
+    """Return what distinguishes a run from others in one line: `lr=0.01 model=cnn`.
+
+    Of a long path it has the end.
+    """
+    shown = [*differing.items()][:_MAX_LABEL]
+    return " ".join(f"{key}={_LONG_PATH.sub('...', value)}" for key, value in shown)
 
 
 def _attempt(read: Callable[[], _Any], default: _Any) -> _Any:

@@ -1,9 +1,9 @@
-"""What the page shows of a search: what its log says of rungs and of branches."""
+"""What the page shows of a search: what its log says of rungs and of how points continued."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ def searches_of(folders: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def search_data(folder: Path) -> dict[str, Any] | None:
-    """Return the rungs and branches of a search, or None if the folder has no log of one.
+    """Return the rungs and points of a search, or None if the folder has no log of one.
 
-    `problem` says why a log cannot be read. All values are texts.
+    `problem` says why a log cannot be read.
     """
     try:
         found = read_study(folder)
@@ -36,11 +36,12 @@ def search_data(folder: Path) -> dict[str, Any] | None:
 def _data(study: Study, definition: Mapping[str, Any]) -> dict[str, Any]:
     mode, _, metric = definition["goal"].partition(",")[0].partition(" ")
     rungs = _rungs(study, metric, mode)
+    has_branches = any(_origin(trial) for trial in study.trials.values())
     return {
         "unit": str(definition.get("unit", "budget")),
         "metric": metric,
         "rungs": rungs if len(rungs) > 1 else [],
-        "branches": [_branch(trial) for trial in study.trials.values() if _origin(trial)],
+        "points": list(_points(study, metric)) if len(rungs) > 1 or has_branches else [],
     }
 
 
@@ -71,10 +72,31 @@ def _origin(trial: Trial) -> Sequence[int] | None:
     return state.get("origin") if isinstance(state, Mapping) else None
 
 
-def _branch(trial: Trial) -> list[str]:
-    """Return a branch: its number, the point and step from which it comes, and its values."""
-    number, step = _origin(trial) or (0, 0)
-    return [str(trial.number), str(number), str(step), _label(trial)]
+def _points(study: Study, metric: str) -> Iterator[dict[str, Any]]:
+    """Yield each point with a value of the metric: [step, value] where it paused or ended.
+
+    `origin` is the same of the point from which it branches off, if it does.
+    """
+    ends = {number: _ends(trial, metric) for number, trial in study.trials.items()}
+    for number, trial in study.trials.items():
+        label = f"point {number}: {_label(trial)}"
+        origin = None
+        if branch := _origin(trial):
+            source, step = branch
+            label += f", from point {source} at step {step}"
+            origin = next((end for end in ends[source] if end[0] == step), None)
+        if ends[number]:
+            yield {"label": label, "origin": origin, "ends": ends[number]}
+
+
+def _ends(trial: Trial, metric: str) -> list[tuple[int, float]]:
+    """Return step and value at each pause and at the end, or at the newest evaluation."""
+    outcomes = [stint.outcome for stint in trial.stints if stint.outcome]
+    found = {outcome.step: outcome.metrics for outcome in outcomes}
+    if not trial.outcome:
+        found.update(list(trial.evaluations.items())[-1:])
+    values = {step: metrics.get(metric, math.nan) for step, metrics in found.items()}
+    return [(step, value) for step, value in values.items() if math.isfinite(value)]
 
 
 def _label(trial: Trial) -> str:

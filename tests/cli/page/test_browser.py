@@ -101,9 +101,13 @@ def report(tmp_path):
     runs[2] |= {"label": EVIL, "differs": {EVIL: EVIL}, "why": EVIL}
     series = {name: curves(number + 1) for number, name in enumerate(names)}
     series[EVIL]["points"][f"test/{EVIL}"] = series[EVIL]["points"]["test/loss"]
-    data = {"folder": "runs", "now": 0, "runs": runs, "series": series}
-    data["details"] = dict.fromkeys(names, DETAILS)
-    path = tmp_path / "report.html"
+    return write_report(tmp_path, runs, series=series, details=dict.fromkeys(names, DETAILS))
+
+
+def write_report(folder, runs, **data):
+    """Write a report of runs, and return its address."""
+    path = folder / "report.html"
+    data = {"folder": "runs", "now": 0, "runs": runs, "series": {}, "details": {}, **data}
     path.write_text(report_page("Report", data), encoding="utf-8")
     return path.as_uri()
 
@@ -257,10 +261,7 @@ def test_pareto_front_of_two_metrics_is_outlined(opened, tmp_path):
                 metrics={"accuracy": accuracy, "loss": loss})
         for number, (name, (accuracy, loss)) in enumerate(pairs.items())
     ]  # fmt: skip
-    path = tmp_path / "report.html"
-    data = {"folder": "runs", "now": 0, "runs": runs, "series": {}, "details": {}}
-    path.write_text(report_page("Report", data), encoding="utf-8")
-    page = opened(path.as_uri())
+    page = opened(write_report(tmp_path, runs))
     page.click("#tab-sweep")
     assert page.locator("#sweep [data-front=true]").count() == 0
     page.select_option("#sweep select", "loss")
@@ -268,6 +269,26 @@ def test_pareto_front_of_two_metrics_is_outlined(opened, tmp_path):
         "marks => marks.map((mark) => mark.dataset.run)"
     )
     assert front == ["b", "c"]
+
+
+def test_search_draws_how_points_continued_and_what_each_key_explains(opened, tmp_path):
+    runs = [
+        summary(f"run-{number}", number // 2, differs={"lr": str(number // 2), "fold": number % 2})
+        for number in range(6)
+    ]
+    points = [
+        {"label": "point 1", "origin": None, "ends": [[10, 0.5], [30, 0.75]]},
+        {"label": "point 2, from point 1", "origin": [10, 0.5], "ends": [[30, 0.7]]},
+    ]
+    search = {"unit": "steps", "metric": "accuracy", "rungs": [], "points": points}
+    page = opened(write_report(tmp_path, runs, searches=[search]))
+    page.click("#tab-sweep")
+    explained = page.locator("#sweep [data-part=importance] td").all_inner_texts()
+    assert explained == ["lr", "100 %", "fold", "0 %"]
+    chart = page.locator("#sweep [data-part=points-0]")
+    assert chart.locator("circle").count() == 3
+    branch = chart.locator("path[stroke-dasharray]").get_attribute("d")
+    assert chart.locator("path").first.get_attribute("d").startswith(branch.partition("L")[0])
 
 
 def test_chart_is_downloaded_as_a_table_and_a_picture(opened, report):

@@ -1,6 +1,6 @@
 "use strict";
-// What the keys that differ do to the metric: parallel coordinates, and a scatter plot of one key
-// or of another metric.
+// What the keys that differ do to the metric: how much each explains, parallel coordinates, and a
+// scatter plot of one key or of another metric. Of a search also how its points continued.
 
 const FRAME = {left: 60, right: 30, top: 40, bottom: 44, height: 320};
 const MOST_AXES = 10;
@@ -70,24 +70,78 @@ function frontOf(runs, axes) {
   return new Set(runs.filter((_, i) => !costs.some((other) => beats(other, costs[i]))));
 }
 
+/** Returns a chart of two axes without its marks: {svg, xOf, yOf}. */
+function chartOf(x, y, width) {
+  const {left, right, top, bottom, height} = FRAME, low = height - bottom;
+  const xOf = (value) => left + 20 + (width - left - right - 40) * x.share(value);
+  const yOf = (value) => low - (low - top) * y.share(value);
+  const text = (kind, x, y, content) => svg("text", {x, y, class: kind}, content);
+  return {xOf, yOf, chart: svg("svg", {width, height},
+    svg("line", {x1: left, x2: left, y1: top, y2: low}),
+    svg("line", {x1: left, x2: width - right, y1: low, y2: low}),
+    ...x.ticks.map(([value, name]) => text("axis", xOf(value), low + 16, name)),
+    ...y.ticks.map(([value, name]) => text("tick", left - 6, yOf(value) + 4, name)),
+    text("axis", (left + width - right) / 2, height - 8, x.title),
+    text("axis", left, top - 14, y.title))};
+}
+
 function scatterOf(runs, axis, metric, width, colors, open) {
-  const {left, right, top, bottom, height} = FRAME;
-  const xOf = (value) => left + 20 + (width - left - right - 40) * axis.share(value);
-  const yOf = (value) => height - bottom - (height - top - bottom) * metric.share(value);
+  const {chart, xOf, yOf} = chartOf(axis, metric, width);
   const shown = runs.filter((run) => axis.of(run) !== undefined && metric.of(run) !== undefined);
   const front = axis.mode ? frontOf(shown, [axis, metric]) : new Set();
-  const marks = shown.map((run) => markOf("circle", run,
+  chart.append(...shown.map((run) => markOf("circle", run,
     {cx: xOf(axis.of(run)), cy: yOf(metric.of(run)), r: 5, "data-front": front.has(run),
-      fill: colors.get(run.id) ?? heatOf(metric.share(metric.of(run)))}, open));
-  return svg("svg", {width, height},
-    svg("line", {x1: left, x2: left, y1: top, y2: height - bottom}),
-    svg("line", {x1: left, x2: width - right, y1: height - bottom, y2: height - bottom}),
-    ...axis.ticks.map(([value, text]) =>
-      svg("text", {x: xOf(value), y: height - bottom + 16, class: "axis"}, text)),
-    ...metric.ticks.map(([value, text]) =>
-      svg("text", {x: left - 6, y: yOf(value) + 4, class: "tick"}, text)),
-    svg("text", {x: (left + width - right) / 2, y: height - 8, class: "axis"}, axis.title),
-    svg("text", {x: left, y: top - 14, class: "axis"}, metric.title), ...marks);
+      fill: colors.get(run.id) ?? heatOf(metric.share(metric.of(run)))}, open)));
+  return chart;
+}
+
+/**
+ * Returns the fraction of the variation of the metric's ranks that a key explains alone: epsilon
+ * squared of Kruskal and Wallis, about 0 by chance. Mostly different values are four groups.
+ */
+function importanceOf(runs, axis) {
+  const known = runs.filter((run) => axis.of(run) !== undefined);
+  const scores = known.map(scoreOf).sort((a, b) => a - b);
+  const rankOf = (run) => scores.indexOf(scoreOf(run)) + scores.lastIndexOf(scoreOf(run));
+  const values = known.map(axis.of), isMany = 2 * new Set(values).size > known.length;
+  const order = values.map((value) => axis.share(value)).sort((a, b) => a - b);
+  const groupOf = (run) =>
+    isMany ? Math.floor(4 * order.indexOf(axis.share(axis.of(run))) / order.length) : axis.of(run);
+  const groups = [...Map.groupBy(known, groupOf).values()].map((group) => group.map(rankOf));
+  const spreadOf = (ranks) => {
+    const mean = ranks.reduce((sum, rank) => sum + rank, 0) / ranks.length;
+    return ranks.reduce((sum, rank) => sum + (rank - mean) ** 2, 0);
+  };
+  const within = groups.reduce((sum, ranks) => sum + spreadOf(ranks), 0) / (known.length - groups.length);
+  const all = spreadOf(groups.flat()) / (known.length - 1);
+  return known.length > groups.length && all ? Math.max(0, 1 - within / all) : null;
+}
+
+/** Returns the table of what each key explains, the most first. */
+function importanceTableOf(runs, axes) {
+  const rows = axes.map((axis) => [axis.title, importanceOf(runs, axis)])
+    .filter(([, share]) => share !== null).sort(([, a], [, b]) => b - a);
+  return rows.map(([key, share]) => [key, formatShare(share)]);
+}
+
+/**
+ * Draws the metric of each point of a search where it paused or ended. A point that continued is a
+ * line, and a branch a dashed line from its origin.
+ */
+function continuationsOf({metric, points}, width) {
+  const ends = points.flatMap((point) => point.ends);
+  const y = axisOf(metric, ends.map(([, value]) => value));
+  const {chart, xOf, yOf} = chartOf(axisOf("step", ends.map(([step]) => step)), y, width);
+  const pathOf = (places) => `M${places.map(([step, value]) => [xOf(step), yOf(value)]).join("L")}`;
+  for (const {label, origin, ends} of points) {
+    const color = heatOf(y.share(ends.at(-1)[1]));
+    const line = {fill: "none", stroke: color};
+    const branch = origin && svg("path", {d: pathOf([origin, ends[0]]), "stroke-dasharray": 4, ...line});
+    chart.append(svg("g", {class: "point"}, svg("title", {}, label), branch ?? "",
+      svg("path", {d: pathOf(ends), ...line}),
+      ...ends.map(([step, value]) => svg("circle", {cx: xOf(step), cy: yOf(value), r: 4, fill: color}))));
+  }
+  return chart;
 }
 
 /** Returns the axis of the last values of a metric; `mode`: which values are better. */
@@ -100,7 +154,7 @@ function axisOfMetric(name, runs) {
  * Shows runs by the keys in which they differ and by their metric.
  *
  * @param choice {key} or metric of the scatter plot; the select changes it.
- * @param searches what their logs say of rungs and branches, which tables show.
+ * @param searches what their logs say of how points continued.
  */
 function showSweep(element, listed, colors, choice, open, searches = []) {
   const runs = listed.filter((run) => scoreOf(run) !== null && run.metric === listed[0].metric);
@@ -113,7 +167,8 @@ function showSweep(element, listed, colors, choice, open, searches = []) {
   // Where a branch comes from is in the table below.
   const isAxis = (key) => counts.get(key).size > 1 && !key.startsWith("init_");
   const keys = [...counts.keys()].filter(isAxis).slice(0, MOST_AXES);
-  const tables = searches.flatMap(searchParts);
+  const width = Math.max(420, element.clientWidth - 28);
+  const tables = searches.flatMap((search, i) => searchParts(search, i, width));
   if (!keys.length) {
     showParts(element, [["empty", null, "The listed runs differ in no key.",
       (text) => el("p", {class: "empty"}, text)], ...tables]);
@@ -122,7 +177,6 @@ function showSweep(element, listed, colors, choice, open, searches = []) {
   const axes = keys.map((key) => ({...axisOf(key, runs.map((run) => run.differs[key])),
     of: (run) => run.differs[key]}));
   const metric = {...axisOf(runs[0].metric, runs.map(scoreOf)), of: scoreOf};
-  const width = Math.max(420, element.clientWidth - 28);
   const others = Object.keys(runs[0].modes)
     .filter((name) => name !== metric.title && !name.includes("/") && !keys.includes(name));
   const other = others.find((name) => name === choice.key);
@@ -135,6 +189,8 @@ function showSweep(element, listed, colors, choice, open, searches = []) {
   const data = [runs.map((run) => [run.id, run.differs, scoreOf(run), colors.get(run.id),
     chosen.of(run), run.metrics[metric.title]]), width, chosen.title];
   showParts(element, [
+    ["importance", `How much of ${metric.title} each key explains alone`,
+      importanceTableOf(runs, axes), (rows) => tableOf(["key", "explains"], rows)],
     ["parallel", `${runs.length} runs, colored by ${metric.title}`, data,
       () => parallelOf(runs, [...axes, metric], width, open)],
     ["scatter", null, data, () => el("div", {}, el("label", {}, `${metric.title} by `, select),
@@ -145,13 +201,14 @@ function showSweep(element, listed, colors, choice, open, searches = []) {
   ]);
 }
 
-/** Returns the tables of a search: what continued at each rung, and which points are branches. */
-function searchParts({problem, unit, metric, rungs, branches}, i) {
+/** Returns what is shown of a search: the rungs, and how points continued. */
+function searchParts(search, i, width) {
+  const {problem, unit, metric, rungs, points} = search;
   if (problem) return [[`problem-${i}`, null, problem, alertOf]];
   return [
     [`rungs-${i}`, "Rungs of the search", rungs, (data) => tableOf(
       [unit, "points", "continued", "best", metric], data)],
-    [`branches-${i}`, "Branches", branches, (data) => tableOf(
-      ["point", "from point", "at step", "values"], data)],
+    [`points-${i}`, "How points continued; dashed: branches", points.length ? [points, width] : [],
+      () => continuationsOf(search, width)],
   ];
 }
