@@ -1,5 +1,6 @@
 """Runs in an object store: killed during uploads, resumed, refused."""
 
+import json
 import random
 import shutil
 import signal
@@ -106,3 +107,35 @@ def test_run_resumes_by_its_address_on_an_empty_disk_and_is_refused_elsewhere(tm
     code, _, err = processes.run(tmp_path, "resume=s3://bucket/runs/none")
     assert code == 2
     assert "no run there" in err
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("s3")
+def test_search_whose_machine_is_lost_continues_on_an_empty_disk(tmp_path):
+    search = [
+        "-m", "search=asha", "search.min_steps=4", "search.reduction=2", "sweep.name=rates",
+        "model=softmax", "optimizer.learning_rate=0.001,0.01,0.1", "dataset.validation=0.2",
+        "batch.global_size=32", "train.steps=16", "evaluate.every_steps=4", "writers=[jsonl]",
+    ]  # fmt: skip
+
+    def points(work, *overrides):
+        """Run the search with an empty disk; return its points, and what was printed."""
+        options = [*search, "runs_dir=s3://bucket/runs", "store.lease_secs=1", *overrides]
+        out = processes.succeed(tmp_path, *options, f"store.work_dir={tmp_path / work}")
+        (file,) = tmp_path.glob(f"{work}/**/sweeps/rates/summary.json")
+        found = json.loads(file.read_text())["points"]
+        shutil.rmtree(tmp_path / work)
+        return [{**point, "run": point["run"].rpartition("/")[2]} for point in found], out
+
+    work = f"store.work_dir={tmp_path / 'lost'}"
+    first = processes.start(tmp_path, *search, "runs_dir=s3://bucket/runs", work)
+    sweep = open_store("s3://bucket/runs/sweeps/rates")
+    processes.wait_until(lambda: "search.jsonl" in read_manifest(sweep)[0].files, first)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    shutil.rmtree(tmp_path / "lost")
+    continued, _ = points("work")
+    assert continued == points("local", f"runs_dir={tmp_path / 'local'}")[0]
+    again, out = points("again")
+    assert again == continued
+    assert "started" not in out  # records tell that nothing is left to train

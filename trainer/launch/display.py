@@ -107,6 +107,7 @@ class Screen:
             self._out.show_line(text, is_whole=is_whole)
 
     def error(self, text: str, *, is_whole: bool = False) -> None:
+        text = f"error: {text}"
         if self.is_live and self._err.is_terminal:  # standard output has the block
             self.line(text, is_whole=is_whole)
         else:
@@ -231,7 +232,7 @@ class Console:
 
     def error(self, text: str) -> None:
         self.cause = self.cause or text
-        self._screen.error(f"error: {text}")
+        self._screen.error(text)
 
     def close(self) -> None:
         """Remove the live view."""

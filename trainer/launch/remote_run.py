@@ -9,14 +9,15 @@ import socket
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
+from pathlib import Path
 
 from trainer.cluster.signals import StopRequests
 from trainer.cluster.spec import Cluster
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, ConfigError, DamagedError, StorageError
 from trainer.files import Lock, LockedError, read_json, write_json, writing
-from trainer.launch.display import Console
+from trainer.launch.display import Console, Screen
 from trainer.launch.run_context import when_free
 from trainer.runs.directory import RunInUseError
 from trainer.runs.identity import joined_path, run_address, run_path
@@ -24,7 +25,7 @@ from trainer.store import remote_files
 from trainer.store.lease import BEATS, Lease, LeaseHeldError, is_renewed, read_manifest
 from trainer.store.mirror import Mirror
 from trainer.store.object_store import Store, StoreError, open_store, retry
-from trainer.store.remote_view import download_record
+from trainer.store.remote_view import download_record, download_records
 from trainer.strategies.strategy import Strategy
 
 _LOCK_WAIT_SECS = 5.0
@@ -69,11 +70,14 @@ def check(experiment: Experiment, strategy: Strategy, declared: str | None) -> N
 
 
 class RemoteRun:
-    """A run in a store, and its folder on this machine.
+    """A run in a store, and its folder on this machine; or the folder of a sweep.
 
     A note next to the folder has the number of the lease under which the folder was last used, and
     its holders on this machine, which have ended when the lock on the folder is free. A folder of
     the store's last lease has everything that the store has, and perhaps more.
+
+    Args:
+        sweep_folder: that of a sweep, which has records alone; None: it is a run.
     """
 
     def __init__(
@@ -81,8 +85,9 @@ class RemoteRun:
         experiment: Experiment,
         address: str,
         cluster: Cluster,
-        console: Console,
+        console: Console | Screen,
         requests: StopRequests,
+        sweep_folder: Path | None = None,
     ) -> None:
         self._experiment = experiment
         self._options = experiment.store
@@ -90,13 +95,13 @@ class RemoteRun:
         self._is_chief = cluster.is_chief
         self._console = console
         self._requests = requests
-        self._path = (
+        self._is_run = sweep_folder is None
+        self._path = sweep_folder or (
             run_path(experiment)
             if cluster.is_chief
             else joined_path(experiment, str(cluster.process_id))
         )
         self._holder = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:12]}"
-        self._note = self._path.with_name(f"{self._path.name}.lease.json")
         self._told: str | None = None
 
     def run(self, run: Callable[[], int]) -> int:
@@ -118,11 +123,7 @@ class RemoteRun:
         except _StoppedError:
             return 128 + self._requests.number
         except StoreError as error:
-            if error.is_temporary:
-                raise StorageError(f"{self._address} cannot be reached: {error}") from error
-            raise ConfigError(
-                f"{self._address} cannot be used: {error}; check address and credentials"
-            ) from error
+            raise _error(self._address, error) from error
         finally:
             lock.close()
 
@@ -169,6 +170,7 @@ class RemoteRun:
             secs,
             self._console.line,
             lambda: self._requests.request(signal.SIGTERM),
+            is_run=self._is_run,
         )
         try:
             mirror.renew_every(self._options.lease_secs / BEATS)
@@ -233,14 +235,13 @@ class RemoteRun:
     def _lock(self) -> Lock:
         try:
             with writing(self._path.parent):
-                path = self._path.with_name(f"{self._path.name}.work.lock")
-                return Lock.acquire(path, _LOCK_WAIT_SECS)
+                return Lock.acquire(_work_lock(self._path), _LOCK_WAIT_SECS)
         except LockedError as error:
             holder = f"another process of this machine (pid {error.holder})"
             raise RunInUseError(self._address, holder) from None
 
     def _acquire(self, store: Store) -> Lease:
-        number, holders = self._read_note()
+        number, holders = _read_note(self._path)
         if self._experiment.resume == "never" and read_manifest(store)[0].has_run:
             raise ConfigError(
                 f"resume (never): {self._address} has a run, which is not moved; choose another "
@@ -266,13 +267,13 @@ class RemoteRun:
 
     def _bring(self, store: Store, lease: Lease) -> None:
         """Make the folder on this machine what the store has."""
-        number, _ = self._read_note()
+        number, _ = _read_note(self._path)
         before = lease.before
         if number != before.number or not self._path.is_dir():
             parts = self._path.with_name(f"{self._path.name}.part")
             for folder in (parts, self._path):
                 shutil.rmtree(folder, ignore_errors=True)
-            if before.has_run:
+            if before.files:
                 began = time.monotonic()
                 problems = remote_files.download(store, before, parts)
                 parts.rename(self._path)
@@ -282,12 +283,62 @@ class RemoteRun:
                     self._console.line(f"warning: {problem}")
         self._write_note(lease.manifest.number, [self._holder])
 
-    def _read_note(self) -> tuple[int, list[str]]:
-        try:
-            note = read_json(self._note)
-            return note["number"], note["holders"]
-        except (FileNotFoundError, DamagedError, KeyError):
-            return -1, []
-
     def _write_note(self, number: int, holders: list[str]) -> None:
-        write_json(self._note, {"number": number, "holders": holders})
+        write_json(_note(self._path), {"number": number, "holders": holders})
+
+
+def bring_records(experiment: Experiment) -> None:
+    """Bring the records of a run in a store, but no weights, unless its folder here is as new.
+
+    Its own command then brings the rest.
+
+    Raises:
+        ConfigError: the store refuses.
+        StorageError: the store cannot be reached.
+    """
+    address = run_address(experiment)
+    if address is None:
+        return
+    path = run_path(experiment)
+
+    def bring() -> None:
+        store = open_store(address)
+        manifest, _ = read_manifest(store)
+        if manifest.number != _read_note(path)[0]:
+            shutil.rmtree(path, ignore_errors=True)
+            if manifest.files:
+                download_records(store, manifest, path)
+
+    try:
+        with writing(path.parent):
+            lock = Lock.acquire(_work_lock(path))
+    except LockedError:
+        return  # a process of this machine uses it
+    try:
+        with closing(lock):
+            retry(bring, experiment.store.retry_secs)
+    except StoreError as error:
+        raise _error(address, error) from error
+
+
+def _error(address: str, error: StoreError) -> ConfigError | StorageError:
+    if error.is_temporary:
+        return StorageError(f"{address} cannot be reached: {error}")
+    return ConfigError(f"{address} cannot be used: {error}; check address and credentials")
+
+
+def _work_lock(path: Path) -> Path:
+    return path.with_name(f"{path.name}.work.lock")
+
+
+def _note(path: Path) -> Path:
+    return path.with_name(f"{path.name}.lease.json")
+
+
+def _read_note(path: Path) -> tuple[int, list[str]]:
+    """Return the number of the last lease of a folder, -1 if it had none, and its holders."""
+    try:
+        note = read_json(_note(path))
+        return note["number"], note["holders"]
+    except (FileNotFoundError, DamagedError, KeyError):
+        return -1, []

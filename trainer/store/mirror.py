@@ -18,6 +18,7 @@ from trainer.store.remote_files import CHECKPOINTS, write_note
 
 _POLL_SECS = 0.1
 _FILES_SECS = 30.0  # between two uploads of logs and metrics while there is no new checkpoint
+_SWEEP_SECS = 5.0  # the same for the log of a search, by which it decides
 _GROWTH = 1.25
 """A file that grows is uploaded again when it is so many times as large: in all at most six times
 its final size, and if this machine is lost, the store lacks at most a fifth of the file."""
@@ -32,6 +33,7 @@ class Mirror:
 
     Args:
         retry_secs: how long the store may fail before the run continues without it.
+        is_run: whether the folder is that of a run; else of a sweep, which has records alone.
     """
 
     def __init__(
@@ -42,6 +44,8 @@ class Mirror:
         retry_secs: float,
         warn: Callable[[str], None],
         on_loss: Callable[[], None],
+        *,
+        is_run: bool = True,
     ) -> None:
         self._store = store
         self._lease = lease
@@ -49,6 +53,7 @@ class Mirror:
         self._retry_secs = retry_secs
         self._warn = warn
         self._on_loss = on_loss
+        self._is_run = is_run
         self._staged = path.with_name(f"{path.name}.staged")
         self._uploaded: dict[str, tuple[int, int]] = {}
         self._folders: dict[int, tuple[int, str]] = {}
@@ -115,14 +120,16 @@ class Mirror:
             self._ended.set()
 
     def _upload_until_end(self) -> None:
-        files_at = time.monotonic() + _FILES_SECS
+        files_secs = _FILES_SECS if self._is_run else _SWEEP_SECS
+        files_at = time.monotonic() + files_secs
         failing_since: float | None = None
         pause = _FIRST_PAUSE_SECS
         while self._lost is None and not self._has_left.is_set():
             is_last = self._ending.wait(_POLL_SECS)
             try:
                 # Before the first checkpoint the run may still be taken back.
-                is_due = bool(self._lease.manifest.checkpoints) and time.monotonic() >= files_at
+                may_upload = bool(self._lease.manifest.checkpoints) or not self._is_run
+                is_due = may_upload and time.monotonic() >= files_at
                 if not (is_last or is_due or self._missing()):
                     continue
                 self._upload()
@@ -141,13 +148,13 @@ class Mirror:
             else:
                 self._problem = failing_since = None
                 pause = _FIRST_PAUSE_SECS
-                files_at = time.monotonic() + _FILES_SECS
+                files_at = time.monotonic() + files_secs
                 if is_last:
                     break
 
     def _upload(self) -> None:
         """Upload the missing checkpoints, the newest first, and the changed files."""
-        if not (self._path / "config.yaml").is_file():
+        if not (self._path / ("config.yaml" if self._is_run else "summary.json")).is_file():
             return  # taken back, or removed by hand: that is no reason to remove objects
         for step in sorted(self._missing(), reverse=True):
             folder = remote_files.stage_checkpoint(self._path / CHECKPOINTS, step, self._staged)
@@ -168,7 +175,9 @@ class Mirror:
                 stat = file.stat()
                 last, now = self._uploaded.get(name), (stat.st_size, stat.st_mtime_ns)
                 # The curves reach as far as the checkpoint.
-                is_needed = self._ending.is_set() or (bool(new) and "/" not in name)
+                is_needed = (
+                    self._ending.is_set() or not self._is_run or (bool(new) and "/" not in name)
+                )
                 if last is None or (last != now and (is_needed or _is_due(last[0], now[0]))):
                     self._store.upload(file, f"files/{number}/{name}")
                     files[name] = number

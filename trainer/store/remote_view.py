@@ -66,7 +66,7 @@ def view(command: str, address: str) -> Iterator[Path]:
             manifest, version = read_manifest(store)
             if not manifest.number:
                 raise ConfigError(_no_run(command, address))
-            _download(store, manifest, path)
+            download_records(store, manifest, path)
             secs = _lease_secs(path)
             in_use = not manifest.is_free and is_renewed(store, version, secs, time.sleep)
             return manifest, in_use
@@ -123,7 +123,7 @@ def _attempt(command: str, address: str, action: Callable[[], _T]) -> _T:
         ) from error
 
 
-def _download(store: Store, manifest: Manifest, path: Path) -> None:
+def download_records(store: Store, manifest: Manifest, path: Path) -> None:
     """Bring the records of a run, and the marker of its newest checkpoint."""
     path.mkdir(exist_ok=True)
     # The oldest first, so that their times are in the order of the commands that wrote them.

@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,7 +36,7 @@ from trainer.cluster.messages import (
 )
 from trainer.cluster.signals import STOP, Decision, StopRequests, forward_to
 from trainer.cluster.spec import Cluster
-from trainer.config import directions
+from trainer.config import addresses, directions
 from trainer.config.directions import biased_selection, selecting_split
 from trainer.config.schema import Experiment, Pause, Sweep
 from trainer.errors import CRASHED, DONE, ConfigError, DamagedError
@@ -45,7 +45,6 @@ from trainer.launch.display import is_attended
 from trainer.launch.run_context import Command, resolve
 from trainer.runs.checkpoint_marker import committed_steps
 from trainer.runs.directory import read_result
-from trainer.runs.identity import run_address
 from trainer.runs.provenance import code_warning, format_command, read
 from trainer.runs.recorded_metrics import read_evaluations
 from trainer.runs.status import RunStatus, State, run_status
@@ -90,15 +89,47 @@ def run_sweep(overrides: list[str], config_dir: str | None) -> int:
     study = Study()
     table = LiveTable(search.total, first.sweep)
     driver = Driver(search, study, first, shares, config_dir, table)
-    with _log(study, search, first, folder):
-        bias = biased_selection(first, "sweep" if search.points else "search")
-        for note in [*search.notes, *bias, *share_notes]:
-            table.print_line(note)
-        try:
-            return driver.run()
-        finally:
-            if declared is None or declared.is_chief:
-                print_summary(folder, first.sweep, search.points, driver.results)
+
+    def run() -> int:
+        with _log(study, search, first, folder):
+            bias = biased_selection(first, "sweep" if search.points else "search")
+            for note in [*search.notes, *bias, *share_notes]:
+                table.print_line(note)
+            try:
+                return driver.run()
+            finally:
+                if declared is None or declared.is_chief:
+                    print_summary(folder, first.sweep, search.points, driver.results)
+
+    if not addresses.is_remote(first.runs_dir):
+        return run()
+    return _run_mirrored(run, first, cluster, folder, driver)
+
+
+def _run_mirrored(
+    run: Callable[[], int], first: Experiment, cluster: Cluster, folder: Path, driver: Driver
+) -> int:
+    """Run a sweep whose folder is in an object store, from which it is brought before."""
+    from trainer.launch import remote_run  # a sweep in a folder does not need it
+
+    def run_with_summary() -> int:
+        if not (folder / "summary.json").exists():  # nothing of it is uploaded before
+            write_summary(folder, first.sweep, [])
+        return run()
+
+    address = addresses.join(first.runs_dir, f"sweeps/{folder.name}")
+    screen, requests = driver.table.screen, driver.requests
+    with forward_to(requests.request):
+        remote = remote_run.RemoteRun(first, address, cluster, screen, requests, folder)
+        return remote.run(run_with_summary)
+
+
+def _bring_records(point: Point) -> None:
+    """Bring the records of a point in an object store, unless this machine has them."""
+    if addresses.is_remote(point.place):
+        from trainer.launch import remote_run
+
+        remote_run.bring_records(point.experiment)
 
 
 @contextmanager
@@ -158,11 +189,6 @@ def _compose_first(parsed: Sequence[Override], compose: Compose) -> Experiment:
         if not ranges:
             expand(parsed, compose)
         raise
-    if address := run_address(first):
-        raise ConfigError(
-            f"a sweep (-m) compares its runs in a folder of this machine, not at {address}; "
-            "add runs_dir=runs, or train each point with a separate command"
-        )
     return replace(first, sweep=sweep)
 
 
@@ -171,7 +197,7 @@ def _next_commands(folder: Path, sweep: Sweep, results: Sequence[PointResult]) -
     commands = [[sys.argv[0], word, str(folder)] for word in ("ui", "report")]
     done = [result for result in results if result.outcome.state is State.DONE]
     if done:
-        best = str(sort_results(sweep, done)[0].point.path)
+        best = sort_results(sweep, done)[0].point.place
         commands.append([sys.argv[0], "mode=export", resume_override(best)])
     return [format_command(words) for words in commands]
 
@@ -180,6 +206,11 @@ def _divide_resources(
     first: Experiment, num_points: int, declared: Cluster | None
 ) -> tuple[list[ResourceShare], list[str]]:
     """Return the resources of each point that trains in parallel, and notes for the user."""
+    if declared and addresses.is_remote(first.runs_dir):
+        raise ConfigError(
+            f"runs_dir ({first.runs_dir}) must be a folder for a sweep (-m) on a declared cluster "
+            f"({declared.source}), because its processes read the same summary"
+        )
     jobs = min(first.sweep.jobs, num_points)
     if declared and jobs > 1:
         raise ConfigError(
@@ -200,11 +231,12 @@ def print_summary(
     folder: Path, sweep: Sweep, points: Sequence[Point], results: Mapping[int, PointResult]
 ) -> None:
     """Write and print the summary of the points that have ended, and of the others of a grid."""
-    all_results = {
-        point.number: PointResult(point, run_status(point.path, point.experiment))
-        for point in points
-    }
-    all_results.update(results)
+    all_results = dict(results)
+    for point in points:
+        if point.number not in results:
+            _bring_records(point)
+            status = run_status(point.path, point.experiment)
+            all_results[point.number] = PointResult(point, status)
     ended = list(all_results.values())
     write_summary(folder, sweep, ended)
     show_summary(Terminal(), sweep, ended)
@@ -271,18 +303,18 @@ class Driver:
         table: LiveTable,
     ) -> None:
         self.results: dict[int, PointResult] = {}
+        self.table = table
+        self.requests = StopRequests(is_attended=is_attended())
         self._search = search
         self._study = study
         self._settings = first.sweep
         self._repeats = first.resume == "never"
         self._config_dir = config_dir
-        self._table = table
         self._free_shares = list(shares)
         self._running: dict[int, PointProcess] = {}
         self._to_start_again: deque[Point] = deque()
         self._first_errors: dict[int, str] = {}
         self._asked_to_stop: set[int] = set()
-        self._stop_requests = StopRequests(is_attended=is_attended())
         self._is_stopping = False
         self._is_leaving_at_once = False
         self._used_budget = ""
@@ -301,8 +333,8 @@ class Driver:
             ConfigError: the search cannot continue; the running points have saved.
         """
         try:
-            # A signal handler may interrupt any code: only this kind of queue is safe then.
-            with forward_to(lambda number: self._messages.put((None, SignalReceived(number)))):
+            with forward_to(self.requests.request), self.requests.waking(self._take_requests):
+                self._take_requests()
                 self._resume_points()
                 self._start_points()
                 while self._running:
@@ -322,7 +354,12 @@ class Driver:
                 process.kill()
             if self._server:
                 self._server.release()
-            self._table.close()
+            self.table.close()
+
+    def _take_requests(self) -> None:
+        # A signal handler may interrupt any code: only this kind of queue is safe then.
+        while taken := self.requests.take():
+            self._messages.put((None, taken[0]))
 
     def _next_message(self) -> tuple[int | None, Message]:
         """Return the next message; stop the points when the time of this command is used up."""
@@ -332,7 +369,7 @@ class Driver:
             except queue.Empty:
                 hours = self._settings.max_hours
                 self._used_budget = f"sweep.max_hours ({hours:g})"
-                self._table.print_line(f"{self._used_budget} is over: the running points save.")
+                self.table.print_line(f"{self._used_budget} is over: the running points save.")
                 self._stop_all(signal.SIGTERM)
         return self._messages.get()
 
@@ -346,6 +383,7 @@ class Driver:
         for trial in self._study.trials.values():
             point = self._point(trial)
             if trial.outcome is None:
+                _bring_records(point)
                 self._search.prepare(self._study, trial)
                 self._report_missed(trial, point)
             if trial.outcome is None:
@@ -377,7 +415,7 @@ class Driver:
             if outcome := None if self._repeats else self._recorded(point, until):
                 self._end_point(point, outcome)
                 continue
-            self._table.start_point(point)
+            self.table.start_point(point)
             if self._server is None:  # not before the first point that needs it
                 self._server = ForkServer.acquire()
             self._running[point.number] = PointProcess(
@@ -397,7 +435,7 @@ class Driver:
         if most is not None and self._study.steps >= most:
             if not self._used_budget:
                 self._used_budget = f"sweep.max_steps ({most})"
-                self._table.print_line(f"{self._used_budget} is used up: no further point starts.")
+                self.table.print_line(f"{self._used_budget} is used up: no further point starts.")
             return None
         proposal = self._search.propose(self._study)
         if proposal is None:
@@ -405,7 +443,9 @@ class Driver:
         self._study.start(proposal)
         trial = self._study.trials[proposal.number]
         self._search.prepare(self._study, trial)
-        return self._point(trial)
+        point = self._point(trial)
+        _bring_records(point)
+        return point
 
     def _pause(self, until: float | None) -> Pause:
         if until is None:
@@ -455,7 +495,7 @@ class Driver:
                     self._stop_point(process, signal.SIGTERM)
             case _ if error := error_in(message):
                 self._first_errors.setdefault(number, error)
-        self._table.show_message(point, message)
+        self.table.show_message(point, message)
 
     def _report(self, point: Point, step: int, metrics: Mapping[str, float]) -> bool:
         """Record an evaluation of a point; return whether it is pruned, which is recorded too."""
@@ -474,18 +514,18 @@ class Driver:
     def _handle_request(self, request: SignalReceived) -> None:
         """Handle a request: save, save and exit or, the second time, exit immediately."""
         name = signal.Signals(request.number).name
-        match self._stop_requests.decide(request):
+        match self.requests.decide(request):
             case Decision.SAVE:
                 for process in self._running.values():
                     process.send(request)
             case Decision.LEAVE:
                 self._is_leaving_at_once = True
-                self._table.print_line(f"A second {name}: exiting immediately.")
+                self.table.print_line(f"A second {name}: exiting immediately.")
                 for process in self._running.values():
                     process.send(Leave())
             case Decision.STOP:
-                self._table.print_line(
-                    f"{name}: the running points save, then exit{self._stop_requests.hint()}."
+                self.table.print_line(
+                    f"{name}: the running points save, then exit{self.requests.hint()}."
                 )
                 self._stop_all(request.number)
 
@@ -530,17 +570,17 @@ class Driver:
 
     def _show_end(self, point: Point, outcome: RunStatus) -> None:
         self.results[point.number] = PointResult(point, outcome)
-        self._table.end_point(point, outcome)
+        self.table.end_point(point, outcome)
 
     def _exit_code(self) -> int:
         states = [result.outcome.state for result in self.results.values()]
         if State.FAILED in states or self._is_leaving_at_once:
             return CRASHED  # 130 and 143 would promise that every point has saved
-        if self._used_budget and not self._stop_requests.number:
+        if self._used_budget and not self.requests.number:
             return DONE
         is_incomplete = self._is_stopping and len(states) < self._search.total
         if State.STOPPED in states or is_incomplete:
-            number = self._stop_requests.number
+            number = self.requests.number
             return 128 + number if number else CRASHED
         return DONE
 

@@ -58,7 +58,7 @@ class LiveTable:
         self._total = total
         self._goal = Goal.all_of(sweep)[0]
         self._clock = clock
-        self._screen = Screen(out, err, self)
+        self.screen = Screen(out, err, self)
         self._rows: dict[int, _Row] = {}
         self._progress_at = clock()
 
@@ -66,7 +66,7 @@ class LiveTable:
         """Show that a point is starting, perhaps again."""
         self._rows[point.number] = _Row(point)
         self._print_plain(f"{self._name(point)}: started")
-        self._screen.start()
+        self.screen.start()
 
     def show_message(self, point: Point, message: Message) -> None:
         """Show a message of a point; errors are handled by `end_point`."""
@@ -100,7 +100,7 @@ class LiveTable:
         self._update_best(row, outcome.metrics)
         name = f"{self._name(point)} ({point.label})"
         if outcome.state is State.FAILED:
-            self._screen.error(f"error: {name}: {outcome.error}; see {point.path / 'logs'}")
+            self.screen.error(f"{name}: {outcome.error}; see {point.path / 'logs'}")
         else:
             metrics = "".join(
                 f", {outcome.split} {metric} {format_metric(value)}"
@@ -109,10 +109,10 @@ class LiveTable:
             self._print_plain(f"{name}: {outcome.state}, step {outcome.step}{metrics}")
 
     def print_line(self, text: str) -> None:
-        self._screen.line(text)
+        self.screen.line(text)
 
     def close(self) -> None:
-        self._screen.close()
+        self.screen.close()
 
     def _row(self, point: Point) -> _Row:
         return self._rows.setdefault(point.number, _Row(point))
@@ -122,8 +122,8 @@ class LiveTable:
 
     def _print_plain(self, text: str) -> None:
         """Print a line where there is no table that shows the same."""
-        if not self._screen.is_live:
-            self._screen.line(text)
+        if not self.screen.is_live:
+            self.screen.line(text)
 
     def _update_best(self, row: _Row, metrics: Mapping[str, float]) -> None:
         value = metrics.get(self._goal.metric, math.nan)

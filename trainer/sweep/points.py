@@ -19,7 +19,7 @@ from trainer.config.schema import Experiment
 from trainer.errors import ConfigError
 from trainer.launch.run_context import resolve
 from trainer.runs import identity
-from trainer.runs.identity import digest, run_name, run_path
+from trainer.runs.identity import digest, run_address, run_name, run_path
 from trainer.runs.secret_masking import shown
 from trainer.runs.status import RunStatus
 from trainer.sweep.space import SearchSpace
@@ -61,6 +61,11 @@ class Point:
     def label(self) -> str:
         """The varied values, `model=cnn seed=1`; the directory's name where nothing is varied."""
         return " ".join(f"{key}={value}" for key, value in self.shown.items()) or self.path.name
+
+    @property
+    def place(self) -> str:
+        """Where its run is: the address in a store, or its directory."""
+        return run_address(self.experiment) or str(self.path)
 
     @property
     def own_overrides(self) -> list[str]:

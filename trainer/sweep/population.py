@@ -18,7 +18,7 @@ from trainer.config.schema import GROUPS
 from trainer.errors import ConfigError
 from trainer.files import writing
 from trainer.runs.checkpoint_marker import copy_checkpoint
-from trainer.runs.identity import effect_of, leaves
+from trainer.runs.identity import effect_of, leaves, run_address
 from trainer.runs.status import RunStatus, State
 from trainer.sweep.points import Point
 from trainer.sweep.rungs import Budgets, check_pauses
@@ -48,6 +48,11 @@ class PopulationSearch(Search):
         seed: Annotated[int, Ge(0), Le(4294967295)] = 0,
     ) -> None:
         check_pauses(context)
+        if address := run_address(context.base):
+            raise ConfigError(
+                f"search=pbt copies checkpoints between folders, and runs_dir ({address}) is in an "
+                "object store; use another search, or a folder"
+            )
         super().__init__(context, RandomSampler(context, population, seed))
         if self.total < population:
             raise ConfigError(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.cli.terminal import Terminal
+from trainer.config import addresses
 from trainer.config.schema import Experiment, Sweep
 from trainer.errors import ConfigError
 from trainer.files import Lock, LockedError, finite_only, write_atomically, writing
@@ -39,7 +40,12 @@ def summary_folder(experiment: Experiment, keys: Collection[str], overrides: Ite
     Args:
         overrides: all overrides of the sweep; those of varied keys are ignored.
     """
-    parent = Path(experiment.runs_dir).expanduser() / "sweeps"
+    runs_dir = experiment.runs_dir
+    if addresses.is_remote(runs_dir):
+        runs = addresses.work_folder(experiment.store.work_dir, runs_dir)
+    else:
+        runs = Path(runs_dir).expanduser()
+    parent = runs / "sweeps"
     if experiment.sweep.name:
         return parent / experiment.sweep.name
     varied = sorted(key.lstrip("+") for key in keys)
@@ -158,7 +164,7 @@ def show_summary(terminal: Terminal, sweep: Sweep, results: Sequence[PointResult
             str(outcome.step),
             *(_cell(outcome.metrics, name) for name in names),
             *(_cell(outcome.test, name) for name in tested),
-            str(point.path),
+            point.place,
         ]
 
     states = count_states(result.outcome.state for result in results)
@@ -198,7 +204,7 @@ def _json(sweep: Sweep, results: Sequence[PointResult]) -> str:
             "step": result.outcome.step,
             "metrics": finite_only(result.outcome.metrics),
             **({"test": finite_only(result.outcome.test)} if result.outcome.test else {}),
-            "run": str(result.point.path),
+            "run": result.point.place,
             "why": result.outcome.error,
         }
         for result in results
