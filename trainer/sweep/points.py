@@ -236,7 +236,11 @@ def _differing_settings(experiments: Sequence[Experiment]) -> Iterator[str]:
     for key in settings[0] if settings else ():
         values = dict.fromkeys(format_value(setting[key]) for setting in settings)
         if len(values) > 1:
-            yield f"{key} ({', '.join(values)}) must be the same in all points; give it one value"
+            several = f", or several: {key}=[{','.join(values)}]" * (key == "sweep.metric")
+            yield (
+                f"{key} ({', '.join(values)}) must be the same in all points; "
+                f"give it one value{several}"
+            )
 
 
 def check_ranges(space: SearchSpace, compose: Compose) -> None:
