@@ -139,3 +139,5 @@ def test_search_whose_machine_is_lost_continues_on_an_empty_disk(tmp_path):
     again, out = points("again")
     assert again == continued
     assert "started" not in out  # records tell that nothing is left to train
+    out = processes.succeed(tmp_path, "report", "s3://bucket/runs/sweeps/rates")
+    assert out.startswith("3 runs: ")

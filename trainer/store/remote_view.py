@@ -23,12 +23,13 @@ _RETRY_SECS = 30.0
 _RECORDS = {".json", ".jsonl", ".yaml", ".txt", ".png"}
 _OF_PROCESSES = ("run.json", "result.json", "dataset.json", "adapted.json")
 """What a process that is not the chief reads of the run, in addition to the checkpoint."""
+_SUMMARY = "summary.json"  # of a sweep
 _MOST_NAMES = 5
 _T = TypeVar("_T")
 
 
 def runs_at(command: str, address: str) -> list[str]:
-    """Return the addresses of the run at an address, or of those below it, sorted.
+    """Return the addresses of the run at an address, of those of a sweep, or of those below it.
 
     Raises:
         ConfigError: there is none, or the store cannot be read.
@@ -36,12 +37,19 @@ def runs_at(command: str, address: str) -> list[str]:
 
     def find() -> list[str]:
         store = _opened(command, address)
-        if read_manifest(store)[0].number:
-            return [address]
-        runs = [name for name in store.folders() if _has_run(store, name)]
+        manifest, _ = read_manifest(store)
+        if _SUMMARY in manifest.files:
+            content, _ = store.read(file_object(manifest, _SUMMARY))
+            points = [point["run"] for point in parse_json(content, address)["points"]]
+            runs = [run for run in points if read_manifest(open_store(run))[0].has_run]
+        elif manifest.number:
+            runs = [address]
+        else:
+            names = [name for name in store.folders() if _has_run(store, name)]
+            runs = [addresses.join(address, name) for name in names]
         if not runs:
             raise ConfigError(_no_run(command, address))
-        return [addresses.join(address, name) for name in runs]
+        return runs
 
     return _attempt(command, address, find)
 
@@ -168,7 +176,7 @@ def _has_run(store: Store, name: str) -> bool:
 
 
 def _no_run(command: str, address: str) -> str:
-    text = f"{command} ({address}): no run there: it has no manifest.json"
+    text = f"{command} ({address}): no run there"
     if folders := open_store(address).folders():
         more = f" and {len(folders) - _MOST_NAMES} more" if len(folders) > _MOST_NAMES else ""
         return f"{text}, but the folders {', '.join(folders[:_MOST_NAMES])}{more}; name one of them"
