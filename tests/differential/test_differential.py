@@ -23,8 +23,8 @@ FOUND = (1072, 1090, 1165, 1416, 3584, 3615, 3648, 3650, 3722, 3826)
 LARGE = (7, 11, 16, 20, 27, 3584)
 """Programs that take more than 15 s."""
 SLOW = sorted({1, 3, 5, 6, 9, 10, *range(11, 30), *FOUND} - set(LARGE))
-LONG = range(30, 230)
-BLOCK = 50
+LONG = range(30, 70)
+BLOCK = 20
 IN_PROCESS = tuple(name for name in LAYOUTS if name not in ("multi_worker", "killed", "again"))
 
 

@@ -137,7 +137,7 @@ SHOWN_BY_OTHERS = {
     "vae of tf_keras", "gan of tf_keras",
     *(feature for feature in FEATURES if feature.startswith("optimizer ")),
 } - {"optimizer adam", *QUICK}  # fmt: skip
-"""By the other Keras, and by tests of every optimizer."""
+"""By the other Keras, and by tests of every optimizer: they are trained on fewer layouts."""
 SLOW = {
     (BATCH, "killed"),
     (BATCH, "ring"),
@@ -154,7 +154,12 @@ def marks(feature, layout):
     return [pytest.mark.slow] if (feature, layout) in SLOW else [pytest.mark.long]
 
 
-PAIRS = [(feature, layout) for feature in FEATURES for layout in LAYOUTS]
+PAIRS = [
+    (feature, layout)
+    for feature in FEATURES
+    for layout in LAYOUTS
+    if layout != "ring" or feature not in SHOWN_BY_OTHERS
+]
 PAIRS += [(BATCH, layout) for layout in OF_FOUR_PARTS]
 CASES = [pytest.param(*pair, marks=marks(*pair), id="-".join(pair)) for pair in PAIRS]
 
