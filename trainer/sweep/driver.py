@@ -110,6 +110,11 @@ def _run_mirrored(
     run: Callable[[], int], first: Experiment, cluster: Cluster, folder: Path, driver: Driver
 ) -> int:
     """Run a sweep whose folder is in an object store, from which it is brought before."""
+    if cluster.is_declared:
+        raise ConfigError(
+            f"runs_dir ({first.runs_dir}) must be a folder for a sweep (-m) on a declared cluster "
+            f"({cluster.source}): each of its processes reads what the points have reached"
+        )
     from trainer.launch import remote_run  # a sweep in a folder does not need it
 
     def run_with_summary() -> int:
@@ -206,11 +211,6 @@ def _divide_resources(
     first: Experiment, num_points: int, declared: Cluster | None
 ) -> tuple[list[ResourceShare], list[str]]:
     """Return the resources of each point that trains in parallel, and notes for the user."""
-    if declared and addresses.is_remote(first.runs_dir):
-        raise ConfigError(
-            f"runs_dir ({first.runs_dir}) must be a folder for a sweep (-m) on a declared cluster "
-            f"({declared.source}), because its processes read the same summary"
-        )
     jobs = min(first.sweep.jobs, num_points)
     if declared and jobs > 1:
         raise ConfigError(
