@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from functools import partial
 
 import pytest
 
@@ -138,6 +139,7 @@ def test_killed_search_ends_with_the_same_table(tmp_path, search):
         process = start(killed, *command, **OWN_SERVER)
         lines = 2 * kill + 2
         wait_until(lambda lines=lines: num_events(killed) >= lines, process)
+        wait_until(partial(descendants, process.pid), process)
         pids = descendants(process.pid)
         if kill % 2:  # a point alone, which restarts, and then the driver
             os.kill(pids[-1], signal.SIGKILL)

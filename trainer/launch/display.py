@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple, Protocol, TextIO
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -61,6 +61,14 @@ def is_attended() -> bool:
     return any(map(os.isatty, range(3)))
 
 
+class Lines(Protocol):
+    """Shows lines above what it draws: `Console`, or the table of a sweep."""
+
+    def line(self, text: str) -> None: ...
+
+    def error(self, text: str) -> None: ...
+
+
 class Screen:
     """The standard output and error of a command; any thread may write.
 
@@ -107,7 +115,6 @@ class Screen:
             self._out.show_line(text, is_whole=is_whole)
 
     def error(self, text: str, *, is_whole: bool = False) -> None:
-        text = f"error: {text}"
         if self.is_live and self._err.is_terminal:  # standard output has the block
             self.line(text, is_whole=is_whole)
         else:
@@ -232,7 +239,7 @@ class Console:
 
     def error(self, text: str) -> None:
         self.cause = self.cause or text
-        self._screen.error(text)
+        self._screen.error(f"error: {text}")
 
     def close(self) -> None:
         """Remove the live view."""

@@ -17,7 +17,7 @@ from trainer.cluster.spec import Cluster
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, ConfigError, DamagedError, StorageError
 from trainer.files import Lock, LockedError, read_json, write_json, writing
-from trainer.launch.display import Console, Screen
+from trainer.launch.display import Lines
 from trainer.launch.run_context import when_free
 from trainer.runs.directory import RunInUseError
 from trainer.runs.identity import joined_path, run_address, run_path
@@ -85,7 +85,7 @@ class RemoteRun:
         experiment: Experiment,
         address: str,
         cluster: Cluster,
-        console: Console | Screen,
+        console: Lines,
         requests: StopRequests,
         sweep_folder: Path | None = None,
     ) -> None:

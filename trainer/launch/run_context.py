@@ -18,7 +18,7 @@ from trainer.config import batch_sizes
 from trainer.config.modes import MODES
 from trainer.config.schema import Experiment
 from trainer.errors import ConfigError, StorageError
-from trainer.launch.display import Console, Screen
+from trainer.launch.display import Console, Lines
 from trainer.runs.directory import RunDirectory, RunInUseError, join_run, open_run
 from trainer.strategies import compatibility, select
 from trainer.strategies.strategy import Strategy
@@ -251,9 +251,7 @@ def _open(command: Command) -> RunDirectory:
         raise
 
 
-def when_free(
-    use_run: Callable[[], _T], console: Console | Screen, requests: StopRequests
-) -> _T | None:
+def when_free(use_run: Callable[[], _T], console: Lines, requests: StopRequests) -> _T | None:
     """Return what `use_run` returns; in a job of a scheduler, wait until nothing else uses the run.
 
     Args:

@@ -94,7 +94,7 @@ def run_sweep(overrides: list[str], config_dir: str | None) -> int:
         with _log(study, search, first, folder):
             bias = biased_selection(first, "sweep" if search.points else "search")
             for note in [*search.notes, *bias, *share_notes]:
-                table.print_line(note)
+                table.line(note)
             try:
                 return driver.run()
             finally:
@@ -123,9 +123,9 @@ def _run_mirrored(
         return run()
 
     address = addresses.join(first.runs_dir, f"sweeps/{folder.name}")
-    screen, requests = driver.table.screen, driver.requests
+    table, requests = driver.table, driver.requests
     with forward_to(requests.request):
-        remote = remote_run.RemoteRun(first, address, cluster, screen, requests, folder)
+        remote = remote_run.RemoteRun(first, address, cluster, table, requests, folder)
         return remote.run(run_with_summary)
 
 
@@ -369,7 +369,7 @@ class Driver:
             except queue.Empty:
                 hours = self._settings.max_hours
                 self._used_budget = f"sweep.max_hours ({hours:g})"
-                self.table.print_line(f"{self._used_budget} is over: the running points save.")
+                self.table.line(f"{self._used_budget} is over: the running points save.")
                 self._stop_all(signal.SIGTERM)
         return self._messages.get()
 
@@ -435,7 +435,7 @@ class Driver:
         if most is not None and self._study.steps >= most:
             if not self._used_budget:
                 self._used_budget = f"sweep.max_steps ({most})"
-                self.table.print_line(f"{self._used_budget} is used up: no further point starts.")
+                self.table.line(f"{self._used_budget} is used up: no further point starts.")
             return None
         proposal = self._search.propose(self._study)
         if proposal is None:
@@ -520,11 +520,11 @@ class Driver:
                     process.send(request)
             case Decision.LEAVE:
                 self._is_leaving_at_once = True
-                self.table.print_line(f"A second {name}: exiting immediately.")
+                self.table.line(f"A second {name}: exiting immediately.")
                 for process in self._running.values():
                     process.send(Leave())
             case Decision.STOP:
-                self.table.print_line(
+                self.table.line(
                     f"{name}: the running points save, then exit{self.requests.hint()}."
                 )
                 self._stop_all(request.number)

@@ -58,7 +58,7 @@ class LiveTable:
         self._total = total
         self._goal = Goal.all_of(sweep)[0]
         self._clock = clock
-        self.screen = Screen(out, err, self)
+        self._screen = Screen(out, err, self)
         self._rows: dict[int, _Row] = {}
         self._progress_at = clock()
 
@@ -66,16 +66,16 @@ class LiveTable:
         """Show that a point is starting, perhaps again."""
         self._rows[point.number] = _Row(point)
         self._print_plain(f"{self._name(point)}: started")
-        self.screen.start()
+        self._screen.start()
 
     def show_message(self, point: Point, message: Message) -> None:
         """Show a message of a point; errors are handled by `end_point`."""
         row = self._row(point)
         match message:
             case FaultNotice(text):
-                self.print_line(f"{self._name(point)}: {text}")
+                self.line(f"{self._name(point)}: {text}")
             case Line(text) if message.is_warning:
-                self.print_line(f"{self._name(point)}: {text}")
+                self.line(f"{self._name(point)}: {text}")
             case Phase(phase):
                 row.state_text = phase
             case Progress():
@@ -100,7 +100,7 @@ class LiveTable:
         self._update_best(row, outcome.metrics)
         name = f"{self._name(point)} ({point.label})"
         if outcome.state is State.FAILED:
-            self.screen.error(f"{name}: {outcome.error}; see {point.path / 'logs'}")
+            self.error(f"{name}: {outcome.error}; see {point.path / 'logs'}")
         else:
             metrics = "".join(
                 f", {outcome.split} {metric} {format_metric(value)}"
@@ -108,11 +108,15 @@ class LiveTable:
             )
             self._print_plain(f"{name}: {outcome.state}, step {outcome.step}{metrics}")
 
-    def print_line(self, text: str) -> None:
-        self.screen.line(text)
+    def line(self, text: str) -> None:
+        """Show a line above the table."""
+        self._screen.line(text)
+
+    def error(self, text: str) -> None:
+        self._screen.error(f"error: {text}")
 
     def close(self) -> None:
-        self.screen.close()
+        self._screen.close()
 
     def _row(self, point: Point) -> _Row:
         return self._rows.setdefault(point.number, _Row(point))
@@ -122,8 +126,8 @@ class LiveTable:
 
     def _print_plain(self, text: str) -> None:
         """Print a line where there is no table that shows the same."""
-        if not self.screen.is_live:
-            self.screen.line(text)
+        if not self._screen.is_live:
+            self._screen.line(text)
 
     def _update_best(self, row: _Row, metrics: Mapping[str, float]) -> None:
         value = metrics.get(self._goal.metric, math.nan)
