@@ -87,7 +87,8 @@ class Job:
     def wait_for_step(self, step):
         reached = (self.directory / f"reached-{step}").exists
         try:
-            wait_until(reached, problem=f"step {step} is not reached", secs=SECS)
+            problem = f"step {step} is not reached"
+            wait_until(reached, self.process, problem=problem, secs=SECS)
         except AssertionError as error:
             raise AssertionError(self.output) from error
 

@@ -119,7 +119,7 @@ def test_host_that_has_lost_its_lock_saves_nothing_more(tmp_path):
         assert (
             f"error: runs/{run_dir.name} was taken over by another process (pid {second.pid} on "
             "host-1) while this one had lost its lock; nothing more is saved here, and the run "
-            "goes on there" in err.splitlines()
+            "continues there" in err.splitlines()
         )
     # It may not even remove what it has written: the other one could be writing there.
     check_same_end(run_dir, unfinished=[9])
