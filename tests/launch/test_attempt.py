@@ -18,7 +18,7 @@ from trainer.cluster.messages import (
     Problem,
     SignalReceived,
 )
-from trainer.cluster.signals import StopRequests
+from trainer.cluster.signals import STACKS, StopRequests
 from trainer.cluster.spec import Cluster, ProcessId
 from trainer.errors import CRASHED, RESTARTABLE, WRONG_INPUT
 from trainer.launch.attempt import (
@@ -359,6 +359,17 @@ def test_process_that_hangs_while_it_connects_is_restarted():
         play.wait()
     how = "has not joined the others in 8 s, though all have started"
     assert (play.attempt.code, *play.blamed) == (RESTARTABLE, "worker-0", how)
+
+
+def test_process_that_hangs_before_it_connects_shows_where_and_is_restarted():
+    play = Play(*TWO, jobs=JOBS, strategy=JoiningStrategy())
+    play.send("worker-0", Phase("join", 0))
+    actions = []
+    while not play.attempt.is_over:
+        actions += play.wait()
+    assert SendSignal("worker-1", STACKS) in actions
+    how = "has not joined the others 8 s after worker-0"
+    assert (play.attempt.code, *play.blamed) == (RESTARTABLE, "worker-1", how)
 
 
 def test_process_of_another_program_is_there_if_its_port_answers():

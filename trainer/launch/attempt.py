@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from trainer.cluster import messages
 from trainer.cluster.messages import Message, Phase
-from trainer.cluster.signals import Decision, Request, StopRequests
+from trainer.cluster.signals import STACKS, Decision, Request, StopRequests
 from trainer.cluster.spec import BESIDE, Cluster, ProcessId
 from trainer.config.schema import Experiment
 from trainer.errors import CRASHED, DONE, RESTARTABLE, WRONG_INPUT
@@ -486,13 +486,18 @@ class Attempt:
         awaited = self._join_wait.awaited(listening, self._now)
         if awaited is None or self._deadline is not None:
             return
-        process_id, missing, secs, is_over = awaited
+        process_id, missing, secs, is_over, hung = awaited
         if not missing:
             how = f"has not joined the others in {secs:.0f} s, though all have started"
             self._fail(process_id, how, RESTARTABLE)
             return
         if not is_over:
             self._say(f"{process_id} waits for {missing} to start ({secs:.0f} s)")
+            return
+        if hung is not None:
+            self._do(SendSignal(str(hung), STACKS))  # its log then shows where it hangs
+            how = f"has not joined the others {secs:.0f} s after {process_id}"
+            self._fail(hung, how, RESTARTABLE, _CAUSE_SECS)
             return
         how = f"waited {secs:.0f} s for {missing} to start"
         fix = "start them, or wait longer with strategy.start_timeout_secs"
@@ -523,12 +528,16 @@ def describe(code: int) -> str:
 
 
 class Awaited(NamedTuple):
-    """A process that waits for others, and how long; `missing` are those that have not started."""
+    """A process that waits for others, and how long; `missing` are those that have not started.
+
+    `hung` is the first of them if this command has started all of them, which waits for nobody.
+    """
 
     process_id: ProcessId
     missing: str
     secs: float
     is_over: bool
+    hung: ProcessId | None
 
 
 class JoinWait:
@@ -584,11 +593,11 @@ class JoinWait:
         if not self._since:
             return None
         process_id, since = next(iter(self._since.items()))
-        missing = [
-            f"{other} ({address})"
+        missing = {
+            other: address
             for other, address in self._members[process_id].others.items()
             if (other not in self._present if other in self._members else address not in listening)
-        ]
+        }
         if missing:
             self._complete_since = None
         else:
@@ -598,7 +607,9 @@ class JoinWait:
         secs = now - since
         if not missing and secs < self._timeout_secs:
             return None
-        return Awaited(process_id, ", ".join(missing), secs, is_over=secs >= self._timeout_secs)
+        names = ", ".join(f"{other} ({address})" for other, address in missing.items())
+        hung = next(iter(missing), None) if missing.keys() <= self._members.keys() else None
+        return Awaited(process_id, names, secs, secs >= self._timeout_secs, hung)
 
     def _leave(self, process_id: ProcessId) -> None:
         self._since.pop(process_id, None)
