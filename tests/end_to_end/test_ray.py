@@ -152,7 +152,7 @@ def test_run_with_fault_ends_as_local_one_without(cluster, straight, tmp_path, s
 
 @pytest.mark.long
 def test_elastic_run_shrinks_and_grows_with_the_cluster(cluster, straight, tmp_path):
-    elastic = ["launch.ray.min_workers=1", "launch.ray.rejoin_secs=5"]
+    elastic = ["launch.ray.min_workers=1", "launch.ray.rejoin_secs=20"]
     job = Job(cluster, tmp_path, [8, 16], *elastic)
     try:
         job.wait_for_step(8)
