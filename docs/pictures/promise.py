@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from docs.pictures.support import TIMEOUT_SECS, TRAIN, Picture, card, label, line
@@ -33,10 +34,10 @@ Point = tuple[float, int, float]
 """Seconds, step, loss."""
 
 
-def watched(directory: Path, arguments: list[str]) -> tuple[Path, list[list[Point]]]:
-    """Train; return the run directory, and the losses of each attempt as they were written."""
+def watched(directory: Path, arguments: list[str]) -> tuple[Path, list[Point]]:
+    """Train; return the run directory, and the losses as they were first written."""
     directory.mkdir()
-    attempts: list[list[Point]] = [[]]
+    points: list[Point] = []
     seen: set[str] = set()
     process = subprocess.Popen([*TRAIN, *arguments], cwd=directory)
     deadline = time.monotonic() + TIMEOUT_SECS
@@ -47,14 +48,11 @@ def watched(directory: Path, arguments: list[str]) -> tuple[Path, list[list[Poin
             seen |= texts
             lines = [entry for entry in map(json.loads, texts) if entry["split"] == "train"]
             for entry in sorted(lines, key=lambda entry: entry["step"]):
-                if attempts[-1] and entry["step"] <= attempts[-1][-1][1]:  # trained once more
-                    attempts.append([])
-                attempts[-1].append((time.monotonic(), entry["step"], entry["loss"]))
+                points.append((time.monotonic(), entry["step"], entry["loss"]))
         time.sleep(0.02)
     assert process.returncode == 0
     (run_dir,) = (directory / "runs").glob("*-*")
-    begin = attempts[0][0][0]
-    return run_dir, [[(at - begin, *rest) for at, *rest in part] for part in attempts]
+    return run_dir, [(at - points[0][0], *rest) for at, *rest in points]
 
 
 def difference(one: Path, other: Path) -> tuple[float, int]:
@@ -67,9 +65,12 @@ def difference(one: Path, other: Path) -> tuple[float, int]:
     return float(largest), sum(value.size for value in numbers.values())
 
 
-def figure(straight: list[Point], killed: list[list[Point]], largest: float, count: int) -> str:
+def figure(straight: list[Point], killed: list[Point], largest: float, count: int) -> str:
     """Draw both runs, by the clock and by the step."""
-    before, after = killed
+    # It restarts where the most time passes between two steps.
+    pauses = [later[0] - earlier[0] for earlier, later in pairwise(killed)]
+    cut = 1 + pauses.index(max(pauses))
+    before, after = killed[:cut], killed[cut:]
     secs, steps, highest = after[-1][0], straight[-1][1], straight[0][2]
 
     def clock(points: list[Point]) -> list[tuple[float, float]]:
@@ -118,7 +119,7 @@ def dot(point: tuple[float, float], color: str) -> str:
 def pictures() -> Iterator[Picture]:
     """Train both and draw."""
     with tempfile.TemporaryDirectory() as scratch:
-        straight, (curve,) = watched(Path(scratch, "straight"), STRAIGHT)
-        killed, attempts = watched(Path(scratch, "killed"), KILLED)
-        drawing = figure(curve, attempts, *difference(straight, killed))
+        straight, curve = watched(Path(scratch, "straight"), STRAIGHT)
+        killed, broken = watched(Path(scratch, "killed"), KILLED)
+        drawing = figure(curve, broken, *difference(straight, killed))
         yield Picture("promise.svg", drawing)
