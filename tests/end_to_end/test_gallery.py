@@ -1,4 +1,4 @@
-"""The gallery: each program has the same bits on every layout, and after a kill."""
+"""The gallery: each program has the bits of one device in two processes, one of them killed."""
 
 import functools
 import json

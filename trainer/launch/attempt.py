@@ -530,7 +530,7 @@ def describe(code: int) -> str:
 class Awaited(NamedTuple):
     """A process that waits for others, and how long; `missing` are those that have not started.
 
-    `hung` is the first of them if this command has started all of them, which waits for nobody.
+    `hung` is the first of them if this command has started all of them: no other host is to come.
     """
 
     process_id: ProcessId

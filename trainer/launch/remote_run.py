@@ -287,10 +287,10 @@ class RemoteRun:
         write_json(_note(self._path), {"number": number, "holders": holders})
 
 
-def bring_records(experiment: Experiment) -> None:
-    """Bring the records of a run in a store, but no weights, unless its folder here is as new.
+def download_missing_records(experiment: Experiment) -> None:
+    """Download the records of a run in a store, but no weights, unless its folder here is as new.
 
-    Its own command then brings the rest.
+    Its own command then downloads the rest.
 
     Raises:
         ConfigError: the store refuses.
@@ -301,7 +301,7 @@ def bring_records(experiment: Experiment) -> None:
         return
     path = run_path(experiment)
 
-    def bring() -> None:
+    def download() -> None:
         store = open_store(address)
         manifest, _ = read_manifest(store)
         if manifest.number != _read_note(path)[0]:
@@ -316,7 +316,7 @@ def bring_records(experiment: Experiment) -> None:
         return  # a process of this machine uses it
     try:
         with closing(lock):
-            retry(bring, experiment.store.retry_secs)
+            retry(download, experiment.store.retry_secs)
     except StoreError as error:
         raise _error(address, error) from error
 

@@ -332,6 +332,10 @@ def adapted_file(path: Path) -> Path:
     return path / "adapted.json"
 
 
+SWEEP_SUMMARY = "summary.json"
+"""What the folder of a sweep has, as that of a run has config.yaml."""
+
+
 def has_run(path: Path) -> bool:
     """Return whether a directory holds a run, which may be damaged."""
     return os.path.lexists(path / "config.yaml") or bool(committed_steps(path / "checkpoints"))

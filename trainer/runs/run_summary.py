@@ -197,7 +197,7 @@ def labels(differing: Sequence[Mapping[str, str]]) -> list[str]:
 def label(differing: Mapping[str, str]) -> str:
     """Return what distinguishes a run from others in one line: `lr=0.01 model=cnn`.
 
-    Of a long path it has the end.
+    A long path is cut to its last two parts.
     """
     shown = [*differing.items()][:_MAX_LABEL]
     return " ".join(f"{key}={_LONG_PATH.sub('...', value)}" for key, value in shown)

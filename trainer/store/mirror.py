@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainer.runs.checkpoint_marker import committed_steps, marker_file
+from trainer.runs.directory import SWEEP_SUMMARY
 from trainer.store import remote_files
 from trainer.store.lease import Lease, LeaseLostError, Manifest
 from trainer.store.object_store import Store, StoreError
@@ -154,7 +155,7 @@ class Mirror:
 
     def _upload(self) -> None:
         """Upload the missing checkpoints, the newest first, and the changed files."""
-        if not (self._path / ("config.yaml" if self._is_run else "summary.json")).is_file():
+        if not (self._path / ("config.yaml" if self._is_run else SWEEP_SUMMARY)).is_file():
             return  # taken back, or removed by hand: that is no reason to remove objects
         for step in sorted(self._missing(), reverse=True):
             folder = remote_files.stage_checkpoint(self._path / CHECKPOINTS, step, self._staged)

@@ -14,7 +14,7 @@ from trainer.config.schema import Store as StoreOptions
 from trainer.errors import ConfigError
 from trainer.files import Lock, parse_json
 from trainer.runs.checkpoint_marker import marker_file
-from trainer.runs.directory import lock_file, trained_config
+from trainer.runs.directory import SWEEP_SUMMARY, lock_file, trained_config
 from trainer.store.lease import Manifest, is_renewed, read_manifest
 from trainer.store.object_store import MissingObjectError, Store, StoreError, open_store, retry
 from trainer.store.remote_files import CHECKPOINTS, file_object
@@ -23,7 +23,6 @@ _RETRY_SECS = 30.0
 _RECORDS = {".json", ".jsonl", ".yaml", ".txt", ".png"}
 _OF_PROCESSES = ("run.json", "result.json", "dataset.json", "adapted.json")
 """What a process that is not the chief reads of the run, in addition to the checkpoint."""
-_SUMMARY = "summary.json"  # of a sweep
 _MOST_NAMES = 5
 _T = TypeVar("_T")
 
@@ -38,8 +37,8 @@ def runs_at(command: str, address: str) -> list[str]:
     def find() -> list[str]:
         store = _opened(command, address)
         manifest, _ = read_manifest(store)
-        if _SUMMARY in manifest.files:
-            content, _ = store.read(file_object(manifest, _SUMMARY))
+        if SWEEP_SUMMARY in manifest.files:
+            content, _ = store.read(file_object(manifest, SWEEP_SUMMARY))
             points = [point["run"] for point in parse_json(content, address)["points"]]
             runs = [run for run in points if read_manifest(open_store(run))[0].has_run]
         elif manifest.number:

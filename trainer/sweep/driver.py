@@ -44,7 +44,7 @@ from trainer.launch.command_process import CommandProcess
 from trainer.launch.display import is_attended
 from trainer.launch.run_context import Command, resolve
 from trainer.runs.checkpoint_marker import committed_steps
-from trainer.runs.directory import read_result
+from trainer.runs.directory import SWEEP_SUMMARY, read_result
 from trainer.runs.provenance import code_warning, format_command, read
 from trainer.runs.recorded_metrics import read_evaluations
 from trainer.runs.status import RunStatus, State, run_status
@@ -109,7 +109,7 @@ def run_sweep(overrides: list[str], config_dir: str | None) -> int:
 def _run_mirrored(
     run: Callable[[], int], first: Experiment, cluster: Cluster, folder: Path, driver: Driver
 ) -> int:
-    """Run a sweep whose folder is in an object store, from which it is brought before."""
+    """Run a sweep whose folder is in an object store: download it, then mirror it meanwhile."""
     if cluster.is_declared:
         raise ConfigError(
             f"runs_dir ({first.runs_dir}) must be a folder for a sweep (-m) on a declared cluster "
@@ -118,7 +118,7 @@ def _run_mirrored(
     from trainer.launch import remote_run  # a sweep in a folder does not need it
 
     def run_with_summary() -> int:
-        if not (folder / "summary.json").exists():  # nothing of it is uploaded before
+        if not (folder / SWEEP_SUMMARY).exists():  # nothing of it is uploaded before
             write_summary(folder, first.sweep, [])
         return run()
 
@@ -129,12 +129,12 @@ def _run_mirrored(
         return remote.run(run_with_summary)
 
 
-def _bring_records(point: Point) -> None:
-    """Bring the records of a point in an object store, unless this machine has them."""
+def _download_missing_records(point: Point) -> None:
+    """Download the records of a point in an object store, unless this machine has them."""
     if addresses.is_remote(point.place):
         from trainer.launch import remote_run
 
-        remote_run.bring_records(point.experiment)
+        remote_run.download_missing_records(point.experiment)
 
 
 @contextmanager
@@ -234,7 +234,7 @@ def print_summary(
     all_results = dict(results)
     for point in points:
         if point.number not in results:
-            _bring_records(point)
+            _download_missing_records(point)
             status = run_status(point.path, point.experiment)
             all_results[point.number] = PointResult(point, status)
     ended = list(all_results.values())
@@ -383,7 +383,7 @@ class Driver:
         for trial in self._study.trials.values():
             point = self._point(trial)
             if trial.outcome is None:
-                _bring_records(point)
+                _download_missing_records(point)
                 self._search.prepare(self._study, trial)
                 self._report_missed(trial, point)
             if trial.outcome is None:
@@ -444,7 +444,7 @@ class Driver:
         trial = self._study.trials[proposal.number]
         self._search.prepare(self._study, trial)
         point = self._point(trial)
-        _bring_records(point)
+        _download_missing_records(point)
         return point
 
     def _pause(self, until: float | None) -> Pause:

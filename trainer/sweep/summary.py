@@ -22,6 +22,7 @@ from trainer.config.schema import Experiment, Sweep
 from trainer.errors import ConfigError
 from trainer.files import Lock, LockedError, finite_only, write_atomically, writing
 from trainer.runs import identity
+from trainer.runs.directory import SWEEP_SUMMARY
 from trainer.runs.status import State
 from trainer.sweep.points import Point, PointResult
 from trainer.sweep.search import Goal
@@ -88,7 +89,7 @@ def write_summary(folder: Path, sweep: Sweep, results: Sequence[PointResult]) ->
     text = io.StringIO()
     show_summary(Terminal(text), sweep, results)
     write_atomically(folder / "summary.txt", text.getvalue())
-    write_atomically(folder / "summary.json", _json(sweep, results))
+    write_atomically(folder / SWEEP_SUMMARY, _json(sweep, results))
 
 
 def varied_keys(points: Iterable[Point]) -> list[str]:

@@ -8,13 +8,11 @@ from pathlib import Path
 
 from trainer.config import addresses
 from trainer.errors import ConfigError
-from trainer.runs.directory import has_run
+from trainer.runs.directory import SWEEP_SUMMARY, has_run
 from trainer.runs.run_summary import last_write
 from trainer.text import did_you_mean
 
 DEFAULT_FOLDER = Path("runs")
-
-_SUMMARY = "summary.json"
 
 
 def run_at(command: str, argument: str | None) -> Path:
@@ -56,7 +54,7 @@ def runs_at(command: str, path: Path) -> list[Path]:
     """Return the runs of a path: itself, those of a sweep, the best first, or the newest first."""
     if has_run(path):
         return [path]
-    if (path / _SUMMARY).is_file():
+    if (path / SWEEP_SUMMARY).is_file():
         return list(_of_sweep(command, path))
     return sorted(runs_in(path), key=_begun, reverse=True)
 
@@ -72,14 +70,14 @@ def _begun(path: Path) -> float:
 def _of_sweep(command: str, folder: Path) -> Iterator[Path]:
     """Yield the runs of a sweep that exist, even if their folder was moved."""
     try:
-        points = json.loads((folder / _SUMMARY).read_text(encoding="utf-8"))["points"]
+        points = json.loads((folder / SWEEP_SUMMARY).read_text(encoding="utf-8"))["points"]
         for point in points:
             recorded = Path(point["run"])
             paths = (recorded, folder.resolve().parent.parent / recorded.name)
             if path := next((path for path in paths if has_run(path)), None):
                 yield path
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        problem = f"{command} ({folder}): its {_SUMMARY} cannot be read: {error}"
+        problem = f"{command} ({folder}): its {SWEEP_SUMMARY} cannot be read: {error}"
         raise ConfigError(problem) from error
 
 
